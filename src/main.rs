@@ -1,9 +1,10 @@
-//! The program `strait`: everything is in the library.
+//! The program `strait`. All code is in the library.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Libraries that don't name their provider find this one; a second call is the only way to fail.
+    // Libraries that do not name their provider use this one. The call only fails if it is
+    // repeated.
     let _ = rustls::crypto::ring::default_provider().install_default();
     strait::cli::main(std::env::args_os())
 }

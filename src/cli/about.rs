@@ -24,7 +24,7 @@ enum VersionFormat {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What `strait version -o json` prints.
+/// Returns the version, commit and platform as `strait version -o json` prints them.
 pub(super) fn versions() -> Value {
     json!({
         "version": VERSION,
@@ -52,7 +52,7 @@ pub(crate) fn completion(shell: Shell, mut command: Command) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Runs `strait help`: of a code, a topic, or a command.
+/// Runs `strait help`: prints the page of an error code, a topic or a command.
 pub(crate) fn help(what: &[String], mut command: Command) -> CommandResult {
     let text = match what {
         [topic] if topic == "exit-codes" => EXIT_CODES.to_owned(),

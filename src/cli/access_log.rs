@@ -1,10 +1,13 @@
-//! Lines of Envoy's access logs: what was called, when, by which cluster, and with which answer.
+//! Parser for lines of Envoy's access logs: method, path, time, upstream cluster and response of
+//! each call.
 //!
-//! Reads Istio's default format as text and as JSON, and Envoy's own default format, which names no upstream cluster; each
-//! may stand behind what `kubectl logs --prefix --timestamps` puts before it. A quoted field is closed by a quote that a
-//! space or the end follows, and a line counts only if it has as many fields as its format: a caller that writes quotes
-//! into a header makes its line unread, and never another call of it. (Istio's `accessLogFormat` and `accessLogEncoding`,
-//! Envoy's "Default format string".)
+//! It reads Istio's default format as text and JSON, and Envoy's own default format, which does not
+//! contain the upstream cluster. A line may start with the prefix of `kubectl logs --prefix
+//! --timestamps`. A quoted field ends at a quote that is followed by a space or the end of the
+//! line, and a line is accepted only if it has the number of fields of its format. A caller that
+//! writes quotes into a header therefore makes its own line unreadable, but cannot forge another
+//! call. Sources: Istio's `accessLogFormat` and `accessLogEncoding`, Envoy's "Default format
+//! string".
 
 use std::io::{self, BufRead, Read as _};
 use std::net::SocketAddr;
@@ -12,75 +15,77 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The longest line that is read, in bytes: twice what Envoy takes of a request's headers by default.
+/// Longest accepted line, in bytes: twice Envoy's default limit for request headers.
 pub const LINE_BYTES_MAX: usize = 128 << 10;
 
-/// How many fields a line of Istio's text format has, and of Envoy's.
+/// Number of fields of a line in Istio's and in Envoy's text format.
 const ISTIO_FIELDS: usize = 22;
 const ENVOY_FIELDS: usize = 13;
 
-/// One call as a proxy logged it; `None` where the format has no such field or the proxy wrote `-`.
+/// One call as a proxy logged it. A field is `None` if the format lacks it or the proxy wrote `-`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggedCall {
-    /// The pod whose log it is, where `kubectl logs --prefix` named it.
+    /// Pod that wrote the log, from the prefix of `kubectl logs --prefix`.
     pub pod: Option<String>,
-    /// When it began.
+    /// Start time of the call.
     pub at: Option<Timestamp>,
-    /// Its method; none for a call that isn't HTTP.
+    /// HTTP method; `None` for a call that is not HTTP.
     pub method: Option<String>,
-    /// The path with its query, as the caller sent it.
+    /// Path with query, as the caller sent it.
     pub path: Option<String>,
-    /// `HTTP/1.1`, `HTTP/2` and so on.
+    /// Protocol: `HTTP/1.1`, `HTTP/2` and so on.
     pub protocol: Option<String>,
-    /// The status of the answer; 0 where there was none.
+    /// Status code of the response; 0 if Envoy received none.
     pub code: Option<u16>,
-    /// Envoy's response flags, such as `UF,URX`.
+    /// Response flags of Envoy, for example `UF,URX`.
     pub flags: Option<String>,
-    /// Why Envoy answered so, such as `rbac_access_denied_matched_policy[…]`.
+    /// Envoy's reason for the response, for example `rbac_access_denied_matched_policy[…]`.
     pub details: Option<String>,
-    /// Why Envoy ended the connection.
+    /// Envoy's reason for closing the connection.
     pub termination: Option<String>,
-    /// The host that the caller named, perhaps with a port.
+    /// Host that the caller named, possibly with a port.
     pub authority: Option<String>,
-    /// The address that the call went to.
+    /// Address to which Envoy sent the call.
     pub upstream_host: Option<String>,
-    /// Envoy's cluster that it went to, such as `outbound|80||reviews.shop.svc.cluster.local`.
+    /// Upstream cluster, for example `outbound|80||reviews.shop.svc.cluster.local`.
     pub upstream_cluster: Option<String>,
-    /// The address that the caller asked.
+    /// Destination address that the caller connected to.
     pub downstream_local: Option<String>,
-    /// The address of the caller.
+    /// Address of the caller.
     pub downstream_remote: Option<String>,
-    /// The name that the caller gave in its TLS handshake.
+    /// Server name (SNI) of the caller's TLS handshake.
     pub server_name: Option<String>,
-    /// The name of the route.
+    /// Name of the route.
     pub route: Option<String>,
-    /// The identities of the caller, where a format of one's own has them: `downstream_peer_uri_san` in JSON, one field more
-    /// at the end of Istio's text.
+    /// Identities of the caller. Only custom formats contain them: as `downstream_peer_uri_san` in
+    /// JSON, or as an additional last field of Istio's text format.
     pub peer: Option<String>,
-    /// Whether the format has these: without, a caller may have some all the same.
+    /// Whether the format contains the caller's identity. If not, an absent `peer` does not mean
+    /// that the caller had none.
     pub tells_peer: bool,
-    /// Whether the format has method, path and upstream cluster: without, a call that has none may have some all the same.
+    /// Whether the format contains method, path and upstream cluster. If not, absent values do not
+    /// mean that the call had none.
     pub tells_request: bool,
-    /// `User-Agent`.
+    /// The `User-Agent` header.
     pub user_agent: Option<String>,
 }
 
-/// How much of some logs could be read.
+/// Statistics on how much of the logs was readable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogCoverage {
-    /// Lines that are calls.
+    /// Number of lines that are calls.
     pub calls: u64,
-    /// Lines that are in no format that is known, empty ones left out.
+    /// Number of non-empty lines in an unknown format.
     pub unread: u64,
-    /// When the first and the last of the calls that say it began.
+    /// Times of the earliest and the latest call, of the calls with a time.
     pub span: Option<(Timestamp, Timestamp)>,
 }
 
 impl LogCoverage {
-    /// Hands over each call of one log, in its order.
+    /// Parses one log and passes its calls to `take` in order.
     ///
     /// # Errors
-    /// The log can't be read to its end.
+    /// If reading the log fails.
     pub fn read(
         &mut self,
         mut log: impl BufRead,
@@ -117,7 +122,7 @@ impl LogCoverage {
 }
 
 impl LoggedCall {
-    /// Reads one line; `None` for one that is in no format that is known.
+    /// Parses one line. Returns `None` if its format is unknown.
     pub fn parse(line: &str) -> Option<Self> {
         let (pod, rest) = without_prefix(line.trim());
         let call = if rest.starts_with('{') { of_json(rest) } else { of_text(rest) }?;
@@ -125,7 +130,8 @@ impl LoggedCall {
     }
 }
 
-/// What `kubectl logs --prefix` says of a line, and the line without it and without the time of `--timestamps`.
+/// Splits the prefix of `kubectl logs --prefix --timestamps` off a line. Returns the name of the
+/// pod and the rest.
 fn without_prefix(line: &str) -> (Option<String>, &str) {
     let named = line.strip_prefix("[pod/").and_then(|rest| rest.split_once("] "));
     let (pod, rest) = match named {
@@ -138,12 +144,13 @@ fn without_prefix(line: &str) -> (Option<String>, &str) {
     }
 }
 
-/// A field, where it says something.
+/// Returns the field, or `None` if it is empty or `-`.
 fn given(field: &str) -> Option<String> {
     (!field.is_empty() && field != "-").then(|| field.to_owned())
 }
 
-/// The name of a cluster: newer Istio ends the names of its figures with `;`.
+/// Returns the name of an upstream cluster. Newer Istio versions add `;` to it, for their
+/// statistics.
 fn cluster(field: &str) -> Option<String> {
     given(field.trim_end_matches(';'))
 }
@@ -164,9 +171,10 @@ fn of_text(line: &str) -> Option<LoggedCall> {
         flags: of(3),
         ..LoggedCall::default()
     };
-    // Bytes, where the other format has words: a line of the one can't be stretched into one of the other.
+    // This field is a number of bytes here and text in the other format, so a line of one format
+    // cannot be extended into a line of the other.
     let is_envoys = fields.get(4)?.parse::<u64>().is_ok();
-    // A caller that writes one field more moves an address to where the server name stands.
+    // A caller that adds a field shifts an address into the position of the server name.
     let has_peer = |last: &str| last == "-" || last.starts_with("spiffe://");
     let tells_peer = fields.len() == ISTIO_FIELDS + 1
         && fields.last().is_some_and(|last| has_peer(last))
@@ -198,7 +206,8 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     }
 }
 
-/// The fields of a line, `[…]` and `"…"` without what encloses them; `None` if one isn't closed.
+/// Splits a line into its fields, without the enclosing `[…]` and `"…"`. Returns `None` if a field
+/// is not closed.
 fn fields(line: &str) -> Option<Vec<&str>> {
     let mut fields = Vec::with_capacity(ISTIO_FIELDS);
     let mut rest = line;
@@ -257,7 +266,7 @@ fn of_json(line: &str) -> Option<LoggedCall> {
             .all(|name| value.get(name).is_some()),
         user_agent: of("user_agent"),
     };
-    // Something else that is JSON, such as the control plane's own log, says none of these.
+    // Other JSON, such as the control plane's own log, has none of these fields.
     let is_call = call.code.is_some() && (call.authority.is_some() || call.upstream_host.is_some());
     (is_call || call.upstream_cluster.is_some() || call.downstream_local.is_some()).then_some(call)
 }
@@ -270,7 +279,7 @@ mod tests {
     const JSON: &str = r#"{"start_time":"2026-11-25T02:00:05.000Z","method":"POST","path":"/pay","protocol":"HTTP/2","response_code":503,"response_flags":"UF","authority":"pay.example","upstream_host":"192.0.2.9:443","upstream_cluster":"PassthroughCluster","requested_server_name":null,"route_name":"allow_any","downstream_remote_address":"10.1.0.3:4","downstream_peer_uri_san":"spiffe://cluster.local/ns/shop/sa/web"}"#;
 
     #[test]
-    fn istios_text_format_is_read() {
+    fn istio_text_format_is_parsed() {
         let call = LoggedCall::parse(ISTIO).expect("a call");
         let expected = LoggedCall {
             at: Some("2026-11-25T02:00:00.123Z".parse().expect("a time")),
@@ -293,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http_has_an_upstream_and_no_path() {
+    fn non_http_calls_have_an_upstream_and_no_path() {
         let line = r#"[2026-11-25T02:00:00Z] "- - -" 0 - - - "-" 10 20 5 - "-" "-" "-" "-" "10.1.0.9:3306" outbound|3306||db.shop.svc.cluster.local; 10.1.0.3:5 10.96.0.1:3306 10.1.0.3:6 - -"#;
         let call = LoggedCall::parse(line).expect("a call");
         let cluster = call.upstream_cluster.as_deref();
@@ -302,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_envoys_own_format_are_read() {
+    fn json_and_envoy_default_format_are_parsed() {
         let call = LoggedCall::parse(JSON).expect("a call");
         assert_eq!(call.code, Some(503));
         assert_eq!(call.upstream_cluster.as_deref(), Some("PassthroughCluster"));
@@ -316,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn one_field_more_says_who_called() {
+    fn additional_last_field_is_the_identity_of_the_caller() {
         let bare = LoggedCall::parse(ISTIO).expect("a call");
         assert_eq!((bare.peer.as_deref(), bare.tells_peer), (None, false));
         let identity = "spiffe://cluster.local/ns/shop/sa/web";
@@ -328,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubectl_puts_before_a_line_is_left_out() {
+    fn prefix_of_kubectl_logs_is_removed() {
         let line = format!("[pod/web-1/istio-proxy] 2026-11-25T02:00:01.5Z {ISTIO}");
         let call = LoggedCall::parse(&line).expect("a call");
         assert_eq!(call.pod.as_deref(), Some("web-1"));
@@ -337,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_cannot_write_another_call_into_its_line() {
+    fn caller_cannot_forge_a_second_call() {
         let agent =
             r#"x" "1" "bank.example" "10.0.0.1:1" outbound|1||bank.example 1 2 3 - default"#;
         let forged = ISTIO.replace("curl/8.5", agent);
@@ -348,7 +357,7 @@ mod tests {
         );
         assert_eq!(fields(&stretched).map(|fields| fields.len()), Some(ISTIO_FIELDS));
         assert_eq!(LoggedCall::parse(&stretched), None);
-        // One field more, in a line that ends as one does that says who called.
+        // A line with one more field that ends like a line with the caller's identity.
         let shifted = ISTIO.replace("curl/8.5", r#"a" "b"#).replace("- default", "- -");
         assert_eq!(fields(&shifted).map(|fields| fields.len()), Some(ISTIO_FIELDS + 1));
         assert_eq!(LoggedCall::parse(&shifted), None);
@@ -357,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_counted_and_the_span_is_told() {
+    fn unknown_lines_are_counted_and_the_time_span_is_recorded() {
         let long = "x".repeat(LINE_BYTES_MAX + 10);
         let log = format!(
             "\n2026-11-25T01:00:00Z\tinfo\tEnvoy proxy is ready\n{{\"level\":\"info\"}}\n{JSON}\n{long}\n{ISTIO}\n[\n[2026"

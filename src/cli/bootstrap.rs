@@ -1,8 +1,10 @@
-//! `strait proxy bootstrap`: the configuration an unmodified Envoy starts with.
+//! `strait proxy bootstrap`: the configuration with which an unmodified Envoy starts.
 //!
-//! Says who the proxy is, where its control plane is, and where its certificate lies; everything else
-//! comes from the control plane. Writes two small files that name the certificate's, for Envoy reads anew only
-//! what such files of secrets (SDS) name; else a pure function of its flags, which asks nobody. The form is `strait-bootstrap`'s.
+//! The bootstrap contains the identity of the proxy, the address of its control plane and the paths
+//! of its certificate files. All other configuration comes from the control plane. The command also
+//! writes two small files that refer to the certificate files, because Envoy detects renewed
+//! certificates only through such files of secrets (SDS). Otherwise the result depends on the flags
+//! only, and no server is contacted. `strait-bootstrap` defines the format.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,76 +24,79 @@ use strait_model::{ClusterId, ProxyType, SdsFiles};
 /// `strait proxy bootstrap`.
 #[derive(Debug, Args)]
 pub(crate) struct BootstrapArgs {
-    /// sidecar: beside one workload; router: a gateway
+    /// sidecar: proxy of one workload; router: a gateway
     #[arg(long = "type", value_name = "TYPE", value_parser = proxy_type)]
     kind: ProxyType,
     /// Name of the pod or workload
     #[arg(long, value_name = "N")]
     name: String,
-    /// Its namespace, as in its certificate
+    /// Namespace of the workload, as in its certificate
     #[arg(long, value_name = "NS")]
     namespace: String,
-    /// Its service account, as in its certificate
+    /// Service account of the workload, as in its certificate
     #[arg(long, value_name = "SA")]
     service_account: String,
-    /// ID of its cluster
+    /// ID of the cluster that runs the workload
     #[arg(long, value_name = "ID")]
     cluster: String,
-    /// Its network [default: derived by the control plane]
+    /// Network of the workload [default: derived by the control plane]
     #[arg(long, value_name = "NET")]
     network: Option<String>,
-    /// Its address; repeatable, the first goes into the node id
+    /// IP address of the workload; repeatable, the first is part of the node ID
     #[arg(long = "ip", value_name = "IP", required = true, value_delimiter = ',')]
     ips: Vec<IpAddr>,
     /// Label of the pod; repeatable
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Where the control plane serves ADS; its certificate must name HOST. Several by commas, or repeated: the first that
-    /// answers
+    /// Address of the control plane's ADS server; its certificate must contain HOST. Repeat the
+    /// flag or separate several addresses with commas: the first one that responds is used
     #[arg(long, value_name = "HOST:PORT", required = true, value_delimiter = ',')]
     discovery: Vec<Discovery>,
-    /// Certificate chain, PEM
+    /// File with the certificate chain, PEM
     #[arg(long, value_name = "F")]
     cert: PathBuf,
-    /// Its key, PEM
+    /// File with the private key, PEM
     #[arg(long, value_name = "F")]
     key: PathBuf,
-    /// Roots that the control plane and other workloads must chain to, PEM
+    /// File with the root certificates that the control plane and other workloads must chain to,
+    /// PEM
     #[arg(long, value_name = "F")]
     root_ca: PathBuf,
-    /// For gRPC's own library instead of an Envoy: what GRPC_XDS_BOOTSTRAP names, always JSON
+    /// Print the bootstrap of the gRPC library instead of Envoy's: the file for GRPC_XDS_BOOTSTRAP,
+    /// always JSON
     #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds"])]
     grpc: bool,
-    /// Folder for sds-cert.yaml and sds-roots.yaml, by which Envoy sees that the certificate is renewed [default: that
-    /// of the certificate, if it can be written]
+    /// Directory for sds-cert.yaml and sds-roots.yaml, through which Envoy detects a renewed
+    /// certificate [default: the directory of the certificate, if it is writable]
     #[arg(long, value_name = "DIR")]
     sds_dir: Option<PathBuf>,
-    /// Write it to this file instead of printing it
+    /// Write the bootstrap to this file instead of printing it
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Which form of ADS
+    /// Variant of the ADS protocol
     #[arg(long, value_enum, default_value_t)]
     protocol: Wire,
-    /// Ask for virtual hosts one by one (VHDS), so that a change of one sends that alone: Envoy 1.40 or newer, Delta
+    /// Request virtual hosts one by one (VHDS), so that a change of one virtual host sends only
+    /// that one; needs Envoy 1.40 or newer and Delta
     #[arg(long)]
     vhds: bool,
-    /// Where Envoy's own admin interface listens
+    /// Address of Envoy's own admin interface
     #[arg(long, value_name = "A", default_value = "127.0.0.1:15000")]
     admin_address: std::net::SocketAddr,
     /// DNS domain of services
     #[arg(long, value_name = "D", default_value = "cluster.local")]
     domain: String,
-    /// yaml or json
+    /// Output format: yaml or json
     #[arg(long, short, value_enum, default_value = "yaml")]
     output: Format,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Wire {
-    /// Only what changed
+    /// Only changed resources
     #[default]
     Delta,
-    /// State of the world: everything of a type, each time
+    /// State of the world: all resources of a type in each response
     Sotw,
 }
 
@@ -109,10 +114,11 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Prints the bootstrap, or writes it to `--file`, once the files are there that it names.
+/// Writes the SDS files, then prints the bootstrap or writes it to `--file`.
 ///
 /// # Errors
-/// What can't be part of a node id, or of a certificate's identity; a folder or file that was named and can't be written.
+/// If a value cannot be part of a node ID or of a certificate's identity, or if a named directory
+/// or file is not writable.
 pub(crate) fn run(args: &BootstrapArgs) -> Result<(), CommandFailure> {
     let text = text(args)?;
     let Some(path) = &args.file else { return output::print(&text) };
@@ -121,16 +127,16 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<(), CommandFailure> {
     })
 }
 
-/// The bootstrap as text, once the files are there that it names.
+/// Writes the SDS files and returns the bootstrap as text.
 ///
 /// # Errors
-/// As [`run`], but for `--file`, which it passes over.
+/// The errors of [`run`], except for `--file`, which this function does not use.
 pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
     if args.grpc {
         if args.kind != ProxyType::Sidecar {
             return Err(CommandFailure::usage("--grpc is for clients and servers: --type sidecar"));
         }
-        // It looks at the files themselves, so there is nothing to write beside them.
+        // The library reads the certificate files itself, so no SDS files are needed.
         return Ok(format!("{:#}\n", bootstrap(args, None)?));
     }
     let files = sds_files(args);
@@ -141,19 +147,19 @@ pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
         return Err(CommandFailure::usage(format!("--sds-dir: {fact}")));
     }
     tell!(
-        "warning: {fact}; so Envoy reads its certificate when it starts, and not again\n\
-         next: name a folder that Envoy can read: --sds-dir DIR"
+        "warning: {fact}; without SDS files, Envoy reads its certificate only at its start\n\
+         next: set --sds-dir to a directory that Envoy can read"
     );
     render(args, None)
 }
 
-/// Where the files of secrets are to be, or why they can't be there.
+/// Returns the paths of the SDS files, or the reason why they are unusable.
 fn sds_files(args: &BootstrapArgs) -> Result<SdsFiles, String> {
     let folder = args.sds_dir.as_deref().unwrap_or_else(|| folder_of(&args.cert));
     let path = |name: &str| {
         let path = std::path::absolute(folder.join(name)).map_err(|error| error.to_string())?;
         let text = path.to_str().filter(|text| SdsFiles::is_path(text));
-        text.map(Arc::from).ok_or_else(|| format!("{} is no usable path", path.display()))
+        text.map(Arc::from).ok_or_else(|| format!("{} is not a usable path", path.display()))
     };
     Ok(SdsFiles { certificate: path("sds-cert.yaml")?, roots: path("sds-roots.yaml")? })
 }
@@ -168,7 +174,7 @@ fn write_secrets(args: &BootstrapArgs, files: &SdsFiles) -> Result<(), String> {
     durable::replace_all(&wanted).map_err(failed)
 }
 
-/// The files that were named, wherever Envoy is started.
+/// The named files as absolute paths, so that the directory in which Envoy starts does not matter.
 struct AbsoluteFiles([PathBuf; 3]);
 
 fn absolute(args: &BootstrapArgs) -> AbsoluteFiles {
@@ -183,10 +189,11 @@ impl AbsoluteFiles {
     }
 }
 
-/// The bootstrap as text, with secrets from these files, else static ones.
+/// Renders the bootstrap as text, with secrets from the SDS files or, without them, with static
+/// secrets.
 ///
 /// # Errors
-/// What can't be part of a node id, or of a certificate's identity.
+/// If a value cannot be part of a node ID or of a certificate's identity.
 pub(crate) fn render(
     args: &BootstrapArgs,
     sds: Option<&SdsFiles>,
@@ -195,7 +202,9 @@ pub(crate) fn render(
     match args.output {
         Format::Json => Ok(format!("{bootstrap:#}\n")),
         Format::Yaml => Ok(output::yaml(&bootstrap)),
-        _ => Err(CommandFailure::usage("a bootstrap is printed as -o yaml or -o json")),
+        _ => Err(CommandFailure::usage(
+            "a bootstrap has the output formats yaml and json: set -o yaml or -o json",
+        )),
     }
 }
 
@@ -213,12 +222,15 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
         }
     }
     if args.vhds && args.protocol == Wire::Sotw {
-        let fact = "--vhds is of the Delta form: leave --protocol out, or --vhds";
+        let fact = "--vhds requires the Delta protocol: remove --protocol sotw or --vhds";
         return Err(CommandFailure::usage(fact));
     }
-    // The last dot of the node id divides name and namespace.
+    // The last dot of the node ID separates name and namespace.
     if args.namespace.contains('.') {
-        return Err(CommandFailure::usage(format!("--namespace {:?} holds a dot", args.namespace)));
+        return Err(CommandFailure::usage(format!(
+            "--namespace {:?} contains a dot",
+            args.namespace
+        )));
     }
     ClusterId::parse(&args.cluster)
         .map_err(|error| CommandFailure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;

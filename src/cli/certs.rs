@@ -1,7 +1,8 @@
-//! `strait certs`: a CA in a folder, and certificates of workloads from it; and how the roots of a running CA fare.
+//! `strait certs`: creates a CA in a directory and workload certificates from it, and shows the
+//! roots of a running CA.
 //!
-//! For development, for a first mesh, and for proxies without an agent. All but `status` works on files alone; no control
-//! plane is asked.
+//! It is meant for development, for a first mesh, and for proxies without an agent. Except for
+//! `status`, the commands work on files only, without a control plane.
 
 pub(super) mod status;
 
@@ -15,7 +16,7 @@ use super::list::QueryArgs;
 use strait_base::duration::HumanDuration;
 use strait_identity::{Authority, AuthorityPem, SpiffeId, authority};
 
-/// Make certificates without a control plane, and see how the roots of one fare.
+/// Create certificates without a control plane, and show the root certificates of a running one.
 #[derive(Debug, Args)]
 pub struct CertsArgs {
     #[command(subcommand)]
@@ -24,64 +25,65 @@ pub struct CertsArgs {
 
 #[derive(Debug, Subcommand)]
 enum CertsCommand {
-    /// Make a CA directory for `strait serve --ca-dir`.
+    /// Create a CA directory for `strait serve --ca-dir`.
     Init(InitArgs),
-    /// Make a certificate and key for a workload.
+    /// Create a certificate and key for a workload.
     Issue(IssueArgs),
-    /// Show the roots of the control plane's CA, and what is next where one takes the place of another.
+    /// Show the root certificates of the control plane's CA, and the next step of a rotation.
     Status(QueryArgs),
 }
 
 #[derive(Debug, Args)]
 struct InitArgs {
-    /// The folder to make; it must be absent or empty.
+    /// Directory to create; it must be absent or empty.
     directory: PathBuf,
-    /// Make an intermediate below the CA in this folder, such as one for a member alone (`strait serve --ca-member-dir`).
+    /// Create an intermediate CA signed by the CA in this directory, for example for a single
+    /// member (`strait serve --ca-member-dir`).
     #[arg(long, value_name = "DIR")]
     under: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 struct IssueArgs {
-    /// The CA, as made by `strait certs init`.
+    /// Directory of the CA, as created by `strait certs init`.
     #[arg(long, value_name = "DIR")]
     ca_dir: PathBuf,
-    /// The workload's namespace.
+    /// Namespace of the workload.
     #[arg(long, value_name = "NS")]
     namespace: String,
-    /// The workload's service account.
+    /// Service account of the workload.
     #[arg(long, value_name = "SA")]
     service_account: String,
-    /// The mesh's trust domain.
+    /// Trust domain of the mesh.
     #[arg(long, value_name = "TD", default_value = "cluster.local")]
     trust_domain: String,
-    /// How long it lives, at most 90d.
+    /// Lifetime of the certificate, at most 90d.
     #[arg(long, value_name = "D", default_value = "24h")]
     ttl: HumanDuration,
-    /// The folder for cert-chain.pem, key.pem and root-cert.pem; older ones are replaced.
+    /// Directory for cert-chain.pem, key.pem and root-cert.pem; existing files are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-/// Why a command of `strait certs` failed.
+/// Reason why a command of `strait certs` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CertsError {
-    /// The certificate part.
+    /// An error of the identity crate.
     #[error(transparent)]
     Identity(#[from] strait_identity::IdentityError),
-    /// What was asked for can't be in a certificate.
+    /// A requested value cannot be part of a certificate.
     #[error("{0}")]
     Usage(String),
-    /// Workload files would take the place of a CA's.
-    #[error("{} holds a CA; name another folder for the workload's files", .0.display())]
+    /// The workload's files would replace the files of a CA.
+    #[error("{} contains a CA; choose another directory for the workload's files", .0.display())]
     OutIsAuthority(PathBuf),
-    /// The report can't be printed.
+    /// The report cannot be printed.
     #[error("can't print")]
     Print(#[from] io::Error),
 }
 
 impl CertsError {
-    /// The code under which `strait help` explains it.
+    /// Returns the code that `strait help` explains.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Identity(error) => error.code(),
@@ -91,18 +93,18 @@ impl CertsError {
     }
 }
 
-/// Does it, and reports on `out` what was written and what comes next.
+/// Runs the command, and reports on `out` which files were written and what the next step is.
 pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     match &args.command {
         CertsCommand::Init(args) => init(args, out),
         CertsCommand::Issue(args) => issue(args, out),
-        // It is the one that asks a control plane.
+        // `status` queries a control plane, and the caller runs it.
         CertsCommand::Status(_) => Ok(()),
     }
 }
 
 impl CertsArgs {
-    /// What is asked of a control plane, where that is what the command does.
+    /// Returns the query for a control plane, if the command is `status`.
     pub(crate) fn status(&self) -> Option<&QueryArgs> {
         match &self.command {
             CertsCommand::Status(ask) => Some(ask),
@@ -122,7 +124,7 @@ fn init(InitArgs { directory, under }: &InitArgs, out: &mut dyn Write) -> Result
     let shown = directory.display();
     writeln!(out, "made a CA in {shown}, valid until {}:", date(not_after))?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
-    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {shown}")?;
     writeln!(
         out,
@@ -141,7 +143,7 @@ fn init_below(parent: &Path, directory: &Path, out: &mut dyn Write) -> Result<()
     let (shown, parent) = (directory.display(), parent.display());
     writeln!(out, "made a CA in {shown} below that in {parent}, valid until {}:", date(not_after))?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
-    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {parent} --ca-member-dir MEMBER={shown}")?;
     Ok(())
 }
@@ -154,14 +156,14 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account).map_err(
         |error| {
             CertsError::Usage(format!(
-                "--trust-domain {:?}, --namespace {:?} and --service-account {:?} make no identity: {error}",
+                "--trust-domain {:?}, --namespace {:?} and --service-account {:?} are not a valid identity: {error}",
                 args.trust_domain, args.namespace, args.service_account
             ))
         },
     )?;
     if args.ttl.0 > authority::LIFETIME_MAX || args.ttl.0 < Duration::from_secs(1) {
         let most = HumanDuration(authority::LIFETIME_MAX);
-        return Err(CertsError::Usage(format!("--ttl {} is not from 1s to {most}", args.ttl)));
+        return Err(CertsError::Usage(format!("--ttl {} is not between 1s and {most}", args.ttl)));
     }
     let files = AuthorityPem::read(&args.ca_dir)?;
     let authority = Authority::new(&files, &args.ca_dir.display().to_string(), now)?;

@@ -1,7 +1,8 @@
-//! `strait check`: everything that is not as it should be, each with its code and what to do; and what is.
+//! `strait check`: lists every problem with its code and the next step, with a summary.
 //!
-//! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
-//! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
+//! It queries the control plane; with `--secrets`, also the config cluster and the members that its
+//! Secrets refer to. The findings depend only on these responses. [`problems`] is the one function
+//! that decides: `strait status` shows the same findings.
 
 mod certificates;
 mod config;
@@ -37,12 +38,13 @@ use strait_sources::clusters::kubeconfig;
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, config, secrets, trust, injection,
-    /// access; 'config' alone: what becomes of each object of the mesh's configuration, with its state
+    /// Categories to check: clusters, sources, networks, services, mesh, policy, proxies, process,
+    /// config, secrets, trust, injection, access; 'config' on its own shows the state of each
+    /// object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
-    /// same roots, which hold access policies of their own, and what their API servers do while the webhook doesn't answer
+    /// Also check Secrets of the config cluster: kubeconfigs without a member label, root certificates
+    /// of members, access policies in members, and new pods while the webhook is unreachable
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -72,9 +74,9 @@ const CATEGORIES: &[&str] = &[
     "injection",
     "access",
 ];
-/// What happened so many seconds ago is still worth a mention.
+/// Age up to which past events are reported, in seconds.
 const RECENTLY: u64 = 600;
-/// Those for which the config cluster is asked.
+/// Categories that require requests to the config cluster.
 const OF_SECRETS: &[&str] = &["secrets", "trust", "injection", "access"];
 
 const PROBLEMS: TableLayout = TableLayout {
@@ -92,7 +94,7 @@ const PROBLEMS: TableLayout = TableLayout {
     ],
 };
 
-/// What the control plane answers.
+/// Responses of the control plane.
 #[derive(Default)]
 pub(super) struct CheckInputs {
     pub(super) clusters: Value,
@@ -101,23 +103,23 @@ pub(super) struct CheckInputs {
     pub(super) services: Value,
     pub(super) mesh: Value,
     pub(super) policy: Value,
-    /// What becomes of each object.
+    /// Status of each configuration object.
     pub(super) config: Value,
     pub(super) proxies: Value,
     pub(super) push: Value,
-    /// What is signed with; nothing where the control plane is too old to say.
+    /// State of the CA; null if the control plane is too old to report it.
     pub(super) certificates: Value,
-    /// What is held; nothing where the control plane is too old to say.
+    /// Held configuration; null if the control plane is too old to report it.
     pub(super) hold: Value,
-    /// What is let out to a share of proxies; likewise.
+    /// State of a gradual rollout; null if the control plane is too old to report it.
     pub(super) rollout: Value,
-    /// What it waits for, where it has not read everything yet: networks, services, objects and the mesh's settings
-    /// are not known then.
+    /// Reason why the control plane is not ready, if it has not read all sources yet. Networks,
+    /// services, objects and the mesh's settings are unknown then.
     pub(super) waits: Option<String>,
 }
 
 impl CheckInputs {
-    /// Asks for everything.
+    /// Requests all responses.
     pub(super) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
         let get = async |path: &str| Ok::<_, CommandFailure>(client.get(path, &[]).await?.value);
         let mut answers = Self {
@@ -150,22 +152,22 @@ impl CheckInputs {
     }
 }
 
-/// Why endpoints are kept from other networks though nothing is wrong: such workloads and services don't cross.
+/// Reasons to withhold endpoints from other networks that are by design, and not problems.
 const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
 
-/// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
+/// Runs `strait check`. Exit code 2 means that there is a problem; notes alone do not count.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     let is_known = |one: &&String| CATEGORIES.contains(&one.as_str());
     if let Some(strange) = args.categories.iter().find(|one| !is_known(one)) {
         let known = CATEGORIES.join(", ");
         return Err(CommandFailure::usage(format!(
-            "{strange:?} is no category; there are {known}"
+            "{strange:?} is not a category; the categories are {known}"
         )));
     }
     if args.categories.iter().any(|one| one == objects::CATEGORY) {
         let alone = args.categories.len() == 1 && !args.secrets && !args.traffic.traffic;
         if !alone {
-            return Err(CommandFailure::usage("'config' is checked alone"));
+            return Err(CommandFailure::usage("'config' must be checked alone"));
         }
         return config::run(&args.config, &args.hub.namespace, &args.ask).await;
     }
@@ -211,7 +213,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     Ok(exit)
 }
 
-/// What was found, and what of each category there is beside it.
+/// Renders the findings, and a summary of each category.
 fn render(
     answers: &CheckInputs,
     found: &Value,
@@ -251,7 +253,7 @@ fn render(
     out
 }
 
-/// What of a category was looked at.
+/// Returns a summary of what was checked in a category.
 fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     let count = |value: &Value, one: &str| match items(value).len() {
         1 => format!("1 {one}"),
@@ -280,9 +282,9 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             Some(format!("{networks} with {} gateway addresses in use", all - dead))
         }
         "services" => Some(count(&answers.services, "service")),
-        "mesh" => Some("the mesh config is in force".to_owned())
+        "mesh" => Some("the mesh config is active".to_owned())
             .filter(|_| items(&answers.mesh["problems"]).is_empty()),
-        "policy" => Some("the policy is in force".to_owned())
+        "policy" => Some("the policy is active".to_owned())
             .filter(|_| !answers.policy["problem"].is_string()),
         "config" => Some(objects::looked(&answers.config)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
@@ -295,14 +297,14 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     }
 }
 
-/// What there is to say of the roots that a cluster's workloads are given.
+/// Returns the findings about the root certificates that a cluster's workloads receive.
 fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     let count = |field: &str| roots[field].as_u64().unwrap_or_default();
     let mut found = Vec::new();
     if let Some(denied) = roots["denied"].as_str() {
         let (lack, all) = (count("namespaces") - count("current"), count("namespaces"));
         let fact = format!(
-            "the roots can't be written into its namespaces ({lack} of {all} are not known to have them): {denied}"
+            "the root certificates can't be written into its namespaces ({lack} of {all} are not confirmed to have them): {denied}"
         );
         found.push(note("clusters", &codes::ROOTS_DENIED, object.to_owned(), fact));
     }
@@ -312,7 +314,7 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
             first.push("…".to_owned());
         }
         let fact = format!(
-            "{} of its {} namespaces hold another writer's roots, and not ours ({}); ours are beside them in {}",
+            "{} of its {} namespaces contain root certificates of another writer, and not ours ({}); {} namespaces contain both",
             count("foreign"),
             count("namespaces"),
             first.join(", "),
@@ -323,10 +325,10 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     found
 }
 
-/// What there is to say of a configuration that is held.
+/// Returns the finding about a held configuration.
 fn held(hold: &Value) -> Option<Value> {
     if let Some(fact) = hold["lost"].as_str() {
-        let fact = format!("what objects say is in force: {fact}");
+        let fact = format!("the current objects are active: {fact}");
         return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
     }
     if let Some(fact) = hold::not_shared(hold) {
@@ -344,22 +346,22 @@ fn held(hold: &Value) -> Option<Value> {
     Some(note("mesh", &codes::HELD, "configuration".into(), fact.trim_end()))
 }
 
-/// What there is to say of a change that is let out to a share of proxies.
+/// Returns the finding about a gradual rollout.
 fn let_out(state: &Value) -> Option<Value> {
     if let Some(fact) = state["lost"].as_str() {
-        let fact = format!("all proxies are given what objects say: {fact}");
+        let fact = format!("all proxies receive the current objects: {fact}");
         return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
     }
     let fact = rollout::line(state, &OutputStyle::of_stdout())?;
     Some(note("mesh", &codes::ROLLOUT_RUNS, "configuration".into(), fact.trim_end()))
 }
 
-/// Whether a finding needs somebody; notes are only worth knowing.
+/// Returns whether a finding requires action; notes do not.
 pub(super) fn is_problem(row: &Value) -> bool {
     row["severity"] != "note"
 }
 
-/// What is not as it should be, in a stable order.
+/// Returns all findings, in a stable order.
 pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     let mut found = Vec::new();
     if let Some(waits) = &answers.waits {
@@ -391,7 +393,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.extend(of_roots(&row["roots"], &object));
         for claim in items(&row["ignoredClaims"]) {
             let fact = format!(
-                "{} says {}, without effect",
+                "{} claims network {}, which has no effect",
                 text(&claim["claim"]),
                 text(&claim["network"])
             );
@@ -401,7 +403,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
         }
-        // Both say it of each other: once is enough.
+        // Both clusters report the overlap: one finding is enough.
         let ranges = items(&row["sameRanges"]).iter();
         for same in ranges.filter(|same| text(&same["cluster"]) < text(&row["id"])) {
             found.push(note("networks", &codes::SAME_ADDRESS, object.clone(), same_range(same)));
@@ -426,17 +428,17 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     for row in networks.iter().filter(|_| networks.len() > 1) {
         let object = format!("network/{}", text(&row["network"]));
         let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
-        // Where there is nothing to reach, as in a config cluster that is nothing else, no way in is needed.
+        // A network without endpoints, such as one with only a config cluster, needs no gateway.
         let is_used = items(&row["clusters"]).iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
-            let fact = "it has no gateway, so other networks can't reach it";
+            let fact = "the network has no gateway, so other networks can't reach it";
             found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
         }
         let dead: Vec<_> = gateways.iter().filter(|one| one["dead"] == true).collect();
         for gateway in &dead {
             let instead = match dead.len() == gateways.len() {
-                true => "no other of the network does, so all stay in use",
-                false => "proxies are sent the others of the network",
+                true => "no other gateway of the network answers either, so all stay in use",
+                false => "proxies use the other gateways of the network",
             };
             let fact =
                 format!("gateway {} does not answer; {instead}", super::network::socket(gateway));
@@ -451,8 +453,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         for conflict in items(&row["conflicts"]) {
             let field = text(&conflict["field"]);
             let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
-            let each = if field == "ports" { " where one differs, and all are served" } else { "" };
-            let fact = format!("{field}: {winner} decides{each}, {losers} say otherwise");
+            let each = if field == "ports" { "; all ports are served" } else { "" };
+            let fact = format!("{field}: {losers} and {winner} differ; {winner} wins{each}");
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
@@ -460,7 +462,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(of_mesh(&answers.mesh));
     for field in items(&answers.mesh["fieldsWithoutEffect"]) {
         let object = format!("meshConfig/{}", text(field));
-        let fact = "nothing acts on this field";
+        let fact = "this field has no effect";
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
     for fault in items(&answers.mesh["defaultProvidersWithoutEffect"]) {
@@ -473,7 +475,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
     for row in items(&answers.policy["unknownClusters"]) {
-        let fact = format!("{} names it, and it is no member", text(&row["rule"]));
+        let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
         let object = format!("cluster/{}", text(&row["cluster"]));
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
@@ -497,7 +499,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found
 }
 
-/// What is wrong with the control plane's own process.
+/// Returns the problems of the control plane's own process.
 fn of_process(push: &Value) -> Vec<Value> {
     let held = &push["descriptors"];
     let number = |name: &str| held[name].as_u64();
@@ -509,13 +511,13 @@ fn of_process(push: &Value) -> Vec<Value> {
     };
     match number("exhaustedSecondsAgo") {
         Some(ago) if ago < RECENTLY => tell(format!(
-            "of {limit} file descriptors none was free for a connection that came, {ago} s ago"
+            "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
         )),
         _ if number("open") > Some(at_most) => {
             tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
         }
         _ if number("neededByMembers") > Some(at_most) => tell(format!(
-            "the members need some {} of {limit} file descriptors, which leaves proxies none",
+            "the members need about {} of {limit} file descriptors, which leaves none for proxies",
             text(&held["neededByMembers"])
         )),
         _ => {}
@@ -523,7 +525,7 @@ fn of_process(push: &Value) -> Vec<Value> {
     found
 }
 
-/// What of the mesh's settings is not in force.
+/// Returns the problems of the mesh's settings.
 fn of_mesh(mesh: &Value) -> Vec<Value> {
     let of = |row: &Value| {
         let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
@@ -532,12 +534,13 @@ fn of_mesh(mesh: &Value) -> Vec<Value> {
     items(&mesh["problems"]).iter().map(of).collect()
 }
 
-/// What is wrong with sources that are no member clusters.
+/// Returns the problems of the sources that are not member clusters.
 fn of_sources(sources: &Value) -> Vec<Value> {
     items(sources).iter().flat_map(of_source).collect()
 }
 
-/// What is wrong with a source that is no member cluster: with all of it, and with what it reported.
+/// Returns the problems of one source that is not a member cluster: of the source itself, and its
+/// warnings.
 fn of_source(row: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     let object = format!("source/{}", text(&row["name"]));
@@ -562,7 +565,7 @@ fn of_source(row: &Value) -> Vec<Value> {
     };
     for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
         let code = codes::named(warning).unwrap_or(usual);
-        // What follows from being out of contact has been reported.
+        // Consequences of the lost contact have already been reported.
         if own == Some(code) {
             continue;
         }
@@ -573,7 +576,7 @@ fn of_source(row: &Value) -> Vec<Value> {
     found
 }
 
-/// The code that a reason names first, else that of the state.
+/// Returns the code at the beginning of a reason, or else the code of the state.
 fn code_of(state: &str, reason: &str) -> &'static Code {
     codes::named(reason).unwrap_or(match state {
         // A new kubeconfig that has not synced yet.
@@ -589,7 +592,7 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
     })
 }
 
-/// Secrets that hold a kubeconfig, and have neither label.
+/// Returns a note for each Secret with a kubeconfig and without one of the labels of a member.
 fn strays(list: &Value) -> Vec<Value> {
     let labels = [strait_sources::store::ISTIO_SECRET_LABEL, strait_sources::store::SECRET_LABEL];
     let mut found = Vec::new();
@@ -602,8 +605,9 @@ fn strays(list: &Value) -> Vec<Value> {
             |bytes: &[u8]| kubeconfig::parse(bytes, None, Loopback::Allowed).is_ok();
         let entries = api::kubeconfigs(secret).into_iter();
         for (key, _) in entries.filter(|(_, bytes)| is_kubeconfig(bytes)) {
-            let fact =
-                format!("its key {key} is a kubeconfig, and it has no label, so it is no member");
+            let fact = format!(
+                "its key {key} is a kubeconfig, but the Secret has no member label, so it is not a member"
+            );
             let object = format!("secret/{}", api::full_name(secret));
             found.push(note("secrets", &codes::SECRET_WITHOUT_LABEL, object, fact));
         }
@@ -637,9 +641,9 @@ mod tests {
                 { "id": "g", "state": "live", "withheld": 3, "withheldBy": { "STR0404": 2, "STR0407": 1 } },
                 { "id": "gw", "state": "live", "withheld": 2, "withheldBy": { "STR0402": 2 } },
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
-                { "id": "i", "state": "draining", "reason": "its Secret has gone" },
+                { "id": "i", "state": "draining", "reason": "its Secret was deleted" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
-                { "id": "k", "state": "restored", "reason": "from disk, last heard of 9 s ago" },
+                { "id": "k", "state": "restored", "reason": "from disk, last contact 9 s ago" },
                 { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },
                 { "id": "m", "state": "live", "roots": { "namespaces": 9, "current": 0, "foreign": 0, "beside": 0, "denied": "not permitted" } },
             ]),
@@ -767,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_lacks_the_label_is_found() {
+    fn secrets_with_a_kubeconfig_and_no_label_are_found() {
         use base64::Engine as _;
         use base64::engine::general_purpose::STANDARD as BASE64;
         let text = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]

@@ -1,4 +1,4 @@
-//! The client of the admin API: plain HTTP with a bearer token, one question at a time.
+//! Client of the admin API: plain HTTP with a bearer token, one request at a time.
 
 use std::path::{Path, PathBuf};
 
@@ -16,17 +16,17 @@ use super::failure::{CommandFailure, Exit};
 use super::output::clean;
 use strait_base::duration::HumanDuration;
 
-/// The most bytes of an answer; a configuration of 100,000 resources fits.
+/// Maximum size of a response, in bytes. A configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// Where `strait serve` keeps its token unless configured otherwise.
+/// Default path of the token of `strait serve`.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
-/// Where a token is found.
-const TOKEN_NEXT: &str = "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state \
-     directory of 'strait serve', or what its --admin-token-file names; where it runs in a cluster the pod has it:\n\
+/// Next step if the token is missing or not accepted.
+const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
+     directory of 'strait serve', or the file of its --admin-token-file. If it runs in a cluster, run the command in its pod:\n\
      kubectl -n strait-system exec deploy/strait -- strait COMMAND";
 
-/// Where the control plane is.
+/// Flags for the address and token of the control plane.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
     /// URL of the control plane's admin API
@@ -42,18 +42,18 @@ pub(crate) struct ServerFlags {
     token_file: Option<PathBuf>,
 }
 
-/// How the control plane is reached.
+/// Flags for a connection to the control plane.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Connect {
     #[command(flatten)]
     at: ServerFlags,
-    /// How long to wait for an answer
+    /// Time to wait for a response
     #[arg(long, value_name = "D", default_value = "30s")]
     timeout: HumanDuration,
 }
 
 impl Connect {
-    /// To a control plane that this process runs itself.
+    /// Returns a connection to a control plane that this process runs.
     pub(super) fn to(server: String, token_file: PathBuf) -> Self {
         Self {
             at: ServerFlags { server, token_file: Some(token_file) },
@@ -61,22 +61,23 @@ impl Connect {
         }
     }
 
-    /// For commands whose task it is to change clusters, and which look at the control plane beside that.
+    /// Returns a connection with a timeout of 5 s, for commands that change clusters and query the
+    /// control plane only in addition.
     pub(crate) fn beside(at: &ServerFlags) -> Self {
         Self { at: at.clone(), timeout: HumanDuration(std::time::Duration::from_secs(5)) }
     }
 }
 
-/// An answer, as it came and as a value.
+/// A response of the admin API, as text and as a JSON value.
 #[derive(Debug)]
 pub(crate) struct AdminResponse {
-    /// The bytes as text.
+    /// The response body.
     pub(crate) raw: String,
-    /// What they say.
+    /// The parsed response body.
     pub(crate) value: Value,
 }
 
-/// Asks one control plane.
+/// Client of one control plane's admin API.
 pub(crate) struct AdminClient {
     http: HttpClient<HttpConnector, Full<Bytes>>,
     server: String,
@@ -85,10 +86,10 @@ pub(crate) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Reads the token; connects to nothing yet.
+    /// Creates a client and reads the token. Does not connect.
     ///
     /// # Errors
-    /// When the URL is none of ours, or the token file that was named can't be read.
+    /// If the URL is not `http://HOST:PORT`, or the named token file cannot be read.
     pub(crate) fn new(connect: &Connect) -> Result<Self, CommandFailure> {
         let server = connect.at.server.trim_end_matches('/').to_owned();
         let plain = server.parse::<Uri>().is_ok_and(|uri| {
@@ -96,9 +97,9 @@ impl AdminClient {
         });
         if !plain {
             return Err(CommandFailure::usage(format!(
-                "--server {server:?} is not http://HOST:PORT: the admin API speaks plain HTTP on a private address"
+                "--server {server:?} is not http://HOST:PORT: the admin API uses plain HTTP on a private address"
             ))
-            .next("kubectl -n strait-system port-forward deploy/strait 15014\nthe URL of a member's API server is named by --api-server"));
+            .next("kubectl -n strait-system port-forward deploy/strait 15014\nfor the URL of a member's API server, use --api-server"));
         }
         let token = match &connect.at.token_file {
             Some(file) => Some(read_token(file).map_err(|error| {
@@ -114,15 +115,15 @@ impl AdminClient {
         Ok(Self { http, server, token, timeout: connect.timeout })
     }
 
-    /// Its URL, without a slash at the end.
+    /// Returns the URL of the control plane, without a final slash.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    /// The answer to `GET path?query`.
+    /// Sends `GET path?query` and returns the response.
     ///
     /// # Errors
-    /// Whatever is not 200, each with its exit code and next step.
+    /// If the status is not 200: with the exit code and the next step for it.
     pub(crate) async fn get(
         &self,
         path: &str,
@@ -132,10 +133,10 @@ impl AdminClient {
         self.read(path, status, raw)
     }
 
-    /// The answer to `POST path?query` with JSON.
+    /// Sends `POST path?query` with a JSON body and returns the response.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub(crate) async fn post(
         &self,
         path: &str,
@@ -153,7 +154,7 @@ impl AdminClient {
         raw: String,
     ) -> Result<AdminResponse, CommandFailure> {
         let value = serde_json::from_str::<Value>(&raw);
-        // The server's own message, where it has any.
+        // The server's own message, if it has one.
         let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
         match (status, value) {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
@@ -169,21 +170,22 @@ impl AdminClient {
                 _,
             ) if said.is_some() => Err(CommandFailure::failed(said.unwrap_or_default())),
             (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
-                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default())
-                    .next("wait for it: curl '".to_owned() + &self.server + "/readyz?verbose'"))
+                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default()).next(
+                    "wait until it is ready: curl '".to_owned() + &self.server + "/readyz?verbose'",
+                ))
             }
             (status, _) => Err(CommandFailure::failed(format!(
-                "{}{path} answered {status}, which a control plane of ours does not",
+                "{}{path} answered {status}, which is not a response of a Strait control plane",
                 self.server
             ))
-            .next("check --server: it must be the admin address of 'strait serve'")),
+            .next("set --server to the admin address of 'strait serve'")),
         }
     }
 
-    /// The status and the text of the answer to `GET path?query`, whatever they are.
+    /// Sends `GET path?query` and returns status and body of the response, with any status.
     ///
     /// # Errors
-    /// Where none comes in time.
+    /// If no response arrives in time.
     pub(crate) async fn fetch(
         &self,
         path: &str,
@@ -200,11 +202,11 @@ impl AdminClient {
         asked.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
             CommandFailure::new(Exit::TimedOut, text)
-                .next("try a longer --timeout, or see its logs")
+                .next("set a longer --timeout, or read the logs of the control plane")
         })?
     }
 
-    /// What is shown to be let in.
+    /// Returns the bearer token.
     pub(crate) fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -228,7 +230,7 @@ impl AdminClient {
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request.body(Full::new(body)).map_err(|_| {
-            CommandFailure::usage("the token file holds characters that no token has")
+            CommandFailure::usage("the token file contains characters that are invalid in a token")
         })?;
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
@@ -239,12 +241,12 @@ impl AdminClient {
 
     fn away(&self, error: &(dyn std::error::Error + 'static)) -> CommandFailure {
         let text = format!(
-            "the control plane at {} can't be reached: {}; proxies keep what they have",
+            "the control plane at {} can't be reached: {}; proxies keep their configuration",
             self.server,
             root_cause(error)
         );
         CommandFailure::new(Exit::Unreachable, text).next(
-            "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster, either of:\n\
+            "set --server or STRAIT_SERVER to its admin address. If it runs in a cluster, use one of:\n\
              kubectl -n strait-system exec deploy/strait -- strait COMMAND\n\
              kubectl -n strait-system port-forward deploy/strait 15014",
         )
@@ -253,7 +255,7 @@ impl AdminClient {
     fn refused(&self) -> CommandFailure {
         let fact = match self.token {
             Some(_) => "does not accept the token",
-            None => "wants a token, and none was found",
+            None => "requires a token, and none was found",
         };
         let text = format!("the control plane at {} {fact}", self.server);
         CommandFailure::new(Exit::NoRights, text).next(TOKEN_NEXT)
@@ -264,7 +266,7 @@ fn read_token(file: &Path) -> std::io::Result<String> {
     Ok(std::fs::read_to_string(file)?.trim().to_owned())
 }
 
-/// The innermost error: the outer ones only say that something failed.
+/// Returns the innermost error: the outer ones only state that something failed.
 pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -273,7 +275,7 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     clean(&cause.to_string())
 }
 
-/// Percent-encodes a query's value.
+/// Percent-encodes a value of a query.
 fn encode(value: &str) -> String {
     let mut out = String::new();
     for byte in value.bytes() {

@@ -1,4 +1,5 @@
-//! Whether a command that changes something may: it shows its plan and asks, unless it is told not to.
+//! Confirmation of changes: a command prints its plan and asks, unless a flag disables the
+//! question.
 
 use std::io::IsTerminal as _;
 
@@ -7,19 +8,19 @@ use clap::Args;
 use super::failure::CommandFailure;
 use super::output;
 
-/// What a command does with its plan.
+/// Flags for the confirmation of a plan.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Consent {
-    /// Say what would be done, and do nothing
+    /// Print what would change without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Don't ask
+    /// Don't ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
 impl Consent {
-    /// Shows the plan and asks whether to go on; `false` for a dry run.
+    /// Prints the plan and asks for confirmation. Returns `false` for a dry run.
     pub(super) async fn given(&self, plan: &str) -> Result<bool, CommandFailure> {
         output::say(format_args!("{plan}"));
         if self.dry_run {
@@ -30,10 +31,10 @@ impl Consent {
             return Ok(true);
         }
         if !std::io::stdin().is_terminal() {
-            return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
+            return Err(CommandFailure::usage("confirmation requires a terminal").next("add --yes"));
         }
         output::say(format_args!("Continue? [Y/n] "));
-        // On a thread of its own, so that Ctrl-C is heard meanwhile.
+        // On a separate thread, so that Ctrl-C still works.
         let read = || {
             let mut line = String::new();
             std::io::stdin().read_line(&mut line).map(|bytes| (bytes, line)).unwrap_or_default()

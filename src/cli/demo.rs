@@ -1,9 +1,10 @@
-//! `strait demo`: the whole thing on one machine with nothing installed.
+//! `strait demo`: runs the whole product on one machine without any installation.
 //!
-//! Starts simulated clusters on two networks with the same pod addresses, a control plane that finds
-//! them through Secrets, and a proxy in each network over mTLS; shows what each proxy is given and why;
-//! then takes an endpoint and an API server away. With a real Envoy on PATH it also sends real requests
-//! ([`traffic`]). What every proxy holds is checked at every step against [`expected`].
+//! The demo starts simulated clusters on two networks with the same pod addresses, a control plane
+//! that finds them through Secrets, and a proxy in each network that connects over mTLS. It shows
+//! the configuration of each proxy and the reasons, and then stops an endpoint and an API server.
+//! If a real Envoy is on PATH, it also sends real requests ([`traffic`]). After each step it
+//! compares the configuration of every proxy with [`expected`].
 
 mod app;
 mod expected;
@@ -27,24 +28,25 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{OutputStyle, print, unread};
 use strait_base::signal::signalled;
 
-/// See it all on one machine, with nothing installed
+/// Run a complete mesh on this machine, with nothing installed
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// How many clusters to simulate; they alternate between two networks
+    /// Number of simulated clusters; they alternate between two networks
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=50))]
     clusters: u8,
-    /// End by itself; exit code 0 only if every proxy held exactly what it should at every step
+    /// End without waiting for Ctrl-C; exit code 0 only if every proxy had exactly the expected
+    /// configuration after each step
     #[arg(long)]
     once: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// Where an endpoint, and then the API server, is taken away.
+/// The cluster whose endpoint and API server the demo stops.
 const VICTIM: &str = "west";
 const POD: &str = "web-2";
 
-/// Runs the demo until its end, or, without `--once`, until Ctrl-C.
+/// Runs the demo once or, without `--once`, until Ctrl-C.
 pub(super) async fn run(args: &DemoArgs) -> CommandResult {
     if let Some(part) = &args.part {
         return traffic::part(part).await;
@@ -78,7 +80,7 @@ async fn demo(args: &DemoArgs) -> Result<DemoMesh, CommandFailure> {
         }
     };
     print(&format!(
-        "\n{} {} proxies held exactly what they should at each of {steps} steps{real} ({:.1} s)\n",
+        "\n{} {} proxies had exactly the expected configuration after each of {steps} steps{real} ({:.1} s)\n",
         look.sign(true).paint(&look),
         mesh.proxies.len(),
         began.elapsed().as_secs_f64(),
@@ -99,10 +101,10 @@ fn introduce(mesh: &DemoMesh, look: &OutputStyle) -> Result<(), CommandFailure> 
     ))
 }
 
-/// All steps; how many there were.
+/// Runs all steps and returns their number.
 async fn story(mesh: &mut DemoMesh, look: &OutputStyle) -> Result<usize, CommandFailure> {
     let first = mesh.settle(Instant::now()).await?;
-    heading(1, "What each proxy holds, and why")?;
+    heading(1, "The endpoints of each proxy, and why")?;
     let mut shown = Vec::new();
     for (proxy, settled) in mesh.proxies.iter().zip(&first) {
         let mut explanations = Vec::new();
@@ -128,13 +130,14 @@ async fn story(mesh: &mut DemoMesh, look: &OutputStyle) -> Result<usize, Command
 
     heading(3, &format!("The API server of {VICTIM} stops, and {POD} turns ready unseen"))?;
     mesh.api_server(VICTIM).stop().await;
-    // Nobody can know of it yet: what proxies should hold stays what it was.
+    // The control plane cannot receive this change yet, so the expected configuration stays the
+    // same.
     let seen = mesh.world.clone();
     mesh.set_ready(VICTIM, POD, true)?;
     let unseen = std::mem::replace(&mut mesh.world, seen);
     mesh.wait_for_state(VICTIM, "stale").await?;
     let third = mesh.settle(Instant::now()).await?;
-    // Ages count up to now, not to when we began.
+    // Ages are relative to the current time, not to the start of the demo.
     let look_now = OutputStyle::of_stdout();
     print(&format!("{}\n", show::states(&mesh.clusters().await?, &look_now)))?;
     print(&kept(&second, &third)?)?;
@@ -149,7 +152,7 @@ async fn story(mesh: &mut DemoMesh, look: &OutputStyle) -> Result<usize, Command
     Ok(4)
 }
 
-/// A cluster out of reach must not cost anybody anything: nothing may even have been sent.
+/// Checks that an unreachable cluster affects no proxy: nothing may have been sent at all.
 fn kept(before: &[SettledProxy], after: &[SettledProxy]) -> Result<String, CommandFailure> {
     let disturbed: Vec<_> = before
         .iter()
@@ -161,12 +164,12 @@ fn kept(before: &[SettledProxy], after: &[SettledProxy]) -> Result<String, Comma
         return Ok("No proxy lost anything; nothing was sent to any.\n".into());
     }
     Err(CommandFailure::failed(format!(
-        "an API server that is away made the control plane send to {}",
+        "an unreachable API server caused updates to {}",
         disturbed.join(", ")
     )))
 }
 
-/// Each service once, whichever clusters have it.
+/// Returns each service once, even if several clusters have it.
 fn services(world: &World) -> impl Iterator<Item = &world::DemoService> {
     let mut seen = std::collections::BTreeSet::new();
     let all = world.clusters.iter().flat_map(|cluster| &cluster.services);

@@ -1,4 +1,4 @@
-//! `strait diff`: what is otherwise now than it was then, and which proxies would be sent what else if objects were applied.
+//! `strait diff`: changes since an earlier version, and effects of objects before they are applied.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,38 @@ use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
 use strait_base::codes;
 use strait_sources::store::files::{ManifestContents, read_manifests};
 
-/// How many proxies of a group are named.
+/// Maximum number of listed proxies in a group.
 const NAMED_MAX: usize = 3;
-/// How many resources of one type and one kind of difference are named without `--show`.
+/// Maximum number of listed resources of one type and kind of change without `--show`.
 const RESOURCES_MAX: usize = 10;
 
-/// What is otherwise, or would be.
+/// Show changes since an earlier version, or the effects of objects before they are applied.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("asked").required(true).multiple(true).args(["at", "files", "delete"]))]
 pub(crate) struct DiffArgs {
-    /// Then: a version of 'history list', a time (2026-11-25T02:00:00Z), or how long ago (10m)
+    /// Earlier state to compare with: a version of 'history list', a time (2026-11-25T02:00:00Z),
+    /// or an age (10m)
     #[arg(long, value_name = "TIME|VERSION", conflicts_with_all = ["files", "delete"])]
     at: Option<String>,
     /// With --at: only endpoints of this cluster
     #[arg(long, value_name = "ID", requires = "at")]
     cluster: Option<String>,
-    /// Before they are applied: which proxies would be sent what else if the objects in these files and directories, or '-'
-    /// for standard input, came in the place of those of their kind, namespace and name
+    /// Show the effects of the objects in these files and directories, or '-' for standard input,
+    /// before they are applied: which resources of which proxies would change. They replace objects
+    /// of the same kind, namespace and name
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// The same, if this object went; repeatable
+    /// Show the effects of deleting this object; repeatable
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     delete: Vec<String>,
     /// With -f and --delete: only for this proxy
     #[arg(long, value_name = "PROXY", conflicts_with = "at")]
     proxy: Option<String>,
-    /// With -f and --delete: all resources by name, and of changed ones the fields that differ
+    /// With -f and --delete: list all resources by name, and the changed fields of changed
+    /// resources
     #[arg(long, conflicts_with = "at")]
     show: bool,
-    /// The namespace of objects in files that name none
+    /// Namespace of objects in files that name none
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
     #[command(flatten)]
@@ -49,7 +52,8 @@ pub(crate) struct DiffArgs {
 }
 
 impl DiffArgs {
-    /// When then was, of which cluster alone endpoints are shown, and who is asked; none where files or names are given.
+    /// Returns the earlier state, the cluster whose endpoints are shown, and the query flags;
+    /// `None` if files or names are given.
     pub(super) fn then(&self) -> Option<(&str, Option<&str>, &QueryArgs)> {
         Some((self.at.as_deref()?, self.cluster.as_deref(), &self.ask))
     }
@@ -65,17 +69,17 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
         tell!("{}", clean(&warning.to_string()));
     }
     if unread.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id)) {
-        let text = "a file can't be read wholly: nothing was asked";
+        let text = "a file contains errors, so no effects were computed";
         return Err(CommandFailure::failed(text).documented(&codes::CONFIG_FILE));
     }
     if !members.is_empty() {
-        tell!("{} objects are those of member clusters (Services, Pods): left out", members.len());
+        tell!("ignoring {} objects of member clusters (Services, Pods)", members.len());
     }
     if others.is_empty() && args.delete.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
-        let text = format!("no object of the mesh's configuration is in {}", files.join(", "));
+        let text = format!("no configuration objects of the mesh in {}", files.join(", "));
         return Err(CommandFailure::usage(text).next(
-            "name files with objects such as VirtualServices, or with --delete KIND/NAMESPACE/NAME those that are to go",
+            "choose files with objects such as VirtualServices, or objects to delete with --delete KIND/NAMESPACE/NAME",
         ));
     }
     let remove = args.delete.iter().map(|name| removed(name)).collect::<Result<Vec<_>, _>>()?;
@@ -94,7 +98,7 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     Ok(exit(&answer.value))
 }
 
-/// What names an object that would go.
+/// Parses the name of an object to be deleted.
 fn removed(name: &str) -> Result<Value, CommandFailure> {
     let parts: Vec<&str> = name.split('/').collect();
     match parts[..] {
@@ -106,7 +110,8 @@ fn removed(name: &str) -> Result<Value, CommandFailure> {
     }
 }
 
-/// Whether what is asked for has a problem by itself; that proxies would be sent something is what it is for.
+/// Returns exit code 2 if an object of the change has a problem. Effects on proxies are the purpose
+/// of the command and not a problem.
 fn exit(answer: &Value) -> Exit {
     let is_bad =
         |one: &Value| matches!(one["state"].as_str(), Some("refused" | "partly" | "shadowed"));
@@ -117,12 +122,12 @@ fn exit(answer: &Value) -> Exit {
     }
 }
 
-/// Whether what would come of an object was not worked out.
+/// Returns whether the effects of an object were not computed.
 fn is_left_out(one: &Value) -> bool {
     one["action"] == "left"
 }
 
-/// The proxies that would be sent something, one a line.
+/// Returns the affected proxies, one per line.
 fn names(answer: &Value) -> String {
     let groups = items(&answer["affected"]).iter();
     let proxies = groups.flat_map(|group| items(&group["proxies"]));
@@ -143,19 +148,19 @@ pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> Strin
         count("unaffected"),
     );
     if items(&answer["objects"]).iter().any(is_left_out) {
-        out += "\nwhat comes of the objects that are left out is not known; without them:";
+        out += "\neffects without the objects that were left out:";
     }
     out += &match (told, untold) {
-        (0, 0) => "\nno proxy is connected that could be sent anything\n".to_owned(),
-        (0, untold) => format!("\nnone of {} would be sent anything\n", proxies(untold)),
+        (0, 0) => "\nno proxy is connected\n".to_owned(),
+        (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
         (told, untold) => format!(
-            "\n{} would be sent something, {untold} nothing\n",
+            "\n{} would receive changes, {untold} would not\n",
             proxies(told.try_into().unwrap_or(u64::MAX))
         ),
     };
     if let skipped @ 1.. = count("notLookedAt") {
         out += &format!(
-            "{} were not looked at: that would have taken too long; name one with --proxy\n",
+            "{} were not checked because of the time limit; select one with --proxy\n",
             proxies(skipped)
         );
     }
@@ -177,9 +182,9 @@ fn object(row: &Value, look: &OutputStyle) -> String {
     let action = match row["action"].as_str() {
         Some("new") => "is new",
         Some("changed") => "is changed",
-        Some("same") => "is there already",
-        Some("removed") => "would go",
-        _ => "is left out: what comes of its kind is not worked out",
+        Some("same") => "already exists",
+        Some("removed") => "would be deleted",
+        _ => "is left out: the effects of its kind are not computed",
     };
     let state = state.paint(look);
     let told = if state.is_empty() { String::new() } else { format!(": {state}") };
@@ -275,12 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn what_proxies_would_be_sent_is_told_by_those_that_are_given_alike() {
+    fn proxies_with_equal_changes_share_a_group() {
         let expected = "\
 VirtualService shop/web is changed: partly
     STR1044 spec.http[0]: no subset v1
-Sidecar shop/old would go
-ServiceEntry shop/db is left out: what comes of its kind is not worked out
+Sidecar shop/old would be deleted
+ServiceEntry shop/db is left out: the effects of its kind are not computed
 
 a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
     + cds c00
@@ -298,9 +303,9 @@ a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
     ~ rds 80
         a[b]: <none> -> \"3s\"
 
-what comes of the objects that are left out is not known; without them:
-4 proxies would be sent something, 7 nothing
-2 proxies were not looked at: that would have taken too long; name one with --proxy
+effects without the objects that were left out:
+4 proxies would receive changes, 7 would not
+2 proxies were not checked because of the time limit; select one with --proxy
 ";
         assert_eq!(render(&answer(), false, &LOOK), expected);
         let long = render(&answer(), true, &LOOK);
@@ -310,7 +315,7 @@ what comes of the objects that are left out is not known; without them:
     }
 
     #[test]
-    fn what_would_go_is_named_by_kind_namespace_and_name() {
+    fn deleted_objects_are_named_by_kind_namespace_and_name() {
         let expected = json!({ "kind": "Sidecar", "namespace": "shop", "name": "web" });
         assert_eq!(removed("Sidecar/shop/web").expect("a name"), expected);
         for name in ["Sidecar", "Sidecar/web", "Sidecar//web", "a/b/c/d"] {

@@ -1,4 +1,5 @@
-//! `strait events`: what changed lately, which object caused it, and which proxies have followed.
+//! `strait events`: recent changes with the objects that caused them and the proxies that
+//! acknowledged them.
 
 use clap::Args;
 use serde_json::Value;
@@ -10,21 +11,23 @@ use super::output::{
 };
 use super::proxy::name_of_id;
 
-/// A change is shown without its last answers when the next is this far away.
+/// With `--watch`, a change is shown before all proxies have responded once this many newer changes
+/// exist.
 const LATE: usize = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only this one, with the steps of its proxies: when each was sent it, had answered, and what it refused
+    /// Only this change, with the steps of its proxies: when each was sent the change, when it
+    /// responded, and what it refused
     #[arg(value_name = "SEQ", conflicts_with_all = ["watch", "since", "last"])]
     seq: Option<u64>,
-    /// Go on, and show changes as their proxies have answered
+    /// Keep running and show each change once its proxies have responded
     #[arg(long, short)]
     watch: bool,
-    /// Only those after number N
+    /// Only changes after number N
     #[arg(long, value_name = "N", default_value_t = 0)]
     since: u64,
-    /// Only the last N of them; 0: all that are kept
+    /// Only the last N changes; 0: all stored changes
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]
@@ -48,7 +51,7 @@ const EVENTS: TableLayout = TableLayout {
     ],
 };
 
-/// The proxies of one change.
+/// Table of the proxies of one change.
 const STEPS: TableLayout = TableLayout {
     kind: "proxy",
     name: |row| name_of_id(&row["proxy"]),
@@ -100,7 +103,7 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
     }
 }
 
-/// One change with the steps of its proxies.
+/// Prints one change with the steps of its proxies.
 async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
     let found = ask.ask("/debug/events", &[("seq", &seq.to_string())]).await;
     let found = found.map_err(|failure| failure.or_next("strait events"))?;
@@ -114,10 +117,10 @@ async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// What caused a change and what it did, when, and what each proxy did then.
+/// Renders causes, effect and times of a change, and the steps of each proxy.
 fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
     let published = format!(
-        "begun after {}, published after {}, version {}",
+        "started after {}, published after {}, version {}",
         milliseconds(&change["waitedMs"]),
         milliseconds(&change["publishedMs"]),
         text(&change["version"])
@@ -151,18 +154,18 @@ fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
     let told = change["proxies"].as_u64().unwrap_or(0);
     if let more @ 1.. = told.saturating_sub(steps.len() as u64) {
         out += &format!(
-            "{more} more: the steps of those that were sent it first, and of those that answered last, are kept\n"
+            "{more} more: only the proxies that were sent the change first and the ones that responded last are stored\n"
         );
     }
     out
 }
 
-/// A time in milliseconds, as people read it.
+/// Formats a time in milliseconds for people.
 fn milliseconds(value: &Value) -> String {
     value.as_f64().map_or_else(|| "<none>".to_owned(), |ms| format!("{ms:.1} ms"))
 }
 
-/// How a proxy answered.
+/// Returns the response of a proxy.
 fn answer(row: &Value) -> Cell {
     let word = text(&row["answer"]);
     match word.as_str() {
@@ -176,15 +179,15 @@ fn kept(last: usize) -> usize {
     if last == 0 { usize::MAX } else { last }
 }
 
-/// How many of the first are to be shown: those whose proxies have all answered, and whoever stands before them for too
-/// long.
+/// Returns how many of the first rows to show: changes to which all proxies have responded, and
+/// changes that would delay newer ones for too long.
 fn answered(rows: &[Value]) -> usize {
     let waits = |row: &Value| row["waiting"].as_u64().is_some_and(|waiting| waiting > 0);
     let first = rows.iter().position(waits).unwrap_or(rows.len());
     first.max(rows.len().saturating_sub(LATE))
 }
 
-/// The time of day in UTC, to a millisecond, with the day where that is not today.
+/// Returns the time of day in UTC with milliseconds, and the date if it is not today.
 fn time(at: &Value, look: &OutputStyle) -> String {
     let at = at.as_str().unwrap_or_default();
     let (day, time) = at.split_once('T').unwrap_or(("", at));
@@ -195,13 +198,13 @@ fn time(at: &Value, look: &OutputStyle) -> String {
     }
 }
 
-/// The names of proxies that refused a change, as far as they are known.
+/// Returns the names of proxies that refused a change, as far as they are known.
 fn refusers(row: &Value) -> String {
     let names: Vec<_> = items(&row["refusedBy"]).iter().map(name_of_id).collect();
     if names.is_empty() { "<none>".to_owned() } else { names.join(", ") }
 }
 
-/// The first object behind a change, and how many there were beside it.
+/// Returns the first object that caused a change, and the number of other causes.
 fn cause(row: &Value) -> String {
     let words = cause_name(&row["cause"]);
     if row["cause"].is_null() {
@@ -214,7 +217,7 @@ fn cause(row: &Value) -> String {
     }
 }
 
-/// An object behind a change.
+/// Returns the name of an object that caused a change.
 fn cause_name(cause: &Value) -> String {
     let Some(kind) = cause["kind"].as_str() else { return "<none>".to_owned() };
     let part = |name: &str| cause[name].as_str().filter(|text| !text.is_empty());
@@ -230,7 +233,7 @@ fn cause_name(cause: &Value) -> String {
     words
 }
 
-/// How many proxies have followed, of those that were sent the change.
+/// Returns how many of the proxies that were sent the change have acknowledged it.
 fn followed(row: &Value) -> Cell {
     let count = |name: &str| row[name].as_u64().unwrap_or(0);
     let (proxies, done) = (count("proxies"), count("acknowledged"));
@@ -251,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_one_line_with_its_cause_and_who_followed() {
+    fn change_is_one_line_with_cause_and_acknowledgements() {
         let row = json!([{
             "seq": 7, "at": "2026-11-23T12:00:01.250123Z",
             "cause": {"cluster": "east", "kind": "EndpointSlice", "namespace": "shop", "name": "web-x"},
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_change_is_told_with_the_steps_of_its_proxies() {
+    fn single_change_lists_the_steps_of_its_proxies() {
         let id = |name: &str| format!("sidecar~10.0.0.1~{name}.shop~shop.svc.cluster.local");
         let step = |name: &str, sent: Value, answered: Value, answer: &str| json!({ "proxy": id(name), "cluster": "east", "sentMs": sent, "answeredMs": answered, "answer": answer });
         let change = json!({
@@ -289,7 +292,7 @@ Change:        7
 Heard:         2026-11-23T12:00:01.250123Z
 Cause:         EndpointSlice shop/web-x in east, MeshConfig, 2 more
 Effect:        web: 3 -> 2 endpoints
-Published:     begun after 1.0 ms, published after 1.4 ms, version 12
+Published:     started after 1.0 ms, published after 1.4 ms, version 12
 Proxies:       3 of 5, 1 refused
 Last answer:   after 2.3 ms
 b.shop refused it: no such\\u{1b} filter
@@ -299,13 +302,13 @@ a.shop   east      1.5 ms       2.3 ms           acknowledged
 b.shop   east      1.6 ms       2.0 ms           refused
 c.shop   east      1.7 ms       <none>           waiting
 d.shop   east      <none>       1.4 ms           acknowledged
-1 more: the steps of those that were sent it first, and of those that answered last, are kept
+1 more: only the proxies that were sent the change first and the ones that responded last are stored
 ";
         assert_eq!(render(&change, &Show::default(), &LOOK), expected);
     }
 
     #[test]
-    fn what_has_not_been_answered_is_waited_for_but_not_for_ever() {
+    fn pending_change_delays_newer_changes_only_for_a_while() {
         let rows = |waiting: &[u64]| -> Vec<Value> {
             waiting.iter().map(|waiting| json!({ "waiting": waiting })).collect()
         };

@@ -1,6 +1,6 @@
-//! `strait explain`: why a proxy has, or has not, the endpoints of a service.
+//! `strait explain`: why a proxy has, or lacks, the endpoints of a service.
 //!
-//! Renders the server's explanation and adds nothing to it.
+//! The command only renders the server's explanation.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,13 @@ use super::proxy;
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
     other: Option<OtherQuestion>,
-    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    /// Proxy: NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
     #[arg(required = true)]
     proxy: Option<String>,
-    /// NAME.NAMESPACE or the full host name, with the service's port
+    /// Service: NAME.NAMESPACE or the full host name, with the service's port
     #[arg(value_name = "SERVICE[:PORT]", required = true)]
     service: Option<String>,
-    /// Every decision about this endpoint
+    /// Show every decision about the endpoint with this address
     #[arg(long, value_name = "A")]
     address: Option<String>,
     #[command(flatten)]
@@ -35,16 +35,17 @@ pub(crate) struct ExplainArgs {
     ask: QueryArgs,
 }
 
-/// What else can be explained.
+/// Other explanations.
 #[derive(Debug, Subcommand)]
 enum OtherQuestion {
-    /// Say who may call a workload, and which policy says so
+    /// Explain which callers a workload accepts, and which policy decides
     Policy(ExplainPolicyArgs),
-    /// Say which way a request goes through what a proxy is sent, which rule decides, and which don't
+    /// Explain how a request is routed through a proxy's configuration: the rule that decides, and
+    /// the rules that don't
     Route(ExplainRouteArgs),
 }
 
-/// Runs `strait explain`: at once, until it is well, or again and again.
+/// Runs `strait explain`: once, until the result is healthy, or repeatedly.
 pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
     match &args.other {
         Some(OtherQuestion::Policy(args)) => return explain_policy::run(args).await,
@@ -65,7 +66,7 @@ pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
     let mut shown = LastShown::default();
     loop {
         let explained = args.explained(hostname, port).await;
-        // The proxy and the service may be still to come.
+        // The proxy and the service may not exist yet.
         let is_to_come = match &explained {
             Ok((verdict, _)) => *verdict != Exit::Fine,
             Err(failure) => matches!(failure.exit, Exit::Failed | Exit::Unhealthy),
@@ -83,7 +84,7 @@ pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
 }
 
 impl ExplainArgs {
-    /// The explanation as it is now: whether all is well, and what is printed.
+    /// Requests the explanation. Returns whether the result is healthy, and the printed text.
     async fn explained(
         &self,
         hostname: &str,
@@ -109,8 +110,8 @@ impl ExplainArgs {
     }
 }
 
-/// Not healthy: an endpoint withheld though it is ready, or nothing to send a request to. Whoever asks
-/// for one address wants to know about that one alone.
+/// Returns the exit code. Unhealthy means that a ready endpoint is withheld, or that there is no
+/// endpoint to send requests to. If one address was requested, only that endpoint is considered.
 pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
     let endpoints = items(&answer["endpoints"]);
     let withheld = |endpoint: &&Value| endpoint["verdict"] == "withheld";
@@ -121,7 +122,7 @@ pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
-    // Where the proxy finds endpoints by itself there may be none to show.
+    // If the proxy finds endpoints itself, there may be none to show.
     let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
@@ -130,7 +131,7 @@ fn failed_step(endpoint: &Value) -> Option<&Value> {
     items(&endpoint["steps"]).iter().find(|step| step["ok"] == false)
 }
 
-/// `of` is the proxy, as `/debug/proxies` has it.
+/// Renders an explanation. `of` is the proxy's row of `/debug/proxies`.
 pub(super) fn render(
     answer: &Value,
     of: &Value,
@@ -174,7 +175,7 @@ pub(super) fn render(
         }
     }
     if let (Some(address), []) = (asked, endpoints) {
-        out += &format!("\n{} is no endpoint of this port in any cluster.\n", clean(address));
+        out += &format!("\nNo cluster has an endpoint {} for this port.\n", clean(address));
     }
     let preferences: BTreeSet<&str> =
         clusters.iter().filter_map(|row| row["preference"].as_str()).collect();
@@ -192,7 +193,7 @@ pub(super) fn render(
     out
 }
 
-/// `address:port`; a socket on the proxy's own host has no port.
+/// Returns `address:port`. A Unix socket on the proxy's own host has no port.
 fn socket(endpoint: &Value) -> String {
     let [address, port] = ["address", "port"].map(|part| text(&endpoint[part]));
     match address.starts_with(['/', '@']) {
@@ -218,9 +219,9 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
             let first = format!("{} {}", clean(reason), text(&row["code"]));
             std::iter::once(first).chain(also).collect::<Vec<_>>().join("; ")
         }
-        (None, Some("direct")) if by_itself => "found by the proxy itself".into(),
+        (None, Some("direct")) if by_itself => "resolved by the proxy itself".into(),
         (None, Some("direct")) => "same network".into(),
-        (None, Some(_)) => "by the gateway of its network".into(),
+        (None, Some(_)) => "through the gateway of its network".into(),
         (None, None) => "<none>".into(),
     };
     let why = match row["priority"].as_u64() {
@@ -237,7 +238,7 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
     ]
 }
 
-/// The decisions about one endpoint, down to the first "no".
+/// Renders the decisions about one endpoint, up to the first negative one.
 fn ladder(endpoint: &Value, look: &OutputStyle) -> String {
     let [address, port, cluster, network, verdict] =
         ["address", "port", "cluster", "network", "verdict"].map(|part| text(&endpoint[part]));

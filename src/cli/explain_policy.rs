@@ -1,6 +1,6 @@
-//! `strait explain policy`: who may call a workload, and which policy says so.
+//! `strait explain policy`: which callers a workload accepts, and which policy decides.
 //!
-//! Renders the server's explanation and adds nothing to it.
+//! The command only renders the server's explanation.
 
 use clap::Args;
 use serde_json::Value;
@@ -13,28 +13,28 @@ use super::proxy;
 /// `strait explain policy`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainPolicyArgs {
-    /// The proxy of the workload that is called: NAME.NAMESPACE[@CLUSTER], a node id, or a key
+    /// Proxy of the called workload: NAME.NAMESPACE[@CLUSTER], a node ID, or a key
     proxy: String,
-    /// Who calls [default: somebody in plain text]
+    /// Service account of the caller [default: a caller without a certificate, in plain text]
     #[arg(long, value_name = "NS/SA")]
     from: Option<String>,
-    /// The path of the request [default: /]
+    /// Path of the request [default: /]
     #[arg(long, value_name = "P")]
     path: Option<String>,
-    /// Its method [default: GET]
+    /// Method of the request [default: GET]
     #[arg(long, value_name = "M")]
     method: Option<String>,
-    /// The host that it names
+    /// Host of the request
     #[arg(long, value_name = "H")]
     host: Option<String>,
-    /// The port of the workload
+    /// Port of the workload
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Runs `strait explain policy`. Exit code 2: the request is denied.
+/// Runs `strait explain policy`. Exit code 2 means that the request is denied.
 pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     let proxy = proxy::one(&args.ask, &args.proxy).await?;
     let key = proxy::key(&proxy);
@@ -58,16 +58,16 @@ pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     Ok(if allowed { Exit::Fine } else { Exit::Unhealthy })
 }
 
-/// The answer as text.
+/// Renders the explanation as text.
 pub(super) fn render(answer: &Value) -> String {
     let mode = &answer["mode"];
     let by = match &mode["by"] {
-        by if by == "" => "no PeerAuthentication says anything".to_owned(),
+        by if by == "" => "no PeerAuthentication applies".to_owned(),
         by => text(by),
     };
     let mut out = format!("mode  {}: {by}\n", text(&mode["value"]));
     if answer["labelsKnown"] == false {
-        out += "      nobody knows the pod: every policy that restricts holds for it (unverified labels)\n";
+        out += "      the pod is unknown, so its labels are unverified: every restricting policy applies to it\n";
     }
     for note in items(&answer["notes"]) {
         let [code, path, fact] = ["code", "path", "text"].map(|part| text(&note[part]));
@@ -85,7 +85,7 @@ pub(super) fn render(answer: &Value) -> String {
         };
         out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict["by"]));
         for step in items(&verdict["steps"]) {
-            let tried = if step["dryRun"] == true { ", only tried" } else { "" };
+            let tried = if step["dryRun"] == true { ", dry run" } else { "" };
             let provider = match &step["provider"] {
                 Value::String(provider) => format!(" by provider {provider}"),
                 _ => String::new(),
@@ -97,13 +97,15 @@ pub(super) fn render(answer: &Value) -> String {
                 text(&step["selected"])
             );
             if let Value::String(fault) = &step["providerFault"] {
-                out += &format!("        nobody can be asked, so it denies: {fault}\n");
+                out += &format!(
+                    "        the provider can't be called, so requests are denied: {fault}\n"
+                );
             }
             for rule in items(&step["rules"]) {
                 let matches = if rule["matches"] == true { "matches" } else { "does not match" };
                 out += &format!("        {} {matches}\n", text(&rule["rule"]));
                 for field in items(&rule["fields"]).iter().filter(|field| field["ok"] == false) {
-                    out += &format!("          {} does not hold\n", text(&field["path"]));
+                    out += &format!("          {} does not match\n", text(&field["path"]));
                 }
             }
         }

@@ -1,6 +1,7 @@
-//! `strait explain route`: which way a request goes through what a proxy is sent, and which rule decides.
+//! `strait explain route`: how a request is routed through a proxy's configuration, and which rule
+//! decides.
 //!
-//! Renders the server's explanation and adds nothing to it.
+//! The command only renders the server's explanation.
 
 use clap::Args;
 use serde_json::Value;
@@ -13,29 +14,31 @@ use super::proxy;
 /// `strait explain route`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainRouteArgs {
-    /// The proxy whose workload sends the request: NAME.NAMESPACE[@CLUSTER], a node id, or a key
+    /// Proxy whose workload sends the request: NAME.NAMESPACE[@CLUSTER], a node ID, or a key
     proxy: String,
-    /// The method of the request, such as GET
+    /// Method of the request, for example GET
     method: String,
-    /// Its URL as the workload writes it, such as http://reviews.shop:9080/api
+    /// URL of the request as the workload writes it, for example http://reviews.shop:9080/api
     url: String,
-    /// A header of it; may be repeated
+    /// A header of the request; repeatable
     #[arg(long = "header", value_name = "K=V")]
     headers: Vec<String>,
-    /// The name that it gives when it begins TLS [default: the URL's host]
+    /// Server name (SNI) of the TLS handshake [default: the URL's host]
     #[arg(long, value_name = "S")]
     sni: Option<String>,
-    /// Who sends it to the proxy's workload, in place of the workload sending it itself
+    /// Explain an inbound request instead: the service account that calls the proxy's workload
     #[arg(long, value_name = "NS/SA")]
     from: Option<String>,
-    /// Sent to the proxy at that port of the workload's own host, which a Sidecar's listener of HTTP_PROXY is
+    /// The workload sends the request to the proxy at this port of its own host: a Sidecar listener
+    /// of protocol HTTP_PROXY
     #[arg(long, value_name = "PORT", conflicts_with = "from")]
     http_proxy: Option<u16>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Runs `strait explain route`. Exit code 2: the request gets nowhere, or to an answer of 400 and more.
+/// Runs `strait explain route`. Exit code 2 means that the request reaches no endpoint, or gets a
+/// status of 400 or more.
 pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     let headers: Vec<String> =
         args.headers.iter().map(|one| header(one)).collect::<Result<_, _>>()?;
@@ -59,18 +62,18 @@ pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     Ok(if arrives(&answer.value) { Exit::Fine } else { Exit::Unhealthy })
 }
 
-/// A header as the server takes it: `NAME: VALUE`, which people may also write `NAME=VALUE`.
+/// Converts a header to the server's form `NAME: VALUE`. `NAME=VALUE` is accepted too.
 fn header(written: &str) -> Result<String, CommandFailure> {
     match written.split_once(['=', ':']) {
         Some((name, value)) if !name.is_empty() => Ok(format!("{}:{}", name.trim(), value.trim())),
         _ => Err(CommandFailure::usage(format!(
-            "{:?} is no header as NAME=VALUE",
+            "{:?} is not a header of the form NAME=VALUE",
             output::clean(written)
         ))),
     }
 }
 
-/// Whether the request gets somewhere.
+/// Returns whether the request reaches an endpoint or gets a successful response.
 fn arrives(answer: &Value) -> bool {
     let has_endpoints = |to: &Value| {
         to["known"] == true && to["endpoints"] != 0 && to["cluster"] != "BlackHoleCluster"
@@ -81,7 +84,7 @@ fn arrives(answer: &Value) -> bool {
     }
 }
 
-/// The answer as text.
+/// Renders the explanation as text.
 pub(super) fn render(request: &str, answer: &Value) -> String {
     let mut out = format!("{} from {}\n", output::clean(request), text(&answer["proxy"]));
     let mut line = |name: &str, value: String| out += &format!("  {name:<13} {value}\n");
@@ -101,7 +104,7 @@ pub(super) fn render(request: &str, answer: &Value) -> String {
     for to in items(&answer["destinations"]) {
         let endpoints = match (&to["known"], &to["endpoints"]) {
             (Value::Bool(false), _) => "the proxy has no such cluster".to_owned(),
-            (_, Value::Null) => "endpoints as the client finds them".to_owned(),
+            (_, Value::Null) => "endpoints are resolved by the client".to_owned(),
             (_, count) if *count == 1 => "1 endpoint".to_owned(),
             (_, count) => format!("{count} endpoints"),
         };
@@ -131,7 +134,7 @@ pub(super) fn render(request: &str, answer: &Value) -> String {
     out
 }
 
-/// The object and the place of a rule.
+/// Returns the object and the path of a rule.
 fn rule(rule: &Value) -> String {
     let [kind, namespace, name, path] =
         ["kind", "namespace", "name", "path"].map(|field| text(&rule[field]));

@@ -1,4 +1,4 @@
-//! How a command ends: an exit code that scripts can distinguish, and one paragraph for people.
+//! How a command ends: an exit code that scripts can distinguish, and a message for people.
 
 use std::{fmt, io};
 
@@ -9,23 +9,24 @@ use strait_identity::StoreTrouble;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// It was done, and what was asked for is healthy.
+    /// The command succeeded, and the result is healthy.
     Fine = 0,
-    /// It could not be done.
+    /// The command failed.
     Failed = 1,
-    /// It was done; the answer is "not healthy".
+    /// The command succeeded, and the result is unhealthy.
     Unhealthy = 2,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage = 64,
-    /// The control plane or an API server does not answer.
+    /// The control plane or an API server does not respond.
     Unreachable = 69,
-    /// It answers, and refuses us.
+    /// The control plane or an API server denies access.
     NoRights = 77,
-    /// `--timeout` ran out.
+    /// The time of `--timeout` expired.
     TimedOut = 124,
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted = 130,
-    /// Nobody reads what it prints any more: what a shell sees of a program that SIGPIPE has ended.
+    /// The reader of the output has closed it: the exit code that a shell shows for a program that
+    /// SIGPIPE ended.
     Unread = 141,
 }
 
@@ -33,76 +34,76 @@ pub(crate) enum Exit {
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes
 
-    0  done, and what was asked for is healthy
-    1  failed: what is named is there, and can't be used or changed
-    2  done, and the answer is \"not healthy\":
-         status, check    something is a problem: a cluster out of touch, a proxy that rejected what it was
-                          sent, a network that can't be entered, a token that ends soon, a control plane
-                          that is not ready; notes alone are none
-         cluster get      the cluster is out of touch, or not used
+    0  success, and the result is healthy
+    1  failure: a named object exists, but can't be used or changed
+    2  success, and the result is \"unhealthy\":
+         status, check    there is a problem: an unreachable cluster, a proxy that rejected configuration,
+                          a network without a usable gateway, a token that expires soon, a control plane
+                          that is not ready; notes do not count
+         cluster get      the cluster is unreachable, or not used
          cluster add, import, rotate, drain, pause, resume
-                          it was done, and the control plane can't follow, with the reason
-         explain          an endpoint that is ready is withheld from the proxy, or there is none
+                          the change was made, but the control plane can't apply it, with the reason
+         explain          a ready endpoint is withheld from the proxy, or there is no endpoint
                           (with --address: that endpoint is withheld)
-         diff --at        something is otherwise now
-         diff -f          an object is refused, shadowed, or has no effect in part
-   64  wrong usage: no such flag or value, or it names a file, directory, context or code that isn't there
+         diff --at        there are changes
+         diff -f          an object is refused, shadowed, or partly ineffective
+   64  wrong usage: an invalid flag or value, or a file, directory, context or code that does not exist
    69  the control plane, or an API server, can't be reached
-   77  no rights there: token or credential not accepted, or there is none
-  124  --timeout ran out
+   77  access denied: a token or credential is missing or not accepted
+  124  --timeout expired
   130  interrupted by Ctrl-C
-  141  ended before its time, since nobody reads what it prints any more (-w, demo, piped into head)
+  141  ended early, because the reader of the output closed it (-w, demo, piped into head)
 ";
 
-/// What every command returns.
+/// Result of every command.
 pub(crate) type CommandResult = Result<Exit, CommandFailure>;
 
-/// Why a command failed: what failed, the fact, what still works, the next step.
+/// Reason why a command failed: what failed, the fact, what still works, the next step.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandFailure {
-    /// For scripts.
+    /// Exit code for scripts.
     pub(crate) exit: Exit,
     code: Option<&'static str>,
-    /// Whether an API server knows the credential and does not let it do that.
+    /// Whether an API server accepts the credential but denies the request.
     pub(crate) denied: bool,
     message: String,
     next: Option<String>,
 }
 
 impl CommandFailure {
-    /// A failure without a code.
+    /// Creates a failure without a code.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, code: None, denied: false, message: message.into(), next: None }
     }
 
-    /// Plain failure: exit code 1.
+    /// Creates a failure with exit code 1.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::new(Exit::Failed, message)
     }
 
-    /// An error of no kind of its own, as plain failure.
+    /// Creates a failure with exit code 1 from another error.
     pub(crate) fn of(error: impl fmt::Display) -> Self {
         Self::failed(error.to_string())
     }
 
-    /// Wrong usage: exit code 64.
+    /// Creates a failure for wrong usage: exit code 64.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// One of the documented kinds of trouble, with its next step.
+    /// Creates a failure with a documented code and its next step.
     pub(crate) fn coded(code: &'static Code, message: impl Into<String>) -> Self {
         Self::failed(message).documented(code)
     }
 
-    /// The same as one of the documented kinds of trouble, with its next step.
+    /// Adds a documented code and its next step.
     #[must_use]
     pub(crate) fn documented(self, code: &'static Code) -> Self {
         self.code(code.id).next(code.next)
     }
 
-    /// Trouble with certificates and keys. Wrong usage is what names a file that isn't there, or what no
-    /// certificate can say; a file that is there and can't be used is a plain failure.
+    /// Creates a failure about certificates and keys. Missing files and values that no certificate
+    /// can contain are wrong usage; an existing file that cannot be used is exit code 1.
     pub(crate) fn identity(what: &str, error: &strait_identity::IdentityError) -> Self {
         use strait_identity::IdentityError as E;
         let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -119,54 +120,54 @@ impl CommandFailure {
         let failure = Self::new(exit, format!("{what}{error}{cause}")).code(error.code());
         match (error, codes::find(error.code())) {
             (E::Store { .. }, _) => failure.next(
-                "check the config cluster: kubectl auth can-i create secrets\n\
-                 or keep the CA on disk: --state-dir DIR, or --ca-dir DIR made by 'strait certs init DIR'",
+                "check access to the config cluster: kubectl auth can-i create secrets\n\
+                 or store the CA on disk: --state-dir DIR, or --ca-dir DIR created by 'strait certs init DIR'",
             ),
-            (E::NotEmpty { .. }, _) => failure.next("name a folder that is absent or empty"),
-            // A mere wrong argument on the command line is explained by the message.
+            (E::NotEmpty { .. }, _) => failure.next("choose a directory that is absent or empty"),
+            // The message itself explains an invalid argument.
             (E::Lifetime { .. } | E::Identity(_), _) | (_, None) => failure,
             (_, Some(code)) => failure.next(code.next),
         }
     }
 
-    /// What failed, and the fact.
+    /// Returns what failed, and the fact.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Whether it is this kind of trouble.
+    /// Returns whether the failure has this code.
     pub(crate) fn is(&self, code: &Code) -> bool {
         self.code == Some(code.id)
     }
 
-    /// The same with another exit code.
+    /// Sets the exit code.
     #[must_use]
     pub(crate) fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
 
-    /// The same, where an API server says "you may not" rather than "who are you".
+    /// Marks that an API server denied the request, in contrast to rejecting the credential.
     #[must_use]
     pub(crate) fn denied(mut self) -> Self {
         self.denied = true;
         self
     }
 
-    /// The code under which `strait help` explains it.
+    /// Sets the code that `strait help` explains.
     #[must_use]
     pub(crate) fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// What to do now, where an answer says "there is none" and no other advice is given yet.
+    /// Sets the next step, if the response was "not found" and no next step is set yet.
     #[must_use]
     pub(crate) fn or_next(self, next: &str) -> Self {
         if self.exit == Exit::Failed && self.next.is_none() { self.next(next) } else { self }
     }
 
-    /// What to do now.
+    /// Sets the next step.
     #[must_use]
     pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());

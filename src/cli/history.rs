@@ -1,5 +1,5 @@
-//! `strait history` and `strait diff --at`: what the mesh was before, and what is otherwise now. What changes something is in
-//! [`super::hold`].
+//! `strait history` and `strait diff --at`: earlier versions of the mesh, and changes since then.
+//! The subcommands that change something are in [`super::hold`].
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -13,26 +13,28 @@ use super::output::{
 use super::{hold, rollout};
 use strait_base::duration::HumanDuration;
 
-/// What the mesh was before.
+/// Show earlier versions of the mesh, and hold or roll back its configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HistoryCommand {
-    /// List the versions that are kept, each with how much it changed
+    /// List the stored versions with the size of each change
     List(HistoryListArgs),
-    /// Show what one version changed
+    /// Show the changes of one version
     Show(HistoryShowArgs),
-    /// Hold the configuration that is in force, or was: proxies go on with it, whatever objects say meanwhile
+    /// Hold the active configuration, or an earlier one: proxies keep it, and changes to objects
+    /// wait
     Pin(hold::PinArgs),
-    /// Go back to a configuration of before, and hold it
+    /// Go back to an earlier configuration and hold it
     Rollback(hold::RollbackArgs),
-    /// Let what objects say count again
+    /// Make the current objects take effect again
     Release(hold::ReleaseArgs),
-    /// Show the change that is being let out to a share of proxies, give it to all, or to nobody
+    /// Show the change that is being rolled out gradually, roll it out to all proxies, or withdraw
+    /// it
     Rollout(rollout::RolloutArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryListArgs {
-    /// Only the last N; 0: all that are kept
+    /// Only the last N versions; 0: all stored versions
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]
@@ -41,7 +43,7 @@ pub(crate) struct HistoryListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryShowArgs {
-    /// The version, as 'history list' has it
+    /// Version, as 'history list' shows it
     version: u64,
     #[command(flatten)]
     ask: QueryArgs,
@@ -70,8 +72,8 @@ fn endpoints(row: &Value) -> String {
 
 fn note(row: &Value) -> Cell {
     match (row["gap"].as_str(), row["restored"].as_bool()) {
-        (Some(gap), _) => Cell::doubtful(format!("not known: {}", clean(gap))),
-        (None, Some(true)) => "before the start: name it by its time".into(),
+        (Some(gap), _) => Cell::doubtful(format!("unknown: {}", clean(gap))),
+        (None, Some(true)) => "before the last start: refer to it by its time".into(),
         _ => "".into(),
     }
 }
@@ -117,7 +119,7 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
         Format::Yaml => output::yaml(&answer.value),
         _ => {
             let row = &answer.value;
-            let gap = row["gap"].as_str().map(|gap| format!("not known: {}\n", clean(gap)));
+            let gap = row["gap"].as_str().map(|gap| format!("unknown: {}\n", clean(gap)));
             let head = format!("version {version}, {} ago\n", age(&row["at"], &look));
             head + &gap.unwrap_or_default() + &lines(row, None, &look)
         }
@@ -125,7 +127,8 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Runs `strait diff --at`: a version, a time or how long ago; only endpoints of `cluster`, where one is named.
+/// Runs `strait diff --at` for a version, a time or an age; only for endpoints of `cluster`, if it
+/// is set.
 pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> CommandResult {
     let at = moment(at, Timestamp::now())?;
     let answer = ask.ask("/debug/diff", &[("at", &at)]).await;
@@ -140,14 +143,14 @@ pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> Co
                 format!("version {}, {} ago", text(&end["version"]), age(&end["at"], &look))
             };
             let (from, to) = (end(&answer.value["from"]), end(&answer.value["to"]));
-            let nothing = if found.is_empty() { "nothing is otherwise\n" } else { "" };
+            let nothing = if found.is_empty() { "no changes\n" } else { "" };
             format!("- {from}\n+ {to}\n{found}{nothing}")
         }
     })?;
     Ok(if found.is_empty() { Exit::Fine } else { Exit::Unhealthy })
 }
 
-/// A moment as the control plane takes it: a version, or a time.
+/// Converts a moment to the form that the control plane accepts: a version or a time.
 fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     if text.parse::<u64>().is_ok() || text.parse::<Timestamp>().is_ok() {
         return Ok(text.to_owned());
@@ -156,12 +159,13 @@ fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     let then =
         ago.and_then(|ago| now.checked_sub(jiff::SignedDuration::try_from(ago.0).ok()?).ok());
     then.map(|then| then.to_string()).ok_or_else(|| {
-        let text = format!("{text:?} is no version, no time such as 2026-11-25T02:00:00Z, and no duration such as 10m");
+        let text = format!("{text:?} is not a version, a time such as 2026-11-25T02:00:00Z, or a duration such as 10m");
         CommandFailure::usage(text).next("strait history list")
     })
 }
 
-/// What is otherwise, a heading for each service, network and setting, and a line for each thing that came or went.
+/// Renders the changes: a heading for each service, network and setting, and a line for each added
+/// or removed item.
 fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     let mut out = String::new();
     let sign = |gone: bool, text: String| {
@@ -191,8 +195,8 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
         if let Some(definition) = service["definition"].as_object().filter(|_| cluster.is_none()) {
             let (before, after) = (&definition["before"], &definition["after"]);
             match (before.is_null(), after.is_null()) {
-                (true, _) => part += "  it is new\n",
-                (_, true) => part += "  it is gone\n",
+                (true, _) => part += "  added\n",
+                (_, true) => part += "  removed\n",
                 _ => {}
             }
             for (name, _) in fields(if after.is_null() { before } else { after }) {
@@ -227,16 +231,16 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     for (name, value) in fields(&answer["objects"]) {
         let (was, is) = (&value["before"], &value["after"]);
         let word = match (was.is_null(), is.is_null()) {
-            (true, _) => "it is new",
-            (_, true) => "it is gone",
-            _ => "it says something else",
+            (true, _) => "added",
+            (_, true) => "removed",
+            _ => "changed",
         };
         out += &format!("object {}\n  {word}\n{}", clean(&object_name(&name)), values(was, is));
     }
     out
 }
 
-/// The name of an object without the group of Istio's, which is the one that people mean.
+/// Returns the name of an object, without the API group if it is one of Istio's.
 fn object_name(name: &str) -> String {
     let Some((kind, name_in_kind)) = name.split_once(' ') else { return name.to_owned() };
     match kind.split_once('.') {
@@ -253,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_otherwise_is_told_by_service_network_and_setting() {
+    fn changes_are_grouped_by_service_network_and_setting() {
         let answer = json!({
             "services": {
                 "new.shop": { "definition": { "before": null, "after": { "ports": ["http 80/http"] } } },
@@ -278,7 +282,7 @@ mod tests {
         });
         let expected = "\
 service new.shop
-  it is new
+  added
   ports
     + http 80/http
 service web.shop
@@ -296,14 +300,14 @@ setting connectTimeout
     - 10s
     + 3s
 object Gateway.gateway.networking.k8s.io shop/web
-  it is new
+  added
     + aa
 object MeshConfig
-  it says something else
+  changed
     - bb
     + cc
 object VirtualService shop/web
-  it is gone
+  removed
     - dd
 ";
         assert_eq!(lines(&answer, None, &LOOK), expected);
@@ -313,7 +317,7 @@ object VirtualService shop/web
     }
 
     #[test]
-    fn then_is_a_version_a_time_or_how_long_ago() {
+    fn moment_is_a_version_a_time_or_an_age() {
         let now: Timestamp = "2026-11-25T02:10:00Z".parse().expect("a time");
         for (text, moment_is) in [
             ("12", "12"),

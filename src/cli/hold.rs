@@ -1,4 +1,5 @@
-//! `strait history pin|rollback|release`: which configuration proxies go on with, whatever objects say meanwhile.
+//! `strait history pin|rollback|release`: holds a configuration for all proxies, so that changes to
+//! objects wait.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -9,12 +10,13 @@ use super::diff;
 use super::failure::{CommandResult, Exit};
 use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
 
-/// How many digits of a configuration's name are shown.
+/// Number of shown digits of a configuration's name.
 const DIGITS_SHOWN: usize = 12;
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// What to hold: a version, or the name of a configuration, as 'history list' has them [default: what is in force]
+    /// Configuration to hold: a version, or the name of a configuration, as 'history list' shows
+    /// them [default: the active configuration]
     #[arg(value_name = "VERSION|CONFIGURATION")]
     configuration: Option<String>,
     #[command(flatten)]
@@ -23,7 +25,8 @@ pub(crate) struct PinArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RollbackArgs {
-    /// What to go back to: a version, or the name of a configuration, as 'history list' has them
+    /// Configuration to go back to: a version, or the name of a configuration, as 'history list'
+    /// shows them
     #[arg(value_name = "VERSION|CONFIGURATION")]
     configuration: String,
     #[command(flatten)]
@@ -32,13 +35,13 @@ pub(crate) struct RollbackArgs {
 
 #[derive(Debug, Args)]
 struct HoldArgs {
-    /// Why, for those who wonder why their change has no effect
+    /// Reason, for users whose changes have no effect meanwhile
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// Hold access policies as well: a DENY that is added later does not count then until the release
+    /// Hold access policies as well: a DENY that is added later takes effect only after the release
     #[arg(long)]
     with_access: bool,
-    /// Who holds it [default: the user and the host of this command]
+    /// Name of the person who holds it [default: user and host of this command]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
     #[command(flatten)]
@@ -81,7 +84,7 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
     if !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
-    // The very one that was looked at, even if another is in force by now.
+    // Exactly the configuration of the plan, even if another one is active by now.
     let looked_at = &foreseen["configuration"];
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({
@@ -95,11 +98,11 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     let client = AdminClient::new(&args.connect)?;
     let state = client.get("/debug/hold", &[]).await?.value;
     let plan = match state["held"].is_null() && state["lost"].is_string() {
-        true => format!("What objects say is in force already: {}\n", text(&state["lost"])),
+        true => format!("The current objects are already active: {}\n", text(&state["lost"])),
         false => {
             let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
             let look = OutputStyle::of_stdout();
-            let head = "What objects say now would count again.\n";
+            let head = "The current objects would take effect again.\n";
             format!("{head}{}", changes(&foreseen.value, &look))
         }
     };
@@ -109,23 +112,23 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     done(&client.post("/api/release", &[], &json!({})).await?.value, &args.show)
 }
 
-/// What is held from now on.
+/// Prints the new state.
 fn done(state: &Value, show: &Show) -> CommandResult {
     output::print(&match show.output {
         Format::Json => format!("{state:#}\n"),
         Format::Yaml => output::yaml(state),
         _ => line(state, &OutputStyle::of_stdout()).unwrap_or_else(|| {
             let others = match not_shared(state) {
-                Some(fact) => format!(" Other replicas may hold it still: {fact}"),
+                Some(fact) => format!(" Other replicas may still hold it: {fact}"),
                 None => String::new(),
             };
-            format!("Nothing is held: what objects say counts.{others}\n")
+            format!("No configuration is held: the current objects are active.{others}\n")
         }),
     })?;
     Ok(Exit::Fine)
 }
 
-/// What is held, in a line or two; `None` where nothing is.
+/// Describes the held configuration in a line or two. Returns `None` if none is held.
 pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let held = &state["held"];
     if held.is_null() {
@@ -145,7 +148,7 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     };
     let restart = match held["durable"] == true {
         true => "",
-        false => " A restart forgets it: there is no state directory.",
+        false => " It is lost at a restart, because there is no state directory.",
     };
     let others = match (not_shared(held), held["replicas"]["state"] == "all") {
         (Some(fact), _) => format!(" Other replicas may not hold it: {fact}"),
@@ -155,7 +158,7 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let id = digits(&held["configuration"]);
     let since = age(&held["since"], look);
     let waiting = match held["waiting"].as_u64().unwrap_or_default() {
-        0 => "nothing waits".to_owned(),
+        0 => "no changes wait".to_owned(),
         1 => "1 change waits".to_owned(),
         more => format!("{more} changes wait"),
     };
@@ -164,13 +167,13 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     ))
 }
 
-/// Why other replicas may hold something else.
+/// Returns the reason why other replicas may hold a different configuration.
 pub(super) fn not_shared(of: &Value) -> Option<String> {
     let is = of["replicas"]["state"] == "thisOne";
     is.then(|| text(&of["replicas"]["fact"]))
 }
 
-/// The first digits of a configuration's name.
+/// Returns the first digits of a configuration's name.
 pub(super) fn digits(id: &Value) -> String {
     text(id).chars().take(DIGITS_SHOWN).collect()
 }
@@ -182,36 +185,36 @@ fn plan(foreseen: &Value, look: &OutputStyle) -> String {
         false => "traffic rules, mesh config and mesh networks, not access policies",
     };
     let head = match foreseen["configuration"] == foreseen["inForce"] {
-        true => format!("The configuration in force, {id}, would be held: {what}.\n"),
+        true => format!("The active configuration {id} would be held: {what}.\n"),
         false => format!(
-            "Proxies would be given configuration {id} in the place of {}, and it would be held: {what}.\n",
+            "Configuration {id} would replace {} in all proxies and be held: {what}.\n",
             digits(&foreseen["inForce"])
         ),
     };
     format!(
-        "{head}Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.\n{}",
+        "{head}Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.\n{}",
         changes(foreseen, look)
     )
 }
 
-/// What would be otherwise, and for whom.
+/// Describes the changes and the affected proxies.
 fn changes(foreseen: &Value, look: &OutputStyle) -> String {
     let mut out = String::new();
     for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
     {
         if foreseen[field] == true {
-            out += &format!("{name} would be another text\n");
+            out += &format!("{name} would change\n");
         }
     }
     if foreseen["meshNetworks"] == true {
-        out += "  which gateways that makes is not worked out beforehand\n";
+        out += "  the resulting gateways are not computed in advance\n";
     }
     for row in items(&foreseen["objects"]) {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| text(&row[field]));
         let action = match row["action"].as_str() {
-            Some("new") => "would count",
-            Some("removed") => "would not count",
-            _ => "would count in another form",
+            Some("new") => "would take effect",
+            Some("removed") => "would no longer take effect",
+            _ => "would take effect in a different form",
         };
         out += &format!("{kind} {namespace}/{name} {action}\n");
     }
@@ -222,7 +225,7 @@ fn changes(foreseen: &Value, look: &OutputStyle) -> String {
     out + &diff::render(&of_proxies, false, look)
 }
 
-/// `alice@bastion`, as far as the system says.
+/// Returns `alice@bastion`, as far as the system provides it.
 pub(super) fn user_and_host() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_told_in_a_line() {
+    fn held_configuration_is_described_in_one_line() {
         let mut state = json!({ "held": null });
         assert_eq!(line(&state, &LOOK), None);
         state["held"] = json!({
@@ -250,11 +253,11 @@ mod tests {
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
         assert!(told.ends_with(end), "{told}");
         state["held"]["durable"] = json!(false);
-        assert!(line(&state, &LOOK).expect("a line").contains("A restart forgets it"));
+        assert!(line(&state, &LOOK).expect("a line").contains("It is lost at a restart"));
         for (replicas, told) in [
             (json!({ "state": "all" }), "All replicas hold it.\n"),
             (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
-            (json!({ "state": "alone" }), "there is no state directory.\n"),
+            (json!({ "state": "alone" }), "because there is no state directory.\n"),
         ] {
             state["held"]["replicas"] = replicas;
             let line = line(&state, &LOOK).expect("a line");
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_is_held_and_for_whom_it_matters() {
+    fn plan_describes_the_held_configuration_and_its_effects() {
         let foreseen = json!({
             "configuration": "aaaaaaaaaaaaaaaa", "inForce": "bbbbbbbbbbbbbbbb", "withAccess": false,
             "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],
@@ -271,12 +274,12 @@ mod tests {
         });
         let told = plan(&foreseen, &LOOK);
         let expected = "\
-Proxies would be given configuration aaaaaaaaaaaa in the place of bbbbbbbbbbbb, and it would be held: traffic rules, mesh config and mesh networks, not access policies.
-Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.
-the mesh config would be another text
-VirtualService shop/web would count in another form
+Configuration aaaaaaaaaaaa would replace bbbbbbbbbbbb in all proxies and be held: traffic rules, mesh config and mesh networks, not access policies.
+Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.
+the mesh config would change
+VirtualService shop/web would take effect in a different form
 
-none of 3 proxies would be sent anything
+the configuration of 3 proxies would not change
 ";
         assert_eq!(told, expected);
     }

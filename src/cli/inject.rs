@@ -1,6 +1,7 @@
-//! `strait proxy inject`: sidecars for the pods of a file, as the webhook would put them there.
+//! `strait proxy inject`: adds sidecars to the pods of a file, like the webhook.
 //!
-//! Asks nobody: for looking at what injection does, and for clusters without the webhook.
+//! It contacts no server. It serves to inspect the result of injection, and for clusters without
+//! the webhook.
 
 use std::io::Read as _;
 
@@ -15,25 +16,26 @@ use strait_injection::workload::{InjectedWorkload, inject_manifest};
 use strait_injection::{InjectSettings, Injection, PodDefaults, Redirection, default_image};
 use strait_model::ClusterId;
 
-/// The longest text that is read, in bytes.
+/// Maximum size of the input, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
 /// `strait proxy inject`.
 #[derive(Debug, Args)]
 pub(crate) struct InjectArgs {
-    /// Manifests, YAML or JSON; '-' reads standard input
+    /// File with manifests, YAML or JSON; '-' reads standard input
     #[arg(long = "filename", short = 'f', value_name = "FILE|-")]
     file: String,
     /// Namespace of objects that name none
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
-    /// ID of the cluster that the pods will be in
+    /// ID of the cluster in which the pods will run
     #[arg(long, value_name = "ID")]
     cluster: String,
-    /// Its network [default: derived by the control plane]
+    /// Network of the cluster [default: derived by the control plane]
     #[arg(long, value_name = "NET")]
     network: Option<String>,
-    /// Where the control plane serves proxies; several by commas, the first that answers is taken
+    /// Address of the control plane for proxies; separate several with commas: the first one that
+    /// responds is used
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "strait.strait-system.svc:15012", value_parser = address)]
     discovery: Vec<String>,
     /// DNS domain of services
@@ -48,13 +50,13 @@ pub(crate) struct InjectArgs {
     /// Leave redirection to Istio's CNI plugin
     #[arg(long)]
     istio_cni: bool,
-    /// Sidecars as ordinary containers, for Kubernetes before 1.29
+    /// Inject sidecars as ordinary containers, for Kubernetes before 1.29
     #[arg(long)]
     ordinary_sidecars: bool,
-    /// Have the agent answer the pods' questions for names, so that those of other clusters resolve
+    /// Let the agent answer the pods' DNS queries, so that names of other clusters resolve
     #[arg(long)]
     dns: bool,
-    /// Honour Istio's labels: sidecar.istio.io/inject, istio.io/rev
+    /// Honor Istio's labels: sidecar.istio.io/inject, istio.io/rev
     #[arg(long)]
     istio_labels: bool,
 }
@@ -63,7 +65,8 @@ fn address(text: &str) -> Result<String, String> {
     text.parse::<Discovery>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Runs `strait proxy inject`. Prints nothing where any pod is refused, so that no part of a file is applied.
+/// Runs `strait proxy inject`. Prints nothing if any pod is refused, so that no part of a file is
+/// applied.
 pub(crate) fn run(args: &InjectArgs) -> CommandResult {
     ClusterId::parse(&args.cluster)
         .map_err(|error| CommandFailure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;
@@ -82,7 +85,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
                     tell!("! {object}: {warning}");
                 }
             }
-            Injection::Skipped(reason) => tell!("{object} stays as it is: {reason}"),
+            Injection::Skipped(reason) => tell!("{object} is unchanged: {reason}"),
             Injection::Refused(refusal) => refusals.push((object, refusal)),
         }
     }
@@ -95,7 +98,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         return Err(CommandFailure::coded(first.code, facts));
     }
     if found.is_empty() {
-        tell!("! {}: no pods come of it: it is printed as it is", args.file);
+        tell!("! {}: no object in it creates pods; it is printed unchanged", args.file);
     }
     let texts: Vec<_> = manifests.iter().map(output::yaml).collect();
     output::print(&texts.join("---\n"))?;
@@ -132,19 +135,19 @@ fn read(file: &str) -> Result<String, CommandFailure> {
     match read {
         Ok(bytes) if bytes as u64 > TEXT_BYTES_MAX => {
             let text = format!("{file} is longer than {} MiB", TEXT_BYTES_MAX >> 20);
-            Err(CommandFailure::failed(text).next("give it in several files"))
+            Err(CommandFailure::failed(text).next("split it into several files"))
         }
         Ok(_) => Ok(text),
         Err(error) => {
             let is_absent = error.kind() == std::io::ErrorKind::NotFound;
             let exit = if is_absent { Exit::Usage } else { Exit::Failed };
             let text = format!("{file} can't be read: {error}");
-            Err(CommandFailure::new(exit, text).next("name a file of manifests, or -"))
+            Err(CommandFailure::new(exit, text).next("choose a file of manifests, or -"))
         }
     }
 }
 
-/// The documents of a text. Empty ones, as templates leave them, are passed over.
+/// Parses the documents of a text. Empty documents, which templates produce, are skipped.
 fn parse(file: &str, text: &str) -> Result<Vec<Value>, CommandFailure> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 64 },

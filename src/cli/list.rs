@@ -1,4 +1,4 @@
-//! `list` and `get`: the same for every kind of object that the admin API lists.
+//! `list` and `get` for every kind of object that the admin API lists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, Format, OutputStyle, Show, TableLayout, items};
 use strait_base::duration::HumanDuration;
 
-/// What every command that shows objects takes: whom to ask, and how to show the answer.
+/// Flags of every command that shows objects: the control plane to query, and the output format.
 #[derive(Debug, Args)]
 pub(crate) struct QueryArgs {
     #[command(flatten)]
@@ -21,28 +21,28 @@ pub(crate) struct QueryArgs {
     pub(crate) show: Show,
 }
 
-/// How often is asked what is waited for, or watched.
+/// Interval between requests while waiting or watching.
 const PACE: Duration = Duration::from_millis(500);
 
-/// The flag of commands whose answer may be waited for.
+/// Flag of commands that can wait for a healthy result.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WaitFor {
-    /// Wait until it is as it should be, for at most D [without D: 60s]
+    /// Wait until the result is healthy, for at most D [without D: 60s]
     #[arg(long, value_name = "D", num_args = 0..=1, require_equals = true, default_missing_value = "60s")]
     wait: Option<HumanDuration>,
 }
 
-/// The flags of commands whose answer may be waited for, and watched.
+/// Flags of commands that can wait for a healthy result or watch it.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Follow {
     #[command(flatten)]
     pub(super) wait: WaitFor,
-    /// Go on, and show what changes
+    /// Keep running and show changes
     #[arg(long, short, conflicts_with = "wait")]
     pub(super) watch: bool,
 }
 
-/// Until when is waited; none for not at all.
+/// Time until which a command waits; `None` if it does not wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -53,7 +53,7 @@ impl WaitFor {
 }
 
 impl Deadline {
-    /// Waits before the next look; `false` where there is to be none.
+    /// Waits before the next request. Returns `false` if the deadline has passed.
     pub(super) async fn pause(self) -> bool {
         let left = self.0.is_some_and(|at| at > Instant::now());
         if left {
@@ -63,17 +63,17 @@ impl Deadline {
     }
 }
 
-/// The pause between two looks at what is watched.
+/// Waits between two requests of a watched result.
 pub(super) async fn watch_pause() {
     sleep(2 * PACE).await;
 }
 
-/// The pause between two looks at what is followed.
+/// Waits between two requests of a followed result.
 pub(super) async fn follow_pause() {
     sleep(PACE).await;
 }
 
-/// What was shown last of what is watched: the same is not shown again.
+/// The last result of a watch, so that an unchanged result is not shown again.
 #[derive(Debug, Default)]
 pub(super) struct LastShown {
     whole: Option<Value>,
@@ -81,7 +81,7 @@ pub(super) struct LastShown {
 }
 
 impl LastShown {
-    /// Prints `text`, which shows `value`, unless that has been shown.
+    /// Prints `text`, the rendered form of `value`, unless the same value was printed last.
     pub(super) fn whole(&mut self, value: &Value, text: &str) -> Result<(), CommandFailure> {
         let lasting = lasting(value);
         if self.whole.as_ref() == Some(&lasting) {
@@ -92,18 +92,19 @@ impl LastShown {
         output::print(&format!("{gap}{text}"))
     }
 
-    /// Prints `text`, which holds nothing that moves on by itself, unless that has been shown.
+    /// Prints `text`, unless the same text was printed last. The text must not contain ages.
     pub(super) fn text(&mut self, text: &str) -> Result<(), CommandFailure> {
         self.whole(&Value::from(text), text)
     }
 
-    /// Those of `rows` that are new, or not what they were.
+    /// Returns the rows that are new or changed.
     fn changed(&mut self, rows: &[Value], name: fn(&Value) -> String) -> Vec<Value> {
         let mut changed = Vec::new();
         let mut now = BTreeMap::new();
         for row in rows {
             let lasting = lasting(row);
-            // Entries of one name, such as a standby's, are distinguished by their Secrets.
+            // Entries with the same name, such as one on standby, are distinguished by their
+            // Secrets.
             let key = format!("{} {}", name(row), row["secret"]);
             if self.rows.get(&key) != Some(&lasting) {
                 changed.push(row.clone());
@@ -115,7 +116,7 @@ impl LastShown {
     }
 }
 
-/// A value without what moves on by itself: that is no change.
+/// Returns a value without the fields that change by themselves, which are not reported as changes.
 fn lasting(value: &Value) -> Value {
     const MOVING: [&str; 4] = ["lastContact", "lastSent", "lastAcked", "relists"];
     match value {
@@ -128,24 +129,24 @@ fn lasting(value: &Value) -> Value {
     }
 }
 
-/// A kind of object of which one can be shown.
+/// A kind of object that the admin API lists.
 pub(crate) struct ListedKind {
-    /// Where the admin API lists them.
+    /// Path of the list in the admin API.
     pub(crate) path: &'static str,
-    /// How they are listed.
+    /// Layout of the list.
     pub(crate) listing: TableLayout,
-    /// The object that a name means; a name that fits several is an error.
+    /// Finds the object with a name. A name that matches several objects is an error.
     pub(crate) find: for<'a> fn(&'a [Value], &str) -> Result<Option<&'a Value>, CommandFailure>,
-    /// What no object of that name does: "is connected".
+    /// Verb phrase for the error that no object has this name, for example "is connected".
     pub(crate) does: &'static str,
-    /// What to do when there is no object of a name.
+    /// Next step if no object has a name.
     pub(crate) next: &'static str,
-    /// One of them for people.
+    /// Describes one object for people.
     pub(crate) describe: fn(&Value, &Show, &OutputStyle) -> String,
 }
 
 impl QueryArgs {
-    /// One question to the control plane.
+    /// Sends one request to the control plane.
     pub(crate) async fn ask(
         &self,
         path: &str,
@@ -160,12 +161,12 @@ impl QueryArgs {
         let look = OutputStyle::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
-            tell!("There is no {} yet.", listing.kind);
+            tell!("No {} exists yet.", listing.kind);
         }
         Ok(Exit::Fine)
     }
 
-    /// The same, and then what changes, until somebody ends it.
+    /// Prints the objects at `path` and then each change, until terminated.
     async fn watch_list(&self, path: &str, listing: &TableLayout) -> CommandResult {
         let mut shown = LastShown::default();
         let mut show = self.show.clone();
@@ -183,10 +184,10 @@ impl QueryArgs {
     }
 }
 
-/// What `list` takes.
+/// Flags of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Go on, and show what changes
+    /// Keep running and show changes
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
@@ -194,7 +195,7 @@ pub(crate) struct ListArgs {
 }
 
 impl ListArgs {
-    /// Prints the objects at `path`, and what changes of them where that is asked for.
+    /// Prints the objects at `path`, and with `--watch` their changes.
     pub(crate) async fn run(&self, path: &str, listing: &TableLayout) -> CommandResult {
         match self.watch {
             true => self.ask.watch_list(path, listing).await,
@@ -203,7 +204,7 @@ impl ListArgs {
     }
 }
 
-/// What `get` takes beside the name.
+/// Flags of `get` in addition to the name.
 #[derive(Debug, Args)]
 pub(crate) struct GetOne {
     #[command(flatten)]
@@ -213,10 +214,10 @@ pub(crate) struct GetOne {
 }
 
 impl GetOne {
-    /// Prints the object called `name` and returns it: at once, when it `is_well`, or again and again.
+    /// Prints the object called `name` and returns it: at once, when it `is_well`, or repeatedly.
     ///
     /// # Errors
-    /// Where there is none of that name, or it is waited for in vain.
+    /// If no object has that name, or waiting for it timed out.
     pub(crate) async fn run(
         &self,
         kind: &ListedKind,
@@ -228,7 +229,7 @@ impl GetOne {
         loop {
             let answer = self.ask.ask(kind.path, &[]).await?;
             let row = kind.named(items(&answer.value), name);
-            // What is waited for may be still to come.
+            // The object may not exist yet.
             if !row.as_ref().is_ok_and(|row| is_well(row)) && deadline.pause().await {
                 continue;
             }
@@ -246,13 +247,13 @@ impl GetOne {
 
     fn in_vain(&self, kind: &ListedKind, name: &str) -> CommandFailure {
         let limit = self.follow.wait.wait.map(|wait| wait.to_string()).unwrap_or_default();
-        let fact = format!("{} {name:?} is not as it should be after {limit}", kind.listing.kind);
+        let fact = format!("{} {name:?} is still not healthy after {limit}", kind.listing.kind);
         CommandFailure::new(Exit::TimedOut, fact)
     }
 }
 
 impl ListedKind {
-    /// The one object of that name.
+    /// Returns the object with that name.
     pub(crate) fn named<'a>(
         &self,
         rows: &'a [Value],
@@ -264,7 +265,7 @@ impl ListedKind {
         })
     }
 
-    /// One object, in the format asked for.
+    /// Renders one object in the requested format.
     pub(crate) fn one(&self, row: &Value, show: &Show, look: &OutputStyle) -> String {
         match show.output {
             Format::Table | Format::Wide => (self.describe)(row, show, look),

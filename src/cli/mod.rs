@@ -1,9 +1,9 @@
-//! The commands: one tree of flags, and what each does.
+//! The commands: the tree of flags, and the function of each command.
 //!
-//! Commands that look at a mesh only render what the admin API answers, so they can't disagree with it
-//! or with each other. Data goes to standard output, everything else to standard error.
+//! Commands that show a mesh only render responses of the admin API, so they cannot contradict it
+//! or each other. Data is written to standard output, everything else to standard error.
 
-// First: what it defines for all others is known to those after it alone.
+// First, because the macros that it defines are only visible in the modules after it.
 #[macro_use]
 mod output;
 
@@ -72,27 +72,29 @@ struct Cli {
 enum Command {
     /// Run the control plane
     Serve(Box<ServeArgs>),
-    /// See it all on one machine, with nothing installed
+    /// Run a complete mesh on this machine, with nothing installed
     Demo(demo::DemoArgs),
     /// Show clusters, networks, proxies and problems on one screen
     Status(status::StatusArgs),
-    /// Find what is not as it should be, each with a code; exit code 2 if there is anything
+    /// List problems, each with a code; exit code 2 if there are any
     Check(check::CheckArgs),
-    /// Open the page that shows all of it in a browser
+    /// Open the web page of the control plane in a browser
     Ui(ui::UiArgs),
-    /// Say why a proxy has, or has not, the endpoints of a service
+    /// Explain why a proxy has, or lacks, the endpoints of a service
     Explain(explain::ExplainArgs),
-    /// Show what changed lately, which object caused it, and which proxies followed
+    /// Show recent changes, the objects that caused them, and the proxies that acknowledged them
     Events(events::EventsArgs),
-    /// Show what is otherwise now than it was (--at), or which proxies would be sent what else if objects were applied (-f)
+    /// Show changes since an earlier version (--at), or the effects of objects before they are
+    /// applied (-f)
     ///
-    /// Exit code: with --at 2 if anything is otherwise; with -f and --delete 2 if an object is refused, shadowed, or has no
-    /// effect in part, else 0, whether proxies would be sent something or not.
+    /// Exit code: with --at, 2 if anything differs; with -f and --delete, 2 if an object is
+    /// refused, shadowed, or partly ineffective, otherwise 0, whether proxies would receive changes
+    /// or not.
     Diff(diff::DiffArgs),
-    /// Show the versions that are kept, and what each changed; hold a configuration, or go back to one
+    /// Show stored versions and the changes of each; hold a configuration, or roll back to one
     #[command(subcommand)]
     History(history::HistoryCommand),
-    /// Pack what the control plane answers into one archive without secrets, for whoever is to help
+    /// Collect responses of the control plane in one archive without secrets, for support
     SupportBundle(bundle::BundleArgs),
     /// Add, show and remove member clusters
     #[command(subcommand)]
@@ -106,10 +108,10 @@ enum Command {
     /// Show connected proxies; print an Envoy bootstrap
     #[command(subcommand)]
     Proxy(proxy::ProxyCommand),
-    /// Check a policy file, and say what it would refuse
+    /// Check a policy file, and show what it would refuse
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Find out what the proxies of a namespace have to be given
+    /// Determine which services the proxies of a namespace need
     #[command(subcommand)]
     Scope(scope::ScopeCommand),
     /// Make certificates without a control plane
@@ -118,7 +120,7 @@ enum Command {
     Version(about::VersionArgs),
     /// Print a completion script
     Completion {
-        /// The shell
+        /// Shell to generate the script for
         shell: Shell,
     },
     /// Explain an error code, a topic or a command
@@ -129,13 +131,13 @@ enum Command {
     },
 }
 
-/// Reads the command line, does what it says, and turns the end into an exit code. Of no generic type, so that
-/// all it calls is compiled here, once, and not again in the program.
+/// Reads the command line, runs the command, and returns its exit code. Not generic, so that all
+/// its callees are compiled once in this crate, and not again in the program.
 pub fn main(args: std::env::ArgsOs) -> ExitCode {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help goes to standard output and is no error; a closed one is nobody's trouble.
+            // Help is printed to standard output and is not an error. A closed output is ignored.
             let _ = error.print();
             return exit(if error.use_stderr() { Exit::Usage } else { Exit::Fine });
         }
@@ -143,16 +145,17 @@ pub fn main(args: std::env::ArgsOs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return end(Err(CommandFailure::failed(format!("no threads can be had: {error}"))));
+            return end(Err(CommandFailure::failed(format!("can't start threads: {error}"))));
         }
     };
     let ended = end(runtime.block_on(run(cli.command)));
-    // A name being resolved, or a prompt that nobody answered, must not hold us up.
+    // A pending DNS resolution or an unanswered prompt must not delay the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// Reads the command line. A variable that is set to nothing, as templates do it, counts as unset.
+/// Parses the command line. An environment variable with an empty value, as templates produce it,
+/// counts as unset.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     fn without_empty_variables(command: clap::Command) -> clap::Command {
         let empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|it| it.is_empty());
@@ -169,7 +172,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
 }
 
 async fn run(command: Command) -> CommandResult {
-    // Ctrl-C drains what serves; every other command it just ends.
+    // Commands that serve handle Ctrl-C themselves, to drain. It ends all other commands.
     let serves = match &command {
         Command::Serve(_) | Command::Demo(_) => true,
         Command::Ui(args) => args.serves(),
@@ -220,7 +223,7 @@ async fn dispatch(command: Command) -> CommandResult {
     }
 }
 
-/// How a command of files alone ended.
+/// Converts the result of a command that works on files only.
 fn made(outcome: Result<(), certs::CertsError>) -> Result<(), CommandFailure> {
     match outcome {
         Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! `strait network`: the networks, and the gateways by which each is entered.
+//! `strait network`: the networks and their gateways.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -10,20 +10,20 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, Render, Show, TableLayout, items, text,
 };
 
-/// Networks and their gateways.
+/// Show networks and their gateways.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
     /// List networks
     List(ListArgs),
     /// Show one network and its gateways
     Get(NetworkGetArgs),
-    /// Say which network a cluster is in, and which Service leads into it
+    /// Assign a cluster to a network, and mark the Service that is its gateway
     Join(JoinArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct NetworkGetArgs {
-    /// The network's name; '' for the one without a name
+    /// Name of the network; '' for the network without a name
     name: String,
     #[command(flatten)]
     one: GetOne,
@@ -34,7 +34,8 @@ pub(crate) const NETWORKS: ListedKind = ListedKind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
-    // The one without a name is called as it is shown, too: no label can have that value.
+    // The network without a name is also found by its displayed name `<none>`, which no label can
+    // have as its value.
     find: |rows, name| {
         let name = if name == "<none>" { "" } else { name };
         Ok(rows.iter().find(|row| row["network"] == name))
@@ -91,14 +92,14 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let mut out = output::describe(head, look);
     let pending = items(&row["pending"]);
     if gateways.is_empty() {
-        out += "\nNo gateway: endpoints of this network are withheld from all others.\n";
+        out += "\nNo gateway: endpoints of this network are withheld from proxies in other networks.\n";
         out += if pending.is_empty() { "help: strait help STR0401\n" } else { "" };
     } else {
         out.push('\n');
         let wide = show.output == Format::Wide;
         out += &GATEWAYS.table(gateways, wide).render(!show.no_headers, look);
         if gateways.iter().any(is_dead) {
-            out += "\nA dead one does not answer; proxies are sent the others, or all where none answers.\nhelp: strait help STR0409\n";
+            out += "\nA dead gateway does not respond; proxies receive the other gateways, or all if none responds.\nhelp: strait help STR0409\n";
         }
     }
     for gateway in pending {
@@ -125,17 +126,17 @@ fn gateways(row: &Value) -> Cell {
     }
 }
 
-/// Whether it was asked (`--probe-gateways`) and does not answer.
+/// Returns whether the gateway was probed (`--probe-gateways`) and does not respond.
 fn is_dead(gateway: &Value) -> bool {
     gateway["dead"] == true
 }
 
-/// Whether other networks get in.
+/// Returns whether other networks can reach this network.
 fn can_be_entered(row: &Value) -> bool {
     items(&row["gateways"]).iter().any(|gateway| !is_dead(gateway))
 }
 
-/// `address:port` of a gateway.
+/// Returns `address:port` of a gateway.
 pub(super) fn socket(gateway: &Value) -> String {
     let (address, port) = (text(&gateway["address"]), text(&gateway["port"]));
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }

@@ -1,7 +1,9 @@
-//! `strait network join`: says which network a cluster is in, and which Service of it is the gateway.
+//! `strait network join`: assigns a cluster to a network, and marks the Service that is its
+//! gateway.
 //!
-//! Two labels, and nothing else: the system namespace's for all that is in the cluster, and the Service's
-//! for others to come in by. What runs behind the Service is not made here.
+//! The command only sets two labels: one on the system namespace, for everything in the cluster,
+//! and one on the Service, through which other networks connect. It does not create the gateway
+//! behind the Service.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -22,10 +24,10 @@ pub(crate) struct JoinArgs {
     /// Context of the cluster
     #[arg(value_name = "CONTEXT")]
     remote: String,
-    /// The network
+    /// Name of the network
     #[arg(long, value_name = "NET")]
     network: String,
-    /// The Service that leads into it, as NAMESPACE/NAME [default: none is labelled]
+    /// Service of the network's gateway, as NAMESPACE/NAME [default: no Service is labelled]
     #[arg(long, value_name = "SERVICE")]
     gateway: Option<String>,
     /// Print the labels as manifests instead of applying them
@@ -60,13 +62,13 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     let is_there =
         namespace.as_ref().is_some_and(is_labelled) && gateway.as_ref().is_none_or(is_labelled);
     if is_there {
-        done(&format!("cluster of {} is in network {} already", remote.context, args.network));
+        done(&format!("cluster of {} is already in network {}", remote.context, args.network));
         return Ok(report(args, &entered_by, gateway.as_ref()));
     }
     let mut plan = format!(
         "Will change in {}\n  namespace {ns}{}: label {NETWORK_LABEL}={}\n",
         remote.context,
-        if namespace.is_some() { "" } else { " (made)" },
+        if namespace.is_some() { "" } else { " (will be created)" },
         args.network
     );
     if let Some(service) = &gateway {
@@ -74,10 +76,10 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
             &format!("  service {}: label {NETWORK_LABEL}={}\n", full_name(service), args.network);
         plan.extend(defects(service).iter().map(|doubt| format!("  ! {doubt}\n")));
     } else if entered_by.is_empty() {
-        plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
+        plan += "  no gateway is set (--gateway NAMESPACE/NAME): other networks can't reach it\n";
     } else {
         plan += &format!(
-            "  network {} is entered by {} already\n",
+            "  network {} already has the gateway {}\n",
             args.network,
             entered_by.join(", ")
         );
@@ -94,15 +96,15 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     done(&format!("cluster of {} is in network {}", remote.context, args.network));
     if let Some(service) = &gateway {
         remote.merge(&path(service), &patch).await?;
-        done(&format!("{} leads into it", full_name(service)));
+        done(&format!("{} is its gateway", full_name(service)));
     }
     Ok(report(args, &entered_by, gateway.as_ref()))
 }
 
-/// Says how the network is entered, and what keeps the gateway that was named from being of use.
+/// Reports the gateways of the network, and what makes the named gateway unusable.
 fn report(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit {
     if gateway.is_none() && !entered_by.is_empty() {
-        done(&format!("network {} is entered by {}", args.network, entered_by.join(", ")));
+        done(&format!("network {} has the gateway {}", args.network, entered_by.join(", ")));
     }
     tell!("  next: strait network get {}", args.network);
     let defects = gateway.map(defects).unwrap_or_default();
@@ -112,8 +114,8 @@ fn report(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Ex
     if defects.is_empty() { Exit::Fine } else { Exit::Unhealthy }
 }
 
-/// By what the network is entered already: Services of this cluster with its label, and what the control plane
-/// knows of, where it can be asked.
+/// Returns the existing gateways of the network: Services of this cluster with its label, and
+/// gateways that the control plane knows, if it can be queried.
 async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
     let label = NETWORK_LABEL.replace('/', "%2F");
     let path = format!("/api/v1/services?labelSelector={label}%3D{}", args.network);
@@ -138,8 +140,8 @@ async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
     found
 }
 
-/// Refuses labels that would change nothing: a Secret that fixes the network goes before them. Whoever can't read the
-/// Secrets is notified of that, and may know better.
+/// Rejects labels that would have no effect, because a Secret that fixes the network takes
+/// precedence. If the Secrets cannot be read, a warning is printed instead.
 async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), CommandFailure> {
     let ns = &args.change.hub.namespace;
     let secrets = match args.change.hub.open().await {
@@ -147,7 +149,7 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
         Err(failure) => Err(failure),
     };
     let secrets = secrets.unwrap_or_else(|failure| {
-        tell!("! whether a Secret fixes another network is not known: {}", failure.message());
+        tell!("! can't check whether a Secret fixes a different network: {}", failure.message());
         Vec::new()
     });
     for secret in &secrets {
@@ -163,11 +165,11 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
             return Err(CommandFailure::coded(
                 &codes::CLAIM_IGNORED,
                 format!(
-                    "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}), whatever labels say; nothing was changed"
+                    "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}) and overrides labels; nothing was changed"
                 ),
             )
             .next(format!(
-                "kubectl -n {ns} annotate secret {} {NETWORK_ANNOTATION}={} --overwrite\nor leave out the annotation: {NETWORK_ANNOTATION}-",
+                "kubectl -n {ns} annotate secret {} {NETWORK_ANNOTATION}={} --overwrite\nor remove the annotation: {NETWORK_ANNOTATION}-",
                 text(&secret["metadata"]["name"]),
                 args.network
             )));
@@ -176,13 +178,13 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
     Ok(())
 }
 
-/// The network that a Secret fixes for its clusters.
+/// Returns the network that a Secret fixes for its clusters.
 fn fixed_network(secret: &Value) -> Option<&str> {
     let fixed = secret["metadata"]["annotations"][NETWORK_ANNOTATION].as_str();
     fixed.filter(|fixed| !fixed.is_empty())
 }
 
-/// Whether that leads to the same cluster, by another address.
+/// Returns whether the kubeconfig refers to the same cluster under a different address.
 async fn is_same(remote: &ClusterApi, access: &Access) -> bool {
     let Ok(member) = remote.with_access(access) else { return false };
     match (member.uid().await, remote.uid().await) {
@@ -198,7 +200,7 @@ async fn found(remote: &ClusterApi, name: &str) -> Result<Value, CommandFailure>
     let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
     remote.get(&path).await?.ok_or_else(|| {
         CommandFailure::failed(format!("{} has no service {namespace}/{service}", remote.context))
-            .next("make the Service and the gateway behind it first: docs/guide/networks.md says what it takes, deploy/examples/east-west-gateway.yaml is one")
+            .next("create the Service and the gateway behind it first: see docs/guide/networks.md and the example deploy/examples/east-west-gateway.yaml")
     })
 }
 
@@ -207,18 +209,19 @@ fn path(service: &Value) -> String {
     format!("/api/v1/namespaces/{}/services/{}", part("namespace"), part("name"))
 }
 
-/// What keeps a Service from being of use as a gateway.
+/// Returns the reasons why a Service cannot be used as a gateway.
 fn defects(service: &Value) -> Vec<String> {
     let port = gateway_port(service["metadata"]["labels"][GATEWAY_PORT_LABEL].as_str());
     let mut defects = Vec::new();
     if !items(&service["spec"]["ports"]).iter().any(|one| one["port"] == port) {
-        defects
-            .push(format!("it has no port {port}; name another by the label {GATEWAY_PORT_LABEL}"));
+        defects.push(format!(
+            "it has no port {port}; set a different port with the label {GATEWAY_PORT_LABEL}"
+        ));
     }
     let addresses = items(&service["status"]["loadBalancer"]["ingress"]).len()
         + items(&service["spec"]["externalIPs"]).len();
     if addresses == 0 {
-        defects.push("it has no external address yet, and is of use once it has".into());
+        defects.push("it has no external address yet, and is usable once it has one".into());
     }
     defects
 }
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_that_can_not_be_a_gateway_yet_is_doubted() {
+    fn services_that_cannot_be_gateways_yet_are_reported() {
         let service = |port: u16, status: Value| {
             json!({ "metadata": { "name": "gw", "namespace": "s" },
                     "spec": { "ports": [{ "port": port }] }, "status": status })

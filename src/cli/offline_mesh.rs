@@ -1,5 +1,5 @@
-//! The mesh as some files have it, made by what makes it where a control plane runs: the same readers, the same indexes,
-//! the same event loop's state.
+//! A mesh that is built from files, with the same code as in a running control plane: the same
+//! readers, indexes and event loop state.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -23,51 +23,52 @@ use strait_sources::registry::kube::offline::{Offline, OfflineResponse};
 use strait_sources::store::files::{ManifestContents, manifests_in, read_manifests};
 use strait_sources::store::{CONFIG_MAPS, Warning};
 
-/// The DNS domain, and the trust domain, of a mesh that doesn't say otherwise.
+/// DNS domain and trust domain of a mesh that does not configure them.
 const DOMAIN: &str = "cluster.local";
-/// The cluster that Services in files are of.
+/// Cluster ID of Services in files.
 const CLUSTER: &str = "files";
 
-/// The most bytes of all files together: ten thousand objects, each as large as an API server shows them, are a tenth of it.
+/// Maximum size of all files together, in bytes: about ten times the size of ten thousand objects
+/// as an API server shows them.
 const FILES_BYTES_MAX: u64 = 256 << 20;
 
-/// A mesh of files.
+/// A mesh that is built from files.
 pub(super) struct OfflineMesh {
-    /// What is in force.
+    /// The resulting snapshot.
     pub(super) context: Arc<PushContext>,
-    /// What is said of each object.
+    /// Reports about each object.
     pub(super) reports: ConfigReports,
-    /// What of the files can't be read, or counts for nothing.
+    /// Warnings about parts of the files that cannot be read or have no effect.
     pub(super) warnings: Vec<Warning>,
 }
 
-/// Reads files, directories (not what is in directories there), and standard input for `-`.
+/// Reads files, directories (without subdirectories), and standard input for `-`.
 ///
 /// # Errors
-/// One of them can't be read, or all together are longer than 256 MiB.
+/// If a file cannot be read, or all files together are larger than 256 MiB.
 pub(super) fn read_files(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
     read_within(paths, FILES_BYTES_MAX)
 }
 
-/// The same, of at most so many bytes.
+/// Reads files like [`read_files`], with a limit in bytes.
 fn read_within(
     paths: &[PathBuf],
     bytes_max: u64,
 ) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
     let wrong = |path: &Path, error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", path.display()))
-            .next("name files or folders that are there, or - for standard input")
+            .next("choose existing files or directories, or - for standard input")
     };
     let mut left = bytes_max;
     let mut read = |source: &mut dyn std::io::Read, path: &Path| {
         let mut bytes = Vec::new();
-        // A device, or a pipe that nobody ends, gives bytes for ever.
+        // Devices and pipes may never end.
         let length = source.take(left + 1).read_to_end(&mut bytes);
         let length = length.map_err(|error| wrong(path, error))? as u64;
         left = left.checked_sub(length).ok_or_else(|| {
             let text =
                 format!("{}: all files together are longer than {bytes_max} bytes", path.display());
-            CommandFailure::usage(text).next("name fewer files at a time")
+            CommandFailure::usage(text).next("choose fewer files at a time")
         })?;
         Ok::<_, CommandFailure>(bytes)
     };
@@ -92,10 +93,10 @@ fn read_within(
 }
 
 impl OfflineMesh {
-    /// The mesh that these files make, with this system namespace.
+    /// Builds the mesh of these files with this system namespace.
     ///
     /// # Errors
-    /// Its mesh config can't be used, or what member clusters have makes no sense.
+    /// If the mesh config is invalid, or the objects of member clusters are inconsistent.
     pub(super) fn of(
         files: Vec<(String, Vec<u8>)>,
         system_namespace: &str,
@@ -171,7 +172,8 @@ impl OfflineMesh {
     }
 }
 
-/// The Services of the files, with their endpoints and pods, as those of one cluster.
+/// Converts the Services of the files, with their endpoints and pods, into an update of one
+/// cluster.
 fn services(
     members: &[Value],
     others: &strait_model::Collection,
@@ -203,7 +205,7 @@ mod tests {
     use crate::cli::failure::Exit;
 
     #[test]
-    fn what_never_ends_is_read_to_a_bound() {
+    fn endless_input_is_read_up_to_the_limit() {
         let folder = tempfile::tempdir().expect("a directory");
         let file = |name: &str, length: usize| {
             let path = folder.path().join(name);

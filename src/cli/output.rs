@@ -1,7 +1,7 @@
-//! What commands print: tables as kubectl prints them, JSON as the server sent it, YAML.
+//! Output of commands: tables like kubectl's, JSON as the server sent it, and YAML.
 //!
-//! Text from outside passes [`clean`], so that no name can move a terminal's cursor. Colour never shows what the text
-//! doesn't say.
+//! Text from outside passes through [`clean`], so that no name can move a terminal's cursor. Colors
+//! never carry information that the text lacks.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::failure::CommandFailure;
 
-/// How objects are shown.
+/// Output format of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Columns for people
@@ -21,45 +21,45 @@ pub(crate) enum Format {
     Table,
     /// More columns
     Wide,
-    /// The server's answer as it is
+    /// The server's response, unchanged
     Json,
-    /// The same as YAML
+    /// The server's response as YAML
     Yaml,
-    /// KIND/NAME, one a line
+    /// KIND/NAME, one per line
     Name,
 }
 
 impl Format {
-    /// Whether it is read by people rather than by programs.
+    /// Returns whether people rather than programs read the format.
     pub(crate) fn is_for_people(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
 }
 
-/// The flags of every command that shows objects.
+/// Flags of every command that shows objects.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Show {
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     pub(crate) output: Format,
-    /// Leave out the line of headers
+    /// Omit the header line
     #[arg(long)]
     pub(crate) no_headers: bool,
 }
 
-/// What rendering depends on beside the data.
+/// Settings that rendering depends on, in addition to the data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputStyle {
-    /// Ages are counted up to here.
+    /// Time relative to which ages are computed.
     pub(crate) now: Timestamp,
-    /// Whether to colour.
+    /// Whether to use colors.
     pub(crate) colour: bool,
-    /// Whether signs outside ASCII can be shown.
+    /// Whether the output can contain characters outside ASCII.
     pub(crate) unicode: bool,
 }
 
 impl OutputStyle {
-    /// As this process's standard output and environment have it.
+    /// Returns the style for this process's standard output and environment.
     pub(crate) fn of_stdout() -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let forced = set("CLICOLOR_FORCE");
@@ -75,7 +75,7 @@ impl OutputStyle {
         }
     }
 
-    /// The sign of a step that passed, or of one that did not.
+    /// Returns the sign of a passed or a failed step.
     pub(crate) fn sign(&self, ok: bool) -> Cell {
         match (ok, self.unicode) {
             (true, true) => Cell::good("✓"),
@@ -86,7 +86,7 @@ impl OutputStyle {
     }
 }
 
-/// Good, bad or in between, for those who see colours.
+/// Tone of a cell, shown as its color.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Tone {
     #[default]
@@ -96,7 +96,7 @@ enum Tone {
     Bad,
 }
 
-/// One field of a table.
+/// One cell of a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -104,28 +104,28 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// What is as it should be.
+    /// Creates a cell for a healthy value.
     pub(crate) fn good(text: impl Into<String>) -> Self {
         Self { text: text.into(), tone: Tone::Good }
     }
 
-    /// What may want a look.
+    /// Creates a cell for a value that may need attention.
     pub(crate) fn doubtful(text: impl Into<String>) -> Self {
         Self { text: text.into(), tone: Tone::Doubtful }
     }
 
-    /// What needs a person.
+    /// Creates a cell for a value that requires action.
     pub(crate) fn bad(text: impl Into<String>) -> Self {
         Self { text: text.into(), tone: Tone::Bad }
     }
 
-    /// The same with more behind it.
+    /// Appends text to the cell.
     pub(crate) fn with(mut self, more: &str) -> Self {
         self.text += more;
         self
     }
 
-    /// The text, coloured where `look` says so.
+    /// Returns the text, with a color if the style uses colors.
     pub(crate) fn paint(&self, look: &OutputStyle) -> String {
         let colour = match self.tone {
             Tone::Good => "32",
@@ -155,29 +155,29 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column that is always shown.
+    /// Creates a column that is always shown.
     pub(crate) const fn new(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: false, cell }
     }
 
-    /// A column of `-o wide`.
+    /// Creates a column that is shown only by `-o wide`.
     pub(crate) const fn wide(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: true, cell }
     }
 }
 
-/// How a kind of object is listed.
+/// Layout of a list of objects.
 pub(crate) struct TableLayout {
-    /// What `-o name` puts before the slash.
+    /// Prefix of names in `-o name`.
     pub(crate) kind: &'static str,
-    /// An object's name.
+    /// Returns the name of an object.
     pub(crate) name: fn(&Value) -> String,
-    /// Its columns.
+    /// Columns of the table.
     pub(crate) columns: &'static [Column],
 }
 
 impl TableLayout {
-    /// The objects of `answer`, in the format asked for. `raw` is the answer as it came.
+    /// Renders the objects of `answer` in the requested format. `raw` is the unchanged response.
     pub(crate) fn render(
         &self,
         raw: &str,
@@ -198,7 +198,7 @@ impl TableLayout {
         }
     }
 
-    /// The table of `rows`.
+    /// Returns the table of `rows`.
     pub(crate) fn table<'a>(
         &'a self,
         rows: impl IntoIterator<Item = &'a Value>,
@@ -218,9 +218,9 @@ impl TableLayout {
     }
 }
 
-/// Something that becomes text once it is known how it should look.
+/// A table that can be rendered in a style.
 pub(crate) trait Render {
-    /// The text, with headers or without.
+    /// Renders the table, with or without headers.
     fn render(&self, headers: bool, look: &OutputStyle) -> String;
 }
 
@@ -230,7 +230,8 @@ impl<F: Fn(bool, &OutputStyle) -> String> Render for F {
     }
 }
 
-/// Columns as wide as their widest field, three spaces apart; no headers where there are none.
+/// Renders columns as wide as their widest cell, three spaces apart. Without headers, the header
+/// line is omitted.
 pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>, look: &OutputStyle) -> String {
     let first = headers.iter().map(|header| Cell::from(*header)).collect::<Vec<_>>();
     let lines: Vec<Vec<Cell>> =
@@ -253,18 +254,19 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>, look: &OutputStyle) 
     out
 }
 
-/// `Name:  value` lines, the values below each other.
+/// Renders `Name:  value` lines with aligned values.
 pub(crate) fn describe(fields: Vec<(&str, Cell)>, look: &OutputStyle) -> String {
     let rows = fields.into_iter().map(|(name, cell)| vec![format!("{name}:").into(), cell]);
     table(&[], rows.collect(), look)
 }
 
-/// A list's items; what is no list has none.
+/// Returns the items of a list, or none if the value is not a list.
 pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A value as a field: strings bare, lists with commas, what is missing or empty as `<none>`.
+/// Formats a value as a cell: strings without quotes, lists with commas, missing and empty values
+/// as `<none>`.
 pub(crate) fn text(value: &Value) -> String {
     let shown = match value {
         Value::Null => String::new(),
@@ -275,7 +277,8 @@ pub(crate) fn text(value: &Value) -> String {
     if shown.is_empty() { "<none>".into() } else { shown }
 }
 
-/// Who says something of a service: clusters, or the entries that belong to none.
+/// Returns the names of the sources of a service: clusters, or `entries` for sources without a
+/// cluster.
 pub(crate) fn speakers(value: &Value) -> String {
     let one = |one: &Value| if one == "" { "entries".to_owned() } else { text(one) };
     match value {
@@ -284,7 +287,7 @@ pub(crate) fn speakers(value: &Value) -> String {
     }
 }
 
-/// `text` with control characters, and those that turn the writing around, made visible.
+/// Escapes control characters and characters that change the writing direction.
 pub(crate) fn clean(text: &str) -> String {
     let hidden = |c: char| {
         c.is_control()
@@ -297,7 +300,7 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
-/// How long ago an RFC 3339 time was: `3m12s`, `5d`; `<none>` for no time.
+/// Returns the age of an RFC 3339 time, for example `3m12s` or `5d`; `<none>` for no time.
 pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
     let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
@@ -305,7 +308,8 @@ pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
     seconds(look.now.as_second().saturating_sub(then.as_second()).max(0).unsigned_abs())
 }
 
-/// In how long an RFC 3339 time is: `3m12s`; `0s` for one that has passed, `<none>` for no time.
+/// Returns the duration until an RFC 3339 time, for example `3m12s`; `0s` if it has passed,
+/// `<none>` for no time.
 pub(crate) fn until(time: &Value, look: &OutputStyle) -> String {
     let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
@@ -313,7 +317,8 @@ pub(crate) fn until(time: &Value, look: &OutputStyle) -> String {
     seconds(then.as_second().saturating_sub(look.now.as_second()).max(0).unsigned_abs())
 }
 
-/// Seconds in at most two units, the second one only while it matters.
+/// Formats seconds in at most two units. The second unit is omitted if the first value is 10 or
+/// more.
 fn seconds(total: u64) -> String {
     let units = [(86_400, 'd'), (3_600, 'h'), (60, 'm'), (1, 's')];
     let mut rest = units.iter().skip_while(|(size, _)| total < *size);
@@ -325,17 +330,17 @@ fn seconds(total: u64) -> String {
     }
 }
 
-/// A value as YAML.
+/// Formats a value as YAML.
 pub(crate) fn yaml(value: &Value) -> String {
-    // What came from JSON can always be written.
+    // A value from JSON can always be serialized.
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
-/// Told when nobody reads standard output any more.
+/// Notified when the reader of standard output has closed it.
 static UNREAD: Notify = Notify::const_new();
 
-/// Writes to standard output. A reader that went away (`| head`) has had enough: that is no failure, and a command that would go
-/// on printing is ended by it ([`unread`]).
+/// Writes to standard output. If the reader has closed it (for example `| head`), this is not an
+/// error, and commands that would keep printing end ([`unread`]).
 pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -344,23 +349,25 @@ pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
             Ok(())
         }
         Err(error) => {
-            Err(CommandFailure::failed(format!("standard output can't be written: {error}")))
+            Err(CommandFailure::failed(format!("can't write to standard output: {error}")))
         }
         Ok(()) => Ok(()),
     }
 }
 
-/// Until something was printed that nobody reads any more.
+/// Waits until a write finds that standard output is closed.
 pub(super) async fn unread() {
     UNREAD.notified().await;
 }
 
-/// Writes to standard error. Whether anybody reads that changes nothing of what a command does: half a rotated token helps nobody.
+/// Writes to standard error. A failure is ignored, because it must not interrupt a command halfway,
+/// for example a token rotation.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
 
-/// A line for people, on standard error: what `format!` makes of this. `eprintln!` panics where nobody reads it.
+/// Prints a line for people to standard error, formatted like `format!`. Unlike `eprintln!`, it
+/// does not panic if standard error is closed.
 macro_rules! tell {
     ($($text:tt)*) => {
         $crate::cli::output::say(format_args!("{}\n", format_args!($($text)*)))
@@ -387,14 +394,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn colour_does_not_move_columns() {
+    fn colors_do_not_move_columns() {
         let colour = OutputStyle { colour: true, ..LOOK };
         let drawn = table(&["A", "B"], vec![vec![Cell::good("x"), "y".into()]], &colour);
         assert_eq!(drawn, "A   B\n\u{1b}[32mx\u{1b}[0m   y\n");
     }
 
     #[test]
-    fn text_from_outside_can_not_move_the_cursor() {
+    fn control_characters_in_external_text_are_escaped() {
         assert_eq!(text(&json!("a\u{1b}[2Jb\u{202e}\n")), "a\\u{1b}[2Jb\\u{202e}\\u{a}");
         assert_eq!(text(&json!(["a", 1, null])), "a,1,<none>");
         assert_eq!(text(&json!("")), "<none>");
@@ -415,7 +422,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(seconds(total), shown);
         }
-        // A clock that is ahead of ours.
+        // A time in the future, from a clock that is ahead.
         assert_eq!(age(&json!("2100-01-01T00:00:00Z"), &LOOK), "0s");
         assert_eq!(age(&json!(null), &LOOK), "<none>");
         assert_eq!(until(&json!("1970-01-03T00:00:00Z"), &LOOK), "2d");
@@ -423,7 +430,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn yaml_reads_back_as_what_was_written() {
+    fn yaml_round_trips() {
         let value = json!({"a": ["yes", "1.0", "null", "", "x: y", "a\nb\n", "#", "~", "0x1f", "2026-01-01", "1e3", "- a", "\t"], "b": {"c.d/e": true}, "n": [], "1": 1});
         let read: Value = serde_saphyr::from_str(&yaml(&value)).expect("YAML");
         assert_eq!(read, value);

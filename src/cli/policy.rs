@@ -1,4 +1,4 @@
-//! `strait policy`: a policy file read as the control plane reads it, and asked what it would allow.
+//! `strait policy`: reads a policy file like the control plane, and shows what it would allow.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,25 +15,26 @@ use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
 
-/// Policy files.
+/// Check and test policies.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Say whether a policy file can be used, and what it prefers
+    /// Check whether a policy file is valid, and list the clusters and preferences that it names
     Check {
-        /// The file, as for 'strait serve --policy'
+        /// Policy file, as for 'strait serve --policy'
         file: PathBuf,
     },
-    /// Say what a policy file would refuse: of a cluster's claim, or of the mesh that runs
+    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh
     Test(TestArgs),
-    /// Say what becomes of an access policy, and which proxies have not acknowledged it yet
+    /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),
-    /// Say which requests of access logs would be denied, or allowed, by access policies that are not in force yet
+    /// Show which logged requests would be denied or allowed by access policies before they are
+    /// applied
     Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PolicyStatusArgs {
-    /// NAMESPACE/NAME, or NAME of any namespace
+    /// NAMESPACE/NAME, or NAME in any namespace
     name: String,
     #[command(flatten)]
     ask: QueryArgs,
@@ -41,28 +42,28 @@ pub(crate) struct PolicyStatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// The file, as for 'strait serve --policy'
+    /// Policy file, as for 'strait serve --policy'
     file: PathBuf,
-    /// May this cluster ... [default: ask for everything in the mesh that runs]
+    /// Cluster whose claims are tested [default: test everything in the running mesh]
     #[arg(long, value_name = "ID")]
     cluster: Option<String>,
-    /// ... export this host name
+    /// Test whether the cluster may export this host name
     #[arg(long, value_name = "HOST", requires = "cluster")]
     host: Option<String>,
-    /// ... claim this network
+    /// Test whether the cluster may claim this network
     #[arg(long, value_name = "NET", requires = "cluster")]
     network: Option<String>,
-    /// ... name this trust domain in its own mesh ConfigMap
+    /// Test whether the cluster may name this trust domain in its own mesh ConfigMap
     #[arg(long, value_name = "TD", requires = "cluster")]
     trust_domain: Option<String>,
-    /// ... use this address
+    /// Test whether the cluster may use this address
     #[arg(long, value_name = "A", requires = "cluster")]
     address: Option<IpAddr>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// What a policy would refuse.
+/// Table of refusals.
 const REFUSALS: TableLayout = TableLayout {
     kind: "refusal",
     name: |row| format!("{}/{}", text(&row["cluster"]), text(&row["what"])),
@@ -75,14 +76,14 @@ const REFUSALS: TableLayout = TableLayout {
     ],
 };
 
-/// Runs `strait policy`. Exit code 2: something is refused.
+/// Runs `strait policy`. Exit code 2 means that something is refused.
 pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
     match command {
         PolicyCommand::Check { file } => {
             let policy = read(file)?;
-            let mut out = format!("{} can be used.\n", file.display());
+            let mut out = format!("{} is valid.\n", file.display());
             for (cluster, place) in policy.clusters_named() {
-                out += &format!("  cluster {cluster} is named by {place}\n");
+                out += &format!("  cluster {cluster} is named in {place}\n");
             }
             for preference in policy.preferences() {
                 out += &format!("  preference {preference}\n");
@@ -147,25 +148,28 @@ async fn test(args: &TestArgs) -> CommandResult {
     Ok(exit)
 }
 
-/// Refuses a cluster that neither the policy names nor the mesh has: an answer about it would mean nothing.
+/// Rejects a cluster that is neither in the policy nor in the mesh, because a result for it would
+/// be meaningless.
 async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), CommandFailure> {
     if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
         return Ok(());
     }
     let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
-    let next = "check the ID: strait cluster list; of a cluster that is still to join, let the policy name it first";
+    let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
     match args.ask.ask("/debug/clusters", &[]).await {
         Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
-        Ok(_) => Err(CommandFailure::failed(format!("{nobody}, and it is no member")).next(next)),
+        Ok(_) => {
+            Err(CommandFailure::failed(format!("{nobody}, and it is not a member")).next(next))
+        }
         Err(failure) => Err(CommandFailure::new(
             failure.exit,
-            format!("{nobody}, and whether it is a member can't be seen: {}", failure.message()),
+            format!("{nobody}, and can't check whether it is a member: {}", failure.message()),
         )
         .next(next)),
     }
 }
 
-/// An object that would apply to its own namespace only.
+/// Returns a row for an object that would apply to its own namespace only.
 fn narrowed(object: &Value) -> Value {
     let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&object[part]));
     json!({
@@ -175,7 +179,7 @@ fn narrowed(object: &Value) -> Value {
     })
 }
 
-/// A VirtualService that would no longer apply to services of other namespaces.
+/// Returns a row for a VirtualService that would no longer apply to services of other namespaces.
 fn denied(state: &Value) -> Option<Value> {
     let mut reasons = items(&state["reasons"]).iter();
     let reason = reasons.find(|one| one["code"] == codes::FOREIGN_HOST.id)?;
@@ -189,7 +193,7 @@ fn denied(state: &Value) -> Option<Value> {
     })
 }
 
-/// The gateways of networks in namespaces that the policy does not list.
+/// Returns a row for each network gateway in a namespace that the policy does not list.
 fn refused_gateways(policy: &Policy, networks: &Value) -> Vec<Value> {
     let mut found = BTreeMap::new();
     for network in items(networks) {
@@ -214,7 +218,7 @@ fn line(cluster: &str, what: String, code: &codes::Code, refused: &PolicyRefusal
     json!({ "cluster": cluster, "what": what, "code": code.id, "rule": rule, "fact": fact })
 }
 
-/// What is refused of the claims on the command line.
+/// Returns the refused claims of the command line.
 fn claims(
     policy: &Policy,
     cluster: &ClusterId,
@@ -246,13 +250,13 @@ fn claims(
     }
     let asked = [&args.host, &args.network, &args.trust_domain];
     if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
-        return Err(CommandFailure::usage("--cluster asks for nothing yet")
+        return Err(CommandFailure::usage("--cluster requires a claim to test")
             .next("add --host, --network, --trust-domain or --address"));
     }
     Ok(found)
 }
 
-/// What is refused of a service's endpoints, as the admin API shows them.
+/// Returns the refused endpoints of a service, from the rows of the admin API.
 fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
     let host = service["hostname"].as_str().unwrap_or_default();
     let namespace = service["namespace"].as_str().unwrap_or_default();
@@ -284,7 +288,8 @@ fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
     found
 }
 
-/// Exit code 2: not all of it is in force, or not everywhere yet.
+/// Shows the state of an access policy. Exit code 2 means that it is not fully active on all
+/// proxies.
 async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let (namespace, name) = match args.name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -296,7 +301,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let reach = args.ask.ask("/debug/config/reach", &query).await?;
     let states = items(&states.value);
     if states.is_empty() {
-        return Err(CommandFailure::failed(format!("there is no access policy {}", args.name)));
+        return Err(CommandFailure::failed(format!("access policy {} does not exist", args.name)));
     }
     let mut all = Vec::new();
     for state in states {
@@ -304,7 +309,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
             |row: &&Value| ["kind", "namespace", "name"].iter().all(|one| row[one] == state[one]);
         let mut both = state.clone();
         if let Some(found) = items(&reach.value).iter().find(is_it) {
-            // Of one moment, both.
+            // State and acknowledgements from the same moment.
             for field in ["proxies", "acknowledged", "connected", "transition", "told", "rows"] {
                 both[field] = found[field].clone();
             }
@@ -329,7 +334,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
 fn render_status(state: &Value) -> String {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
     let mut out = format!(
-        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} are connected to this replica)\n",
+        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} proxies are connected to this replica)\n",
         name[0],
         name[1],
         name[2],
@@ -340,7 +345,7 @@ fn render_status(state: &Value) -> String {
     );
     if let Value::Object(transition) = &state["transition"] {
         out += &format!(
-            "  in transition: workloads of {} proxies take plain text as well as mTLS until {}\n",
+            "  in transition: workloads of {} proxies accept plain text in addition to mTLS until {}\n",
             transition["proxies"],
             text(&transition["until"])
         );
@@ -349,14 +354,14 @@ fn render_status(state: &Value) -> String {
         let [proxies, acknowledged, refused, waiting] =
             ["proxies", "acknowledged", "refused", "waiting"].map(|field| &told[field]);
         out += &format!(
-            "  told at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
+            "  sent at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
             text(&told["at"]),
         );
         if *refused != 0 {
             out += &format!(", {refused} refused some of it");
         }
         if *waiting != 0 {
-            out += &format!(", {waiting} to answer yet, where all is as before");
+            out += &format!(", {waiting} pending (still with the previous configuration)");
         }
         out.push('\n');
     }
@@ -379,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_that_a_policy_would_narrow_are_listed() {
+    fn objects_that_would_apply_to_one_namespace_only_are_listed() {
         let row = narrowed(&json!({ "kind": "DestinationRule", "namespace": "shop", "name": "a" }));
         assert_eq!(
             (&row["what"], &row["code"]),
@@ -410,12 +415,12 @@ mod tests {
             "pending": [gateway("meshNetworks address")],
         }]);
         let found = refused_gateways(&policy, &networks);
-        let told: Vec<_> = found.iter().map(|row| (&row["what"], &row["rule"])).collect();
-        assert_eq!(told, [(&json!("service evil/gw"), &json!("gatewayNamespaces"))]);
+        let refused: Vec<_> = found.iter().map(|row| (&row["what"], &row["rule"])).collect();
+        assert_eq!(refused, [(&json!("service evil/gw"), &json!("gatewayNamespaces"))]);
     }
 
     #[test]
-    fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {
+    fn refusals_of_a_mesh_are_listed_once() {
         let policy = Policy::parse(
             "apiVersion: strait.dev/v1
 kind: Policy

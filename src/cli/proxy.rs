@@ -1,7 +1,8 @@
-//! `strait proxy`: who is connected, what each was sent, and how it answered.
+//! `strait proxy`: connected proxies, the configuration that each was sent, and its responses.
 //!
-//! Every command that takes a proxy's name finds it by [`find`]: a name that fits several proxies is an
-//! error, for an answer about another pod of that name in another cluster looks just like the right one.
+//! Every command that accepts a proxy's name looks it up with [`find`]. A name that matches several
+//! proxies is an error, because the result for a pod of the same name in another cluster would look
+//! plausible.
 
 use std::collections::BTreeMap;
 
@@ -16,24 +17,24 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, age, clean, items, text,
 };
 
-/// Connected proxies.
+/// Show connected proxies and their configuration; print a bootstrap; inject sidecars.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProxyCommand {
-    /// List connected proxies and whether each has taken what it was sent
+    /// List connected proxies and whether each has acknowledged its configuration
     List(ListArgs),
     /// Show one proxy: last sent, accepted and rejected, by type
     Get(ProxyGetArgs),
-    /// Show what one proxy was last sent
+    /// Show the configuration that one proxy was last sent
     Config(ConfigArgs),
     /// Print an Envoy bootstrap
     Bootstrap(Box<BootstrapArgs>),
-    /// Put sidecars into the pods of manifests, and print these
+    /// Inject sidecars into the pods of manifests and print the result
     Inject(Box<InjectArgs>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ProxyGetArgs {
-    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    /// NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
     proxy: String,
     #[command(flatten)]
     one: GetOne,
@@ -41,21 +42,21 @@ pub(crate) struct ProxyGetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    /// NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
     proxy: String,
-    /// Only this type: cds, eds, lds, rds, ...
+    /// Only this resource type: cds, eds, lds, rds, ...
     #[arg(value_name = "TYPE")]
     kind: Option<String>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Connected proxies, as the admin API lists them.
+/// The connected proxies, as the admin API lists them.
 pub(super) const PROXIES: ListedKind = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
-    next: "strait proxy list; of several replicas the others have proxies too: ask each (kubectl exec POD -- strait …)\n\
-           one that was refused is nowhere, and its own log says why",
+    next: "strait proxy list; other replicas have other proxies: query each (kubectl exec POD -- strait …)\n\
+           a proxy whose connection was refused is not listed; its own log contains the reason",
     find,
     describe,
     listing: TableLayout {
@@ -98,7 +99,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
                         let has = answer.value.as_object().into_iter().flat_map(|map| map.keys());
                         let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
                         CommandFailure::failed(format!(
-                            "{proxy} was sent no {kind:?}; there is {has}"
+                            "{proxy} was sent no {kind:?}; the types are {has}"
                         ))
                     })?;
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
@@ -112,16 +113,16 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// The proxy that a command names.
+/// Returns the proxy that a command names.
 ///
 /// # Errors
-/// Where none is connected, or several fit the name.
+/// If no proxy is connected under this name, or several match it.
 pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Value, CommandFailure> {
     let answer = ask.ask(PROXIES.path, &[]).await?;
     PROXIES.named(items(&answer.value), wanted).cloned()
 }
 
-/// The name of its newest stream, by which the server knows it from all others.
+/// Returns the unique key of the proxy's newest stream in the server.
 pub(super) fn key(row: &Value) -> String {
     row["key"].as_str().unwrap_or_default().to_owned()
 }
@@ -129,7 +130,7 @@ pub(super) fn key(row: &Value) -> String {
 fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let verified = match row["verified"].as_bool() {
         Some(true) => Cell::good("yes"),
-        _ => Cell::doubtful("no: its cluster has not shown the pod"),
+        _ => Cell::doubtful("no: its cluster has not reported the pod"),
     };
     let mut lines: Vec<(&str, Cell)> = vec![
         ("Name", name(row).into()),
@@ -174,11 +175,12 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         let nack = &entry["nack"];
         if !nack.is_null() {
             out += &format!(
-                "\n{} rejected: {}\n  resources: {}\n  it keeps what it accepted before, version {}\n",
+                "\n{} rejected: {}\n  resources: {}\n  it keeps the last accepted version {}\n",
                 clean(&kind.to_uppercase()),
                 text(&nack["error"]),
                 match items(&nack["resources"]) {
-                    [] => "it names none, so any of the response may be at fault".to_owned(),
+                    [] => "the proxy named none, so any resource of the response may be the cause"
+                        .to_owned(),
                     _ => text(&nack["resources"]),
                 },
                 text(&entry["acked"]),
@@ -188,7 +190,7 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     out
 }
 
-/// The names of what was sent, by type; in JSON and YAML all of it.
+/// Renders the names of sent resources by type; in JSON and YAML, the whole resources.
 pub(super) fn config(
     raw: &str,
     value: &Value,
@@ -219,34 +221,35 @@ pub(super) fn config(
     format!("{}\n\n", display_name(of)) + &output::table(&["TYPE", "NAME"], rows, look)
 }
 
-/// Assignments call their name otherwise.
+/// Returns the name of a resource. Endpoint assignments use a different field for it.
 fn resource_name(resource: &Value) -> String {
     let name = ["name", "clusterName", "cluster_name"].iter().find_map(|key| resource.get(key));
     text(name.unwrap_or(&Value::Null))
 }
 
-/// `name.namespace`, the third part of the node id.
+/// Returns `name.namespace`, the third part of the node ID.
 pub(super) fn name(row: &Value) -> String {
     name_of_id(&row["id"])
 }
 
-/// The same of a node id.
+/// Returns `name.namespace` from a node ID.
 pub(super) fn name_of_id(id: &Value) -> String {
     let id = id.as_str().unwrap_or_default();
     clean(id.split('~').nth(2).unwrap_or(id))
 }
 
-/// The proxy as people distinguish it from others of its name: `client.shop in cluster east, network n1`.
+/// Returns the name that distinguishes a proxy from others of the same name: `client.shop in
+/// cluster east, network n1`.
 pub(super) fn display_name(row: &Value) -> String {
     let [cluster, network] = ["cluster", "network"].map(|part| text(&row[part]));
     format!("{} in cluster {cluster}, network {network}", name(row))
 }
 
-/// The proxy that `wanted` names, by its newest stream: several streams of one node id in one cluster are
-/// one proxy, which reconnects. None where there is none.
+/// Finds the proxy that `wanted` names and returns its newest stream. Several streams of one node
+/// ID in one cluster belong to one proxy that has reconnected. Returns `None` if no proxy matches.
 ///
 /// # Errors
-/// Where the name fits several proxies.
+/// If the name matches several proxies.
 pub(super) fn find<'a>(
     rows: &'a [Value],
     wanted: &str,
@@ -277,7 +280,7 @@ pub(super) fn find<'a>(
     }
 }
 
-/// The failure that a name is which fits several proxies: each with a name that fits it alone.
+/// Returns the error for a name that matches several proxies, with a unique name for each.
 fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
     let in_its_cluster = |row: &Value| {
         let same = proxies.iter().filter(|one| one["cluster"] == row["cluster"]);
@@ -298,20 +301,20 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
     let plain = OutputStyle { colour: false, ..OutputStyle::of_stdout() };
     let list = output::table(&[], proxies.iter().map(line).collect(), &plain);
     CommandFailure::usage(format!(
-        "{} fits {} proxies; name one of them:\n{}",
+        "{} matches {} proxies; select one of them:\n{}",
         clean(wanted),
         proxies.len(),
         list.trim_end()
     ))
 }
 
-/// Whether it took all that it was sent.
+/// Returns whether the proxy has acknowledged everything that it was sent.
 fn is_in_sync(row: &Value) -> bool {
     let took = |entry: &Value| entry["nack"].is_null() && entry["sent"] == entry["acked"];
     row["types"].as_object().into_iter().flatten().all(|(_, entry)| took(entry))
 }
 
-/// What a proxy did with what it was last sent of one type.
+/// Returns the response of a proxy to the last resources of one type.
 pub(super) fn state(entry: &Value, look: &OutputStyle) -> Cell {
     if !entry["nack"].is_null() {
         return Cell::bad(format!("NACK {}", age(&entry["lastSent"], look)));

@@ -1,4 +1,5 @@
-//! `strait history rollout`: what change is being let out to a share of proxies, how far it is, and its end at once.
+//! `strait history rollout`: shows the change that is being rolled out gradually, and ends the
+//! rollout on request.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,16 +12,16 @@ use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct RolloutArgs {
-    /// Give it to all proxies now
+    /// Roll the change out to all proxies now
     #[arg(long, conflicts_with = "abort")]
     promote: bool,
-    /// Give it to nobody, and hold what counts for the others
+    /// Withdraw the change from all proxies, and hold the previous configuration
     #[arg(long)]
     abort: bool,
-    /// Why, for those who wonder why their change has no effect
+    /// Reason, for users whose changes have no effect meanwhile
     #[arg(long, value_name = "TEXT", default_value = "", requires = "abort")]
     reason: String,
-    /// Who ends it [default: the user and the host of this command]
+    /// Name of the person who ends it [default: user and host of this command]
     #[arg(long, value_name = "NAME", requires = "abort")]
     by: Option<String>,
     #[command(flatten)]
@@ -46,13 +47,13 @@ pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
         true => (
             "promote",
             format!(
-                "Configuration {id} would be given to the other {left} of {all} proxies at once.\n"
+                "Configuration {id} would be sent to the other {left} of {all} proxies at once.\n"
             ),
         ),
         false => (
             "abort",
             format!(
-                "Configuration {id} would be taken back from {} of {all} proxies, and {} held for all.\n",
+                "Configuration {id} would be withdrawn from {} of {all} proxies, and configuration {} would be held for all.\n",
                 text(&running["proxies"]),
                 digits(&running["settled"]),
             ),
@@ -82,28 +83,28 @@ fn shown(state: &Value, show: &Show, look: &OutputStyle) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// What is let out, in some lines.
+/// Describes the state of the rollout in some lines.
 fn lines(state: &Value, look: &OutputStyle) -> String {
-    let mut out = line(state, look).unwrap_or_else(|| "Nothing is being let out.\n".to_owned());
+    let mut out = line(state, look).unwrap_or_else(|| "No rollout is running.\n".to_owned());
     for row in items(&state["running"]["refusals"]) {
         out += &format!("  {} refused it: {}\n", text(&row["proxy"]), clean(&text(&row["error"])));
     }
     let stopped = &state["stopped"];
     if !stopped.is_null() {
         out += &format!(
-            "Stopped {} ago, and held since: {}\nNext: mend what is wrong, then strait history release\n",
+            "Stopped {} ago and held since then: {}\nNext: fix the objects, then run strait history release\n",
             age(&stopped["at"], look),
             text(&stopped["reason"])
         );
     }
     out += &match plan(&state["plan"]) {
-        None => "The policy has no rollout: changes are given to all proxies at once.\n".to_owned(),
-        Some(plan) => format!("Changes are let out {plan}.\n"),
+        None => "The policy has no rollout: changes are sent to all proxies at once.\n".to_owned(),
+        Some(plan) => format!("Changes are rolled out {plan}.\n"),
     };
     out
 }
 
-/// What is being let out, in a line; `None` where nothing is.
+/// Describes a running rollout in one line. Returns `None` if none is running.
 pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let running = &state["running"];
     if running.is_null() {
@@ -112,31 +113,33 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let id = digits(&running["configuration"]);
     if running["step"].is_null() {
         return Some(format!(
-            "Configuration {id} is about to be let out: nobody is given it yet.\n"
+            "Configuration {id} is about to be rolled out: no proxy has it yet.\n"
         ));
     }
     let restart = match running["durable"] == true {
         true => "",
-        false => " A restart gives it to all: what counts for the others can't be kept.",
+        false => {
+            " A restart sends it to all proxies, because the previous configuration can't be stored."
+        }
     };
     let [percent, proxies, connected, refused] =
         ["percent", "proxies", "connected", "refused"].map(|name| text(&running[name]));
     let steps = items(&running["plan"]["steps"]).len();
     Some(format!(
-        "Configuration {id} has been given to {percent}% for {} (step {} of {steps}: {proxies} of {connected} proxies; {refused} refused it); the next step is in {}s.{restart}\n",
+        "Configuration {id} has been active on {percent}% for {} (step {} of {steps}: {proxies} of {connected} proxies; {refused} refused it); the next step is in {}s.{restart}\n",
         age(&running["stepSince"], look),
         text(&running["step"]),
         text(&running["nextStepInSeconds"]),
     ))
 }
 
-/// How changes are let out; `None` for to all at once.
+/// Describes the steps of rollouts. Returns `None` if changes go to all proxies at once.
 fn plan(plan: &Value) -> Option<String> {
     let steps = items(&plan["steps"]).iter().map(|step| format!("{}%", text(step)));
     let steps: Vec<_> = steps.collect();
     (!plan.is_null()).then(|| {
         format!(
-            "to {} of proxies, a step each {}s; stopped by {} that refuse, or more than {}% of a service's endpoints lost",
+            "to {} of proxies, one step every {}s; stopped if the number of refusing proxies reaches {}, or more than {}% of a service's endpoints are lost",
             steps.join(", "),
             text(&plan["everySeconds"]),
             text(&plan["stopAt"]["refused"]),
@@ -151,10 +154,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_out_is_told_in_a_line() {
+    fn running_rollout_is_described_in_one_line() {
         let mut state = json!({ "running": null, "plan": null, "stopped": null });
         assert_eq!(line(&state, &LOOK), None);
-        let nothing = "Nothing is being let out.\nThe policy has no rollout: changes are given to all proxies at once.\n";
+        let nothing = "No rollout is running.\nThe policy has no rollout: changes are sent to all proxies at once.\n";
         assert_eq!(lines(&state, &LOOK), nothing);
         let plan = json!({
             "steps": [5, 25, 100], "everySeconds": 600,
@@ -168,18 +171,18 @@ mod tests {
         });
         state["plan"] = plan;
         let told = line(&state, &LOOK).expect("a line");
-        assert!(told.contains("0123456789ab is about to be let out"), "{told}");
+        assert!(told.contains("0123456789ab is about to be rolled out"), "{told}");
         state["running"]["step"] = json!(1);
         let told = lines(&state, &LOOK);
         for part in [
-            "Configuration 0123456789ab has been given to 5% for ",
+            "Configuration 0123456789ab has been active on 5% for ",
             "(step 1 of 3: 2 of 40 proxies; 1 refused it); the next step is in 90s.\n",
             "  sidecar~1 refused it: no such filter\n",
-            "Changes are let out to 5%, 25%, 100% of proxies, a step each 600s; stopped by 1 that refuse",
+            "Changes are rolled out to 5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 1",
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
         state["running"]["durable"] = json!(false);
-        assert!(line(&state, &LOOK).expect("a line").contains("A restart gives it to all"));
+        assert!(line(&state, &LOOK).expect("a line").contains("A restart sends it to all"));
     }
 }

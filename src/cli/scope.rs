@@ -1,4 +1,4 @@
-//! `strait scope`: the Sidecar that the calls of a namespace need.
+//! `strait scope`: computes the Sidecar object that the calls of a namespace need.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,39 +15,41 @@ use super::list::QueryArgs;
 use super::output::{self, Format, clean, items, text};
 use strait_xds::names::OutboundName;
 
-/// How many different names are taken of each kind; more are not those of services.
+/// Maximum number of different names of each kind. Further names are not names of services.
 const NAMES_MAX: usize = 20_000;
-/// How many names that nothing is called by are told.
+/// Maximum number of listed names that match no service.
 const UNKNOWN_MAX: usize = 20;
 
-/// What the proxies of a namespace have to be given.
+/// Compute the Sidecar object that the proxies of a namespace need.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScopeCommand {
-    /// Write the Sidecar that calls in access logs need, and say what it would save
+    /// Write a Sidecar object for the calls in access logs, and show how much it would save
     ///
-    /// The Sidecar goes to standard output, for 'kubectl apply -f -' or 'strait diff -f -'; what it would save, and what to
-    /// look at before, to standard error. Logs are the only source: sidecars ask for everything, whether they call it or not.
+    /// The Sidecar is written to standard output, for 'kubectl apply -f -' or 'strait diff -f -'.
+    /// The savings, and points to check first, are written to standard error. Logs are the only
+    /// source, because sidecars subscribe to everything, whether they call it or not.
     Suggest(SuggestArgs),
 }
 
-/// Of which namespace, and from what.
+/// Namespace and logs for the suggestion.
 #[derive(Debug, Args)]
 pub(crate) struct SuggestArgs {
-    /// The namespace
+    /// Namespace of the proxies
     namespace: String,
-    /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for standard input
+    /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for
+    /// standard input
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     from_log: Vec<PathBuf>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// What proxies were seen to call.
+/// Calls of proxies in the logs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SeenCalls {
-    /// Calls that leave a proxy.
+    /// Number of outbound calls.
     outbound: u64,
-    /// Calls that come in at one.
+    /// Number of inbound calls.
     inbound: u64,
     hosts: BTreeSet<String>,
     names: BTreeSet<String>,
@@ -78,7 +80,7 @@ impl SeenCalls {
     }
 }
 
-/// A name without the port behind it.
+/// Returns a name without its port.
 fn without_port(name: &str) -> &str {
     match name.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => host,
@@ -104,11 +106,11 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
     }
     if seen.outbound == 0 {
         let text = format!(
-            "no line is a call that leaves a proxy: {} came in, {} can't be read",
+            "the logs contain no outbound call (inbound calls: {}, unreadable lines: {})",
             seen.inbound, coverage.unread
         );
         return Err(CommandFailure::failed(text).next(
-            "give logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
+            "use logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
              (mesh config: accessLogFile: /dev/stdout)",
         ));
     }
@@ -133,25 +135,27 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
     Ok(Exit::Fine)
 }
 
-/// Of what it was made.
+/// Returns the comment that describes the source of the Sidecar.
 fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
     let span = match coverage.span {
         Some((from, to)) => format!(" between {from:.0} and {to:.0}"),
         None => String::new(),
     };
-    format!("strait scope suggest: what {} needed{span}", counted(seen.outbound, "call"))
+    format!("strait scope suggest: services that {} needed{span}", counted(seen.outbound, "call"))
 }
 
-/// What it would save, and what to look at before it is applied.
+/// Returns the savings, and points to check before the Sidecar is applied.
 fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String> {
     let mut notes = vec![saved(items(&answer["proxies"]), namespace)];
     notes.push(match coverage.span {
         Some((from, to)) => {
             let span = to.duration_since(from);
-            format!("the logs cover {span:#}: what is called less often is not in it")
+            format!("the logs cover {span:#}: services that are called less often are not included")
         }
-        None => "the logs don't say which time they cover: what is called less often is not in it"
-            .to_owned(),
+        None => {
+            "the logs contain no times: services that are called less often may not be included"
+                .to_owned()
+        }
     });
     let unknown = items(&answer["unknown"]);
     if !unknown.is_empty() {
@@ -161,29 +165,30 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
             more => format!(" and {more} more"),
         };
         notes.push(format!(
-            "called, and no service or rule of the mesh: {}{more}; reached as long as outboundTrafficPolicy is ALLOW_ANY",
+            "called, but not defined in the mesh: {}{more}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
             named.join(", ")
         ));
     }
     let others: Vec<String> = items(&answer["others"]).iter().map(text).collect();
     if !others.is_empty() {
         notes.push(format!(
-            "there are other Sidecars in {namespace}, which may hold in its place: {}",
+            "other Sidecars in {namespace} may apply instead: {}",
             others.join(", ")
         ));
     }
     if answer["replaces"] == true {
-        notes
-            .push("a Sidecar of that name is there: what it says beside egress is kept".to_owned());
+        notes.push(
+            "a Sidecar of that name exists: its fields other than egress are kept".to_owned(),
+        );
     }
     if let unread @ 1.. = coverage.unread {
         let lines = counted(unread, "line");
-        notes.push(format!("{lines} of the logs in no format that is known: left out"));
+        notes.push(format!("ignored {lines} of the logs in an unknown format"));
     }
     notes
 }
 
-/// What it would save, for a proxy on the average.
+/// Returns the average savings per proxy.
 fn saved(groups: &[Value], namespace: &str) -> String {
     let sum = |field: &str, when: &str| -> u64 {
         let of = |group: &Value| {
@@ -194,7 +199,7 @@ fn saved(groups: &[Value], namespace: &str) -> String {
     };
     let count: usize = groups.iter().map(|group| items(&group["proxies"]).len()).sum();
     let Some(count) = u64::try_from(count).ok().filter(|count| *count > 0) else {
-        return format!("no proxy of {namespace} is connected: what it would save isn't known");
+        return format!("no proxy of {namespace} is connected, so the savings are unknown");
     };
     let each = |field: &str, when: &str| sum(field, when) / count;
     let (bytes, then) = (sum("bytes", "before"), sum("bytes", "after"));
@@ -207,7 +212,7 @@ fn saved(groups: &[Value], namespace: &str) -> String {
         count => format!("each of {count} proxies of {namespace}"),
     };
     format!(
-        "{proxies} holds {} resources of {}, and would hold {} of {}: {share}",
+        "{proxies} has {} resources ({}) and would have {} ({}): {share}",
         each("resources", "before"),
         size(each("bytes", "before")),
         each("resources", "after"),
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_leave_are_told_from_those_that_come_in() {
+    fn outbound_and_inbound_calls_are_distinguished() {
         let mut seen = SeenCalls::default();
         for (cluster, authority) in [
             ("outbound|80|v1|web.shop.svc.cluster.local", "Web:80"),
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_saves_and_what_to_look_at_is_told() {
+    fn notes_contain_the_savings_and_points_to_check() {
         let group = |count: usize, before: u64, after: u64| {
             json!({
                 "proxies": vec![json!({}); count],
@@ -284,15 +289,15 @@ mod tests {
         let span = Some((time("2026-11-25T00:00:00Z"), time("2026-11-25T12:30:00Z")));
         let coverage = LogCoverage { calls: 9, unread: 2, span };
         let expected = [
-            "each of 4 proxies of shop holds 12500 resources of 1250 kB, and would hold 500 of 50 kB: 96 % fewer bytes",
-            "the logs cover 12h 30m: what is called less often is not in it",
-            "called, and no service or rule of the mesh: api.example; reached as long as outboundTrafficPolicy is ALLOW_ANY",
-            "there are other Sidecars in shop, which may hold in its place: for-web",
-            "a Sidecar of that name is there: what it says beside egress is kept",
-            "2 lines of the logs in no format that is known: left out",
+            "each of 4 proxies of shop has 12500 resources (1250 kB) and would have 500 (50 kB): 96 % fewer bytes",
+            "the logs cover 12h 30m: services that are called less often are not included",
+            "called, but not defined in the mesh: api.example; reachable only while outboundTrafficPolicy is ALLOW_ANY",
+            "other Sidecars in shop may apply instead: for-web",
+            "a Sidecar of that name exists: its fields other than egress are kept",
+            "ignored 2 lines of the logs in an unknown format",
         ];
         assert_eq!(notes(&answer, "shop", &coverage), expected);
         let none = notes(&json!({}), "shop", &LogCoverage::default());
-        assert_eq!(none[0], "no proxy of shop is connected: what it would save isn't known");
+        assert_eq!(none[0], "no proxy of shop is connected, so the savings are unknown");
     }
 }

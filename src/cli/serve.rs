@@ -19,8 +19,8 @@ use strait_sources::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     if args.mcs_auto_export && args.mcs == Mcs::Off {
-        let text = "--mcs-auto-export does nothing while --mcs is off";
-        return Err(CommandFailure::usage(text).next("say what exports mean: --mcs exports"));
+        let text = "--mcs-auto-export has no effect while --mcs is off";
+        return Err(CommandFailure::usage(text).next("enable exports: --mcs exports"));
     }
     start_logging(args)?;
     raise_descriptors();
@@ -30,28 +30,28 @@ pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     }
 }
 
-/// As many file descriptors as we may have: each proxy takes one, each member ten.
+/// Raises the limit of file descriptors to the maximum: each proxy needs one, each member ten.
 fn raise_descriptors() {
     let unlimited = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |it| it.to_string());
     match process::raise_descriptors() {
         Ok(Some((before, now))) => {
-            debug!(before, now = unlimited(now), "the limit of file descriptors is raised");
+            debug!(before, now = unlimited(now), "raised the limit of file descriptors");
         }
         Ok(None) => {}
-        Err(error) => warn!(%error, "the limit of file descriptors can't be raised"),
+        Err(error) => warn!(%error, "can't raise the limit of file descriptors"),
     }
 }
 
-/// How a server that could not start ends.
+/// Returns the failure for a server that could not start.
 ///
 /// | code | when |
 /// |---|---|
-/// | 64 | what the command line says can't be meant: no form of it, or a file, directory or context that isn't there |
-/// | 69 | the config cluster is needed (it keeps the CA) and does not answer |
-/// | 77 | it refuses us, or there is no credential for it |
-/// | 1 | everything else: what is named is there and can't be used, a port is taken |
+/// | 64 | the command line has invalid syntax, or names an absent file, directory or context |
+/// | 69 | the config cluster is required (it stores the CA) and does not respond |
+/// | 77 | the config cluster denies access, or there is no credential for it |
+/// | 1 | all other errors: a named object exists but is unusable, a port is in use |
 ///
-/// Later nothing ends it: a config cluster that is away, too, is waited for.
+/// After the start, no such error ends the server: it also waits for an unreachable config cluster.
 fn failure(error: &ServeError) -> CommandFailure {
     let absent = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
@@ -85,15 +85,16 @@ fn failure(error: &ServeError) -> CommandFailure {
     }
 }
 
-/// Log lines go to standard error: standard output carries the one line that says where we listen.
+/// Starts logging to standard error. Standard output only contains the line with the addresses that
+/// the server listens on.
 fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(&args.log_level).map_err(|error| {
         CommandFailure::usage(format!(
-            "--log-level {:?}: {error}; give a level such as info, or directives such as info,strait::xds=debug",
+            "--log-level {:?}: {error}; set a level such as info, or directives such as info,strait::xds=debug",
             args.log_level
         ))
     })?;
-    // The client would log whole answers it can't decode, Secrets among them.
+    // The client would log entire responses that it cannot decode, including Secrets.
     let filter = ["kube_client=error", "hickory_resolver=error", "hickory_net=error"]
         .into_iter()
         .filter_map(|directive| directive.parse().ok())
@@ -101,7 +102,8 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let terminal = std::io::stderr().is_terminal();
     let format =
         args.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
-    // A line that can't be written is lost. To say so it would be written to the same place, and panic there.
+    // A line that cannot be written is lost. Reporting the error would write to the same place and
+    // panic.
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| BoundedLines(std::io::stderr()))
         .log_internal_errors(false);
@@ -110,5 +112,5 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
         LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.map_err(|error| CommandFailure::failed(format!("logging can't start: {error}")))
+    started.map_err(|error| CommandFailure::failed(format!("can't start logging: {error}")))
 }

@@ -10,7 +10,7 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, speakers, text};
 
-/// Services, merged over all clusters.
+/// Show services, merged over all clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
     /// List services
@@ -23,10 +23,10 @@ pub(crate) enum ServiceCommand {
 pub(crate) struct ServiceGetArgs {
     /// NAME.NAMESPACE, or the full host name
     name: String,
-    /// List its endpoints instead
+    /// List the endpoints of the service instead
     #[arg(long)]
     endpoints: bool,
-    /// Go on, and show what changes
+    /// Keep running and show changes
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
@@ -84,7 +84,7 @@ pub(crate) async fn run(command: &ServiceCommand) -> CommandResult {
 }
 
 impl ServiceGetArgs {
-    /// Prints the service, and what changes of it where that is asked for.
+    /// Prints the service, and with `--watch` its changes.
     async fn run(&self) -> CommandResult {
         let mut shown = LastShown::default();
         loop {
@@ -120,7 +120,9 @@ pub(super) fn get(
         return Ok(SERVICES.render(&service.raw, &service.value, show, look));
     }
     let Some(row) = items(&service.value).first() else {
-        return Err(CommandFailure::failed("the service is gone").next("strait service list"));
+        return Err(
+            CommandFailure::failed("the service no longer exists").next("strait service list")
+        );
     };
     let mut fields: Vec<(&str, Cell)> = vec![
         ("Hostname", text(&row["hostname"]).into()),
@@ -133,7 +135,7 @@ pub(super) fn get(
         let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
         fields.push(("Conflict", Cell::doubtful(format!("{field}: {winner} wins over {losers}"))));
     }
-    // A cluster that has the service without endpoints is worth a line too.
+    // Clusters with the service but without endpoints get a line too.
     let mut groups: BTreeMap<(String, String), (usize, usize)> = BTreeMap::new();
     for endpoint in items(endpoints) {
         let key = (text(&endpoint["cluster"]), text(&endpoint["network"]));

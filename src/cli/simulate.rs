@@ -1,4 +1,4 @@
-//! `strait policy simulate`: what requests of the past would come to under policies that are not in force yet.
+//! `strait policy simulate`: decides logged requests again with policies that are not active yet.
 
 mod compare;
 mod log;
@@ -21,38 +21,41 @@ use strait_model::ISTIO_SECURITY;
 use strait_rules::access::PolicyErrors;
 use strait_sources::store::files::read_manifests;
 
-/// How many changes are shown to people.
+/// Maximum number of changes that are shown to people.
 const SHOWN: usize = 50;
 
 /// `strait policy simulate`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Access logs are read in Istio's two formats, text and JSON. A line needs the method and path (none for TCP), the authority, \
-the upstream cluster, and the downstream local and remote addresses; it is used where it is of the way in of a workload that is known by its address. \
-Who called is downstream_peer_uri_san (add it to the JSON format, or as the last field of the text), else the one known workload at the remote address. \
-Lines that lack something are left out, counted, and named."
+    after_help = "Access logs can have Istio's two formats, text and JSON. A line needs the method and path (none for TCP), the authority, \
+the upstream cluster, and the downstream local and remote addresses. Only inbound lines of workloads with a known address are used. \
+The caller is downstream_peer_uri_san (add it to the JSON format, or as the last field of the text), or else the only known workload with the remote address. \
+Incomplete lines are left out, counted, and listed."
 )]
 pub(crate) struct SimulateArgs {
-    /// The new policies, which replace those of the same names; '-' for standard input
+    /// Files with the new policies, which replace policies of the same names; '-' for standard
+    /// input
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1.., required = true)]
     files: Vec<PathBuf>,
     /// Access logs of proxies; '-' for standard input
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     from_log: Vec<PathBuf>,
-    /// Take the policies in force, and the pods, from these files and directories, without a control plane
+    /// Read the active policies and the pods from these files and directories, without a control
+    /// plane
     #[arg(long, value_name = "FILE", num_args = 1..)]
     mesh: Vec<PathBuf>,
-    /// With --mesh: the system namespace
+    /// With --mesh: system namespace
     #[arg(long, value_name = "NS", default_value = "strait-system")]
     system_namespace: String,
-    /// The namespace of new policies that name none
+    /// Namespace of new policies that name none
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Runs `strait policy simulate`. Exit code 2: something would be denied that was not.
+/// Runs `strait policy simulate`. Exit code 2 means that a request would be denied that was
+/// allowed.
 pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
     let new = new_policies(args)?;
     let snapshot = snapshot(args).await?;
@@ -61,7 +64,7 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
         tell!("{}", clean(fault));
     }
     if let more @ 1.. = faults.len().saturating_sub(SHOWN) {
-        tell!("and {more} more: strait check config -f FILE");
+        tell!("and {more} more; list them with: strait check config -f FILE");
     }
     for file in &args.from_log {
         read_log(file, &mut trial)?;
@@ -79,12 +82,12 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
         _ => output::print(&render(&found))?,
     }
     if found.lines > 0 && found.compared == 0 {
-        // Whoever asks this in a script must not take it for a yes.
+        // A script must not interpret this result as success.
         let text = format!(
-            "none of {} lines could be compared: nothing is known of what would be denied",
+            "none of {} lines could be compared, so the effect of the policies is unknown",
             found.lines
         );
-        let next = "give logs of the workloads' own proxies (the way in), of a mesh whose pods are known: strait proxy list";
+        let next = "use inbound logs of the workloads' own proxies, from a mesh whose pods are known: strait proxy list";
         return Err(CommandFailure::failed(text).next(next));
     }
     Ok(if found.newly_denied() > 0 { Exit::Unhealthy } else { Exit::Fine })
@@ -99,7 +102,7 @@ fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> 
     let policies = policies.filter(|(key, _)| &*key.group == ISTIO_SECURITY);
     let policies: Vec<_> = policies.map(|(_, object)| Arc::new(object.to_value())).collect();
     if policies.is_empty() {
-        let text = "the files of -f hold no AuthorizationPolicy, PeerAuthentication or RequestAuthentication";
+        let text = "the files of -f contain no AuthorizationPolicy, PeerAuthentication or RequestAuthentication";
         return Err(CommandFailure::usage(text));
     }
     Ok(policies)
@@ -117,7 +120,7 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
     Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }
 
-/// Has every call of a file decided.
+/// Decides every call of a log file.
 fn read_log(file: &Path, trial: &mut PolicyTrial<'_>) -> Result<(), CommandFailure> {
     let wrong = |error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", file.display()))
@@ -135,8 +138,10 @@ fn read_log(file: &Path, trial: &mut PolicyTrial<'_>) -> Result<(), CommandFailu
 
 fn render(found: &Simulation) -> String {
     let mut out = String::new();
-    let sections =
-        [("deny", "would be denied, and was not"), ("allow", "would be allowed, and was not")];
+    let sections = [
+        ("deny", "would be denied and were allowed"),
+        ("allow", "would be allowed and were denied"),
+    ];
     for (verdict, title) in sections {
         let of: Vec<_> = found.changes.iter().filter(|one| one.verdict == verdict).collect();
         let untold = found.untold.get(verdict).copied().unwrap_or_default();
@@ -161,20 +166,20 @@ fn render(found: &Simulation) -> String {
         }
     }
     let asked = [
-        ("would be asked about", found.newly_asked),
-        ("would no longer be asked about", found.no_longer_asked),
+        ("would be called for", found.newly_asked),
+        ("would no longer be called for", found.no_longer_asked),
     ];
     for (what, count) in asked.into_iter().filter(|(_, count)| *count > 0) {
-        out += &format!("Providers {what} {count}: no log says what they would answer\n");
+        out += &format!("Providers {what} {count} requests: logs do not contain their decisions\n");
     }
     let is_alike = found.changes.is_empty() && asked.iter().all(|(_, count)| *count == 0);
     if is_alike && found.compared > found.undecided {
-        out += "Nothing would be decided otherwise.\n";
+        out += "No decision would change.\n";
     }
     out += &format!("{} lines, {} compared\n", found.lines, found.compared);
     if found.undecided > 0 {
         out += &format!(
-            "{} of these can't be decided: rules look at headers, tokens or forwarded addresses, which no log has\n",
+            "{} of them can't be decided: rules depend on headers, tokens or forwarded addresses, which logs do not contain\n",
             found.undecided
         );
     }
@@ -189,11 +194,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_providers_would_be_asked_about_is_no_nothing() {
+    fn requests_for_new_providers_count_as_a_difference() {
         let quiet = Simulation { lines: 9, compared: 9, ..Simulation::default() };
-        assert!(render(&quiet).starts_with("Nothing would be decided otherwise.\n9 lines"));
+        assert!(render(&quiet).starts_with("No decision would change.\n9 lines"));
         let asked = Simulation { newly_asked: 7, ..quiet };
-        let expected = "Providers would be asked about 7: no log says what they would answer\n9 lines, 9 compared\n";
+        let expected = "Providers would be called for 7 requests: logs do not contain their decisions\n9 lines, 9 compared\n";
         assert_eq!(render(&asked), expected);
     }
 }

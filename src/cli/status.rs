@@ -1,4 +1,4 @@
-//! `strait status`: the mesh on one screen, problems last.
+//! `strait status`: the mesh on one screen, with problems last.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::network::NETWORKS;
 use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
 use super::{hold, rollout};
 
-/// How many services are named that clusters disagree on; a mesh may have thousands.
+/// Maximum number of listed services with conflicts; a mesh may have thousands.
 const CONFLICTS_SHOWN: usize = 8;
 
 /// `strait status`.
@@ -53,11 +53,12 @@ pub(crate) async fn run(args: &StatusArgs) -> CommandResult {
     }
 }
 
-/// What is shown, as one object.
+/// Returns the status as one object.
 pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     let problems: Vec<String> = found.iter().filter(|row| is_problem(row)).map(line).collect();
     let notes = || found.iter().filter(|row| !is_problem(row));
-    // That a cluster has a service otherwise is no fault of anybody's, and yet nobody looks for it.
+    // Conflicts are notes, because no cluster is at fault, but they are listed here since users
+    // would not look for them.
     let conflicts: Vec<String> =
         notes().filter(|row| row["category"] == "services").map(line).collect();
     let notes = notes().count();
@@ -70,7 +71,7 @@ pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     })
 }
 
-/// A finding in a line: `cluster east: STR0301: stale: refused`.
+/// Formats a finding as a line: `cluster east: STR0301: stale: refused`.
 fn line(row: &Value) -> String {
     let [object, code, fact] = ["object", "code", "fact"].map(|part| text(&row[part]));
     let object = object.replacen('/', " ", 1);

@@ -1,6 +1,7 @@
-//! What the commands print, held against files in `tests/cli/`; `BLESS=1` writes them anew.
+//! Golden tests of the commands' output, with files in `tests/cli/`. `BLESS=1` rewrites them.
 //!
-//! The inputs are answers of the admin API as docs/reference/interface.md has them, with names no sane person gives.
+//! The inputs are responses of the admin API as described in docs/reference/interface.md, with
+//! unusual names.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli")
 }
 
-/// An answer of the admin API.
+/// Reads a response of the admin API.
 fn answer(name: &str) -> AdminResponse {
     let raw = std::fs::read_to_string(folder().join(format!("{name}.json"))).expect("an answer");
     let value = serde_json::from_str(&raw).expect("JSON");
@@ -32,7 +33,7 @@ fn show(output: Format) -> Show {
     Show { output, no_headers: false }
 }
 
-/// Compares with `tests/cli/NAME`.
+/// Compares the output with `tests/cli/NAME`.
 fn check(name: &str, printed: &str) {
     let file = folder().join(name);
     if std::env::var_os("BLESS").is_some() {
@@ -95,7 +96,7 @@ fn one_object_is_described() {
 }
 
 #[test]
-fn explanations_end_at_the_first_no() {
+fn explanations_end_at_the_first_failed_step() {
     let proxies = answer("proxies").value;
     let of = &proxies[0];
     let answer = answer("explain").value;
@@ -111,7 +112,7 @@ fn explanations_end_at_the_first_no() {
 }
 
 #[test]
-fn a_name_that_fits_several_proxies_names_none_of_them() {
+fn ambiguous_proxy_names_are_rejected() {
     let stream = |key: &str, cluster: &str, id: &str, at: &str| {
         let id = format!("sidecar~{id}~client.shop~shop.svc.cluster.local");
         serde_json::json!({ "key": key, "id": id, "cluster": cluster, "network": cluster, "connectedAt": at })
@@ -131,11 +132,11 @@ fn a_name_that_fits_several_proxies_names_none_of_them() {
     assert_eq!(key("sidecar~10.0.0.2~client.shop~shop.svc.cluster.local"), "client.shop-4");
     assert_eq!(key("client.other"), "");
     let all = key("client.shop");
-    assert!(all.starts_with("64 error: client.shop fits 3 proxies"), "{all}");
+    assert!(all.starts_with("64 error: client.shop matches 3 proxies"), "{all}");
     for named in ["client.shop@east", "client.shop-3 ", "client.shop-4 ", "network west"] {
         assert!(all.contains(named), "{named}: {all}");
     }
-    // Pods of two networks may have one address, and so one node id.
+    // Pods in two networks may have the same address, and therefore the same node ID.
     let same = key("sidecar~10.0.0.1~client.shop~shop.svc.cluster.local");
     assert!(same.starts_with("64 ") && same.contains("client.shop@west"), "{same}");
 }
@@ -151,7 +152,7 @@ fn status_names_every_problem() {
 }
 
 #[test]
-fn explain_is_unhealthy_when_something_ready_is_withheld() {
+fn explain_is_unhealthy_if_a_ready_endpoint_is_withheld() {
     use super::failure::Exit;
     let endpoint = |verdict: &str, failed: &str| {
         let steps = if failed.is_empty() {
@@ -174,7 +175,7 @@ fn explain_is_unhealthy_when_something_ready_is_withheld() {
         let answer = serde_json::json!({ "endpoints": endpoints });
         assert_eq!(explain::verdict(&answer, asked), expected, "{answer}");
     }
-    // What the proxy finds by itself needs no endpoint to be told of.
+    // A service that the proxy resolves itself needs no endpoints.
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
     assert_eq!(explain::verdict(&passed_on, None), Exit::Fine);
     assert_eq!(explain::verdict(&passed_on, Some("10.0.0.1")), Exit::Unhealthy);
@@ -184,7 +185,7 @@ fn explain_is_unhealthy_when_something_ready_is_withheld() {
 }
 
 #[test]
-fn status_names_what_is_wrong_beside_clusters_and_counts_what_is_only_worth_knowing() {
+fn status_lists_problems_of_sources_and_counts_notes() {
     let sources = serde_json::json!([
         { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500" },
         { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
@@ -206,7 +207,7 @@ fn status_names_what_is_wrong_beside_clusters_and_counts_what_is_only_worth_know
 }
 
 #[test]
-fn status_names_the_first_services_that_clusters_disagree_on() {
+fn status_lists_the_first_service_conflicts() {
     let service = |number: usize| {
         serde_json::json!({
             "hostname": format!("s{number}.shop"),
@@ -219,14 +220,14 @@ fn status_names_the_first_services_that_clusters_disagree_on() {
     let whole = status::whole(answers, &found);
     assert_eq!(whole["conflicts"].as_array().map(Vec::len), Some(10), "scripts have them all");
     let shown = status::render(&whole, &show(Format::Table), &LOOK);
-    let first = "  service s0.shop: STR0430: ports: east decides where one differs, and all are served, west say otherwise\n";
+    let first = "  service s0.shop: STR0430: ports: west and east differ; east wins; all ports are served\n";
     assert!(shown.contains(first) && shown.contains("CONFLICTS   10\n"), "{shown}");
     assert!(shown.contains("s7.shop") && !shown.contains("s8.shop"), "{shown}");
     assert!(shown.ends_with("  and 2 more conflicts (strait check services)\n"), "{shown}");
 }
 
 #[test]
-fn values_that_can_not_work_are_refused_by_the_command_line() {
+fn invalid_flag_values_are_rejected() {
     for (flag, bad, good) in [
         (
             "--log-level",
@@ -253,12 +254,12 @@ fn values_that_can_not_work_are_refused_by_the_command_line() {
     }
 }
 
-/// Runs the flags of `strait proxy bootstrap` to what it prints where it can write no files.
+/// Returns the output of `strait proxy bootstrap` with these flags, without SDS files.
 fn bootstrap(flags: &str) -> Result<String, String> {
     bootstrap_with(flags, None)
 }
 
-/// The same where there are these files of secrets.
+/// Returns the output of `strait proxy bootstrap` with these flags and SDS files.
 fn bootstrap_with(flags: &str, sds: Option<&SdsFiles>) -> Result<String, String> {
     let line = format!("strait proxy bootstrap {flags}");
     let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
@@ -272,7 +273,7 @@ const WHO: &str = "--type sidecar --name web-0 --namespace shop --service-accoun
     --cert /c/cert-chain.pem --key /c/key.pem --root-ca /c/root-cert.pem";
 
 #[test]
-fn bootstraps_say_who_and_where() {
+fn bootstrap_contains_identity_and_control_plane() {
     let sidecar = "--network n1 --ip 10.0.0.5 --ip fd00::5 --label app=web --label version=1.0 --discovery strait.strait-system.svc.cluster.local:15012";
     let files =
         SdsFiles { certificate: "/c/sds-cert.yaml".into(), roots: "/c/sds-roots.yaml".into() };
@@ -284,7 +285,7 @@ fn bootstraps_say_who_and_where() {
 }
 
 #[test]
-fn a_bootstrap_asks_for_virtual_hosts_one_by_one_where_it_is_told_to() {
+fn vhds_flag_enables_virtual_hosts_one_by_one() {
     let rest = "--ip 10.0.0.5 --discovery a:1";
     let [without, with] = ["", "--vhds"].map(|flag| {
         let printed = bootstrap(&format!("{WHO} {rest} {flag}")).expect("printed");
@@ -296,7 +297,7 @@ fn a_bootstrap_asks_for_virtual_hosts_one_by_one_where_it_is_told_to() {
 }
 
 #[test]
-fn bootstraps_that_no_control_plane_takes_are_refused() {
+fn invalid_bootstrap_flags_are_rejected() {
     let rest = "--ip 10.0.0.5 --discovery a:1";
     for (flags, said) in [
         ("--ip 10.0.0.5 --discovery a", "HOST:PORT"),
@@ -306,7 +307,7 @@ fn bootstraps_that_no_control_plane_takes_are_refused() {
         ("--discovery a:1", "--ip"),
         (&format!("{rest} --label app"), "KEY=VALUE"),
         (&format!("{rest} --domain a~b"), "--domain"),
-        (&format!("{rest} --vhds --protocol sotw"), "--vhds is of the Delta form"),
+        (&format!("{rest} --vhds --protocol sotw"), "--vhds requires the Delta protocol"),
         (&format!("{rest} -o table"), "yaml or -o json"),
     ] {
         let refused = bootstrap(&format!("{WHO} {flags}")).expect_err(flags);

@@ -1,7 +1,7 @@
-//! `strait ui`: opens the page in a browser, or says where it is.
+//! `strait ui`: opens the page in a browser, or prints its URL.
 //!
-//! The browser is let in by a code that works once and soon ends; the token stays here. With a bundle it is this process that
-//! serves the page, over what the bundle holds.
+//! The browser signs in with a code that works once and expires soon; the token stays in this
+//! process. With a bundle, this process serves the page itself from the content of the bundle.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -17,16 +17,18 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
 use strait_base::signal::signalled;
 
-/// How long a program that opens a browser may take to say that it can't. Some stay for as long as the browser.
+/// Time that a program that opens a browser has to report a failure. Some run as long as the
+/// browser.
 const OPENER_WAITS: Duration = Duration::from_secs(3);
 
 /// `strait ui`.
 #[derive(Debug, Args)]
 pub(crate) struct UiArgs {
-    /// Print the URL, and open nothing
+    /// Print the URL without opening a browser
     #[arg(long)]
     print: bool,
-    /// Show what 'strait support-bundle' has written, without a control plane, until Ctrl-C
+    /// Show the content of an archive of 'strait support-bundle', without a control plane, until
+    /// Ctrl-C
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
     #[command(flatten)]
@@ -34,7 +36,7 @@ pub(crate) struct UiArgs {
 }
 
 impl UiArgs {
-    /// Whether it goes on until it is ended.
+    /// Returns whether the command runs until it is terminated.
     pub(crate) fn serves(&self) -> bool {
         self.bundle.is_some()
     }
@@ -48,7 +50,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let shown = async {
         show(&connect, args.print).await?;
         tell!(
-            "{} shows the mesh as it was at {taken}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
+            "Serving the mesh of {} as of {taken}, until Ctrl-C. To use other commands, run in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
             file.display(),
             token_file.display()
         );
@@ -58,13 +60,13 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     tokio::select! {
         ended = serving => match ended {
             Ok(()) => Ok(Exit::Fine),
-            Err(error) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
+            Err(error) => Err(CommandFailure::failed(format!("can't serve the page: {error}"))),
         },
         shown = shown => shown,
     }
 }
 
-/// Lets a browser in, and opens it where there is one.
+/// Requests a login code, and opens the page in a browser if possible.
 async fn show(connect: &Connect, print: bool) -> CommandResult {
     let client = AdminClient::new(connect)?;
     let answer = client.get("/api/login-code", &[]).await?;
@@ -78,23 +80,23 @@ async fn show(connect: &Connect, print: bool) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Where a browser is let in, and how many seconds that holds.
+/// Returns the login URL and its lifetime in seconds.
 fn link(server: &str, answer: &Value) -> Result<(String, u64), CommandFailure> {
     let code =
         answer["code"].as_str().filter(|code| code.bytes().all(|b| b.is_ascii_alphanumeric()));
     match (code, answer["expiresSeconds"].as_u64()) {
         (Some(code), Some(seconds)) => Ok((format!("{server}/login?code={code}"), seconds)),
-        _ => Err(CommandFailure::failed(format!("{server} gave no code for a browser"))),
+        _ => Err(CommandFailure::failed(format!("{server} returned no login code"))),
     }
 }
 
-/// Whether a browser could be seen here at all.
+/// Returns whether this machine can show a browser.
 fn has_display() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     cfg!(target_os = "macos") || set("DISPLAY") || set("WAYLAND_DISPLAY")
 }
 
-/// Whether something took the URL to open it.
+/// Returns whether a program opened the URL.
 async fn open(url: &str) -> bool {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = Command::new(opener);
@@ -102,7 +104,7 @@ async fn open(url: &str) -> bool {
     let Ok(mut child) = command.spawn() else { return false };
     match tokio::time::timeout(OPENER_WAITS, child.wait()).await {
         Ok(ended) => ended.is_ok_and(|status| status.success()),
-        // It has become the browser.
+        // The program is still running, as the browser itself.
         Err(_) => true,
     }
 }
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_holds_the_code_and_nothing_else_that_a_server_sends() {
+    fn link_contains_only_the_code_of_the_response() {
         let answer = json!({ "code": "ab12", "expiresSeconds": 60 });
         let (url, seconds) = link("http://127.0.0.1:1", &answer).expect("a link");
         assert_eq!((url.as_str(), seconds), ("http://127.0.0.1:1/login?code=ab12", 60));

@@ -65,7 +65,7 @@ async fn policy_reaches_only_the_selected_proxies() {
     let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
-    assert_eq!(woken().await, before.map(|before| before + 1), "only whom it selects");
+    assert_eq!(woken().await, before.map(|before| before + 1), "only selected proxies wake");
     named_until(&of_db, "policy[deny]", false).await;
 
     // The program's output about it.
@@ -77,7 +77,7 @@ async fn policy_reaches_only_the_selected_proxies() {
     );
     let found = server.strait(&["check"]).await;
     assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
-    assert!(text(&found).contains("config     1 of 1 object in force"), "{}", text(&found));
+    assert!(text(&found).contains("config     1 of 1 object active"), "{}", text(&found));
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
     // Paths are normalized as in the proxy.
     for path in ["/admin", "//admin", "/x/../%61dmin?a=b"] {
@@ -109,7 +109,7 @@ async fn policy_reaches_only_the_selected_proxies() {
         assert_eq!(found.status.code(), Some(2), "{words:?}: {}", text(&found));
     }
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
-    assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
+    assert_eq!(woken().await, before.map(|before| before + 1), "no other proxy wakes");
 
     // Differences are computed against the active version, not the stored one: fixing it changes
     // nothing. If two pods have the same address, it is unknown which of them a log belongs to.
@@ -129,11 +129,7 @@ async fn policy_reaches_only_the_selected_proxies() {
         .expect("written");
     let [log, good] = [&log, &good].map(|path| path.to_str().expect("a name"));
     let simulated = server.strait(&["policy", "simulate", "-f", good, "--from-log", log]).await;
-    assert!(
-        text(&simulated).contains("Nothing would be decided otherwise"),
-        "{}",
-        text(&simulated)
-    );
+    assert!(text(&simulated).contains("No decision would change"), "{}", text(&simulated));
     assert_eq!(simulated.status.code(), Some(0), "{}", text(&simulated));
 }
 
@@ -164,7 +160,7 @@ async fn no_proxy_has_inbound_listeners_before_its_policies() {
     let first = wait_until(SOON, async || {
         let held = client.held();
         let body = held.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
-        body.ok_or("no way in yet".to_owned())
+        body.ok_or("no inbound listener yet".to_owned())
     })
     .await;
     let first = String::from_utf8_lossy(&first).into_owned();
@@ -209,11 +205,12 @@ async fn policy_is_complete_when_all_proxies_acknowledged_it_and_no_port_uses_th
         })
         .await;
     };
-    let all = "PeerAuthentication shop/mode: inForce, acknowledged by 2 of 2 proxies (2 are connected to this replica)";
+    let all = "PeerAuthentication shop/mode: inForce, acknowledged by 2 of 2 proxies (2 proxies are connected to this replica)";
     status("shop/mode", &[all], 0).await;
 
     setup.put("mode", &mode("STRICT"));
-    let until = "in transition: workloads of 2 proxies take plain text as well as mTLS until 20";
+    let until =
+        "in transition: workloads of 2 proxies accept plain text in addition to mTLS until 20";
     let told = "2 proxies, servers and clients; 2 acknowledged all of it";
     status("shop/mode", &[all, until, told], 2).await;
     let asked = server.strait(&["explain", "policy", "web-1.shop", "--port", "8080"]).await;
@@ -263,8 +260,8 @@ async fn rule_about_addresses_ignores_callers_behind_a_gateway() {
     };
     wait_until(SOON, async || {
         let told = asked("shop/caller").await;
-        let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match it: \
-                    shop/caller runs in network n2, and comes from there through a gateway";
+        let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match: \
+                    shop/caller runs in network n2, and connects from there through a gateway";
         holds(told.contains(fact), told)
     })
     .await;

@@ -52,7 +52,7 @@ fn files_are_checked_without_a_control_plane() {
     let other = virtual_service("other", "web", "other");
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
+    assert!(told.contains("no file defines the hosts other.shop.svc.cluster.local"), "{told}");
 
     // An existing service is checked completely.
     let mut port = good.clone();
@@ -71,9 +71,12 @@ fn files_are_checked_without_a_control_plane() {
     let younger = virtual_service("young", "web", "web");
     let both = [("web.json", &web), ("vs.json", &good), ("young.json", &younger)];
     let (code, told) = checked(&both, &["-o", "json"]);
-    let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+    let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
     assert_eq!((code, states[0]["state"].as_str()), (Some(2), Some("inForce")), "{told}");
-    assert_eq!(states[1]["state"], "shadowed", "of one age the first by name has the host: {told}");
+    assert_eq!(
+        states[1]["state"], "shadowed",
+        "of objects with equal age, the first by name owns the host: {told}"
+    );
     assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{told}");
 
     // An invalid manifest is reported with its location, and the valid objects are checked.
@@ -111,7 +114,7 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
     assert_eq!(none, json!([]));
     setup.take_out("vs");
-    checked(0, "There are no objects").await;
+    checked(0, "The mesh has no configuration objects").await;
 }
 
 #[tokio::test]
@@ -144,22 +147,23 @@ async fn request_is_explained_with_the_deciding_rule() {
         assert!(told.contains(part), "{part}: {told}");
     }
     let (code, told) = explained(&["GET", "http://web/gone", "-o", "json"]).await;
-    let answer: Value = serde_json::from_str(&told).expect("the answer as it is");
+    let answer: Value = serde_json::from_str(&told).expect("the response as JSON");
     assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{told}");
     assert_eq!(answer["rule"]["index"], 0, "{told}");
     assert_eq!(answer["proxy"], proxy.id(), "{told}");
     for (question, fact) in [
-        (&["GET", "ftp://web/"][..], "ftp is none of http, https, grpc"),
-        (&["GET", "http://web:0/"], "is no port from 1 to 65535"),
-        (&["G T", "http://web/"], "is no method of HTTP"),
-        (&["GET", "http://web/", "--header", "nothing"], "is no header"),
+        (&["GET", "ftp://web/"][..], "ftp is not http, https, grpc or tcp"),
+        (&["GET", "http://web:0/"], "is not a port from 1 to 65535"),
+        (&["G T", "http://web/"], "is not an HTTP method"),
+        (&["GET", "http://web/", "--header", "nothing"], "is not a header"),
     ] {
         let (code, told) = explained(question).await;
         assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
     }
-    for (question, fact) in
-        [(["--method", "G T"], "is no method"), (["--port", "0"], "is no port from 1 to 65535")]
-    {
+    for (question, fact) in [
+        (["--method", "G T"], "is not an HTTP method"),
+        (["--port", "0"], "is not a port from 1 to 65535"),
+    ] {
         let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
         let told = text(&output);
         assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");
@@ -264,7 +268,7 @@ fn misleading_policies_are_reported() {
         let names = ["a.json", "b.json"];
         let files: Vec<_> = names.into_iter().zip(&objects).collect();
         let (_, told) = checked(&files, &["-o", "json"]);
-        let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+        let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
         let all = states.as_array().expect("a list").iter();
         let reasons = all.flat_map(|one| one["reasons"].as_array().cloned().unwrap_or_default());
         let reasons: Vec<_> = reasons

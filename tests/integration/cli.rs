@@ -151,7 +151,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
             "/nowhere/reader",
         ),
         (64, [&files[..], &["--jwks-roots", "/nowhere/roots.pem"]].concat(), "/nowhere/roots.pem"),
-        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "holds no certificate in PEM"),
+        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "contains no PEM certificate"),
         (1, [&files[..], &["--jwks-roots", here]].concat(), "--jwks-roots"),
         (1, [&files[..], &["--tls-cert", &junk, "--tls-key", &junk]].concat(), "STR0702"),
         (1, [&files[..], &["--ca-dir", here]].concat(), "STR0705"),
@@ -235,8 +235,8 @@ fn policy_test_reports_an_unknown_cluster() {
     for (cluster, network, at, expected, said) in [
         ("east", "n9", &*server, 0, "Nothing is refused"),
         ("west", "n9", "http://127.0.0.1:1", 2, "STR0604"),
-        ("eats", "n9", &*server, 1, "it is no member"),
-        ("eats", "n9", "http://127.0.0.1:1", 69, "can't be seen"),
+        ("eats", "n9", &*server, 1, "it is not a member"),
+        ("eats", "n9", "http://127.0.0.1:1", 69, "can't check whether it is a member"),
     ] {
         let test = ["policy", "test", file, "--cluster", cluster, "--network", network];
         let output = strait(&test, &[("STRAIT_SERVER", at)]);
@@ -318,7 +318,7 @@ fn explanation_and_service_can_be_watched() {
     let explain = ["explain", "web-0.shop", "a.shop:80", "-w", "--server", &server];
     let shown = first_lines(&explain, 9);
     let sent: Vec<_> = shown.iter().filter(|line| line.starts_with("west")).collect();
-    assert_eq!(sent.len(), 2, "what is the same is not shown again: {shown:#?}");
+    assert_eq!(sent.len(), 2, "unchanged output is not printed again: {shown:#?}");
     assert!(sent[0].contains("0 direct") && sent[1].contains("1 direct"), "{shown:#?}");
 
     let endpoint = |health: &str| {
@@ -476,7 +476,10 @@ async fn cluster_is_added_rotated_and_removed() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stderr(&output).contains("strait cluster get prod-eu"), "{}", stderr(&output));
     let first = rig.member("prod-eu").expect("a member");
-    assert!(first.contains(&url) && !first.contains(&rig.remote.token()), "a token of its own");
+    assert!(
+        first.contains(&url) && !first.contains(&rig.remote.token()),
+        "the Secret has a dedicated token"
+    );
     let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role");
     assert!(!role.to_string().contains("secrets"), "{role}");
     let secret = get(&rig.hub, "Secret", "strait-system", "strait-cluster-prod-eu").expect("it");
@@ -550,13 +553,13 @@ async fn cluster_add_registers_the_webhook_with_the_chosen_failure_policy() {
     assert!(stderr(&output).contains("--inject-failure-policy"), "{}", stderr(&output));
 
     let output = rig.strait(&[&add[..], &inject, &chosen, &["--dry-run"]].concat()).await;
-    assert_eq!(code(&output), 1, "nobody publishes roots: {}", stderr(&output));
+    assert_eq!(code(&output), 1, "no writer publishes roots: {}", stderr(&output));
     assert!(stderr(&output).contains("--inject-roots FILE"), "{}", stderr(&output));
 
     let all = [&add[..], &inject, &chosen, &["--inject-roots", roots]].concat();
     let output = rig.strait(&[&all[..], &["--dry-run"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("such pods are not made"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("such pods are rejected"), "{}", stderr(&output));
 
     let output = rig.strait(&[&all[..], &["-o", "yaml"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -633,7 +636,7 @@ async fn cluster_is_added_and_removed_together_with_its_gateway() {
     front(&rig, true);
     let output = rig.strait(&[&with_network[..], &["--yes"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("a member already"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("already a member"), "{}", stderr(&output));
     assert!(!stderr(&output).contains("service.address"), "{}", stderr(&output));
     assert!(gateway("Deployment").is_some() && rig.member("prod-eu") == before);
 
@@ -731,7 +734,7 @@ async fn clusters_are_added_from_a_file() {
     // A second run with the same file changes nothing.
     let before = rig.member("eu");
     let output = add(&both, &["--yes"]).await;
-    assert!(stdout(&output).contains("a member already"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("already a member"), "{}", stdout(&output));
     assert_eq!(rig.member("eu"), before);
 }
 
@@ -766,7 +769,7 @@ fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
 
     let output = pods("hostNetwork: true, ");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("pod default/second stays as it is"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("pod default/second is unchanged"), "{}", stderr(&output));
 
     let output = pods("securityContext: {runAsGroup: 1337}, ");
     assert_eq!((code(&output), stdout(&output)), (1, String::new()));

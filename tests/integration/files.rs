@@ -121,9 +121,12 @@ async fn broken_file_at_a_restart_removes_no_policy_and_no_route() {
         let told = reason["text"].as_str().expect("a text");
         assert_eq!(reason["code"], "STR0219");
         assert!(told.starts_with("mesh.yaml, document 1, line "), "{told}");
-        assert!(told.ends_with("what it said before is in force"), "{told}");
+        assert!(told.ends_with("the last valid version stays active"), "{told}");
         let checked = server.strait(&["check"]).await;
-        assert!(text(&checked).contains("what else it held before (3 objects) is kept"), "{round}");
+        assert!(
+            text(&checked).contains("other objects that it contained before (3) stay in use"),
+            "{round}"
+        );
         let url = "http://cart.shop.svc.cluster.local/old";
         let routed = server.strait(&["explain", "route", "client.shop", "GET", url]).await;
         assert!(text(&routed).contains("410"), "{round}: {}", text(&routed));
@@ -186,7 +189,7 @@ async fn policies_that_vanish_together_are_reported_and_stay_until_a_second_read
         holds(!told.is_empty(), &told).map(|()| told)
     })
     .await;
-    let text = "of policies that restrict access it has 0 where 2 were known (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
+    let text = "for policies that restrict access, it has 0 of 2 known objects (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
     assert!(told[0].contains(text), "{told:?}");
     denied_until(&client, &["admin", "secret"]).await;
     // The directory is read again with the same result, so the deletion takes effect.

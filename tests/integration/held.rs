@@ -73,7 +73,7 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     assert!(server.admin.json("/debug/hold").await["held"].is_null());
     let reason = ["--reason", "5xx since noon", "--by", "alice", "--yes"];
     let told = strait(&server, &[&["history", "pin"][..], &reason].concat()).await;
-    assert!(told.contains("by alice: 5xx since noon; nothing waits"), "{told}");
+    assert!(told.contains("by alice: 5xx since noon; no changes wait"), "{told}");
     let before = held(&client);
 
     // A bad change reaches no proxy; it is checked and shown. Pods are added and removed.
@@ -128,10 +128,10 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     // The release prints its changes, which the timeline records.
     let told = strait(&server, &["history", "release", "--yes"]).await;
     for part in [
-        "What objects say now would count again",
-        "VirtualService shop/web would count in another form",
+        "The current objects would take effect again",
+        "VirtualService shop/web would take effect in a different form",
         "~ rds 80",
-        "Nothing is held",
+        "No configuration is held",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -157,7 +157,10 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     drop(client);
     server.shut_down().await;
     let server = setup.start_ready().await;
-    assert!(server.admin.json("/debug/hold").await["held"].is_null(), "a release lasts as well");
+    assert!(
+        server.admin.json("/debug/hold").await["held"].is_null(),
+        "the release survives the restart"
+    );
     server.shut_down().await;
 }
 
@@ -179,13 +182,15 @@ async fn rollback_to_a_valid_version() {
     let bad = server.admin.json("/debug/hold").await["live"].clone();
 
     let told = strait(&server, &["history", "rollback", &good, "--yes"]).await;
-    for part in
-        ["VirtualService shop/web would count in another form", "~ rds 80", "1 change waits"]
-    {
+    for part in [
+        "VirtualService shop/web would take effect in a different form",
+        "~ rds 80",
+        "1 change waits",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     timeout_until(&client, "1s").await;
-    assert_eq!(held(&client), before, "what it was given then, it is given now");
+    assert_eq!(held(&client), before, "the proxy has the configuration of that version again");
     assert_eq!(waiting_until(&server, 1).await["live"], bad);
     // By name, as on another replica; and with an unknown name.
     let name = bad.as_str().expect("a name");

@@ -44,7 +44,7 @@ async fn largest_stored_objects_neither_delay_other_changes_nor_fail_liveness() 
     }
     wait_until(SOON * 6, async || {
         let report = server.admin.json("/debug/config").await.to_string();
-        let refused = report.matches("and one object may have").count();
+        let refused = report.matches("but an object may have at most").count();
         // The table of sources lists the entries.
         let is_refused = refused >= by_kind.len() - 2 && report.contains("STR1096");
         holds(is_refused, (refused, by_kind.len()))

@@ -199,7 +199,7 @@ async fn check_reports_all_problems() {
         "secret/strait-system/stray",
         "help: strait help STR0709",
         "STR0840",
-        "2 of its own AuthorizationPolicies lie in it and count for nothing",
+        "2 AuthorizationPolicies are defined in this member cluster, without effect",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
@@ -231,7 +231,7 @@ async fn overlapping_node_ranges_are_reported_before_two_pods_share_an_address()
     served.hub.store().apply(node(&["10.244.0.0/16"])).expect("applied");
     served.remote.store().apply(node(&["fd00::/64", "10.244.3.0/24"])).expect("applied");
     served.join().await;
-    let told = "same addresses may come: its nodes and those of config give pods addresses of 10.244.3.0/24";
+    let told = "same addresses are possible: its nodes and the nodes of config assign pod addresses of 10.244.3.0/24";
     served.until(&["check", "networks"], &["cluster/prod-eu", told, "STR0414"]).await;
     // The network plug-in may assign addresses from other ranges: this is only a warning.
     let (code, text) = served.strait(&["check", "networks"]).await;
@@ -274,10 +274,10 @@ async fn cluster_joins_a_network_by_two_labels() {
     for again in [&join[..5], &join[..7]] {
         let (code, text) = served.strait(again).await;
         assert_eq!(code, 0, "there is nothing to ask: {text}");
-        assert!(text.contains("is in network n2 already"), "{text}");
+        assert!(text.contains("is already in network n2"), "{text}");
     }
     let (_, text) = served.strait(&join[..5]).await;
-    assert!(text.contains("is entered by service shop/eastwest"), "{text}");
+    assert!(text.contains("has the gateway service shop/eastwest"), "{text}");
 
     let (code, text) = served.strait(&[&join[..6], &["shop/nothing"]].concat()).await;
     assert_eq!(code, 1, "{text}");
@@ -323,8 +323,8 @@ async fn rotate_waits_until_the_new_token_is_in_use() {
     let first = expires().await;
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("read by the new token"), "{text}");
-    assert_ne!(expires().await, first, "what was waited for is in use");
+    assert!(text.contains("synced with the new token"), "{text}");
+    assert_ne!(expires().await, first, "the new token is in use");
 
     // An unusable token is not awaited: its reason is reported immediately.
     let role = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
@@ -380,11 +380,11 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     let (code, text) = served.strait(&add).await;
     assert_eq!(code, 2, "it finds problems: {text}");
     for said in [
-        "2 services with 0 ready endpoints would come, in network n2",
-        "2 of them would be merged: cart.shop, web.shop",
+        "2 services with 0 ready endpoints would be added, in network n2",
+        "2 of them would be merged with services of the mesh: cart.shop, web.shop",
         "1 would get more ports: cart.shop (81)",
-        "! 1 lack ports there, and would serve them by ports of the same name, if they have any: cart.shop (80)",
-        "! its workloads trust other roots than the config cluster's",
+        "! 1 lack ports in this cluster, and would serve them on ports of the same name, if any: cart.shop (80)",
+        "! its workloads trust different root certificates than the config cluster's",
         "STR0401",
         "nothing was changed",
     ] {
@@ -392,7 +392,7 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     }
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
-    assert!(!made, "a Secret was made");
+    assert!(!made, "a Secret was created");
     // The confirmation prompt shows the same text.
     let (_, asked) = served.strait(&add[..add.len() - 1]).await;
     let told = |text: &str| {
@@ -429,6 +429,9 @@ async fn services_are_exported_automatically_unless_excluded() {
     }
     for cluster in [&served.hub, &served.remote] {
         assert!(cluster.store().get("ServiceExport", "kube-system", "dns").is_none());
-        assert!(cluster.request_count("create", "serviceexports") <= 2, "it is said once");
+        assert!(
+            cluster.request_count("create", "serviceexports") <= 2,
+            "the export is created repeatedly"
+        );
     }
 }

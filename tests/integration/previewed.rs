@@ -20,7 +20,7 @@ fn held(client: &XdsClient) -> Held {
     let contents = client.held();
     let of = |kind: ResourceType| {
         let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
-        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
+        let body = |name: &String| contents.body(kind, name).expect("a stored body").to_vec();
         names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
     };
     ResourceType::ALL.into_iter().flat_map(of).collect()
@@ -50,7 +50,7 @@ fn told(answer: &Value, proxy: &Proxy) -> Otherwise {
         group["proxies"].as_array().expect("proxies").iter().any(|one| one["id"] == id)
     });
     let Some(group) = own.next() else { return Vec::new() };
-    assert!(own.next().is_none(), "it is told of once: {answer}");
+    assert!(own.next().is_none(), "one entry per proxy: {answer}");
     let mut lines = Vec::new();
     for (kind, one) in group["types"].as_object().expect("types") {
         for (sign, field) in [("+", "added"), ("~", "changed"), ("-", "removed")] {
@@ -162,7 +162,7 @@ async fn preview_equals_the_resources_sent() {
         assert_eq!(code, Some(0), "{answer}");
         if (kind, spec.is_none()) == ("DestinationRule", true) {
             let reason = &answer["objects"][0]["reasons"][0];
-            let said = "v1 is gone, and VirtualService shop/web leads there: who has it keeps it for 30 s at most";
+            let said = "v1 no longer exists, and VirtualService shop/web still routes to it: proxies keep it for at most 30 s";
             let is_said = reason["text"].as_str().is_some_and(|text| text.starts_with(said));
             assert!(is_said && reason["code"] == "STR1044", "{answer}");
         }
@@ -172,7 +172,7 @@ async fn preview_equals_the_resources_sent() {
         assert_eq!(answer["unaffected"], untold, "{answer}");
         for (client, before) in clients.iter().zip(&before) {
             let sent = otherwise(before, &held(client));
-            assert!(sent.is_empty(), "{kind} {name}: nothing is sent before: {sent:?}");
+            assert!(sent.is_empty(), "{kind} {name}: sent too early: {sent:?}");
         }
         match &spec {
             Some(spec) => setup.put(&file, &object(kind, name, spec.clone())),
@@ -183,7 +183,10 @@ async fn preview_equals_the_resources_sent() {
             let all = clients.iter().zip(&before);
             let found: Vec<Otherwise> =
                 all.map(|(client, before)| otherwise(before, &held(client))).collect();
-            holds(found == expected, format!("{kind} {name}: told {expected:#?}, sent {found:#?}"))
+            holds(
+                found == expected,
+                format!("{kind} {name}: announced {expected:#?}, sent {found:#?}"),
+            )
         })
         .await;
         for line in expected.iter().flatten() {
@@ -191,7 +194,7 @@ async fn preview_equals_the_resources_sent() {
         }
     }
     for kind in ["~ rds", "+ cds", "+ eds", "- cds", "- eds", "~ cds", "~ lds", "- lds"] {
-        assert!(sums.contains_key(kind), "the steps say little: no {kind} in {sums:?}");
+        assert!(sums.contains_key(kind), "the steps cover too little: no {kind} in {sums:?}");
     }
 }
 
@@ -223,7 +226,7 @@ async fn diff_shows_resources_and_problems() {
         "    ~ rds 80\n",
         ".timeout: ",
         "\"3s\"",
-        "1 proxy would be sent something, 0 nothing",
+        "1 proxy would receive changes, 0 would not",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -241,7 +244,10 @@ async fn diff_shows_resources_and_problems() {
     }
     let (code, told) = shown(&[object("VirtualService", "web", json!("none"))], &[]).await;
     assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("is new: refused") && told.contains("none of 1 proxy"), "{told}");
+    assert!(
+        told.contains("is new: refused") && told.contains("of 1 proxy would not change"),
+        "{told}"
+    );
     for (arguments, expected, words) in [
         (&["diff"][..], 64, "--at <TIME|VERSION>|--file <FILE>"),
         (&["diff", "--delete", "web"], 64, "is not KIND/NAMESPACE/NAME"),
@@ -291,7 +297,7 @@ async fn suggested_scope_is_sufficient_for_the_logged_calls() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     let expected = "\
-# strait scope suggest: what 3 calls needed between 2026-11-25T00:00:00Z and 2026-11-25T01:30:00Z
+# strait scope suggest: services that 3 calls needed between 2026-11-25T00:00:00Z and 2026-11-25T01:30:00Z
 apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata:
@@ -308,11 +314,11 @@ spec:
     assert_eq!(printed.replace(['"', '\''], ""), expected);
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     for part in [
-        "the proxy of other holds ",
+        "the proxy of other has ",
         " % fewer bytes",
         "the logs cover 1h 30m",
-        "no service or rule of the mesh: elsewhere.example;",
-        "1 line of the logs in no format that is known",
+        "not defined in the mesh: elsewhere.example;",
+        "ignored 1 line of the logs in an unknown format",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -334,8 +340,8 @@ spec:
     .await;
 
     for (namespace, code, told) in [
-        ("nowhere", 1, "nothing is known of namespace nowhere; known are "),
-        ("No.Namespace", 64, "can't be the name of a namespace"),
+        ("nowhere", 1, "namespace nowhere is unknown; known namespaces: "),
+        ("No.Namespace", 64, "is not a valid name of a namespace"),
     ] {
         let asked = ["scope", "suggest", namespace, "--from-log", &path("log")];
         let output = server.strait(&asked).await;
@@ -346,5 +352,5 @@ spec:
         .expect("written");
     let output = server.strait(&["scope", "suggest", "other", "--from-log", &path("log")]).await;
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("no line is a call that leaves a proxy: 1 came in"));
+    assert!(text(&output).contains("the logs contain no outbound call (inbound calls: 1,"));
 }

@@ -42,7 +42,7 @@ async fn routed_until(client: &XdsClient, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn policy_limits_what_objects_of_a_namespace_mean_for_others() {
+async fn policy_limits_the_effect_of_objects_on_other_namespaces() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -94,7 +94,8 @@ async fn policy_limits_what_objects_of_a_namespace_mean_for_others() {
     assert!(!text(&found).contains("STR1111"), "{}", text(&found));
 }
 
-/// Whether a rule answers the requests of a client in `shop` to `web.shop`.
+/// Returns whether the VirtualService `evil/taker` responds to the requests of a client for
+/// `web.shop`.
 fn is_web_taken(client: &XdsClient) -> bool {
     let held = client.held();
     let Some(body) = held.body(ResourceType::Route, "80") else { return false };
@@ -109,7 +110,7 @@ async fn web_is_taken_until(client: &XdsClient, expected: bool) {
 }
 
 #[tokio::test]
-async fn policy_forbids_objects_to_take_the_traffic_of_other_namespaces() {
+async fn policy_denies_objects_the_traffic_of_other_namespaces() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);

@@ -6,7 +6,8 @@
 //! everything. If a component is missing, the scenarios are skipped with a message; with
 //! `STRAIT_REAL=required` a skip is a failure.
 //!
-//! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
+//! `cargo test --test real [FILTER] [-- --part=K/N]`: part K of N contains every Nth scenario, and those
+//! that check the whole rig. `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
 
 #![expect(
     clippy::unwrap_used,
@@ -95,44 +96,47 @@ use Scenario::{Both, Machine, Mesh};
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
-    ("services_of_consul_come_and_go_and_outlive_its_outage", Machine(consul::run)),
-    ("pods_are_injected_refused_or_left_alone_by_a_real_api_server", Machine(injection::run)),
-    ("libraries_of_grpc_call_each_other_by_mtls_and_in_plain_text", Machine(grpc::run)),
-    ("libraries_of_grpc_enforce_policies_as_the_evaluator_says", Machine(grpc_access::run)),
-    ("api_server_that_is_gone_for_hours_stops_no_pod", Machine(dark_hours::run)),
-    ("gateway_takes_in_requests_as_gateways_and_secrets_say", Machine(ingress::run)),
-    ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
-    ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
-    ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
-    ("http_requests_reach_both_clusters_in_their_shares", Mesh(scenarios::http_shares)),
+    ("consul_services_are_added_and_removed_and_survive_an_outage", Machine(consul::run)),
+    ("real_api_server_injects_rejects_and_skips_pods", Machine(injection::run)),
+    ("grpc_libraries_call_each_other_with_mtls_and_in_plain_text", Machine(grpc::run)),
+    ("grpc_libraries_enforce_policies_like_the_evaluator", Machine(grpc_access::run)),
+    ("hours_without_an_api_server_stop_no_pod", Machine(dark_hours::run)),
+    ("ingress_gateway_serves_gateways_and_secrets", Machine(ingress::run)),
+    ("warming_cluster_becomes_active_after_the_stream_breaks", Machine(warming::broken_stream)),
+    ("every_envoy_accepts_its_configuration", Mesh(scenarios::configuration)),
+    ("tcp_connections_reach_every_endpoint_by_weight", Mesh(scenarios::tcp_shares)),
+    ("http_requests_reach_both_clusters_by_weight", Mesh(scenarios::http_shares)),
     ("http_over_few_connections_reaches_every_pod", Mesh(scenarios::few_connections)),
     ("pod_reaches_its_own_service_as_its_only_endpoint", Mesh(scenarios::own_service)),
-    ("server_in_the_other_network_sees_who_the_client_is", Mesh(scenarios::client_identity)),
+    (
+        "server_in_the_other_network_sees_the_identity_of_the_client",
+        Mesh(scenarios::client_identity),
+    ),
     ("delta_and_sotw_end_with_the_same_configuration", Mesh(scenarios::delta_equals_sotw)),
     ("node_that_contradicts_its_certificate_is_denied", Mesh(scenarios::contradicting_node)),
     ("client_of_a_foreign_ca_fails_its_handshake", Mesh(scenarios::foreign_ca)),
     ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
-    ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
+    ("clients_follow_a_change_of_a_workloads_tls_mode_immediately", Both(tls_modes::run)),
     ("modes_of_policies_are_rolled_out_without_a_failed_request", Both(mode_rollout::run)),
-    ("providers_in_the_other_network_are_asked_and_fail_closed", Both(authorizers::run)),
+    ("providers_in_the_other_network_are_called_and_fail_closed", Both(authorizers::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
-    ("virtual_hosts_that_come_one_by_one_change_under_load", Both(one_by_one::run)),
-    ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),
-    ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),
-    ("change_is_let_out_to_a_share_and_stops_by_itself", Both(rollout::run)),
-    ("bad_change_reaches_one_of_twenty_and_no_more", Both(five_percent::run)),
-    ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
-    ("istios_own_agent_runs_an_envoy_with_nothing_but_a_token", Both(istio_agent::run)),
-    ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
+    ("individually_sent_virtual_hosts_change_under_load", Both(one_by_one::run)),
+    ("examples_of_the_field_guides_work_in_both_networks", Both(examples::run)),
+    ("held_configuration_survives_bad_changes_and_restarts", Mesh(holding::run)),
+    ("rejected_change_stops_at_the_first_step", Both(rollout::run)),
+    ("bad_change_reaches_only_one_of_twenty_proxies", Both(five_percent::run)),
+    ("renewed_certificate_is_used_without_a_restart", Mesh(renewal::run)),
+    ("istio_agent_runs_envoy_with_only_a_token", Both(istio_agent::run)),
+    ("unready_pod_receives_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
-    ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),
+    ("unreachable_api_server_loses_no_request", Mesh(scenarios::dark_cluster)),
     ("deleted_secret_withdraws_its_cluster_after_the_grace", Mesh(scenarios::removed_cluster)),
-    ("everybody_sees_the_same_of_kubernetes_and_consul", Both(shared::everybody)),
+    ("kubernetes_and_consul_services_are_equal_for_all_proxies", Both(shared::all_clients)),
     ("with_all_api_servers_dead_a_restart_loses_no_request", Mesh(outages::everything_dies)),
-    ("credentials_that_fail_take_nothing_with_them", Mesh(outages::bad_credentials)),
-    ("api_server_restored_from_a_backup_is_read_anew", Mesh(outages::restored_backup)),
-    ("no_envoy_has_rejected_anything_in_any_of_it", Mesh(scenarios::no_complaints)),
+    ("failing_credentials_affect_no_request", Mesh(outages::bad_credentials)),
+    ("api_server_restored_from_a_backup_is_listed_again", Mesh(outages::restored_backup)),
+    ("no_envoy_has_rejected_a_response", Mesh(scenarios::no_complaints)),
 ];
 
 fn main() -> ExitCode {
@@ -153,7 +157,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Selects scenarios as libtest does: by any of the given substrings, or all without one.
+/// Scenarios in every part.
+const ALWAYS: [&str; 3] = [
+    "rig_carries_mtls_from_sidecar_through_gateway_to_sidecar",
+    "every_envoy_accepts_its_configuration",
+    "no_envoy_has_rejected_a_response",
+];
+
+/// Selects scenarios as libtest does: by any of the given substrings, or all without one. `--part=K/N`
+/// selects one part of these and prints the names of the others.
 fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let filters: Vec<&String> =
@@ -164,7 +176,24 @@ fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
                 .iter()
                 .any(|filter| if exact { name == *filter } else { name.contains(*filter) })
     };
-    SCENARIOS.iter().filter(|(name, _)| matches(name)).copied().collect()
+    let part = arguments.iter().find_map(|argument| argument.strip_prefix("--part="));
+    let part = part.map(|part| {
+        let numbers = part.split_once('/').and_then(|(part, parts)| {
+            Some((part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?))
+        });
+        numbers.filter(|(part, parts)| part < parts).expect("--part=K/N, with K from 0 to N-1")
+    });
+    let is_in_part = |at: usize, name: &str| {
+        part.is_none_or(|(part, parts)| at % parts == part) || ALWAYS.contains(&name)
+    };
+    let matching = SCENARIOS.iter().enumerate().filter(|(_, (name, _))| matches(name));
+    let (selected, others): (Vec<_>, Vec<_>) =
+        matching.partition(|(at, (name, _))| is_in_part(*at, name));
+    if let Some((part, parts)) = part {
+        println!("part {part} of {parts}; these scenarios are in other parts:");
+        others.iter().for_each(|(_, (name, _))| println!("    {name}"));
+    }
+    selected.into_iter().map(|(_, scenario)| *scenario).collect()
 }
 
 fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {

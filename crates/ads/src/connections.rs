@@ -21,6 +21,7 @@ use strait_mesh::push::interest::StreamBacklog;
 use strait_model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
 use strait_xds::answers::Progress;
 pub use strait_xds::answers::ProxyStanding;
+use strait_xds::audit::SentState;
 pub use strait_xds::held_version::HeldVersion;
 use strait_xds::resource::{Resource, ResourceType, Version};
 use strait_xds::secrets::SecretReport;
@@ -278,6 +279,17 @@ impl OpenStream {
         session.has_followed(ResourceType::Listener) == Some(true)
             && routes != Some(false)
             && session.has_followed(ResourceType::VirtualHost) != Some(false)
+    }
+
+    /// Returns whether a change has been published that the stream's session does not know yet.
+    pub(super) fn may_hold_anything(&self) -> bool {
+        lock(&self.backlog).as_ref().is_none_or(StreamBacklog::may_hold_anything)
+    }
+
+    /// Returns the client's subscriptions and the resources that it holds, or `None` if a response is
+    /// due.
+    pub(super) fn sent_state(&self) -> Option<SentState> {
+        lock(&self.session).sent_state()
     }
 
     /// Returns the entry in `/debug/proxies`.

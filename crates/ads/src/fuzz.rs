@@ -85,6 +85,10 @@ impl ResourceSource for Few {
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
         (!kind.is_wildcard()).then(|| self.resource(name))
     }
+
+    fn is_assigned(&self, cluster: &Resource) -> bool {
+        *cluster.name != *"own"
+    }
 }
 
 #[cfg(test)]

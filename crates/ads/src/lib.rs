@@ -1,7 +1,8 @@
 //! The ADS server: connections over TLS, admission of proxies, budgets, and one task per stream.
 //!
 //! `server` accepts connections, `admission` decides which proxy a stream belongs to and in which network it is,
-//! `stream` drives one [`strait_xds::session::Session`], `connections` is the table of connected proxies. Invariants:
+//! `stream` drives one [`strait_xds::session::Session`], `connections` is the table of connected proxies,
+//! `audit` verifies that each of them holds the current resources. Invariants:
 //!
 //! - The identity of a proxy comes from its certificate or token. Node metadata is a claim that is checked.
 //! - Every queue and every table is bounded per identity. No client can make the server use unbounded memory.
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod connection;
 mod grpc;
 mod handshakes;

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tonic::service::Routes;
 
+use super::audit;
 use super::connection::AcceptedConnection;
 use super::health::HealthService;
 use super::shared::ServerShared;
@@ -32,6 +33,9 @@ const FAILURES_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two sweeps of the caches of encoded resources. Each sweep checks all entries.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
+/// The pause between two rounds of the audit, and between two checks for streams to audit.
+const AUDIT_PAUSE: Duration = Duration::from_secs(1);
+
 /// Accepts connections until the server drains.
 pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) {
     let certificates = CertificateService::new(
@@ -51,6 +55,11 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
     let shared = Arc::new(ServerShared::new(config));
     let swept = Arc::clone(&shared);
     tasks.spawn_restarting("sweep", SWEEP_PAUSE, move || Arc::clone(&swept).sweep());
+    if let Some(interval) = shared.audit_interval {
+        let audited = Arc::clone(&shared);
+        let round = move || audit::round(Arc::clone(&audited), interval);
+        tasks.spawn_restarting("audit", AUDIT_PAUSE, round);
+    }
     let failed = Arc::clone(&shared);
     let told = move || {
         let shared = Arc::clone(&failed);

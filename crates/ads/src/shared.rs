@@ -70,6 +70,8 @@ pub struct XdsConfig {
     pub certificate_lifetime_max: Duration,
     /// The monitor of the process's file descriptors.
     pub descriptors: Arc<Descriptors>,
+    /// The time in which the audit compares all streams once; `None` if there is no audit.
+    pub audit_interval: Option<Duration>,
     /// Cancelled when streams must end.
     pub drain: CancellationToken,
 }
@@ -92,6 +94,7 @@ pub(super) struct ServerShared {
     pub(super) threads: usize,
     pub(super) failures: Failures,
     pub(super) refused_calls: Failures,
+    pub(super) audit_interval: Option<Duration>,
     pub(super) drain: CancellationToken,
     pub(super) handshakes: Arc<Handshakes>,
 }
@@ -117,7 +120,7 @@ impl Ending {
         match self {
             Self::Drain => "this server is going away; reconnect",
             Self::CertificateExpired => {
-                "STR0704: the client certificate has ended; reconnect with a new one"
+                "STR0704: the client certificate has expired; reconnect with a new one"
             }
             Self::RootsChanged => {
                 "STR0707: the client certificate no longer chains to a trusted root"
@@ -145,6 +148,7 @@ impl ServerShared {
             threads: Handle::current().metrics().num_workers(),
             failures: Failures::default(),
             refused_calls: Failures::default(),
+            audit_interval: config.audit_interval,
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),
         }

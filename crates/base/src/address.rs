@@ -1,57 +1,59 @@
-//! Addresses that name no other host: where nobody may send us, or a proxy, to.
+//! Detects addresses that do not identify a remote host, such as loopback and multicast addresses.
+//! Strait and proxies must not connect to them.
 //!
-//! Whoever names an address for others (a kubeconfig, a cluster, an answer of DNS) is asked here. An IPv4
-//! address can be written within an IPv6 one, and a translator or a tunnel on the way takes it out again:
-//! it is judged as what it leads to. Pure; knows nothing of who asks.
+//! Addresses from other parties (kubeconfigs, clusters, DNS responses) are checked here. An IPv6
+//! address may contain an IPv4 address, which a translator or tunnel extracts; in this case the
+//! IPv4 address is checked. Pure, and independent of the source of the address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The metadata services of clouds that have an IPv4 address outside the link-local range: of Alibaba Cloud, of Oracle Cloud
-/// (first generation), and the wire server of Azure.
+/// Metadata services of clouds with an IPv4 address outside of the link-local range: Alibaba Cloud,
+/// Oracle Cloud (first generation), and the wire server of Azure.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
-/// The metadata services of clouds that have an IPv6 address outside the link-local range: of AWS, Google Cloud and Scaleway.
+/// Metadata services of clouds with an IPv6 address outside of the link-local range: AWS, Google
+/// Cloud and Scaleway.
 const METADATA: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// Why an address names no other host.
+/// The reason why an address does not identify a remote host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Special {
-    /// What it is.
+    /// The kind of the address.
     pub kind: ReservedAddress,
-    /// The IPv4 address that is meant, and how it is written into the IPv6 one; `None` where the address says
-    /// it itself.
+    /// The embedded IPv4 address and its encoding in the IPv6 address; `None` if the address itself
+    /// is reserved.
     embedded: Option<(Ipv4Addr, EmbeddedIpv4)>,
 }
 
-/// What an address is that names no other host.
+/// A kind of address that does not identify a remote host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReservedAddress {
-    /// The host's own.
+    /// The host itself.
     Loopback,
-    /// The link's, where clouds have their metadata service.
+    /// The local link, on which clouds have their metadata services.
     LinkLocal,
-    /// A cloud's metadata service that is not on the link.
+    /// A cloud's metadata service outside of the local link.
     Metadata,
-    /// A group's.
+    /// A multicast group.
     Multicast,
-    /// Nobody's, which a host takes for its own.
+    /// The unspecified address, which a host treats as its own.
     Unspecified,
-    /// All hosts' of the link.
+    /// All hosts on the local link.
     Broadcast,
 }
 
-/// How an IPv4 address is written into an IPv6 one.
+/// The encoding of an IPv4 address in an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EmbeddedIpv4 {
-    /// `::ffff:0:0/96`, and `::/96` of old (RFC 4291, 2.5.5).
+    /// `::ffff:0:0/96`, and the deprecated `::/96` (RFC 4291, 2.5.5).
     Mapped,
     /// `64:ff9b::/96` (RFC 6052) and `64:ff9b:1::/48` (RFC 8215).
     Nat64,
@@ -62,14 +64,14 @@ enum EmbeddedIpv4 {
 }
 
 impl Special {
-    /// Whether no host at all has it, not even the one that dials.
+    /// Returns whether no host has the address, not even the local one.
     pub fn is_no_hosts(&self) -> bool {
         matches!(self.kind, ReservedAddress::Multicast | ReservedAddress::Unspecified)
     }
 }
 
 impl fmt::Display for Special {
-    /// Such as `a loopback address`.
+    /// Writes the kind with its article, such as `a loopback address`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             ReservedAddress::Loopback => "a loopback address",
@@ -89,7 +91,7 @@ impl fmt::Display for Special {
     }
 }
 
-/// What kind of address it is, where it names no other host.
+/// Returns the kind of an address if it does not identify a remote host.
 pub fn special(address: IpAddr) -> Option<Special> {
     let plain = |kind| Special { kind, embedded: None };
     match address {
@@ -110,7 +112,7 @@ fn of_v4(address: Ipv4Addr) -> Option<ReservedAddress> {
     } else if address.is_multicast() {
         Some(ReservedAddress::Multicast)
     } else if address.octets()[0] == 0 {
-        // All of 0.0.0.0/8 is "this host on this network" (RFC 1122, 3.2.1.3).
+        // The entire range 0.0.0.0/8 means "this host on this network" (RFC 1122, 3.2.1.3).
         Some(ReservedAddress::Unspecified)
     } else if METADATA_V4.contains(&address) {
         Some(ReservedAddress::Metadata)
@@ -133,11 +135,11 @@ fn of_v6(address: Ipv6Addr) -> Option<ReservedAddress> {
     }
 }
 
-/// The IPv4 addresses that an IPv6 one may lead to: mostly none.
+/// Returns the IPv4 addresses that an IPv6 address may contain. Most addresses contain none.
 fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, EmbeddedIpv4)> {
     let octets = address.octets();
     let bits = address.to_bits();
-    // The four octets from this one on.
+    // The four octets starting at this one.
     let at = move |from: usize| {
         let mut v4 = [0; 4];
         v4.iter_mut().zip(octets.iter().skip(from)).for_each(|(to, octet)| *to = *octet);
@@ -145,14 +147,14 @@ fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, EmbeddedIpv4)>
     };
     let mut found = [None; 4];
     match address.segments() {
-        // `::` and `::1` are judged as they are.
+        // `::` and `::1` are not treated as embedded addresses.
         [0, 0, 0, 0, 0, 0 | 0xffff, ..] if bits > 1 => {
             found[0] = Some((at(12), EmbeddedIpv4::Mapped));
         }
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some((at(12), EmbeddedIpv4::Nat64)),
         [0x64, 0xff9b, 1, ..] => {
-            // A translator's prefix may be any within this one, and its length says where the address stands;
-            // octet 8 is left out (RFC 6052, 2.2). What stands nowhere is zeros there.
+            // A translator's prefix may be any within this one. Its length determines the position
+            // of the IPv4 address; octet 8 is skipped (RFC 6052, 2.2). Unused octets are zero.
             let [.., o6, o7, _, o9, o10, o11, _, _, _, _] = octets;
             let places = [
                 at(12),
@@ -167,7 +169,7 @@ fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, EmbeddedIpv4)>
         }
         [0x2002, ..] => found[0] = Some((at(2), EmbeddedIpv4::SixToFour)),
         [0x2001, 0, ..] => {
-            // The server, and the client with its bits turned over.
+            // The server, and the client with inverted bits.
             found[0] = Some((at(4), EmbeddedIpv4::Teredo));
             found[1] = Some((Ipv4Addr::from_bits(!at(12).to_bits()), EmbeddedIpv4::Teredo));
         }
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_hosts_own_or_the_links_is_told() {
+    fn local_and_link_local_addresses_are_detected() {
         for (text, kind) in [
             ("127.0.0.1", ReservedAddress::Loopback),
             ("127.9.9.9", ReservedAddress::Loopback),
@@ -229,7 +231,7 @@ mod tests {
             ("2002:7f00:1::1", "2002:a00:1::1", ReservedAddress::Loopback),
             ("2002:a9fe:a9fe::", "2002:cb00:7109::1", ReservedAddress::LinkLocal),
             ("2002:e000:1::", "2002:c000:201::", ReservedAddress::Multicast),
-            // 127.0.0.1 with its bits turned over, and as the server.
+            // 127.0.0.1 with inverted bits, and as the server.
             (
                 "2001:0:cb00:7109::80ff:fffe",
                 "2001:0:cb00:7109::f5ff:fffe",
@@ -238,7 +240,8 @@ mod tests {
             ("2001:0:7f00:1::f5ff:fffe", "2001:1:7f00:1::80ff:fffe", ReservedAddress::Loopback),
         ] {
             assert_eq!(judged(bad), Some(kind), "{bad}");
-            // One of these is the translator's own prefix: 0.0.0.0, which is nobody's.
+            // One of these is the translator's own prefix, which contains the unspecified address
+            // 0.0.0.0.
             let of_nobody = (good == "64:ff9b::").then_some(ReservedAddress::Unspecified);
             assert_eq!(judged(good), of_nobody, "{good}");
         }
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_address_is_shown() {
+    fn embedded_address_is_shown() {
         let shown = |text: &str| special(text.parse().expect(text)).expect(text).to_string();
         assert_eq!(shown("169.254.169.254"), "a link-local address");
         assert_eq!(shown("64:ff9b::a9fe:a9fe"), "a link-local address (169.254.169.254 by NAT64)");

@@ -1,5 +1,5 @@
-//! What an API server asks a webhook before it stores an object, and how it is answered, whatever the answer is.
-//! (Kubernetes, "Dynamic Admission Control", `admission.k8s.io/v1`.) Knows no kind of objects.
+//! Requests of an API server to an admission webhook, and the responses. (Kubernetes, "Dynamic
+//! Admission Control", `admission.k8s.io/v1`.) Independent of the kinds of objects.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,20 +14,24 @@ struct AdmissionReview<R> {
     request: R,
 }
 
-/// The request of an AdmissionReview.
+/// Returns the request of an AdmissionReview.
 ///
 /// # Errors
-/// The text is no AdmissionReview of the version that we know.
+/// Returns an error if the text is not an AdmissionReview of the supported version.
 pub fn request<R: DeserializeOwned>(body: &[u8]) -> Result<R, String> {
     let review: AdmissionReview<R> =
-        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
+        serde_json::from_slice(body).map_err(|error| format!("not an AdmissionReview: {error}"))?;
     if review.version != VERSION {
-        return Err(format!("an AdmissionReview of {:?}; only v1 is answered", review.version));
+        return Err(format!(
+            "an AdmissionReview of version {:?}; only v1 is supported",
+            review.version
+        ));
     }
     Ok(review.request)
 }
 
-/// The answer to the request with that UID: it is allowed, unless `fields` of the response say otherwise.
+/// Returns the response to the request with this UID. The request is allowed unless `fields` of the
+/// response override that.
 pub fn response(uid: &str, fields: Value) -> Value {
     let mut response = json!({ "uid": uid, "allowed": true });
     if let (Some(response), Value::Object(fields)) = (response.as_object_mut(), fields) {

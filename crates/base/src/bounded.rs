@@ -3,22 +3,23 @@
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
-/// The most bytes of a reason, a status, a warning or a log line.
+/// Maximum length of a reason, status, warning or log line, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// Cuts a text to [`TEXT_BYTES_MAX`] bytes. A text that is cut ends with the number of bytes that it lacks.
+/// Shortens a text to [`TEXT_BYTES_MAX`] bytes. A shortened text ends with the number of omitted
+/// bytes.
 pub fn bounded(text: impl fmt::Display) -> String {
     cut(text.to_string(), TEXT_BYTES_MAX)
 }
 
-/// Returns the beginning of a text, in at most so many bytes, which ends between two characters.
+/// Returns the start of a text, with at most `bytes_max` bytes, without splitting a character.
 pub fn head(text: &str, bytes_max: usize) -> &str {
     let most = text.len().min(bytes_max);
     let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     &text[..end]
 }
 
-/// Cuts a text to so many bytes.
+/// Shortens a text to `most` bytes.
 fn cut(mut text: String, most: usize) -> String {
     // Enough for the number of bytes of any text.
     const END_BYTES: usize = 40;
@@ -31,7 +32,7 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// Passes log lines on to a writer, each in one write, and cuts those that are too long.
+/// Forwards log lines to a writer, each in one write, and shortens long ones.
 #[derive(Debug)]
 pub struct BoundedLines<W>(pub W);
 
@@ -47,7 +48,7 @@ impl<W: Write> Write for BoundedLines<W> {
         }
         let text = String::from_utf8_lossy(line);
         let end = if text.ends_with('\n') { "\n" } else { "" };
-        // Only texts inside a JSON line are cut, so that it stays valid JSON.
+        // Only strings inside of a JSON line are shortened, so that it stays valid JSON.
         let cut = match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&text) {
             Ok(fields) => cut_fields(fields),
             Err(_) => cut(text.trim_end().to_owned(), TEXT_BYTES_MAX - 1),
@@ -60,7 +61,7 @@ impl<W: Write> Write for BoundedLines<W> {
     }
 }
 
-/// Encodes a JSON line whose texts are cut until it is short enough.
+/// Encodes a JSON line, shortening its strings until it is short enough.
 fn cut_fields(mut fields: serde_json::Map<String, serde_json::Value>) -> String {
     for most in [1024, 256, 64] {
         for value in fields.values_mut() {

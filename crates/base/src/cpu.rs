@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::thread::{Pid, gettid};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A thread of this process, and how much CPU time it had used at some moment.
+/// A thread of this process, with its CPU time at some moment.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadCpu {
     thread: Pid,
@@ -13,12 +13,13 @@ pub struct ThreadCpu {
 }
 
 impl ThreadCpu {
-    /// The current thread, as of now.
+    /// Records the CPU time of the current thread.
     pub fn now() -> Self {
         Self { thread: gettid(), used: thread_time() }
     }
 
-    /// The CPU time that the thread has used since then, without reading a file. Zero on any other thread.
+    /// Returns the CPU time that the thread has used since then, without reading a file; zero if
+    /// another thread calls this.
     pub fn on_this_thread(&self) -> Duration {
         if gettid() != self.thread {
             return Duration::ZERO;
@@ -26,7 +27,8 @@ impl ThreadCpu {
         thread_time().saturating_sub(self.used)
     }
 
-    /// The CPU time that the thread has used since then. Any thread may call this. `None` if the system does not report it.
+    /// Returns the CPU time that the thread has used since then, on any thread. Returns `None` if
+    /// the system does not report it.
     pub fn since(&self) -> Option<Duration> {
         let path = format!("/proc/self/task/{}/schedstat", self.thread.as_raw_nonzero());
         let text = std::fs::read_to_string(path).ok()?;
@@ -35,7 +37,7 @@ impl ThreadCpu {
     }
 }
 
-/// The CPU time that the current thread has used.
+/// Returns the CPU time of the current thread.
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -70,7 +72,7 @@ mod tests {
             });
             threads.recv().expect("it started");
             let busy = threads.recv().expect("it used its CPU time");
-            // The kernel updates the figure of a running thread at its next tick.
+            // The kernel updates the CPU time of a running thread at its next tick.
             assert!(busy.since().expect("the system reports it") >= Duration::from_millis(40));
             assert!(blocked.since().expect("the system reports it") < Duration::from_millis(20));
             drop((release, release_busy));

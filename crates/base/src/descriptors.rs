@@ -1,9 +1,10 @@
-//! What happens when the process has no file descriptor left (EMFILE): whose connections go on, and what is reported to
-//! an operator.
+//! Handles the exhaustion of file descriptors (EMFILE): which connections are still accepted, and
+//! what is reported to an operator.
 //!
-//! A port that accepts keeps a few descriptors in reserve, files that mean nothing: when none is free, one
-//! of them is closed for the connection that waits. So members that are many, or files, never shut proxies
-//! and probes out. A loop that can't accept rests, ever longer: what waits would wake it at once otherwise.
+//! A listening port reserves a few descriptors, which are open files without content. If no
+//! descriptor is free, one of them is closed to accept a waiting connection. Therefore many members
+//! or files never lock out proxies and probes. A loop that cannot accept pauses for increasing
+//! times, because a waiting connection would wake it immediately.
 
 use std::fs::File;
 use std::io;
@@ -19,19 +20,19 @@ use tracing::{debug, error, warn};
 
 use crate::{codes, process};
 
-/// How long to rest when the system can't accept, at first and at most.
+/// Initial and maximum pause if the system cannot accept.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// How often it is reported that there are no descriptors, however often that is met.
+/// Minimum time between two reports of exhaustion.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// What connections to one API server take over HTTP/2: the one, and one that comes while it goes. Over HTTP/1.1
-/// it would be ten.
+/// Descriptors for connections to one API server over HTTP/2: the connection and its replacement.
+/// Over HTTP/1.1 it would be ten.
 const PER_MEMBER: u64 = 2;
-/// What the process takes besides: its own files, its ports, what it watches.
+/// Descriptors that the process needs for its own files, ports and watches.
 const BASE: u64 = 64;
-/// What is taken for the limit where there is none.
+/// The assumed limit if no limit is set.
 const PLENTY: u64 = 1 << 20;
 
-/// How the process fares with its file descriptors.
+/// Statistics about the file descriptors of the process.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     exhausted: AtomicU64,
@@ -39,23 +40,23 @@ pub struct Descriptors {
     told: Mutex<Option<Instant>>,
 }
 
-/// The figures, as they are now.
+/// A snapshot of the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorCounts {
-    /// How many are open, where the system says so.
+    /// The number of open descriptors, if the system reports it.
     pub open: Option<u64>,
-    /// How many there may be; none where there is no limit.
+    /// The maximum number of open descriptors; `None` if unlimited.
     pub limit: Option<u64>,
-    /// How many the members that are known need, with what the process takes itself, without any proxy.
+    /// The number of descriptors for the known members and the process itself, without proxies.
     pub needed: u64,
-    /// How often there was none for a connection that came.
+    /// The number of connections for which no descriptor was free.
     pub exhausted: u64,
-    /// How long ago that was last reported.
+    /// The time since the last report of exhaustion.
     pub exhausted_ago: Option<Duration>,
 }
 
 impl Descriptors {
-    /// The figures now. Counting what is open looks at each.
+    /// Returns the current statistics. Counting the open descriptors visits each of them.
     pub fn figures(&self) -> DescriptorCounts {
         DescriptorCounts {
             open: process::descriptors_open(),
@@ -66,7 +67,7 @@ impl Descriptors {
         }
     }
 
-    /// So many members are known. Says so where there are too many of them.
+    /// Sets the number of known members. Logs a warning if they need too many descriptors.
     pub fn members(&self, count: usize) {
         let needed = needed(count);
         let before = self.needed.swap(needed, Ordering::Relaxed);
@@ -77,13 +78,13 @@ impl Descriptors {
                 members = count,
                 needed,
                 limit,
-                "{code}: so many members need more file descriptors than the limit leaves; those that get none are served from what is known of them. {}",
+                "{code}: the members need more file descriptors than the limit allows; a member without a connection stays at its last known state. {}",
                 line(code)
             );
         }
     }
 
-    /// A connection that came met none.
+    /// Records that no descriptor was free for a connection.
     fn met_none(&self, port: &'static str) {
         self.exhausted.fetch_add(1, Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,34 +107,34 @@ impl Descriptors {
     }
 }
 
-/// What to do, in one line.
+/// Returns the next step in one line.
 fn line(code: &codes::Code) -> String {
     code.next.replace('\n', " ")
 }
 
-/// How many descriptors so many members need, with what the process takes itself.
+/// Returns the number of descriptors for this many members and the process itself.
 fn needed(members: usize) -> u64 {
     u64::try_from(members).unwrap_or(u64::MAX).saturating_mul(PER_MEMBER).saturating_add(BASE)
 }
 
-/// Whether so many leave proxies less than a quarter of the limit.
+/// Returns whether this many descriptors leave less than a quarter of the limit to proxies.
 fn is_short(needed: u64, limit: u64) -> bool {
     needed > limit - limit / 4
 }
 
-/// Whether an error says that no descriptor is free, here or in the whole system.
+/// Returns whether an error means that the process or the system has no free descriptor.
 pub fn is_none_free(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE].iter().any(|none| code == Some(none.raw_os_error()))
 }
 
-/// What share of the descriptors is for one purpose: one in so many, within bounds.
+/// Returns the number of descriptors for one purpose: one of every `one_in`, within bounds.
 pub fn share(one_in: u64, least: usize, most: usize) -> usize {
     let limit = process::descriptors_max().unwrap_or(PLENTY);
     usize::try_from(limit / one_in.max(1)).unwrap_or(most).clamp(least, most)
 }
 
-/// Descriptors that are kept for connections to come.
+/// Descriptors that are reserved for new connections.
 #[derive(Debug)]
 struct Reserve {
     size: usize,
@@ -147,12 +148,12 @@ impl Reserve {
         reserve
     }
 
-    /// Makes one free. Whether there was any.
+    /// Frees a descriptor. Returns whether there was one.
     fn free(&self) -> bool {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
     }
 
-    /// Takes back what has been used, as far as there is any.
+    /// Refills the reserve as far as descriptors are free.
     fn fill(&self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         while kept.len() < self.size
@@ -163,7 +164,7 @@ impl Reserve {
     }
 }
 
-/// The right to a connection. When it ends, the reserve is filled again.
+/// A permit for a connection. Dropping it refills the reserve.
 #[derive(Debug)]
 pub struct Seat(Arc<Reserve>);
 
@@ -173,19 +174,19 @@ impl Drop for Seat {
     }
 }
 
-/// A port that accepts connections as long as the process lives.
+/// A port that accepts connections during the lifetime of the process.
 pub struct ListeningPort {
     name: &'static str,
     listener: TcpListener,
     descriptors: Arc<Descriptors>,
     reserve: Arc<Reserve>,
     pause: Duration,
-    /// Until when nothing is accepted.
+    /// The end of the current pause.
     rests: Option<Instant>,
 }
 
 impl ListeningPort {
-    /// One that keeps so many descriptors in reserve.
+    /// Creates a port that reserves this many descriptors.
     pub fn new(
         name: &'static str,
         listener: TcpListener,
@@ -196,10 +197,11 @@ impl ListeningPort {
         Self { name, listener, descriptors, reserve, pause: PAUSE.0, rests: None }
     }
 
-    /// The next connection. May be dropped and called again at any time.
+    /// Returns the next connection. The future may be dropped at any time without losing a
+    /// connection.
     ///
     /// # Errors
-    /// What the system says; the next call rests before it tries again.
+    /// Returns the error of the system. The next call pauses before it retries.
     pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr, Seat)> {
         if let Some(until) = self.rests {
             tokio::time::sleep_until(until).await;
@@ -214,7 +216,7 @@ impl ListeningPort {
                 }
                 Err(error) if is_none_free(&error) => {
                     self.descriptors.met_none(self.name);
-                    // Each time there is one less: an end of it is certain.
+                    // Each iteration uses a descriptor of the reserve, so the loop ends.
                     if !self.reserve.free() {
                         return Err(self.rest(error));
                     }
@@ -245,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn what_says_that_none_is_free_is_told_from_other_errors() {
+    fn exhaustion_is_distinguished_from_other_errors() {
         assert!(is_none_free(&io::Error::from_raw_os_error(24)));
         assert!(is_none_free(&io::Error::from_raw_os_error(23)));
         assert!(!is_none_free(&io::ErrorKind::ConnectionAborted.into()));
     }
 
     #[test]
-    fn a_reserve_is_used_up_one_by_one_and_filled_again() {
+    fn reserve_is_used_one_by_one_and_refilled() {
         let reserve = Arc::new(Reserve::of(2));
         assert_eq!([(); 3].map(|()| reserve.free()), [true, true, false]);
         drop(Seat(Arc::clone(&reserve)));
@@ -274,8 +276,8 @@ mod tests {
         port.rests = Some(before + rest);
         let address = port.listener.local_addr().expect("bound");
         let (accepted, _peer) = tokio::join!(port.accept(), TcpStream::connect(address));
-        accepted.expect("it goes on");
+        accepted.expect("it accepts again");
         assert!(before.elapsed() >= rest, "after its rest");
-        assert_eq!(port.pause, PAUSE.0, "all is well again");
+        assert_eq!(port.pause, PAUSE.0, "the pause is reset");
     }
 }

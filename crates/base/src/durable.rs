@@ -1,7 +1,9 @@
-//! Files that are whole or not there, whatever happens while they are written: a full disk, a power cut, a kill.
+//! Files that are either complete or absent, even if the disk is full, the power fails or the
+//! process is killed.
 //!
-//! Each is written beside its name, synced, renamed, and its folder synced; what could not be written is taken
-//! away again, and what was there before stays. Reading is bounded: a file that is too large is not looked into.
+//! A file is written under a temporary name, synced and renamed, and its directory is synced. If
+//! writing fails, the temporary file is removed and the previous file stays. Reads are bounded: a
+//! file above the limit is not read.
 
 mod lines;
 
@@ -12,26 +14,26 @@ use std::path::{Path, PathBuf};
 
 pub use self::lines::{LineFile, ReadLines};
 
-/// May be read by everyone.
+/// Mode of files that all users may read.
 pub const PUBLIC: u32 = 0o644;
-/// May be read by its owner only.
+/// Mode of files that only their owner may read.
 pub const SECRET: u32 = 0o600;
 
-/// A file that is to be: its path, what is in it, and its mode.
+/// A file to be written: its path, content and mode.
 pub type WantedFile<'a> = (PathBuf, &'a [u8], u32);
 
-/// Puts `contents` in place of `path`: a reader sees the old file or the new one, never a part.
+/// Replaces the content of `path`. Readers see either the old or the new file, never a part.
 ///
 /// # Errors
-/// What the system says; the old file is still there.
+/// Returns the error of the system. The old file still exists.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     replace_all(&[(path.to_owned(), contents, mode)])
 }
 
-/// The same for several that belong together: none is replaced before all have been written.
+/// Replaces several related files. No file is replaced before all have been written.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of the system.
 pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
     let beside: Vec<_> = files.iter().map(|(path, ..)| beside(path)).collect();
     let all = || beside.iter().zip(files);
@@ -46,19 +48,20 @@ pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
     replaced.and_then(|()| files.iter().try_for_each(|(path, ..)| sync_parent(path)))
 }
 
-/// Takes a file away, so that it stays away.
+/// Deletes a file durably.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::NotFound`] where there is none.
+/// Returns the error of the system; [`ErrorKind::NotFound`] if the file does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_parent(path)
 }
 
-/// Makes the folder `path` with `files` in it, all at once.
+/// Creates the directory `path` with these files atomically.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::DirectoryNotEmpty`] where there is something already.
+/// Returns the error of the system; [`ErrorKind::DirectoryNotEmpty`] if the directory exists and is
+/// not empty.
 pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -73,7 +76,7 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
                 .try_for_each(|(name, text, mode)| create(&new.join(name), text.as_bytes(), *mode))
         })
         .and_then(|()| File::open(&new)?.sync_all())
-        // Renaming onto a folder works only while that is empty: the check and the act are one.
+        // A directory can only be replaced by a rename while it is empty, so the check is atomic.
         .and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         let _ = fs::remove_dir_all(&new);
@@ -81,33 +84,34 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
     written.and_then(|()| sync_parent(path))
 }
 
-/// Opens a file, and nothing else: to open a pipe or a device may take for ever.
+/// Opens a regular file. Opening a pipe or a device could block forever.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::InvalidInput`] for anything but a file.
+/// Returns the error of the system; [`ErrorKind::InvalidInput`] if it is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     File::open(path)
 }
 
-/// The bytes of a file that may have so many.
+/// Returns the content of a file of at most `most` bytes.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::FileTooLarge`], unread, where it has more.
+/// Returns the error of the system; [`ErrorKind::FileTooLarge`] without reading if the file is
+/// larger.
 pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_file(path)?;
     let is = file.metadata()?.len();
     let too_large = || {
-        let fact = format!("it has {is} bytes, and at most {most} make sense");
+        let fact = format!("the file has {is} bytes, and the limit is {most}");
         io::Error::new(ErrorKind::FileTooLarge, fact)
     };
     if is > most {
         return Err(too_large());
     }
     let mut bytes = Vec::new();
-    // It may grow meanwhile, and some files say that they are empty and go on for ever.
+    // The file may grow meanwhile, and some files claim to be empty and never end.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }
@@ -118,7 +122,7 @@ fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name nobody else uses, in the same folder: a rename must not leave the file system.
+/// Returns an unused name in the same directory, because a rename cannot cross file systems.
 fn beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{:016x}", rand::random::<u64>()))
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn of_files_that_belong_together_none_is_replaced_when_one_can_not_be_written() {
+    fn no_related_file_is_replaced_if_one_cannot_be_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("a"), "old").expect("written");
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_something_in_it_is_left_alone() {
+    fn non_empty_directory_is_not_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ca");
         let files = [("cert", "c", PUBLIC), ("key", "k", SECRET)];
@@ -183,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_read() {
+    fn file_above_the_limit_is_not_read() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         fs::write(file.path(), "12345").expect("written");
         assert_eq!(read_at_most(file.path(), 5).expect("read"), b"12345");
         let error = read_at_most(file.path(), 4).expect_err("too large");
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        // It says that it is empty.
+        // This file claims to be empty.
         let error = read_at_most(Path::new("/proc/self/status"), 9).expect_err("longer than said");
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
     }

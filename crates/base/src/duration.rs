@@ -1,6 +1,7 @@
-//! Durations as people write them, in flags and in the environment: whole numbers, the larger unit first.
+//! Durations in flags and environment variables: whole numbers with units, largest unit first.
 //!
-//! Objects of Istio write them as Go does (`1.5h`, `µs`); those are read by `strait_model::mesh_config::parse_duration`, which knows no days.
+//! Istio objects use Go's syntax (`1.5h`, `µs`), which has no days;
+//! `strait_model::mesh_config::parse_duration` parses it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,10 +40,10 @@ impl fmt::Display for HumanDuration {
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// One or more whole numbers, each with its unit, the larger unit first: `1h30m`.
+/// Parses one or more whole numbers with units, largest unit first: `1h30m`.
 ///
 /// # Errors
-/// What is wrong, as a sentence for the user.
+/// Returns a message for the user.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration such as 30s, 90m, 1h30m or 24h");
     let mut milliseconds: u64 = 0;
@@ -53,7 +54,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         let (number, after) = rest.split_at(digits);
         let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, after) = after.split_at(letters);
-        // Going through the units once keeps them in order, each at most once.
+        // A single pass through the units requires descending order and each unit at most once.
         let (_, factor) = units.find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         let number: u64 = number.parse().map_err(|_| wrong())?;
         milliseconds = number
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_and_printed() {
+    fn durations_are_parsed_and_printed() {
         for (text, milliseconds, printed) in [
             ("24h", 86_400_000, "1d"),
             ("90m", 5_400_000, "1h30m"),
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_duration_is_refused() {
         for text in [
             "",
             "30",

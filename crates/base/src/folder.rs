@@ -1,24 +1,26 @@
-//! Tells when something in a folder may have changed.
+//! Notifies when something in a directory may have changed.
 //!
-//! Only a hint: whoever is notified looks for himself, and looks now and then without notice, as a system may have no
-//! more watches to give, and a network file system none at all. To look is not to change: what reading alone brings
-//! about is not reported, or each look would bring about the next.
+//! Notifications are hints: the receiver must check the directory itself, and also check it
+//! periodically, because the system may have no more watches, and network file systems may have
+//! none. Events that are caused by reading are ignored, because otherwise each check would trigger
+//! the next.
 
 use std::path::Path;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
-/// Calls `hint` whenever something in `folder` may have changed, for as long as the returned value lives.
+/// Calls `hint` whenever something in `folder` may have changed, until the returned value is
+/// dropped.
 ///
 /// # Errors
-/// When the system can't report changes: then only looking helps.
+/// Returns an error if the system cannot report changes. Then only periodic checks work.
 pub fn watch(
     folder: &Path,
     hint: impl Fn() + Send + 'static,
 ) -> Result<RecommendedWatcher, notify::Error> {
     let mut watcher = notify::recommended_watcher(move |event: Result<Event, notify::Error>| {
-        // After an error events may be missing.
+        // Events may be missing after an error.
         if event.as_ref().map_or(true, may_change) {
             hint();
         }
@@ -45,7 +47,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn looking_is_no_change_and_writing_is() {
+    fn reading_is_not_reported_and_writing_is() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
         fs::write(&file, "1").expect("written");
@@ -63,7 +65,7 @@ mod tests {
 
         assert_eq!(fs::read_to_string(&file).expect("read"), "1");
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1);
-        // Events come in their order: what comes before the second file is of reading.
+        // Events arrive in order: those before the second file are caused by reading.
         fs::write(folder.path().join("other"), "2").expect("written");
         let mut of_reading = Vec::new();
         loop {
@@ -73,9 +75,9 @@ mod tests {
             }
             of_reading.push(event);
         }
-        assert!(!of_reading.is_empty(), "the system tells of reading");
+        assert!(!of_reading.is_empty(), "the system reports reading");
         assert!(!of_reading.iter().any(may_change), "{of_reading:?}");
-        hints.recv_timeout(LIMIT).expect("writing is told");
+        hints.recv_timeout(LIMIT).expect("writing is reported");
         fs::rename(folder.path().join("other"), &file).expect("renamed");
         loop {
             let event = events.recv_timeout(LIMIT).expect("an event in time");

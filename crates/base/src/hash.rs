@@ -1,11 +1,11 @@
-//! How tables here hash their keys.
+//! The hasher of hash tables whose keys come from untrusted sources.
 
 use std::hash::{BuildHasher, Hasher};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Hashes keys, which are texts that many choose: with a secret, as the standard library does, at a
-/// fraction of its cost.
+/// Hashes keys that many parties choose, with a secret seed like the standard library, at a
+/// fraction of the cost.
 #[derive(Debug, Clone)]
 pub struct SecretHasher(u64);
 
@@ -23,7 +23,7 @@ impl BuildHasher for SecretHasher {
     }
 }
 
-/// Each part is hashed with the hash of those before it.
+/// Hashes each part with the hash of the previous parts as the seed.
 pub struct Folded(u64);
 
 impl Hasher for Folded {
@@ -35,7 +35,7 @@ impl Hasher for Folded {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    // What ends each text: the next part would be hashed with the same seed without it, too.
+    // Separates consecutive strings. Otherwise the next part would have the same seed without it.
     fn write_u8(&mut self, byte: u8) {
         self.0 = self.0.rotate_left(8) ^ u64::from(byte);
     }

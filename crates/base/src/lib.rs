@@ -4,7 +4,7 @@
 //!
 //! - A task is started through [`task::Supervisor`] only, so that it has a name and its panic is counted.
 //! - A file written through [`durable`] is either complete or absent, also after a power failure.
-//! - An error code ([`codes`]) keeps its meaning for ever; its page states the next step.
+//! - An error code ([`codes`]) never changes its meaning; its page states the next step.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Locks that are taken whatever became of who had them.
+//! Locks that ignore poisoning.
 //!
-//! A panic ends one task and no other. What it leaves behind a lock is whole, since nothing that may panic is done there
-//! between two writes that belong together; so poison says nothing.
+//! A panic ends only its own task. The value behind the lock is consistent nevertheless, because no
+//! code panics between two related writes under a lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a mutex guards, also where somebody panicked with it.
+/// Locks a mutex, even if a thread panicked while holding it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,28 +1,30 @@
-//! Whether an answer that lacks all or most of what was known counts.
+//! Protects against lists that suddenly lack all or most of the known objects.
 //!
-//! A list that is suddenly empty is more often a fault (a server that has not read its store yet, a backup restored, a
-//! right lost) than a wish, and believing it withdraws everything at once. So it counts only when a second answer, read
-//! some seconds later, repeats it; until then what it would take away stays. What is reported of one object is never
-//! doubted. Pure: the one rule for whoever reads lists, whatever of.
+//! Such a list is more often a fault (a server that has not read its store yet, a restored backup,
+//! a revoked right) than intended, and applying it would remove everything at once. Therefore it
+//! applies only if a second list, read some seconds later, confirms it; until then the missing
+//! objects stay. Events about single objects always apply. Pure, and independent of the kind of
+//! list.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long after a doubtful answer it is asked for again.
+/// Time after which a doubtful list is requested again.
 pub const ASK_AGAIN: Duration = Duration::from_secs(3);
-/// What repeats an answer must have been read so long after it, or later: it may have been on its way already.
+/// Minimum time between a doubtful list and its confirmation. An earlier list may have been sent
+/// already.
 const APART: Duration = Duration::from_secs(2);
 
-/// Whether an answer with `found` of the `known` lacks all or most of them.
+/// Returns whether a list with `found` of the `known` objects lacks all or most of them.
 pub const fn lacks_most(known: usize, found: usize) -> bool {
     found < known && known - found > known / 2
 }
 
-/// The most objects that a doubt names.
+/// Maximum number of missing objects that a message names.
 const NAMED: usize = 3;
 
-/// What an answer has of some objects that were known.
+/// The part of a list that is compared with known objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardedPart<K> {
     of: K,
@@ -32,19 +34,19 @@ pub struct GuardedPart<K> {
 }
 
 impl<K> GuardedPart<K> {
-    /// One that has `found` of the `known`.
+    /// Creates a part with `found` of the `known` objects.
     pub const fn of(of: K, known: usize, found: usize) -> Self {
         Self { of, known, found, lacking: Vec::new() }
     }
 
-    /// The same, which lacks these.
+    /// Names the missing objects.
     #[must_use]
     pub fn lacking<T: fmt::Display>(self, objects: impl IntoIterator<Item = T>) -> Self {
         let named = objects.into_iter().take(NAMED).map(|object| object.to_string());
         Self { lacking: named.collect(), ..self }
     }
 
-    /// The same where several have to be lacking: one alone was deleted.
+    /// Ignores a single missing object, which was probably deleted.
     #[must_use]
     pub fn of_several(self) -> Self {
         match self.known.saturating_sub(self.found) {
@@ -54,14 +56,14 @@ impl<K> GuardedPart<K> {
     }
 }
 
-/// The answers that wait to be repeated, each by what it is a list of.
+/// The lists that wait for confirmation, by a key that the source chooses.
 #[derive(Debug)]
 pub struct MassDeletionGuard<K> {
     waiting: BTreeMap<K, Doubt>,
     doubted: u64,
 }
 
-/// An answer that waits to be repeated.
+/// A list that waits for confirmation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
     since: Instant,
@@ -73,7 +75,7 @@ pub struct Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { known, found, lacking, .. } = self;
-        write!(f, "has {found} where {known} were known")?;
+        write!(f, "has {found} of {known} known objects")?;
         if !lacking.is_empty() {
             let further = (known - found).saturating_sub(lacking.len());
             write!(f, " (lacking {}", lacking.join(", "))?;
@@ -82,7 +84,7 @@ impl fmt::Display for Doubt {
             }
             write!(f, ")")?;
         }
-        write!(f, "; asked again before it counts")
+        write!(f, "; waiting for confirmation")
     }
 }
 
@@ -93,13 +95,14 @@ impl<K> Default for MassDeletionGuard<K> {
 }
 
 impl<K: Ord> MassDeletionGuard<K> {
-    /// Whether an answer counts that has `found` of the `known`. Where it doesn't it is to be asked for again, after
-    /// [`ASK_AGAIN`], and nothing is to be taken away meanwhile.
+    /// Returns whether a list with `found` of the `known` objects applies. If it does not, the
+    /// caller must request it again after [`ASK_AGAIN`] and keep the missing objects until then.
     pub fn admits(&mut self, of: K, known: usize, found: usize, now: Instant) -> bool {
         self.admits_all([GuardedPart::of(of, known, found)], now)
     }
 
-    /// Whether an answer counts whose parts are judged each by itself: all of it does, or nothing.
+    /// Returns whether a list applies whose parts are checked separately. It applies entirely or
+    /// not at all.
     pub fn admits_all(
         &mut self,
         parts: impl IntoIterator<Item = GuardedPart<K>>,
@@ -112,7 +115,7 @@ impl<K: Ord> MassDeletionGuard<K> {
                 self.waiting.remove(&of);
             } else if let Some(doubt) = self.waiting.get_mut(&of) {
                 (doubt.known, doubt.found, doubt.lacking) = (known, found, lacking);
-                // What waits for another part stays as good as repeated.
+                // If the list waits for another part, this part stays confirmed.
                 match now.duration_since(doubt.since) >= APART {
                     true => repeated.push(of),
                     false => all = false,
@@ -129,17 +132,17 @@ impl<K: Ord> MassDeletionGuard<K> {
         all
     }
 
-    /// Forgets what nobody asks for any more.
+    /// Removes a list that is no longer requested.
     pub fn forget(&mut self, of: &K) {
         self.waiting.remove(of);
     }
 
-    /// The answers that wait to be repeated.
+    /// Returns the lists that wait for confirmation.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, &Doubt)> {
         self.waiting.iter()
     }
 
-    /// How many answers were not believed at first, so far.
+    /// Returns the number of doubtful lists so far.
     pub fn doubted(&self) -> u64 {
         self.doubted
     }
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_parts_counts_when_none_of_them_waits() {
+    fn list_in_parts_applies_if_no_part_waits() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut guard = MassDeletionGuard::default();
@@ -179,9 +182,9 @@ mod tests {
         let denying = || GuardedPart::of("denying", 4, 0).lacking(["a", "b", "c", "d"]);
         assert!(!guard.admits_all([all(), denying()], at(1)));
         let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
-        let text = "denying has 0 where 4 were known (lacking a, b, c and 1 more); asked again before it counts";
+        let text = "denying has 0 of 4 known objects (lacking a, b, c and 1 more); waiting for confirmation";
         assert_eq!(told, [text]);
-        // Another part comes to be doubted later: the one that is repeated by then doesn't begin anew.
+        // Another part becomes doubtful later. The part that is confirmed by then does not restart.
         let most = || GuardedPart::of("all", 100, 49);
         assert!(!guard.admits_all([most(), denying()], at(4)));
         assert_eq!((guard.waiting().count(), guard.doubted()), (2, 2));
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_alone_was_deleted() {
+    fn single_missing_object_is_treated_as_deleted() {
         let mut guard = MassDeletionGuard::default();
         let now = Instant::now();
         let mut admits =
@@ -200,19 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_most_counts_when_a_later_answer_repeats_it() {
+    fn list_without_most_objects_applies_after_confirmation() {
         let mut guard = MassDeletionGuard::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(guard.admits("pods", 10, 5, at(0)), "half is not most");
         assert!(!guard.admits("pods", 10, 0, at(0)));
         let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
-        assert_eq!(told, ["pods has 0 where 10 were known; asked again before it counts"]);
-        assert!(!guard.admits("pods", 10, 0, at(1)), "that was on its way already");
+        assert_eq!(told, ["pods has 0 of 10 known objects; waiting for confirmation"]);
+        assert!(!guard.admits("pods", 10, 0, at(1)), "that list was already in transit");
         assert!(!guard.admits("nodes", 3, 1, at(1)), "each for itself");
-        assert!(guard.admits("pods", 10, 1, at(3)), "as good as the same");
-        assert!(guard.admits("nodes", 3, 3, at(4)), "it was a fault");
-        assert!(!guard.admits("nodes", 3, 0, at(9)), "and the next one is another");
+        assert!(guard.admits("pods", 10, 1, at(3)), "a confirmation");
+        assert!(guard.admits("nodes", 3, 3, at(4)), "a fault");
+        assert!(!guard.admits("nodes", 3, 0, at(9)), "another doubt");
         assert_eq!((guard.waiting().count(), guard.doubted()), (1, 3));
         guard.forget(&"nodes");
         assert_eq!(guard.waiting().count(), 0);

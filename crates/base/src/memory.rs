@@ -1,19 +1,20 @@
-//! How much memory the process may take, and how much it takes: of the control group that bounds it, in either
-//! version, else of the machine.
+//! The memory limit and usage of the process: of the control group that limits it (version 1 or 2),
+//! otherwise of the machine.
 //!
-//! Pages of files that the system would take back first count for nothing: it does that before it kills anybody.
+//! Page cache that the system would reclaim first does not count as used: the system reclaims it
+//! before it kills a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a control group without a limit says in version 1: some number near 2^63.
+/// A control group of version 1 without a limit reports a number near 2^63.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The limit that holds for the process, and where its use is read.
+/// The memory limit of the process, and the location of its usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryLimit {
     limit: u64,
-    /// Of the control group that has the limit; `None` where it is the machine's.
+    /// The control group with the limit; `None` for the machine's limit.
     group: Option<CgroupFiles>,
 }
 
@@ -22,19 +23,20 @@ pub struct MemoryLimit {
 struct CgroupFiles {
     used: PathBuf,
     stat: PathBuf,
-    /// The line of `stat` that says what could be taken back.
+    /// The prefix of the line of `stat` with the reclaimable memory.
     inactive: &'static str,
 }
 
 impl MemoryLimit {
-    /// That of this process.
+    /// Returns the limit of this process.
     pub fn of_process() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let vm = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self::find(Path::new("/sys/fs/cgroup"), &groups, &vm)
     }
 
-    /// The same, where control groups are under `root`, by the texts of `/proc/self/cgroup` and `/proc/meminfo`.
+    /// Finds the limit, given the root of the control groups and the contents of
+    /// `/proc/self/cgroup` and `/proc/meminfo`.
     fn find(root: &Path, groups: &str, vm: &str) -> Self {
         let kilobytes = vm.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         let total = kilobytes.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
@@ -50,8 +52,8 @@ impl MemoryLimit {
         bounded.min_by_key(|one| one.limit).unwrap_or(Self { limit, group: None })
     }
 
-    /// The least of the limits of a group and those around it. Inside a container the path may be that outside,
-    /// where there is nothing: then the root is the group.
+    /// Returns the lowest limit of a control group and its ancestors. Inside of a container the
+    /// path may be the one outside, which does not exist; then the root is the group.
     fn of_group(root: &Path, path: &str, unified: bool) -> Option<Self> {
         let (root, limit, used, inactive) = if unified {
             (root.to_owned(), "memory.max", "memory.current", "inactive_file ")
@@ -69,12 +71,12 @@ impl MemoryLimit {
         bounded.min_by_key(|one| one.limit)
     }
 
-    /// The most that the process may take, in bytes.
+    /// Returns the maximum memory of the process, in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// What is taken of the limit, in bytes, where a control group bounds it.
+    /// Returns the used memory in bytes, if a control group limits it.
     pub fn used(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
         let stat = fs::read_to_string(&group.stat).unwrap_or_default();
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_limit_counts_in_either_version() {
+    fn lowest_limit_applies_in_either_version() {
         for (files, groups, limit, used) in [
             (
                 &[
@@ -117,7 +119,7 @@ mod tests {
                 Some(100_000_000),
             ),
             (
-                // A container sees its own group as the root, whatever it is called outside.
+                // A container sees its own group as the root, whatever its name outside is.
                 &[("memory.max", "1000\n"), ("memory.current", "700\n")],
                 "0::/../kubepods/pod\n",
                 1000,
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn that_of_this_process_can_be_told() {
+    fn limit_of_this_process_is_found() {
         assert!(MemoryLimit::of_process().limit() > 1 << 20);
     }
 }

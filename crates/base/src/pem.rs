@@ -1,10 +1,11 @@
-//! PEM as Go's clients read it: a private key is judged by its content and not by the label of its block.
+//! Parses PEM like Go's clients: the content of a private key determines its type, not the label of
+//! its block.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls_pki_types::PrivateKeyDer;
 
-/// The parts of a text that each begin with a block.
+/// Returns the parts of a text, each of which starts with a block.
 pub fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     const BEGIN: &[u8] = b"-----BEGIN ";
     let find = |text: &[u8]| text.windows(BEGIN.len()).position(|window| window == BEGIN);
@@ -17,17 +18,17 @@ pub fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The label of a block.
+/// Returns the label of a block.
 pub fn label(block: &[u8]) -> Option<&[u8]> {
     let text = block.strip_prefix(b"-----BEGIN ")?;
     let end = text.windows(5).position(|window| window == b"-----")?;
     text.get(..end)
 }
 
-/// The content of the first private key in a text, DER.
+/// Returns the DER content of the first private key in a text.
 ///
 /// # Errors
-/// There is no such block, or it is encrypted or not base64.
+/// Returns an error if there is no such block, or if it is encrypted or not base64.
 pub fn private_key(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
     let is_key = |block: &&[u8]| label(block).is_some_and(|label| label.ends_with(b"PRIVATE KEY"));
     let block = blocks(pem).find(is_key).ok_or("holds no private key in PEM")?;
@@ -40,12 +41,12 @@ pub fn private_key(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
     BASE64.decode(body).map_err(|_| "holds a private key that is not base64")
 }
 
-/// A block of one line with this label.
+/// Encodes a block with this label and a single line of content.
 pub fn encode(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", BASE64.encode(der))
 }
 
-/// A private key in PEM under the label that fits its content.
+/// Encodes a private key with the label that matches its type.
 pub fn encode_key(key: &PrivateKeyDer<'_>) -> String {
     let label = match key {
         PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",

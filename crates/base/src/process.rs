@@ -1,29 +1,29 @@
-//! What the system says of this process, and what it allows it: CPU, memory, threads, file descriptors.
+//! Resource usage and limits of this process: CPU, memory, threads, file descriptors.
 //!
-//! Linux says all of it in /proc; elsewhere there is only what POSIX has. Figures are read when somebody
-//! asks. Knows nothing of what the process does.
+//! On Linux, the values come from /proc; other systems only have POSIX interfaces. Values are read
+//! on request.
 
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the process has used, and uses now.
+/// The resource usage of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProcessUsage {
-    /// Time spent on a CPU, in the system too.
+    /// CPU time, in user and system mode.
     pub cpu: Duration,
-    /// Memory that is resident.
+    /// Resident memory.
     pub resident_bytes: u64,
-    /// Addresses that mean something.
+    /// Size of the virtual address space.
     pub virtual_bytes: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// When it began, since the epoch.
+    /// The start time, since the epoch.
     pub began: Duration,
 }
 
 impl ProcessUsage {
-    /// Of this process; `None` where the system doesn't say.
+    /// Returns the usage of this process, or `None` if the system does not report it.
     pub fn now() -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/stat").ok()?;
         let system = std::fs::read_to_string("/proc/stat").ok()?;
@@ -32,9 +32,10 @@ impl ProcessUsage {
         Self::read(&own, &system, ticks, page)
     }
 
-    /// What proc_pid_stat(5) and proc_stat(5) say, where a second has so many ticks and a page so many bytes.
+    /// Parses proc_pid_stat(5) and proc_stat(5), given the ticks per second and the bytes per page.
     fn read(own: &str, system: &str, ticks: u64, page: u64) -> Option<Self> {
-        // The name, in brackets, may hold anything, brackets and spaces too. What follows it is field 3.
+        // The name in brackets may contain any character, including brackets and spaces. The next
+        // field is number 3.
         let (_, rest) = own.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
@@ -52,28 +53,28 @@ impl ProcessUsage {
     }
 }
 
-/// How many file descriptors are open; `None` where the system doesn't say.
+/// Returns the number of open file descriptors, or `None` if the system does not report it.
 pub fn descriptors_open() -> Option<u64> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
-    // One of them is what reads the folder.
+    // One of them is open for reading the directory.
     u64::try_from(entries.count()).ok()?.checked_sub(1)
 }
 
-/// How many file descriptors may be open at once; `None` where there is no limit.
+/// Returns the maximum number of open file descriptors, or `None` if unlimited.
 pub fn descriptors_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The most addresses the process may have; `None` where there is no limit.
+/// Returns the maximum size of the address space in bytes, or `None` if unlimited.
 pub fn virtual_bytes_max() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Raises the limit of file descriptors to the highest that we may set. Returns what it was and what it is,
-/// where that is another.
+/// Raises the limit of file descriptors to the maximum that the process may set. Returns the old
+/// and the new limit if it changed.
 ///
 /// # Errors
-/// The system refuses.
+/// Returns an error if the system refuses.
 pub fn raise_descriptors() -> std::io::Result<Option<(u64, Option<u64>)>> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(before) = current.filter(|current| maximum.is_none_or(|maximum| maximum > *current))
@@ -84,7 +85,7 @@ pub fn raise_descriptors() -> std::io::Result<Option<(u64, Option<u64>)>> {
     Ok(Some((before, maximum)))
 }
 
-/// Since the epoch.
+/// Returns the time since the epoch.
 pub fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_behind_a_name_that_may_be_anything() {
+    fn usage_is_parsed_after_any_process_name() {
         let own = "42 (a) b (c) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 7 0 3000 4096000 25 \
                    18446744073709551615 1 1 0";
         let system = "cpu 1 2 3\nbtime 1700000000\nprocesses 5\n";
@@ -110,14 +111,14 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_has_begun_and_runs() {
-        let usage = ProcessUsage::now().expect("Linux says so");
+    fn usage_of_this_process_is_reported() {
+        let usage = ProcessUsage::now().expect("Linux reports it");
         assert!(usage.resident_bytes > 1 << 20 && usage.virtual_bytes >= usage.resident_bytes);
         let age = since_epoch(SystemTime::now()).checked_sub(usage.began).expect("it has begun");
         assert!(age < Duration::from_secs(24 * 3600), "{age:?}");
-        let open = descriptors_open().expect("Linux says so");
+        let open = descriptors_open().expect("Linux reports it");
         let more = std::fs::File::open("/dev/null").expect("it opens");
-        // Other tests open and close some meanwhile, but not only close.
+        // Other tests open and close descriptors meanwhile, but do not only close them.
         assert!(open > 2 && descriptors_max().is_none_or(|most| open < most), "{open}");
         drop(more);
     }

@@ -1,9 +1,10 @@
-//! Signals that ask the process to end.
+//! Signals that request the end of the process.
 
 use tracing::warn;
 
-/// Completes when SIGTERM, SIGINT (Ctrl-C) or SIGHUP (the terminal closed) arrives. Signals are caught from the call on, not
-/// from the first poll. SIGHUP is left alone if the parent ignores it.
+/// Completes when SIGTERM, SIGINT (Ctrl-C) or SIGHUP (the terminal closed) arrives. Signals are
+/// caught from the call on, not from the first poll. SIGHUP keeps being ignored if the parent
+/// process ignores it.
 pub fn signalled() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
@@ -15,7 +16,7 @@ pub fn signalled() -> impl Future<Output = ()> {
             signal.recv().await;
         })),
         Err(error) => {
-            warn!(%error, signal = kind.as_raw_value(), "a signal can't be caught; it ends the process at once");
+            warn!(%error, signal = kind.as_raw_value(), "cannot catch a signal; it will end the process immediately");
             None
         }
     });
@@ -28,14 +29,15 @@ pub fn signalled() -> impl Future<Output = ()> {
     }
 }
 
-/// Whether the parent process ignores SIGHUP, as nohup(1) does.
+/// Returns whether the parent process ignores SIGHUP, as nohup(1) does.
 fn hangups_are_ignored() -> bool {
-    // Only Linux has this file.
+    // This file only exists on Linux.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores_hangups(&status)
 }
 
-/// Whether SIGHUP is ignored according to the text of `/proc/self/status` (proc_pid_status(5)).
+/// Returns whether SIGHUP is ignored according to the content of `/proc/self/status`
+/// (proc_pid_status(5)).
 fn ignores_hangups(status: &str) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // SIGHUP is signal 1, the lowest bit.
@@ -48,7 +50,7 @@ mod tests {
     use super::ignores_hangups;
 
     #[test]
-    fn a_hangup_that_whoever_started_us_ignores_is_ignored() {
+    fn hangup_that_the_parent_process_ignores_is_ignored() {
         for (mask, ignored) in
             [("0000000000000001", true), ("0000000000001000", false), ("0000000000001007", true)]
         {

@@ -1,8 +1,9 @@
-//! How every source fares that is no member cluster: Consul registries, and the stores that the mesh's
-//! objects come from.
+//! The status of every source that is not a member cluster: Consul registries, and the stores of
+//! the mesh's objects.
 //!
-//! Owns one board, to which each source writes its own line and nobody else's. Whoever shows it turns the
-//! facts into a state at that moment, since contact grows old by itself. Never decides what a source says.
+//! A table contains one entry per source, which only that source writes. Readers derive the state
+//! from the facts when they need it, because the state also depends on the time since the last
+//! contact. The table never interprets the data of a source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,81 +15,82 @@ use tokio::sync::watch;
 
 use crate::codes::Code;
 
-/// How long a source may be out of contact before it is called stale.
+/// Time without contact after which a source is stale.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
-/// How long after a start what is on disk waits for a source from which nothing says that it can't be read:
-/// what it says may be newer. Nobody should see the past for a moment because Strait was restarted.
+/// Time after a start during which restored data waits for a source without errors, because the
+/// source may report newer data. A restart of Strait should not make old data visible for a moment.
 pub const FRESH_WAIT: Duration = Duration::from_secs(1);
-/// The line of what is no source, and where what they say is kept: there while that can't be written.
+/// The name of the entry for the state directory, which is not a source. It exists while the
+/// directory cannot be written.
 pub const STATE_DIRECTORY: &str = "state directory";
-/// The most warnings of one source that are kept: whatever is wrong, the first of them say so.
+/// Maximum number of stored warnings per source.
 pub const WARNINGS_MAX: usize = 100;
 
-/// What is known of one source.
+/// The facts about one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFacts {
     /// `consul`, `directory`, `cluster`, `mcp`, `entries`, `jwks` or `state`.
     pub kind: &'static str,
-    /// Where it is; no credential.
+    /// The address, without credentials.
     pub address: String,
-    /// When it began.
+    /// The start time.
     pub since: SystemTime,
-    /// Whether all of it has been read once.
+    /// Whether the source has been read completely once.
     pub synced: bool,
-    /// Whether what it reported before this process started is in use until then.
+    /// Whether data from before the start of this process is in use until the source has synced.
     pub restored: Option<RestoredNote>,
-    /// When it last reported something that made sense.
+    /// The time of the last valid response.
     pub last_contact: Option<SystemTime>,
-    /// Since when it can't be read, and why; `None` while it can.
+    /// The start of and reason for the current failure; `None` if the source is readable.
     pub trouble: Option<Trouble>,
-    /// How often it could not be read.
+    /// Number of failed attempts to read the source.
     pub failures: u64,
-    /// Answers that lacked most of what was known, and were asked for again.
+    /// Number of responses that lacked most known objects and were requested again.
     pub doubts: u64,
-    /// Services held.
+    /// Number of services.
     pub services: usize,
-    /// Endpoints held.
+    /// Number of endpoints.
     pub endpoints: usize,
-    /// Objects held, where it is a store of objects.
+    /// Number of objects, if it is a store of objects.
     pub objects: usize,
-    /// What of it is not used as it is, as text, sorted.
+    /// Parts of the data that are not used unchanged, as text, sorted.
     pub warnings: Vec<String>,
 }
 
-/// What there is to say of contents that come from disk.
+/// Remarks about data from disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestoredNote {
-    /// What an operator should know of how they were remembered.
+    /// A remark for the operator about the stored data.
     pub remark: Option<String>,
 }
 
-/// A source as it was last known, before this process started.
+/// The last known state of a source from before the start of this process.
 #[derive(Debug, Clone, Default)]
 pub struct RememberedSource<T> {
-    /// When it had last reported something.
+    /// The time of the last response.
     pub last_contact: Option<SystemTime>,
-    /// What an operator should know of how it is remembered.
+    /// A remark for the operator about the stored data.
     pub remark: Option<String>,
-    /// What it held.
+    /// The data of the source.
     pub held: T,
 }
 
-/// Stores of such objects as they were last known, by name.
+/// The last known states of stores, by name.
 pub type RememberedStores<O> = BTreeMap<Arc<str>, RememberedSource<O>>;
 
-/// Why a source can't be read.
+/// The reason why a source cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// Since when.
+    /// The start of the failure.
     pub since: SystemTime,
-    /// The fact.
+    /// The reason.
     pub reason: String,
-    /// The page about it.
+    /// The error code.
     pub code: &'static Code,
 }
 
 impl SourceFacts {
-    /// A source from which nothing has been heard.
+    /// Returns the facts about a source without any response.
     pub fn starting(kind: &'static str, address: impl Into<String>) -> Self {
         Self {
             kind,
@@ -107,26 +109,27 @@ impl SourceFacts {
         }
     }
 
-    /// These, of a source of which this is remembered.
+    /// Adds the last known state from before the start.
     pub fn with<T>(self, remembered: &RememberedSource<T>) -> Self {
         let restored = Some(RestoredNote { remark: remembered.remark.clone() });
         Self { restored, last_contact: remembered.last_contact, ..self }
     }
 
-    /// It has reported something that made sense.
+    /// Records a valid response.
     pub fn heard(&mut self, now: SystemTime) {
         self.last_contact = Some(now);
         self.trouble = None;
     }
 
-    /// It could not be read.
+    /// Records a failure.
     pub fn failed(&mut self, now: SystemTime, reason: String, code: &'static Code) {
         self.failures += 1;
         let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         self.trouble = Some(Trouble { since, reason, code });
     }
 
-    /// The state at `now`, where a source that never synced has `contact_timeout`.
+    /// Returns the state at `now`. A source that has never synced times out after
+    /// `contact_timeout`.
     pub fn state(&self, now: SystemTime, contact_timeout: Duration) -> SourceState {
         let over = |since, limit| now.duration_since(since).is_ok_and(|age: Duration| age >= limit);
         match (&self.trouble, self.synced) {
@@ -138,12 +141,12 @@ impl SourceFacts {
         }
     }
 
-    /// Whether what it reported before is in use, and it may soon report something newer.
+    /// Returns whether restored data is in use and the source may soon report newer data.
     fn is_catching_up(&self) -> bool {
         self.restored.is_some() && !self.synced && self.trouble.is_none()
     }
 
-    /// Why it is in that state at `now`, where there is something to say.
+    /// Returns the reason for the state at `now`, if there is one.
     fn reason(&self, state: SourceState, now: SystemTime) -> Option<String> {
         let trouble = self.trouble.as_ref().map(|trouble| &*trouble.reason);
         match (&self.restored, state) {
@@ -157,13 +160,13 @@ impl SourceFacts {
     }
 }
 
-/// What becomes of contents that come from disk, as a rule.
+/// How data from disk is normally handled.
 pub const KEPT: &str = "stays in use until it has synced";
 
-/// How old contents are that come from disk, and `more` about them.
+/// Describes the age of data from disk, followed by `more`.
 pub fn from_disk<'a>(age: Option<Duration>, more: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = match age {
-        Some(age) => format!("from disk, last heard of {} ago", rough(age)),
+        Some(age) => format!("from disk, last contact {} ago", rough(age)),
         None => "from disk, of unknown age".to_owned(),
     };
     for more in more {
@@ -173,7 +176,7 @@ pub fn from_disk<'a>(age: Option<Duration>, more: impl IntoIterator<Item = &'a s
     text
 }
 
-/// An age in its largest unit.
+/// Formats an age in its largest unit.
 fn rough(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -184,24 +187,24 @@ fn rough(age: Duration) -> String {
     }
 }
 
-/// What a source is in: those states of member clusters that it can have.
+/// The state of a source, which is one of the states of member clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
-    /// Not all is there yet.
+    /// Not read completely yet.
     Syncing,
-    /// All is there and kept up to date.
+    /// Complete and up to date.
     Live,
-    /// Out of contact; what was last known stays in use.
+    /// Without contact; the last known data stays in use.
     Stale,
-    /// It was never read whole, and no longer holds up readiness.
+    /// Never read completely, and no longer delays readiness.
     Timeout,
-    /// Not read whole since the start; what it reported before is in use, from disk.
+    /// Not read completely since the start; data from disk is in use.
     Restored,
 }
 
 impl SourceState {
-    /// The name of the state.
+    /// Returns the name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Syncing => "syncing",
@@ -213,20 +216,20 @@ impl SourceState {
     }
 }
 
-/// How a source fares, in figures.
+/// The status of a source in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceFigures {
-    /// The state it is in.
+    /// The state.
     pub state: SourceState,
-    /// How often it could not be read.
+    /// Number of failed attempts to read the source.
     pub failures: u64,
-    /// How many of its answers lacked most of what was known, and were asked for again.
+    /// Number of responses that lacked most known objects and were requested again.
     pub doubts: u64,
-    /// When it last reported something that made sense.
+    /// The time of the last valid response.
     pub last_contact: Option<SystemTime>,
 }
 
-/// How a source fares that somebody may want to look at.
+/// The status of a source without values that change with every response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceStanding {
     name: Arc<str>,
@@ -255,7 +258,7 @@ pub struct SourceStatus {
     warnings: Vec<String>,
 }
 
-/// How a source fares in short.
+/// The short status of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceInShort {
     name: Arc<str>,
@@ -265,10 +268,10 @@ pub struct SourceInShort {
     code: Option<&'static str>,
 }
 
-/// All sources by name.
+/// The facts about all sources, by name.
 pub type SourceStatusMap = BTreeMap<Arc<str>, SourceFacts>;
 
-/// Where sources write how they fare. Clones are the same board.
+/// The table to which sources report their status. Clones share it.
 #[derive(Debug, Clone)]
 pub struct SourceStatusTable {
     lines: Arc<watch::Sender<SourceStatusMap>>,
@@ -277,13 +280,14 @@ pub struct SourceStatusTable {
 }
 
 impl SourceStatusTable {
-    /// An empty board. A source that was not read whole within `contact_timeout` holds nobody up any longer.
+    /// Creates an empty table. A source that is not read completely within `contact_timeout` no
+    /// longer delays readiness.
     pub fn new(contact_timeout: Duration) -> Self {
         let lines = Arc::new(watch::Sender::new(SourceStatusMap::new()));
         Self { lines, contact_timeout, started: SystemTime::now() }
     }
 
-    /// Writes a source's line. What has been read once stays so, and so does what is known from disk.
+    /// Sets the entry of a source. Once set, `synced` and the data from disk are kept.
     pub fn report(&self, name: &Arc<str>, facts: &SourceFacts) {
         self.lines.send_if_modified(|lines| {
             let before = lines.get(name);
@@ -301,7 +305,7 @@ impl SourceStatusTable {
         });
     }
 
-    /// All of a source has been read once, and taken.
+    /// Records that a source has been read completely and its data was applied.
     pub fn synced(&self, name: &str) {
         self.lines.send_if_modified(|lines| match lines.get_mut(name) {
             Some(facts) => !std::mem::replace(&mut facts.synced, true),
@@ -309,17 +313,17 @@ impl SourceStatusTable {
         });
     }
 
-    /// Takes the line of a source away that has ended.
+    /// Removes the entry of a source that has ended.
     pub fn forget(&self, name: &str) {
         self.lines.send_if_modified(|lines| lines.remove(name).is_some());
     }
 
-    /// All lines, now and whenever one changes.
+    /// Returns a receiver for all entries and their changes.
     pub fn lines(&self) -> watch::Receiver<SourceStatusMap> {
         self.lines.subscribe()
     }
 
-    /// The sources that have been read neither whole nor for as long as they may take, by name.
+    /// Returns the names of the sources that are neither complete nor timed out.
     pub fn waiting_for(&self) -> Vec<Arc<str>> {
         self.waiting_for_at(SystemTime::now())
     }
@@ -334,7 +338,7 @@ impl SourceStatusTable {
         waiting.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// How each fares, in figures, by name.
+    /// Returns the status of each source in numbers, by name.
     pub fn figures(&self) -> Vec<(Arc<str>, SourceFigures)> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
@@ -346,7 +350,7 @@ impl SourceStatusTable {
         figures.collect()
     }
 
-    /// How each fares, without what every answer of it changes.
+    /// Returns the status of each source without values that change with every response.
     pub fn standings(&self) -> Vec<SourceStanding> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
@@ -359,7 +363,7 @@ impl SourceStatusTable {
         lines.iter().map(standing).collect()
     }
 
-    /// What `/debug/summary` has of each, by name.
+    /// Returns the entries of `/debug/summary`, by name.
     pub fn show_in_short(&self) -> Vec<SourceInShort> {
         let short = |one: SourceStatus| SourceInShort {
             name: one.name,
@@ -371,7 +375,7 @@ impl SourceStatusTable {
         self.show().into_iter().map(short).collect()
     }
 
-    /// What `/debug/sources` answers, by name.
+    /// Returns the entries of `/debug/sources`, by name.
     pub fn show(&self) -> Vec<SourceStatus> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
@@ -402,7 +406,7 @@ mod tests {
     use crate::codes;
 
     #[test]
-    fn contact_decides_the_state_and_what_was_read_once_is_never_unread() {
+    fn contact_determines_the_state_and_synced_is_never_reset() {
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let at = |seconds| start + Duration::from_secs(seconds);
         let contact_timeout = Duration::from_secs(30);
@@ -418,7 +422,7 @@ mod tests {
         assert_eq!(
             facts.state(at(59), contact_timeout),
             SourceState::Live,
-            "a reconnect is no news"
+            "a reconnect is not a change"
         );
         assert_eq!(facts.state(at(60), contact_timeout), SourceState::Stale);
         assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
@@ -427,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_from_disk_counts_where_nothing_newer_is_to_be_had_and_says_how_old_it_is() {
+    fn data_from_disk_is_used_with_its_age_until_newer_data_arrives() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let source_statuses = SourceStatusTable::new(Duration::from_secs(30));
         let (restored, other): (Arc<str>, Arc<str>) = ("dc1".into(), "dc2".into());
@@ -436,22 +440,20 @@ mod tests {
         let facts = || SourceFacts::starting("consul", "http://c:8500");
         source_statuses.report(&restored, &facts().with(&remembered));
         source_statuses.report(&other, &facts());
-        // Both may say what is newer, for a moment.
+        // Both may report newer data for a moment.
         assert_eq!(source_statuses.waiting_for(), [Arc::clone(&restored), Arc::clone(&other)]);
         let later = SystemTime::now() + FRESH_WAIT;
         assert_eq!(source_statuses.waiting_for_at(later), [Arc::clone(&other)]);
-        // A reader that begins doesn't know of it.
+        // A new reader does not know the restored data.
         let mut reader = facts();
         reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
         source_statuses.report(&restored, &reader);
-        assert_eq!(source_statuses.waiting_for(), [other], "nothing newer is to be had of it");
+        assert_eq!(source_statuses.waiting_for(), [other], "it has no newer data");
         let facts = source_statuses.lines().borrow()[&restored].clone();
         let state = facts.state(at(1300), Duration::ZERO);
         assert_eq!(
             facts.reason(state, at(1300)).as_deref(),
-            Some(
-                "from disk, last heard of 5 min ago; stays in use until it has synced; refused; x"
-            )
+            Some("from disk, last contact 5 min ago; stays in use until it has synced; refused; x")
         );
         source_statuses.synced("dc1");
         let facts = source_statuses.lines().borrow()[&restored].clone();

@@ -1,8 +1,8 @@
 //! Named, supervised tasks.
 //!
-//! Every task of the process is started here, so that it has a name, ends when the process drains,
-//! and so that a panic is seen, counted and handled: it ends that task and nothing else. Owns the set of
-//! running tasks, not their work.
+//! Every task of the process is started here. Therefore it has a name, ends when the process
+//! drains, and its panic is logged, counted and handled: a panic ends only its own task. Owns the
+//! set of running tasks, not their work.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -18,7 +18,7 @@ use tracing::{Instrument, error, info_span};
 
 use crate::watchdog::{Loops, Watchdog};
 
-/// Waits until then; for ever where that is never.
+/// Waits until the given moment, or forever without one.
 pub async fn until(moment: Option<impl Into<Instant>>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
@@ -26,7 +26,7 @@ pub async fn until(moment: Option<impl Into<Instant>>) {
     }
 }
 
-/// Starts tasks and ends them. Clones share one set of tasks; a child's tasks end with its parent's.
+/// Starts and stops tasks. Clones share one set of tasks; a child's tasks stop with its parent's.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     tracker: TaskTracker,
@@ -42,7 +42,7 @@ impl Default for Supervisor {
 }
 
 impl Supervisor {
-    /// An empty set of tasks.
+    /// Creates an empty set of tasks.
     pub fn new() -> Self {
         Self {
             tracker: TaskTracker::new(),
@@ -52,7 +52,7 @@ impl Supervisor {
         }
     }
 
-    /// A set of tasks that can be stopped alone, and is stopped with this one.
+    /// Creates a set of tasks that can be stopped separately and stops with this one.
     pub fn child(&self) -> Self {
         Self {
             tracker: TaskTracker::new(),
@@ -77,7 +77,7 @@ impl Supervisor {
                 ended = AssertUnwindSafe(task).catch_unwind() => {
                     if ended.is_err() {
                         panics.fetch_add(1, Ordering::Relaxed);
-                        error!("task panicked; it ends, everything else goes on");
+                        error!("task panicked and ended; everything else continues");
                     }
                 }
             }
@@ -85,7 +85,8 @@ impl Supervisor {
         self.start(run.instrument(span));
     }
 
-    /// Runs what `make` makes, and again after `pause` whenever it ends or panics, until stopped.
+    /// Runs the future that `make` returns, and again after `pause` whenever it ends or panics,
+    /// until the set is stopped.
     pub fn spawn_restarting<M, F>(&self, name: impl Into<String>, pause: Duration, mut make: M)
     where
         M: FnMut() -> F + Send + 'static,
@@ -97,13 +98,13 @@ impl Supervisor {
         let span = info_span!("task", %name);
         let run = async move {
             loop {
-                // The maker may panic as well as what it makes.
+                // The function `make` may panic as well.
                 let one = AssertUnwindSafe(async { make().await }).catch_unwind();
                 tokio::select! {
                     () = stop.cancelled() => return,
                     ended = one => if ended.is_err() {
                         panics.fetch_add(1, Ordering::Relaxed);
-                        error!("task panicked; it starts again");
+                        error!("task panicked and restarts");
                     }
                 }
                 tokio::select! {
@@ -120,17 +121,17 @@ impl Supervisor {
         tokio::spawn(self.tracker.track_future(run));
     }
 
-    /// A token that is cancelled when the set is stopped.
+    /// Returns a token that is cancelled when the set is stopped.
     pub fn stopping(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// How many tasks have panicked, children's included.
+    /// Returns the number of panicked tasks, including children's.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// How many tasks of this set (not its children) are running.
+    /// Returns the number of running tasks of this set, without its children.
     pub fn running(&self) -> usize {
         self.tracker.len()
     }
@@ -140,7 +141,7 @@ impl Supervisor {
         self.loops.watchdog(name)
     }
 
-    /// The loops of this set, of its parent and of its children.
+    /// Returns the loops of this set, its parent and its children.
     pub fn loops(&self) -> &Loops {
         &self.loops
     }
@@ -151,8 +152,8 @@ impl Supervisor {
         self.tracker.close();
     }
 
-    /// Stops all tasks, then waits until those of this set have ended, at most for `limit`.
-    /// Returns whether they did.
+    /// Stops all tasks and waits at most `limit` for those of this set to end. Returns whether they
+    /// did.
     pub async fn shut_down(&self, limit: Duration) -> bool {
         self.stop();
         tokio::time::timeout(limit, self.tracker.wait()).await.is_ok()
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_ends_its_own_task_only() {
+    async fn panic_ends_only_its_own_task() {
         let tasks = Supervisor::new();
         let (done, seen) = tokio::sync::oneshot::channel();
         tasks.spawn("bad", async { panic!("on purpose") });

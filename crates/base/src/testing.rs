@@ -6,23 +6,25 @@ pub mod fuzz;
 use std::ops::Range;
 use std::path::Path;
 
-/// The root of the repository, for corpora and golden files.
+/// Returns the root of the repository, for corpora and golden files.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// How many rounds a test of random histories runs: `few`, times `STRAIT_ROUNDS` if that is set (CONTRIBUTING.md).
+/// Returns the number of rounds of a test with random histories: `few`, times `STRAIT_ROUNDS` if
+/// set (CONTRIBUTING.md).
 ///
 /// # Panics
-/// If `STRAIT_ROUNDS` is not a number.
+/// Panics if `STRAIT_ROUNDS` is not a number.
 pub fn rounds(few: u64) -> u64 {
     few * number_from_environment("STRAIT_ROUNDS", 1)
 }
 
-/// The seeds of a test of random histories: [`rounds`] of `few`, starting at `STRAIT_SEED`, or at 0 if that is not set.
+/// Returns the seeds of a test with random histories: [`rounds`] of `few`, starting at
+/// `STRAIT_SEED` or 0.
 ///
 /// # Panics
-/// If `STRAIT_SEED` or `STRAIT_ROUNDS` is not a number.
+/// Panics if `STRAIT_SEED` or `STRAIT_ROUNDS` is not a number.
 pub fn seeds(few: u64) -> Range<u64> {
     let first = number_from_environment("STRAIT_SEED", 0);
     first..first + rounds(few)

@@ -2,7 +2,8 @@
 
 use std::time::SystemTime;
 
-/// Formats a time as RFC 3339, in UTC, with milliseconds. A time outside the calendar gives `unknown`.
+/// Formats a time as RFC 3339 in UTC with milliseconds. Returns `unknown` for a time outside of the
+/// calendar.
 pub fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

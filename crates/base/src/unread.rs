@@ -1,5 +1,5 @@
-//! Deserializes JSON values, and records the fields that no type reads (misspelt or unsupported fields) and the path of an
-//! error. A type that reads a whole `serde_json::Value` reads all of its fields.
+//! Deserializes JSON values and records unread fields (misspelt or unsupported) and the path of an
+//! error. A type that reads an entire `serde_json::Value` reads all of its fields.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,36 +12,36 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Map, Value, map};
 
-/// The most fields that are named of one object.
+/// Maximum number of unread fields that are named per object.
 const NAMED_MAX: usize = 16;
 
-/// What was not read, the first of it by its path.
+/// The fields that were not read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct UnreadFields {
     paths: Vec<String>,
-    /// How many more there are.
+    /// Number of further fields that are not named.
     more: usize,
 }
 
 impl UnreadFields {
-    /// The paths of the fields, each with what there is to say of it.
+    /// Returns the paths of the fields, each with a message.
     pub fn told(self) -> impl Iterator<Item = (String, String)> {
         let Self { paths, more } = self;
         let last = paths.len().saturating_sub(1);
         paths.into_iter().enumerate().map(move |(at, path)| {
-            let mut text = "no such field is followed: it has no effect".to_owned();
+            let mut text = "unknown or unsupported field: it has no effect".to_owned();
             if at == last && more > 0 {
-                text += &format!(", and so it is with {more} more");
+                text += &format!("; {more} more fields have no effect either");
             }
             (path, text)
         })
     }
 }
 
-/// Reads the `spec` of an object, which may be absent; paths are from the object's root.
+/// Reads the `spec` of an object, which may be absent. Paths start at the object's root.
 ///
 /// # Errors
-/// The first field that is not what is to be read: its path, and what is wrong with it.
+/// Returns the path of the first invalid field and the reason.
 pub fn read_spec<T: DeserializeOwned>(
     object: &Value,
 ) -> Result<(T, UnreadFields), (String, Error)> {
@@ -58,7 +58,8 @@ pub fn read_spec<T: DeserializeOwned>(
 /// Reads a value.
 ///
 /// # Errors
-/// The path of the innermost value that does not fit, which is empty for the whole value, and the reason.
+/// Returns the path of the innermost invalid value, which is empty for the entire value, and the
+/// reason.
 fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, UnreadFields), (String, Error)> {
     let notes = Notes::default();
     match T::deserialize(ValueReader { value, place: ValuePlace::Root, notes: &notes }) {
@@ -83,7 +84,7 @@ impl Notes {
     }
 }
 
-/// Where in the whole a value is.
+/// The path of a value.
 #[derive(Clone, Copy)]
 enum ValuePlace<'a> {
     Root,
@@ -102,7 +103,7 @@ impl fmt::Display for ValuePlace<'_> {
     }
 }
 
-/// A value that is read.
+/// A value that is being read.
 #[derive(Clone, Copy)]
 pub struct ValueReader<'de, 'r> {
     value: &'de Value,
@@ -148,7 +149,8 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
         if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    /// A field that is null is one that isn't there, as API servers have it, which take it away; an entry of a map is not.
+    /// Treats a null field as absent, like API servers, which remove it. A null entry of a map is
+    /// not absent.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -157,7 +159,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
     ) -> Result<V::Value, Error> {
         match self.value {
             Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self, true)),
-            // serde would take a list for the fields in the order of their declaration.
+            // serde would read a list as the fields in the order of their declaration.
             Value::Array(_) => Err(Error::invalid_type(Unexpected::Seq, &"fields")),
             _ => self.deserialize_any(visitor),
         }
@@ -180,7 +182,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
         self.value.deserialize_enum(name, variants, visitor)
     }
 
-    /// Of a field that whoever reads the object doesn't know. One that is null says nothing.
+    /// Records a field that the type does not have. A null field is ignored.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         if !self.value.is_null() {
             let mut unread = self.notes.unread.borrow_mut();
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_the_first_are_named() {
+    fn only_the_first_of_many_unread_fields_are_named() {
         let fields = (0..40).map(|at| (format!("a{at:02}"), json!(1)));
         let (_, unread) = read::<Outer>(&Value::Object(fields.collect())).expect("it is one");
         assert_eq!((unread.paths.len(), unread.more), (NAMED_MAX, 40 - NAMED_MAX));

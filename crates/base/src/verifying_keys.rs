@@ -1,10 +1,11 @@
-//! Which keys of a JSON Web Key Set (RFC 7517) verify tokens.
+//! Selects the keys of a JSON Web Key Set (RFC 7517) that verify tokens.
 //!
-//! An Envoy refuses the whole listener for a set in which it finds nothing to verify with, and may do so for a single key
-//! it can't read: so it is sent those alone that it takes. Issuers publish others beside them, to encrypt with.
+//! Envoy refuses an entire listener for a set without usable keys, and possibly for a single
+//! unreadable key. Therefore only the keys that Envoy accepts are sent. Issuers also publish other
+//! keys, for example for encryption.
 //!
-//! Who writes a policy names who answers, so nothing of a set is believed: how many keys it lists, what else stands in
-//! them, how long it is, and what a fact repeats of it are all bounded here.
+//! The author of a policy chooses the server of the keys, so a set is untrusted: the number of
+//! keys, their fields, the length, and quotations in messages are bounded here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
@@ -14,41 +15,42 @@ use serde_json::{Map, Value, json};
 
 use crate::bounded::head;
 
-/// What only the private part of a key has, or a key that whoever verifies could sign with (RFC 7518, 6).
+/// Fields of private keys and of symmetric keys, with which a verifier could also sign (RFC 7518,
+/// 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
-/// What a key is sent with: what Envoy reads of one (RFC 7517, 4; RFC 7518, 6; RFC 8037, 2). Chains of certificates and
-/// the like would only be carried to every proxy.
+/// The fields that are sent, which are the fields that Envoy reads (RFC 7517, 4; RFC 7518, 6; RFC
+/// 8037, 2). Other fields, such as certificate chains, would needlessly be sent to every proxy.
 const KEPT: [&str; 9] = ["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e"];
-/// The most keys that a set may list, those that verify nothing among them.
+/// Maximum number of keys in a set, including keys that cannot verify tokens.
 const KEYS_MAX: usize = 64;
-/// The most bytes of the keys of a set, as they are sent: 64 of RSA with 4096 bits have 47 KiB.
+/// Maximum size of a set's keys as sent, in bytes: 64 RSA keys with 4096 bits have 47 KiB.
 const SET_BYTES_MAX: usize = 64 * 1024;
-/// The most keys of which it is said what is wrong with them.
+/// Maximum number of keys for which a problem is reported.
 const FACTS_MAX: usize = 3;
-/// The most bytes that a fact repeats of what somebody else wrote.
+/// Maximum length of quoted text of other parties in a message, in bytes.
 const REPEATED_MAX: usize = 64;
-/// Sizes of an RSA modulus, in bits. Envoy's library takes no more than twice the larger one.
+/// Sizes of an RSA modulus, in bits. Envoy's library accepts at most twice the upper limit.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=8192;
-/// The most of an RSA exponent, in bytes.
+/// Maximum length of an RSA exponent, in bytes.
 const RSA_EXPONENT_BYTES: usize = 4;
 
-/// The keys of a set that verify tokens, as the text of a set: at most 64, in at most 64 KiB, each with nothing but what
-/// verifies. It takes time where there are many keys on curves: some milliseconds.
+/// Returns the keys of a set that verify tokens as the text of a set: at most 64 keys in at most 64
+/// KiB, without unneeded fields. Takes some milliseconds for many keys on elliptic curves.
 ///
 /// # Errors
-/// What is wrong with it, in a few hundred bytes.
+/// Returns the problem in a few hundred bytes.
 pub fn verifying_keys(text: &str) -> Result<String, String> {
-    let set: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
+    let set: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
         return Err("has no list of keys".to_owned());
     };
     let is_private = |key: &Value| PRIVATE.iter().any(|part| key.get(part).is_some());
     if keys.iter().any(is_private) {
-        return Err("holds a private key: every proxy would be sent it. Give the public part, and make another key".to_owned());
+        return Err("contains a private key, which every proxy would receive. Provide only the public part, and create a new key".to_owned());
     }
     if keys.len() > KEYS_MAX {
         let count = keys.len();
-        return Err(format!("lists {count} keys, and a set may list {KEYS_MAX}"));
+        return Err(format!("lists {count} keys, and the limit is {KEYS_MAX}"));
     }
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for (at, key) in keys.iter().enumerate() {
@@ -63,12 +65,12 @@ pub fn verifying_keys(text: &str) -> Result<String, String> {
     let good = json!({ "keys": good }).to_string();
     if good.len() > SET_BYTES_MAX {
         let bytes = good.len();
-        return Err(format!("has {bytes} bytes of keys, and a set may have {SET_BYTES_MAX}"));
+        return Err(format!("has {bytes} bytes of keys, and the limit is {SET_BYTES_MAX}"));
     }
     Ok(good)
 }
 
-/// The first of the facts, and how many there are beside them.
+/// Joins the first problems and the number of further ones.
 fn few(facts: &[String]) -> String {
     let (said, further) = facts.split_at(facts.len().min(FACTS_MAX));
     match (said, further.len()) {
@@ -78,7 +80,7 @@ fn few(facts: &[String]) -> String {
     }
 }
 
-/// The beginning of a text of somebody else's that an error or a log repeats, in at most so many bytes.
+/// Shortens a text of another party to at most `bytes_max` bytes, for an error or log message.
 pub fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -87,7 +89,7 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}…", head(text, bytes_max.saturating_sub(3)))
 }
 
-/// What of a key is sent.
+/// Returns the fields of a key that are sent.
 fn kept(key: &Value) -> Map<String, Value> {
     let part = |name: &&str| Some(((*name).to_owned(), key.get(name)?.as_str()?.into()));
     KEPT.iter().filter_map(part).collect()
@@ -95,10 +97,10 @@ fn kept(key: &Value) -> Map<String, Value> {
 
 fn check(key: &Value) -> Result<(), String> {
     if key.get("kid").is_some_and(|kid| !kid.is_string()) {
-        return Err("has a kid that is no text".to_owned());
+        return Err("has a kid that is not a string".to_owned());
     }
     if key.get("use").is_some_and(|it| it == "enc") {
-        return Err("is there to encrypt".to_owned());
+        return Err("is for encryption".to_owned());
     }
     match key.get("kty").and_then(Value::as_str) {
         Some("RSA") => check_rsa(key),
@@ -139,12 +141,12 @@ fn check_elliptic(key: &Value) -> Result<(), String> {
         let missing = length.checked_sub(number.len()).ok_or(format!("has a {part} too long"))?;
         point.extend(std::iter::repeat_n(0, missing).chain(number));
     }
-    // Agreeing on a secret with it is what shows whether the point is on the curve.
+    // The key agreement succeeds only if the point is on the curve.
     let own = EphemeralPrivateKey::generate(curve, &SystemRandom::new());
     let agreed = own.and_then(|own| {
         ring::agreement::agree_ephemeral(own, &UnparsedPublicKey::new(curve, &point), |_| ())
     });
-    agreed.map_err(|_| "is no point of its curve".to_owned())
+    agreed.map_err(|_| "is not a point on its curve".to_owned())
 }
 
 fn check_edwards(key: &Value) -> Result<(), String> {
@@ -158,19 +160,19 @@ fn check_edwards(key: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether a key is for one of these algorithms, if it names one.
+/// Returns an error if a key names an algorithm that is not in the list.
 fn algorithm(key: &Value, all: &[&str]) -> Result<(), String> {
     match key.get("alg") {
         None => Ok(()),
         Some(Value::String(name)) if all.contains(&name.as_str()) => Ok(()),
         Some(other) => {
             let other = cut(&other.to_string(), REPEATED_MAX);
-            Err(format!("is for {other}, which verifies nothing here"))
+            Err(format!("is for {other}, which is not supported"))
         }
     }
 }
 
-/// A number in bytes, the highest first, without leading zeros; at least one byte.
+/// Decodes a number as bytes, highest first, without leading zeros and with at least one byte.
 fn number(key: &Value, part: &str) -> Result<Vec<u8>, String> {
     let bytes = decoded(key, part)?;
     let first = bytes.iter().position(|byte| *byte != 0).ok_or(format!("has no {part}"))?;
@@ -180,7 +182,7 @@ fn number(key: &Value, part: &str) -> Result<Vec<u8>, String> {
 fn decoded(key: &Value, part: &str) -> Result<Vec<u8>, String> {
     let text = key.get(part).and_then(Value::as_str).ok_or(format!("has no {part}"))?;
     let bytes = URL_SAFE_NO_PAD.decode(text).or_else(|_| URL_SAFE.decode(text));
-    bytes.map_err(|_| format!("has a {part} that is no base64url"))
+    bytes.map_err(|_| format!("has a {part} that is not base64url"))
 }
 
 #[cfg(test)]
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_reduced_to_what_verifies() {
+    fn set_is_reduced_to_verifying_keys() {
         let encrypts = json!({ "kty": "RSA", "alg": "RSA-OAEP", "n": "AQAB", "e": "AQAB" });
         let edwards = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo" });
         let modulus = URL_SAFE_NO_PAD.encode([0xc1; 256]);
@@ -210,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_that_verifies_nothing_it_is_said_why() {
+    fn reason_is_reported_for_a_key_that_verifies_nothing() {
         let with = |part: &str, value: &str| {
             let mut key = elliptic();
             key[part] = value.into();
             key
         };
         assert!(
-            fact(&with("x", "NKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4")).contains("no point")
+            fact(&with("x", "NKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4")).contains("not a point")
         );
-        assert!(fact(&with("x", "!")).contains("no base64url"));
+        assert!(fact(&with("x", "!")).contains("not base64url"));
         assert!(fact(&with("crv", "P-521")).contains("curve P-521"));
         assert!(fact(&with("alg", "ES384")).contains("ES384"));
         assert!(fact(&with("use", "enc")).contains("encrypt"));
@@ -230,9 +232,10 @@ mod tests {
         assert!(verifying_keys("{}").expect_err("none").contains("no list"));
     }
 
-    /// What a hostile server answers within the bytes that are read costs little: in what is said of it too.
+    /// A hostile server's response, within the bytes that are read, has little cost, also in
+    /// messages about it.
     #[test]
-    fn whatever_a_set_holds_little_is_made_of_it() {
+    fn result_is_small_whatever_a_set_contains() {
         const LONG: usize = 1024 * 1024;
         let set = |keys: Value| json!({ "keys": keys }).to_string();
         let long = "\u{e4}".repeat(LONG / 2);
@@ -244,15 +247,15 @@ mod tests {
         let padded = format!("{}{}", "A".repeat(LONG), URL_SAFE_NO_PAD.encode([0xc1; 255]));
         let rsa = json!({ "kty": "RSA", "n": padded, "e": "AQAB" });
         let refused = [
-            (set(vec![json!(0); LONG / 2].into()), "lists 524288 keys, and a set may list 64"),
+            (set(vec![json!(0); LONG / 2].into()), "lists 524288 keys, and the limit is 64"),
             (set(vec![json!(0); 64].into()), "keys[2] has no kind (kty); and 61 more"),
             (set(vec![elliptic(); 65].into()), "lists 65 keys"),
             (set(json!([{ "kty": long }])), "is of kind \u{e4}\u{e4}"),
             (set(json!([with("crv", long.as_str().into())])), "is on curve \u{e4}\u{e4}"),
             (set(json!([with("alg", long.as_str().into())])), "is for \"\u{e4}\u{e4}"),
             (set(json!([with("alg", vec![0; LONG / 2].into())])), "is for [0,0,"),
-            (set(json!([with("kid", long.as_str().into())])), "bytes of keys, and a set may have"),
-            (set(json!([rsa])), "bytes of keys, and a set may have 65536"),
+            (set(json!([with("kid", long.as_str().into())])), "bytes of keys, and the limit is"),
+            (set(json!([rsa])), "bytes of keys, and the limit is 65536"),
         ];
         for (text, part) in refused {
             let fact = verifying_keys(&text).expect_err(part);

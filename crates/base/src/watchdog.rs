@@ -1,9 +1,10 @@
 //! Liveness of the loops that everything else depends on.
 //!
-//! A loop reports the work that it begins and when it waits for more. A loop is stuck if a restart would help: it waits, and
-//! has not run for a minute, or it works on one thing without using CPU time. A loop that uses CPU time is busy. A restart
-//! would read the same input again, so a busy loop fails only after [`NO_PROGRESS_AFTER`] with one piece of work. Owns the
-//! state of the loops, not their work.
+//! A loop reports when it starts work and when it waits for more. A loop is stuck if a restart
+//! would help: it waits and has not run for a minute, or it works on one thing without using CPU
+//! time. A loop that uses CPU time is busy. A restart would read the same input again, so a busy
+//! loop fails only after [`NO_PROGRESS_AFTER`] with one piece of work. Owns the state of the loops,
+//! not their work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,29 +19,30 @@ use tracing::warn;
 use crate::cpu::ThreadCpu;
 use crate::lock;
 
-/// How long a loop may be silent, or work without using CPU time.
+/// Maximum time that a loop may be silent, or work without using CPU time.
 pub const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// How long a loop may use CPU time for one piece of work.
+/// Maximum time that a loop may use CPU time for one piece of work.
 pub const NO_PROGRESS_AFTER: Duration = Duration::from_secs(600);
-/// How often a loop without work reports, and how long work takes before other loops may have to wait for the thread.
+/// Interval at which an idle loop reports. Also the time after which work is reported as busy,
+/// because other loops may wait for the thread.
 const IDLE_BEAT: Duration = Duration::from_secs(10);
-/// Work that takes longer is logged.
+/// Time after which work is logged as slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// A thread that uses less than one part of so many of the time is blocked.
+/// A thread that uses less than this fraction of the time (one part in 1,000) is blocked.
 const BLOCKED_SHARE: u32 = 1000;
 
-/// The loops of a process. A clone shares them.
+/// The loops of a process. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Loops(Arc<Mutex<BTreeMap<&'static str, LoopState>>>);
 
 #[derive(Debug)]
 struct LoopState {
-    /// When the loop last reported.
+    /// The time of the last report.
     reported: Instant,
     work: Option<LoopTask>,
 }
 
-/// A piece of work, and the thread that does it.
+/// A piece of work and its thread.
 struct LoopTask {
     what: Box<dyn fmt::Display + Send>,
     thread: ThreadCpu,
@@ -57,16 +59,17 @@ impl fmt::Debug for LoopTask {
 pub struct SilentLoop {
     /// The name of the loop.
     pub name: &'static str,
-    /// How long it has made none.
+    /// The time without progress.
     pub age: Duration,
     /// A description of its work; `None` if it waits.
     pub work: Option<String>,
-    /// The CPU time that it has used for that, if the system reports it.
+    /// The CPU time that it has used for the work, if the system reports it.
     pub cpu: Option<Duration>,
 }
 
 impl SilentLoop {
-    /// Whether only a restart helps, given that other loops keep threads busy or not.
+    /// Returns whether only a restart helps. `others_busy` states whether other loops keep threads
+    /// busy.
     fn is_stuck(&self, others_busy: bool) -> bool {
         match &self.work {
             // The thread that should run it may be busy.
@@ -97,7 +100,7 @@ impl fmt::Display for SilentLoop {
 }
 
 impl Loops {
-    /// Adds a loop. It counts from here on, even if its task ends.
+    /// Adds a loop. It is monitored from now on, even if its task ends.
     pub fn watchdog(&self, name: &'static str) -> Watchdog {
         let mut idle = tokio::time::interval(IDLE_BEAT);
         idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -106,12 +109,12 @@ impl Loops {
         Watchdog { progress, idle }
     }
 
-    /// The loops that are stuck.
+    /// Returns the loops that are stuck.
     pub fn stuck(&self) -> Vec<SilentLoop> {
         self.stuck_at(Instant::now())
     }
 
-    /// The loops that have worked on one thing for ten seconds, and are not stuck.
+    /// Returns the loops that have worked on one thing for ten seconds and are not stuck.
     pub fn busy(&self) -> Vec<SilentLoop> {
         let silent = self.silent_at(Instant::now()).into_iter();
         silent.filter(|one| one.work.is_some() && !one.is_stuck(false)).collect()
@@ -139,7 +142,7 @@ impl Loops {
     }
 }
 
-/// Where a loop reports its progress. A clone reports for the same loop.
+/// Reports the progress of a loop. Clones report for the same loop.
 #[derive(Debug, Clone)]
 pub struct LoopProgress {
     name: &'static str,
@@ -147,21 +150,22 @@ pub struct LoopProgress {
 }
 
 impl LoopProgress {
-    /// The loop begins to work on `what`, on the current thread, until it begins something else or waits.
+    /// Reports that the loop starts to work on `what`, on the current thread, until it starts
+    /// something else or waits.
     pub fn begins(&self, what: impl fmt::Display + Send + 'static) {
         let what: Box<dyn fmt::Display + Send> = Box::new(what);
         self.report(Some(LoopTask { what, thread: ThreadCpu::now() }), Instant::now());
     }
 
-    /// Returns the CPU time that the current thread has used for the loop's work, or zero if another thread does the work or
-    /// the loop waits.
+    /// Returns the CPU time that the current thread has used for the loop's work, or zero if
+    /// another thread does the work or the loop waits.
     pub fn spent(&self) -> Duration {
         let loops = lock::lock(&self.loops.0);
         let work = loops.get(self.name).and_then(|state| state.work.as_ref());
         work.map_or(Duration::ZERO, |work| work.thread.on_this_thread())
     }
 
-    /// The loop waits for work.
+    /// Reports that the loop waits for work.
     pub fn waits(&self) {
         self.report(None, Instant::now());
     }
@@ -173,7 +177,7 @@ impl LoopProgress {
         let took = now.saturating_duration_since(reported);
         if took >= SLOW_AFTER {
             let (name, work, millis) = (self.name, work.what, took.as_millis());
-            warn!(name, %work, millis, "one piece of work took long; everything behind it waited");
+            warn!(name, %work, millis, "one piece of work took long; later work waited");
         }
     }
 }
@@ -186,12 +190,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Where parts of the loop report.
+    /// Returns the progress to which parts of the loop report.
     pub fn progress(&self) -> &LoopProgress {
         &self.progress
     }
 
-    /// The loop waits for work.
+    /// Reports that the loop waits for work.
     pub fn beat(&self) {
         self.progress.waits();
     }
@@ -201,7 +205,7 @@ impl Watchdog {
         self.idle.tick().await;
     }
 
-    /// Waits for something that another loop does, and reports meanwhile: only the other loop may be stuck.
+    /// Waits for another loop and reports meanwhile: only the other loop may be stuck.
     pub async fn waiting<F: Future>(&mut self, other: F) -> F::Output {
         let mut other = pin!(other);
         self.beat();
@@ -231,7 +235,7 @@ mod tests {
     fn busy_loop_is_not_stuck_until_it_makes_no_progress_for_ten_minutes() {
         let second = Some(Duration::from_secs(1));
         let object = Some("VirtualService shop/web");
-        // Age, CPU time, work, whether it is stuck.
+        // Age, CPU time, work, and whether the loop is stuck.
         let cases = [
             (59, None, None, false),
             (60, None, None, true),
@@ -241,7 +245,7 @@ mod tests {
             (60, Some(Duration::from_millis(60)), object, false),
             (599, second, object, false),
             (600, Some(Duration::from_secs(600)), object, true),
-            // Where the system reports no CPU time, only progress decides.
+            // If the system reports no CPU time, only progress decides.
             (599, None, object, false),
             (600, None, object, true),
         ];

@@ -1,9 +1,9 @@
-//! What many proxies share, encoded once.
+//! Encoded resources that many proxies share, encoded once.
 //!
-//! Each entry remembers the inputs it was made from, as the very `Arc`s of the context: an entry
-//! serves only where these are still the inputs, and is replaced where they are not. So the key and
-//! the remembered inputs together are the generator's entire input, and no entry is ever stale. What
-//! nobody asks for again is let go by a sweep now and then.
+//! Each entry stores the inputs that it was made from, as the same `Arc`s that the context holds.
+//! An entry is used only while the context still holds these inputs; otherwise it is replaced. The
+//! key and the stored inputs together are the generator's entire input, so no entry is ever stale.
+//! A periodic sweep removes unused entries.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -34,12 +34,13 @@ use strait_xds::list::SharedList;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::{Resource, ResourceType, Version};
 
-/// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
-/// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
+/// Number of lists from which on an insertion first removes the lists that no stream holds. A list
+/// of a thousand upstream clusters takes about 1 MB. A list that a stream holds takes no extra
+/// memory in the cache.
 const LISTS_MANY: usize = 256;
 
-/// The most of routers, whose names and labels are claims unless their pods are known: labels may take
-/// 64 KiB.
+/// Maximum number of routers. Unless its pod is known, a router's name and labels are unverified
+/// claims, and labels may take 64 KiB.
 const ROUTERS_MAX: usize = 1 << 12;
 
 /// The upstream clusters of one service.
@@ -53,7 +54,7 @@ pub(super) type LibraryKey = (ResourceType, Arc<str>, OutboundName, Option<GrpcL
 pub struct Cache {
     pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) library: CacheTable<LibraryKey, ServiceInputs, Arc<Resource>>,
-    /// Routes for libraries, by name and version: those that are the same are there once.
+    /// Routes for libraries, by name and version, so that equal routes are stored once.
     pub(super) library_routes: CacheTable<(Arc<str>, Version), (), Arc<Resource>>,
     pub(super) policies: EncodedPolicies,
     pub(super) clusters: Arc<CacheTable<ClustersKey, ServiceInputs, Resources>>,
@@ -65,34 +66,35 @@ pub struct Cache {
     pub(super) listeners: CacheTable<(Class, ListenerFormat), Span, Arc<SharedList>>,
     pub(super) pods: CacheTable<(ViewKey, ListenerFormat), Span, Arc<Pods>>,
     pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
-    /// What routes of a port are made from: see [`Base`].
+    /// The input of the routes of a port: see [`RouteBase`].
     pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,
-    /// Of versions that differ from the one before in rules for routes alone, the hosts that have others.
+    /// By version, the hosts whose rules changed. Contains only versions that differ from the
+    /// previous one in nothing but the rules for routes.
     pub(super) rule_steps: CacheTable<u64, Span, Arc<[HostPattern]>>,
     pub(super) chunks: Chunks,
-    /// Routes that rules make, by what they are made of.
+    /// Routes generated from rules, by their inputs.
     pub(super) route_lists: RouteLists,
-    /// By view, and whether given addresses are sent.
+    /// Name tables by view and by whether the addresses of ServiceEntries are included.
     pub(super) names: CacheTable<(ViewKey, bool), Span, Arc<SharedList>, LISTS_MANY>,
     pub(super) east_west_ports:
         CacheTable<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
 }
 
 impl Cache {
-    /// Lets go of what was not made of `context`, and of what no stream holds any more where streams hold
-    /// it themselves. They may use the cache meanwhile.
+    /// Removes entries that do not match `context`, and values that no stream holds if streams hold
+    /// such values themselves. Streams may use the cache meanwhile.
     pub fn sweep(&self, context: &PushContext) {
         let services: HashSet<_> = context.all_services().map(Arc::as_ptr).collect();
         let by_service = |inputs: &ServiceInputs| {
             services.contains(&Arc::as_ptr(&inputs.service))
                 && inputs.are_of(context, &inputs.service)
         };
-        // Some streams may be ahead.
+        // Some streams may already use a newer context.
         let by_definitions = |span: &Span| span.reaches(context.definitions);
         self.assignments.sweep(by_service);
         self.library.sweep(by_service);
         self.policies.sweep(&context.access);
-        // Before what is in them.
+        // The lists first, because they hold the clusters.
         self.outbound.sweep(by_definitions);
         self.clusters.sweep(by_service);
         self.served.sweep(by_definitions);
@@ -107,23 +109,68 @@ impl Cache {
         self.chunks.sweep();
         self.route_lists.sweep(|_| true);
         self.library_routes.sweep(|()| true);
-        // A name that is only claimed may never come again.
+        // The cache may never be queried again for a name that is only claimed.
         self.east_west_ports
             .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());
     }
 
-    /// An empty one for another mesh, in which pieces of this one may be found.
+    /// Removes all entries, so that everything is generated again.
+    pub fn clear(&self) {
+        let Self {
+            assignments,
+            library,
+            library_routes,
+            policies,
+            clusters,
+            pod_listeners,
+            outbound,
+            scopes,
+            served,
+            addresses,
+            listeners,
+            pods,
+            routes,
+            bases,
+            rule_steps,
+            chunks,
+            route_lists,
+            names,
+            east_west_ports,
+        } = self;
+        assignments.clear();
+        library.clear();
+        library_routes.clear();
+        policies.clear();
+        clusters.clear();
+        pod_listeners.clear();
+        outbound.clear();
+        scopes.clear();
+        served.clear();
+        addresses.clear();
+        listeners.clear();
+        pods.clear();
+        routes.clear();
+        bases.clear();
+        rule_steps.clear();
+        chunks.clear();
+        route_lists.clear();
+        names.clear();
+        east_west_ports.clear();
+    }
+
+    /// Returns an empty cache for another mesh, which shares the listeners of pods with this cache.
     pub(super) fn beside(&self) -> Self {
         Self { pod_listeners: Arc::clone(&self.pod_listeners), ..Self::default() }
     }
 
-    /// The same for the newest mesh, of which this one shall have the pieces.
+    /// Returns an empty cache for the newest mesh, which shares the upstream clusters and the
+    /// listeners of pods with this cache.
     pub(super) fn ahead(&self) -> Self {
         Self { clusters: Arc::clone(&self.clusters), ..self.beside() }
     }
 
-    /// What the routes of a port were made from in the version before this one, and the hosts that have other rules
-    /// since, where nothing else differs.
+    /// Returns the base of the routes of a port in the previous version, and the hosts whose rules
+    /// have changed since. Returns `None` if anything else differs between the two versions.
     pub(super) fn base_before_rules(
         &self,
         key: &BaseKey,
@@ -137,7 +184,7 @@ impl Cache {
         Some((self.bases.get(key, |span| span.contains(before))?, hosts))
     }
 
-    /// The services that `proxy` may serve: see [`served_in`].
+    /// Returns the cached services that `proxy` may serve: see [`served_in`].
     pub(super) fn served(
         &self,
         context: &PushContext,
@@ -149,7 +196,7 @@ impl Cache {
         self.served.at(key, context.definitions, make)
     }
 
-    /// Takes note of what is [served](Self::served).
+    /// Caches the result of [`served_in`].
     pub(super) fn put_served(
         &self,
         context: &PushContext,
@@ -159,15 +206,15 @@ impl Cache {
         self.served.put(key, Span::of(context.definitions), served);
     }
 
-    /// The port on which `proxy` listens as an east-west gateway. Finding it looks at every service,
-    /// so it is found again only when such services or the proxy's pod have changed.
+    /// Returns the port on which `proxy` listens as an east-west gateway. The search visits every
+    /// service, so the result is cached until such services or the proxy's pod change.
     pub(super) fn east_west_port(&self, context: &PushContext, proxy: &Proxy) -> Option<u16> {
         if proxy.kind != ProxyType::Router {
             return None;
         }
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         let workload = context.workload_of(proxy).cloned();
-        // Of a pod that is known, its own labels count.
+        // If the pod is known, its own labels apply.
         let claimed = if workload.is_some() { Labels::new() } else { proxy.labels.clone() };
         let is_current = |held: &RouterInputs| {
             held.span.contains(context.definitions)
@@ -183,7 +230,7 @@ impl Cache {
     }
 }
 
-/// A mesh config, which is another one if it is another value.
+/// A mesh config, compared by address.
 #[derive(Debug, Clone)]
 pub(super) struct SameMesh(Arc<MeshConfig>);
 
@@ -199,16 +246,16 @@ impl PartialEq for SameMesh {
     }
 }
 
-/// The listeners for pods of headless services that proxies of a view reach.
+/// The listeners for pods of headless services that the proxies of a view reach.
 #[derive(Debug)]
 pub(super) struct Pods {
-    /// These, with those that are not for pods.
+    /// The listeners for pods together with all other listeners.
     pub(super) list: Arc<SharedList>,
-    /// Each with the pod's address, sorted by that.
+    /// The listeners with the addresses of their pods, sorted by address.
     pub(super) listeners: Box<[(IpAddr, Arc<Resource>)]>,
 }
 
-/// What the port of an east-west gateway depends on, besides its name.
+/// The inputs of the port of an east-west gateway, apart from its name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RouterInputs {
     pub(super) span: Span,
@@ -216,29 +263,30 @@ pub(super) struct RouterInputs {
     claimed: Labels,
 }
 
-/// A service for a view, in a form, and whether it is in another network as well.
+/// A service, the view and format that its clusters are generated for, and whether another network
+/// has it as well.
 pub(super) type ClustersKey = (Hostname, ViewKey, ClusterFormat, bool);
 
-/// A route for a class of proxies, by name, and the namespace in whose DNS domain they are. In another, which
-/// no service is in, it is the same whatever that is.
+/// The class of a proxy, its DNS domain (a namespace), and the name of the route. The namespace is
+/// `None` for all domains without services, because their routes are equal.
 pub(super) type RouteKey = (Class, Option<Namespace>, Arc<str>);
 
-/// A port for a class of proxies, and whether names are completed there.
+/// A class of proxies, a port, and whether short names are expanded there.
 pub(super) type BaseKey = (Class, u16, bool);
 
-/// What of a view can matter for the list of all upstream clusters of services, so that most proxies
-/// share one.
+/// The parts of a view that can affect the list of all upstream clusters. Ignoring the others lets
+/// most proxies share one list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Scopes {
-    /// Some service is cluster-local.
+    /// A service is cluster-local.
     pub(super) cluster: bool,
-    /// Some upstream cluster depends on its endpoints, and these on the node.
+    /// An upstream cluster depends on its endpoints, and these depend on the node.
     pub(super) node: bool,
-    /// Some upstream cluster depends on its endpoints.
+    /// An upstream cluster depends on its endpoints.
     pub(super) family: bool,
-    /// Some upstream cluster depends on its endpoints, and these on where the proxy is.
+    /// An upstream cluster depends on its endpoints, and these depend on the locality of the proxy.
     pub(super) locality: bool,
-    /// Some upstream cluster has names that the proxy resolves.
+    /// An upstream cluster has names that the proxy resolves.
     pub(super) by_name: bool,
 }
 
@@ -258,7 +306,7 @@ impl Scopes {
         scopes
     }
 
-    /// `view` with all left out that doesn't matter.
+    /// Returns `view` without the parts that have no effect.
     pub(super) fn projected(self, context: &PushContext, view: &ViewKey) -> ViewKey {
         ViewKey {
             cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
@@ -276,17 +324,18 @@ impl Scopes {
     }
 }
 
-/// The namespace, if it is one for which some service is there that isn't for all, or some rule.
+/// Returns the namespace if a service is exported to it explicitly or a rule concerns it. Otherwise
+/// returns the empty namespace.
 pub(super) fn projected_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
     let nobody = Namespace::default();
-    // Nothing is for a namespace without a name, but for what names none by mistake.
+    // An object concerns the empty namespace only if it names the empty namespace by mistake.
     let matters = context.restricted_namespaces.contains_key(namespace)
         || context.restricted_namespaces.contains_key(&nobody)
         || context.traffic.concerns(namespace);
     if matters { namespace.clone() } else { nobody }
 }
 
-/// The parts of a context that the answer for one service depends on.
+/// The parts of a context that the resources of one service depend on.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceInputs {
     service: Arc<MergedService>,
@@ -309,7 +358,7 @@ impl ServiceInputs {
         }
     }
 
-    /// Whether these are they.
+    /// Returns whether these inputs equal the current ones of `context` and `service`.
     pub(super) fn are_of(&self, context: &PushContext, service: &Arc<MergedService>) -> bool {
         Arc::ptr_eq(&self.service, service)
             && Arc::ptr_eq(&self.networks, &context.networks)

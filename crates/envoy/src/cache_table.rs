@@ -1,4 +1,4 @@
-//! Values by key, each with the inputs it was made from.
+//! A concurrent map whose entries store the inputs that their values were made from.
 
 use std::hash::Hash;
 
@@ -6,10 +6,11 @@ use dashmap::DashMap;
 
 use strait_base::hash::SecretHasher;
 
-/// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
+/// Maximum number of entries per table. A full table is emptied and fills again with the values in
+/// use.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// Versions of definitions for which something holds, the first and the last.
+/// The first and the last version of the definitions for which a value is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     first: u64,
@@ -21,7 +22,7 @@ impl Span {
         Self { first: version, last: version }
     }
 
-    /// Of two versions, one behind the other.
+    /// Returns the span from the first to the second version.
     pub(super) fn over([first, last]: [u64; 2]) -> Self {
         Self { first, last }
     }
@@ -34,12 +35,12 @@ impl Span {
         (self.first..=self.last).contains(&version)
     }
 
-    /// Whether it holds for `version` or for a later one.
+    /// Returns whether the value is valid at `version` or a later one.
     pub(super) fn reaches(self, version: u64) -> bool {
         self.last >= version
     }
 
-    /// Has it hold for a next version as well, if it holds for the one before.
+    /// Extends the span to version `now` if it contains version `before`.
     pub(super) fn reach(&mut self, [before, now]: [u64; 2]) {
         if self.contains(before) {
             self.last = self.last.max(now);
@@ -47,16 +48,16 @@ impl Span {
     }
 }
 
-/// What can be kept.
+/// A value that a table can cache.
 pub(super) trait CacheValue: Clone {
-    /// Whether a stream holds it, if that can be known.
+    /// Returns whether a stream holds the value; `true` if that is unknown.
     fn is_held(&self) -> bool {
         true
     }
 }
 
-/// Values by key, each with the inputs it was made from: from `MANY` on only what is current and held, and
-/// never more than `MAX`.
+/// A map with the inputs of each value. From `MANY` entries on, an insertion removes outdated and
+/// unused entries. The table never exceeds `MAX` entries.
 #[derive(Debug)]
 pub(super) struct CacheTable<
     K: Eq + Hash,
@@ -79,7 +80,13 @@ impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default
 impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const MAX: usize>
     CacheTable<K, I, V, MANY, MAX>
 {
-    /// The value for `key` made from `inputs`; made now where it isn't kept.
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.entries.clear();
+    }
+
+    /// Returns the cached value of `key` if it was made from `inputs`. Otherwise makes and caches
+    /// it.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
         self.get(&key, |held| *held == inputs).unwrap_or_else(|| {
             let value = make();
@@ -88,13 +95,13 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
         })
     }
 
-    /// The value for `key`, if it is kept and `is_current` says so of the inputs it was made from.
+    /// Returns the cached value of `key` if `is_current` accepts its inputs.
     pub(super) fn get(&self, key: &K, is_current: impl FnOnce(&I) -> bool) -> Option<V> {
         let entry = self.entries.get(key)?;
         is_current(&entry.0).then(|| entry.1.clone())
     }
 
-    /// Keeps a value. Two streams may make the same at once; they make equal bytes.
+    /// Caches a value. Two streams may make the same value at the same time; the results are equal.
     pub(super) fn put(&self, key: K, inputs: I, value: V) {
         if self.entries.len() >= MANY {
             self.sweep(|held| *held == inputs);
@@ -105,7 +112,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
         self.entries.insert(key, (inputs, value));
     }
 
-    /// Looks at all inputs, and may change them.
+    /// Calls `look` with each key and its inputs, which it may modify.
     pub(super) fn for_each(&self, mut look: impl FnMut(&K, &mut I)) {
         self.entries.iter_mut().for_each(|mut entry| {
             let (key, (inputs, _)) = entry.pair_mut();
@@ -113,9 +120,9 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
         });
     }
 
-    /// Lets go of what isn't current, and of what nobody holds.
+    /// Removes entries that are outdated or that no stream holds.
     pub(super) fn sweep(&self, is_current: impl Fn(&I) -> bool) {
-        // What goes is freed when no lock is held.
+        // Removed values are freed after the lock is released.
         let mut gone = Vec::new();
         self.entries.retain(|_, entry| {
             let stays = is_current(&entry.0) && entry.1.is_held();
@@ -130,11 +137,12 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const
 impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
     CacheTable<K, Span, V, MANY, MAX>
 {
-    /// The value for `key` at a version of the definitions; made now where it isn't kept.
+    /// Returns the value of `key` at a version of the definitions. Makes and caches it if
+    /// necessary.
     pub(super) fn at(&self, key: K, version: u64, make: impl FnOnce() -> V) -> V {
         self.get(&key, |span| span.contains(version)).unwrap_or_else(|| {
             let value = make();
-            // Who makes it of an older version is late.
+            // A value made from an older version must not replace a newer one.
             let newer = self.entries.get(&key).is_some_and(|entry| entry.0.last > version);
             if !newer {
                 if self.entries.len() >= MANY {
@@ -146,7 +154,7 @@ impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
         })
     }
 
-    /// Keeps for a next version what is the same there.
+    /// Extends the spans of all values that are the same in the next version.
     pub(super) fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
         self.for_each(|key, span| {
             if span.contains(step[0]) && !span.contains(step[1]) && is_same(key) {

@@ -1,4 +1,4 @@
-//! Upstream clusters: one for each port of each service, and the few that every proxy needs.
+//! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
 mod inbound;
 mod policy;
@@ -7,6 +7,8 @@ mod tls;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+
+use prost::Message;
 
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
 use super::istio_filters::{self, ServiceName};
@@ -31,43 +33,45 @@ use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
-/// Where connections go that nothing else takes, when they may go anywhere.
+/// Upstream cluster for outbound connections that match nothing else, if unknown destinations are
+/// allowed.
 pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
-/// Where connections go that may go nowhere.
+/// Upstream cluster for outbound connections to destinations that are not allowed.
 pub(super) const BLACK_HOLE: &str = "BlackHoleCluster";
-/// Where inbound connections go to ports that no service names.
+/// Upstream cluster for inbound connections to ports that no service has.
 pub(super) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 
 /// The metadata namespace and key by which Envoy chooses an endpoint's transport socket.
 pub(super) const SOCKET_MATCH: &str = "envoy.transport_socket_match";
-/// See [`SOCKET_MATCH`].
+/// The key of [`SOCKET_MATCH`] in the metadata of an endpoint.
 pub(super) const TLS_MODE: &str = "tlsMode";
 
-/// The source address of connections from a sidecar to its own workload: a sidecar's redirection
-/// rules leave it alone (Istio's convention).
+/// Source addresses of connections from a sidecar to its own workload. The redirection rules of a
+/// sidecar exempt them (Istio's convention).
 const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 
-/// How many requests a connection carries that may lead to a gateway. A gateway forwards connections,
-/// so the pods behind it share the load by these; each costs a handshake, which this many requests
-/// pay for together. (docs/decisions/0008-short-connections-across-networks.md)
+/// Maximum number of requests per connection if the connection may go to a gateway. A gateway
+/// balances connections, not requests, so the pods behind it share the load in these units. Each
+/// connection costs a handshake, which is spread over this many requests.
+/// (docs/decisions/0008-short-connections-across-networks.md)
 const REQUESTS_PER_CONNECTION: u32 = 20;
 
-/// The first Envoy that takes clusters of names in the form that replaces deprecated fields. (Envoy 1.36; the form is there
-/// since 1.34, in part.)
+/// The first Envoy version that accepts DNS clusters in the format that replaces deprecated fields
+/// (Envoy 1.36; the format exists in part since 1.34).
 const DNS_CLUSTER_SINCE: (u32, u32) = (1, 36);
 
-/// In which form a proxy takes upstream clusters.
+/// The format in which a proxy accepts upstream clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClusterFormat {
-    /// Routers are given Secrets by rules by which sidecars are not.
+    /// Only routers receive the Secrets that some TLS settings of rules need.
     pub(super) kind: ProxyType,
     pub(super) secrets: Secrets,
-    /// Whether it knows `envoy.clusters.dns`, beside which `STRICT_DNS` and its fields are deprecated.
+    /// Whether the proxy knows `envoy.clusters.dns`, which deprecates `STRICT_DNS` and its fields.
     pub(super) dns_cluster: bool,
-    /// Whether it tells servers of itself by a filter of Istio's.
+    /// Whether the proxy exchanges metadata with servers through one of Istio's filters.
     pub(super) exchanges: bool,
-    /// Whether filters of Istio's look for what is behind it: those that count, and the one that keeps what is inside the
-    /// mesh from who is outside.
+    /// Whether Istio's filters read the name of the service of a cluster. The metrics filter reads
+    /// it, and so does the filter that hides metadata of the mesh from external servers.
     pub(super) names_services: bool,
 }
 
@@ -88,44 +92,47 @@ impl ClusterFormat {
         }
     }
 
-    /// What of it matters where names are resolved or not.
+    /// Returns the format without the parts that do not matter, depending on whether names are
+    /// resolved.
     pub(super) fn projected(&self, by_name: bool) -> Self {
         Self { dns_cluster: self.dns_cluster && by_name, ..self.clone() }
     }
 }
 
-/// What the upstream clusters of a service depend on, besides the service and the mesh.
+/// The inputs of the upstream clusters of a service, apart from the service and the mesh.
 pub(super) struct ClusterInputs<'a> {
     pub(super) context: &'a PushContext,
     pub(super) view: &'a ViewKey,
     pub(super) form: &'a ClusterFormat,
     /// Whether a cluster of another network has the service, so that gateways may be among its
-    /// endpoints. Told by definitions alone: endpoints come and go, and a change of an upstream
-    /// cluster costs its connections.
+    /// endpoints. Depends on definitions only: endpoints change often, and replacing an upstream
+    /// cluster closes its connections.
     pub(super) abroad: bool,
 }
 
-/// A service or one of its subsets, at a port.
+/// A service or a subset of it, at one port.
 struct ServicePart<'a> {
-    /// Empty for all of the service.
+    /// The name of the subset; empty for the entire service.
     subset: &'a str,
-    /// The subset by which gateways of other networks know it; empty where they know none of that name.
+    /// The name of the subset at gateways of other networks; empty if they do not know a subset of
+    /// this name.
     abroad: &'a str,
     filter: SubsetFilter<'a>,
-    /// The port, as it is spoken to.
+    /// The port, with the protocol that clients use for it.
     port: Port,
     policy: ResolvedPolicy,
 }
 
 impl ServicePart<'_> {
-    /// The name of its upstream cluster at clients.
+    /// Returns the name of its upstream cluster at clients.
     fn name(&self, service: &MergedService) -> OutboundName {
         let all = OutboundName::sidecar(service.hostname().clone(), self.port.number);
         all.of_subset(self.subset)
     }
 }
 
-/// What has an upstream cluster of a port: the service, and each of its subsets.
+/// Returns the parts of a service that have an upstream cluster for a port: the service and each of
+/// its subsets.
 fn parts<'r>(
     mesh: &MeshConfig,
     rules: &RulesForHost,
@@ -133,7 +140,8 @@ fn parts<'r>(
     service: &MergedService,
     port: &Port,
 ) -> Vec<ServicePart<'r>> {
-    // What is outside the mesh nobody has raised with it: that takes a rule of its own.
+    // The upgrade setting of the mesh does not apply to external services. Only a rule of the
+    // service can upgrade them.
     let upgrades = mesh.h2_upgrade && !service.primary.mesh_external;
     let names = rule.into_iter().flat_map(|rule| rule.subsets.keys().map(|name| &**name));
     let part = |subset| {
@@ -153,8 +161,9 @@ fn parts<'r>(
 }
 
 impl ClusterInputs<'_> {
-    /// The upstream clusters of one service, one for each port that is proxied, and one for each of its subsets there. What
-    /// clients can't be spoken to from as a rule asks for has none: requests fail, rather than go out in plain text.
+    /// Returns the upstream clusters of one service: one for each proxied port, and one for each
+    /// subset at that port. If clients cannot use the TLS that a rule requires, no cluster is
+    /// generated: requests fail instead of leaving in plain text.
     pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
@@ -186,8 +195,9 @@ impl ClusterInputs<'_> {
         }
     }
 
-    /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes
-    /// mTLS and none will; else mTLS is what is spoken to those that state nothing: see
+    /// Returns a cluster with endpoints from EDS, each reached with mTLS or in plain text. If no
+    /// endpoint accepts mTLS or will accept it, plain text is set for the entire cluster. Otherwise
+    /// endpoints without their own setting are reached with mTLS: see
     /// [`MergedService::may_take_mtls`].
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
@@ -195,9 +205,10 @@ impl ClusterInputs<'_> {
         self.finished(service, self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part))
     }
 
-    /// Endpoints by names that the proxy resolves, and pods beside them. No gateway leads to them: those
-    /// that name another network than the proxy's are left out. Where none is left there is no upstream
-    /// cluster: an empty one would only wait for names that nobody gives it.
+    /// Returns a cluster of endpoints whose names the proxy resolves, and of pods. No gateway
+    /// forwards to these endpoints, so endpoints that name another network than the proxy's are
+    /// omitted. Returns `None` if no endpoint is left: an empty cluster would wait for names that
+    /// never arrive.
     fn resolved(
         &self,
         service: &MergedService,
@@ -212,11 +223,11 @@ impl ClusterInputs<'_> {
             network.is_none_or(|network| *network == self.view.network)
                 && part.filter.contains_named(endpoint)
         });
-        // A cluster with a socket of the proxy's own host resolves no names.
+        // A cluster with a Unix domain socket on the proxy's host resolves no names.
         let on_host = by_name.endpoints.iter().any(NamedEndpoint::is_socket);
         let near =
             near.filter(|one| !on_host || one.is_socket() || one.address.parse::<IpAddr>().is_ok());
-        // By the name that the entry itself gives the port.
+        // The name that the entry itself defines for the port.
         let own = service.port(port.number)?;
         let named = near.filter_map(|one| {
             Some((
@@ -243,11 +254,11 @@ impl ClusterInputs<'_> {
         if members.is_empty() {
             return None;
         }
-        // They stand in the cluster, so nobody sees one without the other.
+        // The endpoints are part of the cluster, so a proxy always receives both together.
         let any_takes_it = members.iter().any(|(.., mode)| *mode == TlsMode::Istio);
         let speaks_mtls = self.speaks_mtls() && any_takes_it;
         let mut localities: BTreeMap<&Locality, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
-        // Envoy refuses weights whose sum takes more than 32 bits.
+        // Envoy rejects weights whose sum exceeds 32 bits.
         let room = u32::MAX / u32::try_from(members.len()).unwrap_or(u32::MAX).max(1);
         for (locality, address, weight, mode) in members {
             let in_plain_text = speaks_mtls && mode != TlsMode::Istio;
@@ -282,8 +293,9 @@ impl ClusterInputs<'_> {
         Some(self.finished(service, cluster))
     }
 
-    /// The cluster, with the names of its endpoints resolved, in the form that the proxy knows: all addresses of a name are
-    /// endpoints, or just the one that a connection is given then.
+    /// Returns the cluster with DNS resolution of its endpoints' names, in the format that the
+    /// proxy supports. Either all addresses of a name become endpoints, or only the address that a
+    /// new connection uses (`just_then`).
     fn by_dns(&self, cluster: cluster::Cluster, just_then: bool) -> cluster::Cluster {
         use cluster::cluster::{ClusterDiscoveryType, CustomClusterType};
 
@@ -326,15 +338,17 @@ impl ClusterInputs<'_> {
         }
     }
 
-    /// Whether the client speaks mTLS by itself to who takes it.
+    /// Returns whether clients use mTLS automatically with endpoints that accept it.
     fn speaks_mtls(&self) -> bool {
         self.context.mesh.enable_auto_mtls
     }
 
-    /// The cluster, whose endpoints are spoken to by mTLS where `speaks_mtls`, but for those that say otherwise.
+    /// Returns the cluster whose endpoints are reached with mTLS if `speaks_mtls`, except for those
+    /// with another setting.
     ///
-    /// Envoy chooses the socket of a host it knows anew when that endpoint's own metadata changes, not when
-    /// only its locality's does. So endpoints speak for themselves, and localities never.
+    /// Envoy selects the transport socket of a known host again when the metadata of the endpoint
+    /// changes, but not when only the metadata of its locality changes. Therefore the setting is
+    /// stored in endpoints, never in localities.
     fn to_any_endpoint(
         &self,
         cluster: cluster::Cluster,
@@ -354,7 +368,8 @@ impl ClusterInputs<'_> {
             ..cluster
         };
         if !self.speak_as_ruled(&mut cluster, service, part) && speaks_mtls {
-            // What matches nothing takes the cluster's own socket; without one, plain text.
+            // Endpoints that match no entry use the socket of the cluster, which is plain text if
+            // unset.
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
             cluster.transport_socket_matches = vec![plain];
         }
@@ -364,7 +379,8 @@ impl ClusterInputs<'_> {
         cluster
     }
 
-    /// Has all endpoints spoken to as the policy says, whatever they say of themselves; whether it says anything.
+    /// Applies the TLS setting of the policy to all endpoints, regardless of their metadata.
+    /// Returns whether the policy has a TLS setting.
     fn speak_as_ruled(
         &self,
         cluster: &mut cluster::Cluster,
@@ -374,7 +390,7 @@ impl ClusterInputs<'_> {
         let ServicePart { port, policy, .. } = part;
         match policy.tls.as_deref() {
             None => return false,
-            // The last has no cluster.
+            // No cluster is generated for `Impossible`.
             Some(ClientTls::Disable | ClientTls::Impossible) => {}
             Some(ClientTls::Mesh(server)) => {
                 cluster.transport_socket = Some(self.mtls(service, part, server));
@@ -387,7 +403,8 @@ impl ClusterInputs<'_> {
         true
     }
 
-    /// Endpoints from EDS, to which a gateway passes bytes it can't read.
+    /// Returns a cluster with endpoints from EDS, to which a gateway forwards encrypted
+    /// connections.
     fn passthrough(
         &self,
         service: &MergedService,
@@ -395,8 +412,9 @@ impl ClusterInputs<'_> {
     ) -> Resource {
         let name = OutboundName::sni(service.hostname().clone(), port.number).of_subset(subset);
         let mut cluster = cluster::Cluster {
-            // A client sends all its requests over the few connections of a pool, and each stays with
-            // the endpoint it was given here: in turn, or two connections may end at one of two endpoints.
+            // A client sends all its requests over the few connections of a pool, and each
+            // connection stays with the endpoint that is selected here. Without round robin, two
+            // connections could end at the same one of two endpoints.
             lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
             lb_config: None,
             ..self.eds(&name)
@@ -405,8 +423,9 @@ impl ClusterInputs<'_> {
         self.finished(service, cluster)
     }
 
-    /// The pod that the client chose. Its address says nothing of mTLS, so all must take it: all of the first
-    /// cluster that has any, which decides for the others.
+    /// Returns a cluster that forwards to the pod selected by the client. An address does not say
+    /// whether its pod accepts mTLS, so mTLS is used only if all pods of the first cluster that has
+    /// any accept it.
     fn original_destination(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service).to_string();
         let ServicePart { port, policy, .. } = part;
@@ -423,7 +442,7 @@ impl ClusterInputs<'_> {
                 takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
             })
         } else {
-            // Whoever is behind the address that the client was given.
+            // All endpoints behind the address that the client used.
             let mut all = service.endpoints_of_port(port.number).map(|(_, one, _)| one).peekable();
             all.peek().is_some() && all.all(takes_mtls)
         };
@@ -449,7 +468,8 @@ impl ClusterInputs<'_> {
         self.finished(service, cluster)
     }
 
-    /// The resource of a cluster that leads to a service, with what Istio's own filters look for in it.
+    /// Returns the resource of a service's cluster, with the metadata that Istio's own filters
+    /// read.
     fn finished(&self, service: &MergedService, mut cluster: cluster::Cluster) -> Resource {
         if self.form.exchanges && self.view.role == Role::Client {
             cluster.filters.push(istio_filters::upstream_exchange());
@@ -478,7 +498,7 @@ impl ClusterInputs<'_> {
             eds_cluster_config: Some(EdsClusterConfig {
                 eds_config: Some(core::ConfigSource {
                     config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
-                    // Envoy waits for the assignment instead of starting with none.
+                    // Envoy waits for the assignment instead of starting without endpoints.
                     initial_fetch_timeout: Some(seconds(0)),
                     resource_api_version: core::ApiVersion::V3.into(),
                     ..Default::default()
@@ -486,9 +506,10 @@ impl ClusterInputs<'_> {
                 ..Default::default()
             }),
             lb_policy: LbPolicy::LeastRequest.into(),
-            // A gateway stands for many endpoints and has as many requests open: if those counted
-            // against it, its network would get less than its share (33 for 40 of a hundred, measured
-            // with four requests at once). Hosts of equal weight are still chosen by open requests.
+            // A gateway represents many endpoints and has as many open requests. If open requests
+            // reduced its weight, its network would receive too little traffic (33 % instead of 40
+            // %, measured with four concurrent requests). Envoy still compares open requests among
+            // hosts of equal weight.
             lb_config: Some(LbConfig::LeastRequestLbConfig(LeastRequestLbConfig {
                 active_request_bias: Some(core::RuntimeDouble {
                     default_value: 0.0,
@@ -496,8 +517,8 @@ impl ClusterInputs<'_> {
                 }),
                 ..Default::default()
             })),
-            // All endpoints stay in use whatever their health: the control plane withholds those that
-            // are not ready.
+            // All endpoints stay in use whatever their health: the control plane withholds
+            // endpoints that are not ready.
             common_lb_config: Some(cluster::cluster::CommonLbConfig {
                 healthy_panic_threshold: Some(Default::default()),
                 ..Default::default()
@@ -506,7 +527,7 @@ impl ClusterInputs<'_> {
         }
     }
 
-    /// The mesh's mTLS, to `server` where that says anything.
+    /// Returns the transport socket for the mesh's mTLS, with the names in `server` if it has any.
     fn mtls(
         &self,
         service: &MergedService,
@@ -531,13 +552,14 @@ impl ClusterInputs<'_> {
     }
 }
 
-/// The accounts that may answer for a service, and the trust domains of which somebody may where no account is known.
+/// Returns the accounts that may serve a service, and the trust domains that are accepted if no
+/// account is known.
 pub(super) fn peers<'a>(
     context: &'a PushContext,
     service: &'a MergedService,
 ) -> (BTreeSet<Cow<'a, str>>, BTreeSet<&'a str>) {
     let mesh = &context.mesh;
-    // An account answers under each name of its trust domain.
+    // An account is valid under each alias of its trust domain.
     let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
     for id in &service.service_accounts {
         accounts.insert(Cow::Borrowed(id));
@@ -549,7 +571,7 @@ pub(super) fn peers<'a>(
         let others = mesh.same_trust_domains(domain).skip(1);
         accounts.extend(others.map(|other| format!("spiffe://{other}/{path}").into()));
     }
-    // Those of its clusters; a service of none is the mesh's.
+    // The trust domains of the service's clusters; a service without clusters uses the mesh's.
     let clusters = &context.clusters;
     let own = service.by_cluster.iter().filter_map(|(id, _)| clusters.trust_domain(id));
     let mut domains: BTreeSet<&str> =
@@ -560,7 +582,8 @@ pub(super) fn peers<'a>(
     (accounts, domains)
 }
 
-/// The upstream clusters of a sidecar that no service stands for, in a pod with addresses of IPv4, and of IPv6.
+/// Returns the upstream clusters of a sidecar that belong to no service. `families` states whether
+/// the pod has IPv4 and IPv6 addresses.
 pub(super) fn fixed(context: &PushContext, families: (bool, bool)) -> Vec<Resource> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
     let black_hole = cluster::Cluster {
@@ -580,7 +603,7 @@ pub(super) fn fixed(context: &PushContext, families: (bool, bool)) -> Vec<Resour
     ]
 }
 
-/// Leads to where the client was going, in the workload itself.
+/// Returns a cluster that forwards to the original destination, in the workload itself.
 fn to_own_workload(
     context: &PushContext,
     name: String,
@@ -593,15 +616,15 @@ fn to_own_workload(
     }
 }
 
-/// Has connections leave from the address that redirection leaves alone: that of the family that they go to, of those
-/// that the pod has.
+/// Returns a source address that redirection exempts. It has the address family of the destination
+/// if the pod has an address of that family.
 fn from_inbound((ipv4, ipv6): (bool, bool)) -> core::BindConfig {
     let [v4, v6] = INBOUND_SOURCE.map(|address| core::SocketAddress {
         address: address.into(),
         port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
         ..Default::default()
     });
-    // Envoy takes the first of the family of where it connects to.
+    // Envoy uses the first source address of the destination's family.
     let further = core::ExtraSourceAddress { address: Some(v6.clone()), ..Default::default() };
     core::BindConfig {
         source_address: Some(if ipv4 { v4 } else { v6 }),
@@ -620,7 +643,8 @@ fn original_destination(context: &PushContext, name: String) -> cluster::Cluster
     }
 }
 
-/// What all upstream clusters have: a deadline to connect, and no limits of their own.
+/// Returns the settings that all upstream clusters share: a connect timeout, and no circuit breaker
+/// limits.
 fn base(context: &PushContext) -> cluster::Cluster {
     let unlimited = || Some(UInt32Value { value: u32::MAX });
     cluster::Cluster {
@@ -640,8 +664,8 @@ fn base(context: &PushContext) -> cluster::Cluster {
     }
 }
 
-/// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose
-/// protocol is found at run time is spoken to as the client spoke.
+/// Returns the HTTP options for a protocol. HTTP/1.1 is Envoy's default and needs no options. A
+/// port whose protocol is detected at run time uses the protocol of the client.
 fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
         upstream_http(protocol, None, core::Http2ProtocolOptions::default(), (None, None))
@@ -650,7 +674,8 @@ fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     }
 }
 
-/// The same, and connections are held to what the policy says of them; one ends after `requests_max` requests.
+/// Returns the HTTP options for a protocol with the connection limits of the policy. A connection
+/// ends after `requests_max` requests.
 fn limited_options(
     protocol: Protocol,
     policy: &ResolvedPolicy,
@@ -661,7 +686,7 @@ fn limited_options(
     let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
     let errors = policy::errors(policy);
-    // To a port of HTTPS come requests that the proxy puts into TLS.
+    // A port with protocol HTTPS receives requests that the proxy encrypts.
     let reads = protocol.is_http()
         || protocol == Protocol::Auto
         || matches!(policy.tls.as_deref(), Some(ClientTls::Foreign(_)));
@@ -714,12 +739,12 @@ fn upstream_http(
         upstream_protocol_options: Some(upstream),
         ..Default::default()
     };
-    // One entry at most: the order of a map's entries on the wire is not fixed.
+    // At most one entry, because the order of map entries on the wire is not fixed.
     [("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".into(), any(&options))].into()
 }
 
-/// Where an endpoint is that the control plane doesn't send: at a name, an address, or a socket of the
-/// proxy's own host, of which the port says nothing.
+/// Returns the address of an endpoint that is not sent by EDS: a name, an IP address, or a Unix
+/// domain socket on the proxy's host, for which the port is ignored.
 fn address(one: &NamedEndpoint, port: u16) -> core::Address {
     if !one.is_socket() {
         return socket_address(one.address.to_string(), port);
@@ -737,7 +762,8 @@ pub(super) fn socket_address(address: String, port: u16) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
 }
 
-/// An endpoint that stands in its upstream cluster, and whether it says that it takes plain text only.
+/// Returns an endpoint that is part of its upstream cluster. If `in_plain_text`, its metadata
+/// disables mTLS.
 fn given_endpoint(
     address: core::Address,
     weight: u32,
@@ -756,7 +782,7 @@ fn given_endpoint(
     }
 }
 
-/// The metadata that says how an endpoint is to be spoken to.
+/// Returns the endpoint metadata that selects the transport socket.
 pub(super) fn tls_mode(mode: TlsMode) -> Struct {
     let value = Value { kind: Some(Kind::StringValue(mode.as_str().into())) };
     Struct { fields: [(TLS_MODE.into(), value)].into_iter().collect() }
@@ -768,4 +794,18 @@ fn raw_buffer() -> core::TransportSocket {
         name: "envoy.transport_sockets.raw_buffer".into(),
         config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&RawBuffer {}))),
     }
+}
+
+/// The field of a cluster that defines how Envoy discovers its endpoints
+/// (`config/cluster/v3/cluster.proto`).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct EndpointDiscovery {
+    #[prost(int32, tag = "2")]
+    kind: i32,
+}
+
+/// Returns whether an encoded cluster receives its endpoints by EDS.
+pub(super) fn is_of_eds(cluster: &[u8]) -> bool {
+    let kind = EndpointDiscovery::decode(cluster).unwrap_or_default().kind;
+    kind == cluster::cluster::DiscoveryType::Eds as i32
 }

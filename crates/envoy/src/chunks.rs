@@ -1,8 +1,9 @@
-//! Long messages of many fragments, cut into chunks that versions and classes of proxies share.
+//! Long messages of many fragments, split into chunks that versions and classes of proxies share.
 //!
-//! A fragment is one encoded field: a virtual host, an entry of a table of names. A chunk is a run of fragments in one
-//! piece of memory. Where one chunk ends depends on its fragments alone, so that a fragment which comes, goes or
-//! changes has one chunk made again, or two, and all others are found as they are.
+//! A fragment is one encoded field: a virtual host, or an entry of a name table. A chunk is a run
+//! of fragments in one contiguous buffer. The end of a chunk depends only on its fragments.
+//! Therefore, if a fragment is added, removed or changed, only one or two chunks are rebuilt, and
+//! all others are reused.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -17,12 +18,14 @@ use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
 use strait_xds::body::Edit;
 
-/// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
+/// Average number of fragments per chunk. More fragments cost more bytes per change; fewer cost
+/// more pointers.
 const FRAGMENTS: u64 = 32;
-/// See [`FRAGMENTS`].
+/// Maximum number of fragments per chunk: see [`FRAGMENTS`].
 pub(super) const FRAGMENTS_MAX: usize = 128;
 
-/// A hash of a domain, which but one virtual host of a route may have. Two domains may have the same.
+/// A hash of a domain. Only one virtual host of a route configuration may have a domain. Two
+/// domains may have equal hashes.
 pub(super) type DomainHash = u32;
 
 /// A run of fragments.
@@ -31,26 +34,26 @@ pub(super) struct FragmentChunk {
     bytes: Bytes,
     fragments: Box<[Fragment]>,
     domains: Box<[DomainHash]>,
-    /// What of it is otherwise in a namespace, of those that were asked about; `None` where that can't be told of the
-    /// chunk alone.
+    /// The changes to this chunk in the DNS domain of each namespace that was requested. `None` if
+    /// they do not depend on the chunk alone.
     in_namespaces: Mutex<BTreeMap<Box<str>, Option<Arc<RewrittenFragments>>>>,
 }
 
-/// Fragments that are otherwise, from some place on.
+/// Changes to a run of fragments, relative to its first fragment and byte.
 #[derive(Debug, Default)]
 pub(super) struct RewrittenFragments {
-    /// By their number, in ascending order, their [`digest`]s.
+    /// The numbers of the changed fragments, in ascending order, with their new [`digest`]s.
     pub(super) digests: Vec<(usize, u64)>,
-    /// What is another in the bytes, in ascending order.
+    /// The changed places in the bytes, in ascending order.
     pub(super) edits: Vec<Edit>,
-    /// What is put there.
+    /// The text that the edits insert.
     pub(super) text: Vec<u8>,
-    /// Domains that they have beside those of before.
+    /// Domains that the fragments have in addition to the original ones.
     pub(super) domains: Vec<DomainHash>,
 }
 
 impl RewrittenFragments {
-    /// Takes those of a chunk as well, whose first fragment and first byte are these.
+    /// Appends the changes to a chunk whose first fragment and first byte have these positions.
     pub(super) fn append(&mut self, chunk: &Self, (first, start): (usize, usize)) {
         let start = count(start);
         self.digests.extend(chunk.digests.iter().map(|(at, digest)| (first + at, *digest)));
@@ -60,17 +63,17 @@ impl RewrittenFragments {
     }
 }
 
-/// A place or a length within a message.
+/// Converts a position or length within a message to 32 bits.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).expect("less than 4 GiB fit into memory")
 }
 
-/// Where a fragment is in its chunk: up to here, from where the one before it ends.
+/// The ends of a fragment in its chunk. It begins at the end of the previous fragment.
 #[derive(Debug, Clone, Copy)]
 struct Fragment {
-    /// The end of its bytes. It may have none.
+    /// Offset at which its bytes end. A fragment may be empty.
     end: u32,
-    /// The end of its domains.
+    /// Index at which its domains end.
     domains: u32,
     digest: u64,
 }
@@ -82,27 +85,28 @@ impl CacheValue for Arc<FragmentChunk> {
 }
 
 impl FragmentChunk {
-    /// Its bytes.
+    /// Returns the encoded fragments.
     pub(super) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// How many fragments it has.
+    /// Returns the number of fragments.
     pub(super) fn len(&self) -> usize {
         self.fragments.len()
     }
 
-    /// The [`digest`]s of its fragments.
+    /// Returns the [`digest`]s of the fragments.
     pub(super) fn digests(&self) -> impl Iterator<Item = u64> {
         self.fragments.iter().map(|one| one.digest)
     }
 
-    /// The domains of all its fragments.
+    /// Returns the domain hashes of all fragments.
     pub(super) fn domains(&self) -> &[DomainHash] {
         &self.domains
     }
 
-    /// What of it is otherwise in a namespace: made once, since nothing else decides it.
+    /// Returns the changes to this chunk in the DNS domain of a namespace. They depend on the chunk
+    /// only and are computed once.
     pub(super) fn rewritten_in(
         &self,
         namespace: &str,
@@ -117,7 +121,7 @@ impl FragmentChunk {
         made
     }
 
-    /// Where a fragment is in its bytes, and which domains it has.
+    /// Returns the byte range and the domains of a fragment.
     pub(super) fn fragment(&self, at: usize) -> (Range<usize>, &[DomainHash]) {
         let [before, this] = [at.checked_sub(1), Some(at)].map(|at| {
             at.and_then(|at| self.fragments.get(at))
@@ -127,12 +131,13 @@ impl FragmentChunk {
     }
 }
 
-/// The hash of a fragment's bytes; of none it is 0, which counts for nothing in a message's version.
+/// Returns the hash of a fragment's bytes. An empty fragment has the hash 0, which does not affect
+/// the version of a message.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
     if bytes.is_empty() { 0 } else { xxh3_64(bytes) }
 }
 
-/// A chunk that is being made.
+/// A chunk under construction.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) bytes: Vec<u8>,
@@ -140,24 +145,25 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Writes a fragment as it is in another chunk.
+    /// Copies a fragment from another chunk.
     pub(super) fn keep(&mut self, bytes: &[u8], domains: &[DomainHash]) {
         self.bytes.extend_from_slice(bytes);
         self.domains.extend_from_slice(domains);
     }
 }
 
-/// Chunks by what they are made of. What nobody holds may go at any time.
+/// A cache of chunks by their inputs. Chunks without other references may be removed at any time.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     kept: CacheTable<u64, (), Arc<FragmentChunk>>,
-    /// Fragments are distinguished by hashes of 64 bits, which whoever names them can't foresee.
+    /// Seeds the 64-bit hashes that distinguish fragments, so that authors of objects cannot
+    /// predict them.
     secret: SecretHasher,
 }
 
 impl Chunks {
-    /// The fragments of `all`, in chunks. The hash of an item is that of all that matters for what `write` makes
-    /// of it.
+    /// Returns the fragments of `all` in chunks. The hash of an item must cover everything that
+    /// `write` uses.
     pub(super) fn of<T: Hash>(
         &self,
         all: &[T],
@@ -172,8 +178,10 @@ impl Chunks {
         chunks.into()
     }
 
-    /// The same of `count` items where `old` are the chunks of as many, of which those at `changed` were others, in ascending
-    /// order: no other chunk is looked into, and no item of another is asked for. `write` is told which item it is.
+    /// Returns the chunks of `count` items. `old` contains the chunks of the previous version with
+    /// the same number of items; `changed` lists the items that differ, in ascending order.
+    /// Unchanged chunks are reused, and `item` is not called for their items. The first argument of
+    /// `write` is the number of the item.
     pub(super) fn amended<T: Hash>(
         &self,
         old: &[Arc<FragmentChunk>],
@@ -204,7 +212,8 @@ impl Chunks {
         chunks.into()
     }
 
-    /// The first chunk of these items. `write` is told which of them it is.
+    /// Returns the first chunk of the items. The first argument of `write` is the number of the
+    /// item.
     fn first<T: Hash>(
         &self,
         all: impl Iterator<Item = T>,
@@ -222,13 +231,18 @@ impl Chunks {
         self.kept.get_or_make(hasher.finish(), (), || Arc::new(chunk(&these, &write)))
     }
 
-    /// The hash of a domain, in whatever case it is written.
+    /// Returns the case-insensitive hash of a domain.
     pub(super) fn domain_hash(&self, domain: &str) -> DomainHash {
         let lower: Vec<u8> = domain.bytes().map(|byte| byte.to_ascii_lowercase()).collect();
         self.secret.hash_one(&lower[..]) as DomainHash
     }
 
-    /// Lets go of what nobody holds.
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.kept.clear();
+    }
+
+    /// Removes chunks without other references.
     pub(super) fn sweep(&self) {
         self.kept.sweep(|()| true);
     }

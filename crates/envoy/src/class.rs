@@ -1,4 +1,4 @@
-//! What proxies have in common that share listeners and routes.
+//! The properties that proxies with equal listeners and routes have in common.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use strait_mesh::push::view::ViewKey;
 use strait_model::{ClusterId, Interception, IstioFilters, Namespace, Proxy, ProxyType};
 use strait_rules::traffic::Selection;
 
-/// Proxies that share addresses, listeners and routes. What is kept for a class was made at a version of the
-/// definitions.
+/// A set of proxies that share addresses, listeners and routes. A value that is cached for a class
+/// also depends on the version of the definitions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Class {
     pub(super) cluster: ClusterId,
-    /// Empty where it doesn't matter.
+    /// The namespace of the proxies; empty if it does not matter.
     pub(super) namespace: Namespace,
-    /// The selectors of rules that select them.
+    /// The rules' selectors that match the proxies.
     pub(super) selection: Selection,
-    /// Whether they speak IPv4, and IPv6.
+    /// Whether the proxies support IPv4 and IPv6.
     pub(super) families: (bool, bool),
 }
 
-/// The class of a view.
+/// Returns the class of a view.
 pub(super) fn class_of(view: &ViewKey) -> Class {
     Class {
         cluster: view.cluster.clone(),
@@ -29,22 +29,22 @@ pub(super) fn class_of(view: &ViewKey) -> Class {
     }
 }
 
-/// In which form a proxy takes listeners.
+/// The format in which a proxy accepts listeners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ListenerFormat {
-    /// Those of Istio's own filters that they have.
+    /// Istio's own filters that the proxy has.
     pub(super) istio: IstioFilters,
-    /// How connections come to them.
+    /// The way in which connections are redirected to the proxy.
     pub(super) interception: Interception,
-    /// Whether they can't listen at privileged ports themselves.
+    /// Whether the proxy cannot listen on privileged ports.
     pub(super) is_unprivileged: bool,
-    /// How long a connection may be silent where nothing else says it.
+    /// Default idle timeout of a connection.
     pub(super) idle_timeout: Option<Duration>,
 }
 
 impl ListenerFormat {
     pub(super) fn of(proxy: &Proxy) -> Self {
-        // A router's are made to it.
+        // Clients connect to a router directly, without redirection.
         let interception = match proxy.kind {
             ProxyType::Sidecar => proxy.interception,
             ProxyType::Router => Interception::default(),

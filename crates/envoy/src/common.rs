@@ -1,4 +1,4 @@
-//! What many proxies hold, by as much of where they are as matters for it.
+//! Resources that many proxies share, keyed by the parts of a view that affect them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::{Resource, ResourceType};
 use strait_xds::session::RESPONSE_BYTES;
 
-/// Makes what many proxies hold, and keeps it.
+/// Generates and caches resources that many proxies share.
 #[derive(Clone, Copy)]
 pub(super) struct SharedResources<'a> {
     pub(super) context: &'a Arc<PushContext>,
@@ -31,7 +31,7 @@ impl SharedResources<'_> {
         self.cache.scopes.at((), self.context.definitions, || Scopes::of(self.context))
     }
 
-    /// What addresses, shared listeners and routes depend on, besides the mesh.
+    /// Returns the inputs of addresses, shared listeners and routes, apart from the mesh.
     pub(super) fn class(&self, view: &ViewKey) -> Class {
         Class { namespace: projected_namespace(self.context, &view.namespace), ..class_of(view) }
     }
@@ -43,7 +43,7 @@ impl SharedResources<'_> {
         })
     }
 
-    /// The upstream clusters of all services.
+    /// Returns the upstream clusters of all services.
     pub(super) fn outbound(&self, view: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
         let scopes = self.scopes();
         let view = scopes.projected(self.context, view);
@@ -52,7 +52,7 @@ impl SharedResources<'_> {
         self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, &form))
     }
 
-    /// The upstream clusters of these services alone.
+    /// Returns the upstream clusters of the given services only.
     pub(super) fn outbound_to<'s>(
         &self,
         view: &ViewKey,
@@ -67,7 +67,7 @@ impl SharedResources<'_> {
     }
 
     fn all_outbound(&self, whole: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
-        // What a namespace has for itself no gateway carries.
+        // A gateway does not forward to services that only one namespace may use.
         let nobody = Namespace::default();
         let namespace = match whole.role {
             Role::Client => &whole.namespace,
@@ -77,7 +77,8 @@ impl SharedResources<'_> {
         self.outbound_of(whole, form, services, whole.role == Role::Client)
     }
 
-    /// Of those services that a proxy may use; `is_scoped` says whether it follows Sidecars.
+    /// Returns the upstream clusters of the services that a proxy may use. `is_scoped` states
+    /// whether the proxy follows Sidecars.
     fn outbound_of<'s>(
         &self,
         whole: &ViewKey,
@@ -100,8 +101,8 @@ impl SharedResources<'_> {
                 && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
             let mut view = whole.projected(context, service);
             if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
-                // Only where it depends on its endpoints does an upstream cluster depend on where
-                // these are.
+                // An upstream cluster depends on the locations of its endpoints only if it depends
+                // on its endpoints.
                 view = ViewKey {
                     network: NetworkId::default(),
                     sees: None,
@@ -130,18 +131,18 @@ impl SharedResources<'_> {
         list(ResourceType::Cluster, clusters)
     }
 
-    /// The clusters that are in another network.
+    /// Returns the clusters that are in another network.
     fn clusters_abroad(&self, network: &NetworkId) -> BTreeSet<&ClusterId> {
         let clusters = self.context.clusters.clusters.keys();
         clusters.filter(|id| self.context.network_of_cluster(id) != *network).collect()
     }
 
-    /// Whether a client may use the service at all.
+    /// Returns whether a client may use the service.
     fn sees(&self, view: &ViewKey, service: &MergedService) -> bool {
         self.context.shows(service, &view.namespace, &view.cluster)
     }
 
-    /// The listeners of a sidecar's way out: those that it has with others, and the rest.
+    /// Returns the outbound listeners of a sidecar: the shared list, and the remaining listeners.
     pub(super) fn listeners_of(
         &self,
         proxy: &Proxy,
@@ -153,13 +154,13 @@ impl SharedResources<'_> {
         if !proxy.addresses.iter().any(is_at) {
             return (Arc::clone(&pods.list), Vec::new());
         }
-        // Its own pod it reaches without a proxy.
+        // A proxy does not need a listener for its own pod.
         let others = pods.listeners.iter().filter(|(at, _)| !proxy.addresses.contains(at));
         let others = others.map(|(_, listener)| Arc::clone(listener)).collect();
         (self.listeners(&self.class(view), form), others)
     }
 
-    /// The listeners that all sidecars of a class have, those for pods aside.
+    /// Returns the listeners that all sidecars of a class have, without the listeners for pods.
     pub(super) fn listeners(&self, class: &Class, form: ListenerFormat) -> Arc<SharedList> {
         self.cache.listeners.at((class.clone(), form), self.context.definitions, || {
             let addresses = self.addresses(class);
@@ -168,7 +169,7 @@ impl SharedResources<'_> {
         })
     }
 
-    /// What of a view matters for the pods that are reached from there.
+    /// Returns the parts of a view that affect the pods reachable from it.
     pub(super) fn projected(&self, view: &ViewKey) -> ViewKey {
         let ViewKey { cluster, ipv4, ipv6, .. } = view;
         ViewKey {
@@ -181,7 +182,8 @@ impl SharedResources<'_> {
         }
     }
 
-    /// The listeners for pods of headless services; the view is [projected](Self::projected).
+    /// Returns the listeners for pods of headless services. The view must be
+    /// [projected](Self::projected).
     pub(super) fn pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<Pods> {
         let context = self.context;
         self.cache.pods.at((view.clone(), form), context.definitions, || {
@@ -209,8 +211,9 @@ impl SharedResources<'_> {
         })
     }
 
-    /// The route configuration of that name for sidecars of a class, in the DNS domain of their namespace, if
-    /// that is given, else in one in which no service is.
+    /// Returns the route configuration with this name for sidecars of a class. If `namespace` is
+    /// given, the sidecars are in its DNS domain; otherwise they are in a DNS domain without
+    /// services.
     pub(super) fn route(
         &self,
         class: &Class,
@@ -236,7 +239,7 @@ impl SharedResources<'_> {
                 }
             })
         };
-        // Clients choose names: only what listeners have named is worth keeping.
+        // Clients choose the names in requests, so only names that occur in listeners are cached.
         if !rds::is_named(&self.addresses(class), &class.cluster, name) {
             return make();
         }
@@ -262,7 +265,8 @@ impl SharedResources<'_> {
         Arc::new(made.unwrap_or_else(|| rds::empty(&rds::proxy_route_name(port))))
     }
 
-    /// What routes of a port are made from, in DNS domains of namespaces (`completes`) or in any other.
+    /// Returns the input of the routes of a port, either in the DNS domains of namespaces
+    /// (`completes`) or in any other.
     pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
         let key = (class.clone(), port, completes);
         let kept = (&self.cache.chunks, &self.cache.route_lists);
@@ -277,7 +281,8 @@ impl SharedResources<'_> {
         })
     }
 
-    /// The same in any DNS domain, which clients choose.
+    /// Returns the route configuration with this name in an arbitrary DNS domain, which clients
+    /// choose.
     pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
         if let Some(port) = rds::proxy_port(name) {
             return self.route_of_proxy(class, Some(domain), port);
@@ -291,14 +296,15 @@ impl SharedResources<'_> {
         self.route(class, None, name)
     }
 
-    /// What is in the routes of a port beside their hosts, for a proxy in the DNS domain of a namespace or in another.
+    /// Returns the route configuration of a port without its virtual hosts, for a proxy in the DNS
+    /// domain of a namespace or in another domain.
     pub(super) fn route_outline(
         &self,
         class: &Class,
         domain: Result<&Namespace, &str>,
         port: u16,
     ) -> Resource {
-        // By the base that its route is made from, so that no other is made.
+        // Uses the base that the proxy's route is made from, so that no second base is generated.
         let completes = match domain {
             Ok(_) => true,
             Err(domain) => rds::is_any_shortened(&self.addresses(class), domain),
@@ -306,7 +312,7 @@ impl SharedResources<'_> {
         self.base(class, port, completes).outline()
     }
 
-    /// The table of names.
+    /// Returns the name table.
     pub(super) fn names(&self, view: &ViewKey, given: bool) -> Arc<SharedList> {
         let context = self.context;
         let view = self.projected(view);
@@ -319,19 +325,20 @@ impl SharedResources<'_> {
     }
 }
 
-/// A list of what many proxies hold.
+/// Returns a list of shared resources.
 pub(super) fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<SharedList> {
     sort(&mut resources);
     SharedList::new(kind, resources.into(), RESPONSE_BYTES)
 }
 
-/// By name, of each name the first.
+/// Sorts the resources by name and keeps the first of each name.
 pub(super) fn sort(resources: &mut Vec<Arc<Resource>>) {
     resources.sort_by(|a, b| a.name.cmp(&b.name));
     resources.dedup_by(|a, b| a.name == b.name);
 }
 
-/// The namespace in whose DNS domain the proxy is, `NAMESPACE.svc.DOMAIN`, if that is its own; else the domain.
+/// Returns the proxy's namespace if the proxy is in its DNS domain `NAMESPACE.svc.DOMAIN`.
+/// Otherwise returns the proxy's DNS domain.
 pub(super) fn own_domain<'a>(
     context: &PushContext,
     proxy: &'a Proxy,

@@ -1,9 +1,9 @@
-//! Assignments: the endpoints of one upstream cluster, as one view has them.
+//! Assignments: the endpoints of one upstream cluster for one view.
 //!
-//! Written straight to bytes: this is the hottest message there is, and building it out of structs
-//! would cost many times the writing. The fields written are few; each is named where it is written,
-//! by its place in Envoy's `config/endpoint/v3` and `config/core/v3`. The tests hold the bytes to
-//! what prost makes of the same message.
+//! This message is generated more often than any other, so it is encoded directly into bytes.
+//! Building it from structs would cost several times as much. The few encoded fields are named next
+//! to their tags (Envoy's `config/endpoint/v3` and `config/core/v3`). The tests compare the bytes
+//! with prost's encoding of the same message.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,7 +20,8 @@ use strait_mesh::push::view::{
 use strait_model::{Resolution, TlsMode};
 use strait_xds::resource::Resource;
 
-/// The assignment of the upstream cluster `name`, which is of this port of the service, or of a subset there.
+/// Returns the assignment of the upstream cluster `name`, which belongs to a port of the service or
+/// to a subset of it.
 pub(super) fn assigned(
     context: &PushContext,
     view: &ViewKey,
@@ -37,9 +38,10 @@ pub(super) fn assigned(
     if view.grpc.is_some() {
         return encode(name, &library::assignment(name, &given));
     }
-    // A gateway passes bytes on and need not know. To clients plain endpoints say so wherever others take mTLS
-    // or may: not only where some do now, or an endpoint would be spoken to in the wrong way while its
-    // upstream cluster changes from one to the other (docs/decisions/0022).
+    // A gateway forwards encrypted connections and does not need the mode. For clients, plain-text
+    // endpoints state their mode if other endpoints accept mTLS or may accept it later. If only
+    // current mTLS endpoints counted, an endpoint would be reached in the wrong mode while its
+    // upstream cluster changes (docs/decisions/0022).
     let modes = match view.role {
         Role::Client if service.may_take_mtls => Modes::Told,
         _ => Modes::Untold,
@@ -47,22 +49,22 @@ pub(super) fn assigned(
     Resource::new(name, encoded(name, modes, &given))
 }
 
-/// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an
-/// answer Envoy would wait for one.
+/// Returns the assignment of an upstream cluster that has no endpoints or is unknown. Without a
+/// response, Envoy would wait for one.
 pub(super) fn empty(name: &str) -> Resource {
     Resource::new(name, encoded(name, Modes::Untold, &Assignment::default()))
 }
 
-/// Whether endpoints say how they are spoken to.
+/// Whether the metadata of endpoints states their TLS mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Modes {
-    /// None does: all are spoken to alike.
+    /// No endpoint states its mode: all are reached in the same way.
     Untold,
-    /// Those in plain text do. What says nothing is spoken to by mTLS.
+    /// Plain-text endpoints state their mode. Endpoints without a mode are reached with mTLS.
     Told,
 }
 
-/// A `ClusterLoadAssignment`, in a vector of just its size.
+/// Encodes a `ClusterLoadAssignment` into a vector without spare capacity.
 pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<u8> {
     let Assignment { localities: groups, origins } = assignment;
     let said: Vec<_> = origins.iter().map(|origin| MemberMetadata::of(modes, origin)).collect();
@@ -87,12 +89,12 @@ pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<
     out
 }
 
-/// What a member of an assignment takes, nearly always.
+/// Usual size of a member of an assignment, in bytes.
 const MEMBER_BYTES: usize = 40;
-/// What the rest of a locality takes, nearly always.
+/// Usual size of a locality without its members, in bytes.
 const GROUP_BYTES: usize = 128;
 
-/// A `LocalityLbEndpoints`. Where it holds more about members than how they are spoken to, it holds that for each.
+/// Encodes a `LocalityLbEndpoints`. `said` contains the metadata of members by origin.
 fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &[MemberMetadata]) {
     let AssignmentGroup { priority, locality, members, weight } = group;
     if !locality.is_empty() {
@@ -112,7 +114,8 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &
         };
         write_member(out, member, metadata);
     }
-    // Envoy asks for it only when it balances by it; to gRPC a locality without one takes no traffic.
+    // Envoy uses the weight only with locality-weighted load balancing. gRPC sends no traffic to a
+    // locality without a weight.
     let sum = || members.iter().fold(0_u32, |sum, member| sum.saturating_add(member.weight));
     let weight = weight.unwrap_or_else(sum);
     if weight != 0 {
@@ -126,12 +129,13 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &
     }
 }
 
-/// An `LbEndpoint` as a member of `LocalityLbEndpoints`: an address within an endpoint within it.
+/// Encodes an `LbEndpoint` as a member of `LocalityLbEndpoints`: an `Address` in an `Endpoint`.
 fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
     if let Some(additional) = member.additional {
         return write_dual_stack_member(out, member, additional, metadata);
     }
-    // Made in one place and copied once: the address first, since what is around it holds its length.
+    // Built in a buffer and copied once. The address comes first, because the enclosing messages
+    // contain its length.
     let mut bytes = [0; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX];
     let text = address(member.address, &mut bytes);
     let mut end = HEAD + text;
@@ -148,14 +152,14 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
         bytes[end] = byte;
         end += 1;
     };
-    // Without a weight an endpoint counts 1.
+    // The default weight of an endpoint is 1.
     if member.weight != 1 {
         push(tag(4)); // load_balancing_weight
         push(1 + varint_size(member.weight));
         push(1 << 3); // value
         push_varint(&mut push, member.weight);
     }
-    // An address has at most 45 bytes, so that each of these is far below 128 and takes one byte.
+    // An address has at most 45 bytes, so each of these lengths is below 128 and takes one byte.
     let size = 6 + socket + metadata_size + (end - before_weight);
     bytes[2..HEAD].copy_from_slice(&[
         tag(1), // endpoint
@@ -180,14 +184,14 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
     out.extend_from_slice(&bytes[before_weight..end]);
 }
 
-/// An `LbEndpoint` of two addresses. Few are, so it is put together from its parts.
+/// Encodes an `LbEndpoint` with two addresses. This case is rare, so it is not optimized.
 fn write_dual_stack_member(
     out: &mut Vec<u8>,
     member: &AssignmentMember,
     additional: Ipv6Addr,
     metadata: &[u8],
 ) {
-    // An `Address` with a `SocketAddress`.
+    // Encodes an `Address` with a `SocketAddress`.
     let socket = |address: IpAddr| {
         let mut socket = Vec::new();
         write_text(&mut socket, tag(2), &address.to_string()); // address
@@ -215,9 +219,9 @@ fn write_dual_stack_member(
     write_block(out, tag(2), &body); // lb_endpoints
 }
 
-/// What stands before the text of an address.
+/// Number of bytes before the text of an address.
 const HEAD: usize = 10;
-/// The longest that follows it: port and weight.
+/// Maximum number of bytes after the text of an address: port and weight.
 const TAIL_MAX: usize = 4 + 8;
 
 fn push_varint(push: &mut impl FnMut(u8), mut number: u32) {
@@ -229,11 +233,11 @@ fn push_varint(push: &mut impl FnMut(u8), mut number: u32) {
 }
 
 fn varint_size(number: u32) -> u8 {
-    // Groups of seven bits.
+    // Each byte of a varint holds seven bits.
     ((u32::BITS - (number | 1).leading_zeros()).div_ceil(7)) as u8
 }
 
-/// A `Metadata` that says how an endpoint is spoken to, where that is not by mTLS.
+/// Returns an encoded `Metadata` with the TLS mode of an endpoint, or nothing for mTLS.
 fn metadata(mode: TlsMode) -> &'static [u8] {
     static DISABLED: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Disabled));
     match mode {
@@ -246,7 +250,7 @@ fn made_metadata(mode: TlsMode) -> Vec<u8> {
     made_entry(SOCKET_MATCH, TLS_MODE, mode.as_str())
 }
 
-/// An entry of a `Metadata`: of one filter, with one text.
+/// Encodes an entry of a `Metadata`: one filter with one string.
 fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
     let entry = |key: &str, value: &[u8]| {
         let mut entry = Vec::with_capacity(block_size(key.len()) + block_size(value.len()));
@@ -261,8 +265,9 @@ fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
     entry(filter, &entry(key, &value))
 }
 
-/// All metadata of members of one origin: how they are spoken to, for those that take mTLS as well, in the form of
-/// Istio's control plane; and what telemetry calls them.
+/// The encoded metadata of members with one origin: the TLS mode and the workload name for
+/// telemetry, in the format of Istio's control plane. `mtls` is for endpoints that accept mTLS,
+/// `plain` for the others.
 pub(super) struct MemberMetadata {
     mtls: Vec<u8>,
     plain: Vec<u8>,
@@ -290,14 +295,14 @@ impl MemberMetadata {
     }
 }
 
-/// Where Istio's own filters look for the workload that they report as the destination.
+/// The metadata filter in which Istio's own filters look up the destination workload.
 pub(super) const WORKLOAD_FILTER: &str = "istio";
 pub(super) const WORKLOAD: &str = "workload";
 
-/// The longest text of an address: IPv6 with an IPv4 part.
+/// Maximum length of an address as text: IPv6 with an embedded IPv4 address.
 const ADDRESS_BYTES_MAX: usize = 45;
 
-/// Writes the text of an address behind the [`HEAD`]; how long it is.
+/// Writes the text of an address after [`HEAD`] and returns its length.
 fn address(address: IpAddr, bytes: &mut [u8; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX]) -> usize {
     let text = &mut bytes[HEAD..];
     match address {
@@ -308,13 +313,13 @@ fn address(address: IpAddr, bytes: &mut [u8; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX
                 text[length..length + 4].copy_from_slice(&bytes);
                 length += usize::from(count);
             }
-            // The last one is followed by no dot.
+            // No dot follows the last part.
             length - 1
         }
         IpAddr::V6(address) => {
             let room = text.len();
             let mut rest = text;
-            // Its text is never longer than the room for it.
+            // The text always fits.
             let written = write!(rest, "{address}");
             debug_assert!(written.is_ok());
             room - rest.len()
@@ -322,7 +327,7 @@ fn address(address: IpAddr, bytes: &mut [u8; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX
     }
 }
 
-/// A number up to 255 with a dot after it.
+/// The decimal digits of a number up to 255, followed by a dot.
 #[derive(Clone, Copy)]
 struct Digits {
     bytes: [u8; 4],
@@ -349,7 +354,7 @@ static DIGITS: [Digits; 256] = {
     all
 };
 
-/// The tag of a field with a length: strings and messages. Numbers up to 15 take one byte.
+/// Returns the tag of a length-delimited field. Field numbers up to 15 take one byte.
 const fn tag(number: u8) -> u8 {
     number << 3 | 2
 }
@@ -372,14 +377,14 @@ fn write_block(out: &mut Vec<u8>, tag: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Writes a string field; an empty one is left out.
+/// Writes a string field unless it is empty.
 fn write_text(out: &mut Vec<u8>, tag: u8, text: &str) {
     if !text.is_empty() {
         write_block(out, tag, text.as_bytes());
     }
 }
 
-/// A number in groups of seven bits, the lowest first.
+/// A varint: groups of seven bits, lowest first.
 struct Varint {
     bytes: [u8; 10],
     size: u8,

@@ -1,4 +1,4 @@
-//! Messages as they are sent: as resources, within others, and their durations.
+//! Encodes messages as resources, as fields of other messages, and durations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) fn encode(name: impl Into<Arc<str>>, message: &impl Message) -> Resou
     Resource::new(name, message.encode_to_vec())
 }
 
-/// Wraps a message with its type.
+/// Wraps a message in an `Any` with its type URL.
 pub(super) fn any<M: Message + Name>(message: &M) -> Any {
     Any {
         type_url: format!("type.googleapis.com/{}", M::full_name()),
@@ -34,8 +34,8 @@ pub(super) fn seconds(seconds: u64) -> ProtoDuration {
     duration(Duration::from_secs(seconds))
 }
 
-/// The bytes of a `google.protobuf.Struct` that holds a JSON object, its fields by name: those of a map have no order of
-/// their own, and the same content must be the same bytes. (protobuf, "struct.proto".)
+/// Encodes a JSON object as a `google.protobuf.Struct`, with fields sorted by name. The order of
+/// map entries is not defined, but equal content must give equal bytes. (protobuf, "struct.proto".)
 pub(crate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
     let mut fields: Vec<_> = object.iter().collect();
     fields.sort_unstable_by_key(|(name, _)| *name);
@@ -49,7 +49,7 @@ pub(crate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of a `google.protobuf.Value`.
+/// Encodes a JSON value as a `google.protobuf.Value`.
 fn value_of(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     match value {
@@ -69,7 +69,7 @@ fn value_of(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// Writes a message, which is encoded already, as a field.
+/// Writes an encoded message as a field.
 pub(crate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u8>) {
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(message.len() as u64, out);
@@ -85,7 +85,7 @@ mod tests {
     use strait_proto::json::to_struct;
 
     #[test]
-    fn an_object_is_the_message_that_it_stands_for_in_one_order() {
+    fn struct_encoding_matches_prost_and_sorts_fields() {
         let object = json!({
             "text": "%PROTOCOL%", "number": 1.5, "yes": true, "nothing": null, "empty": {},
             "list": ["a", {"b": [1, []]}], "nested": {"b": 1, "a": 2},

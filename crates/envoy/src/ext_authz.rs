@@ -1,8 +1,9 @@
-//! How providers are asked whether requests may pass (CUSTOM): for each a filter of rules whose answer is only noted
-//! (`envoy.filters.http.rbac`, `envoy.filters.network.rbac`), and one that asks about what they matched
-//! (`envoy.filters.http.ext_authz`, `envoy.filters.network.ext_authz`).
+//! Filters that query authorization providers (action CUSTOM). Each provider has two filters: a
+//! shadow RBAC filter (`envoy.filters.http.rbac`, `envoy.filters.network.rbac`) that only records
+//! which rules match, and an ext_authz filter (`envoy.filters.http.ext_authz`,
+//! `envoy.filters.network.ext_authz`) that queries the provider if a rule matched.
 //!
-//! Each provider's matches are noted under a key of its own, which is no other's beginning.
+//! Matches of each provider are recorded under a separate key, and no key is a prefix of another.
 
 use super::{any, duration};
 use strait_mesh::push::authorizers::Authorizer;
@@ -21,28 +22,28 @@ use strait_xds::names::OutboundName;
 
 const HTTP: &str = "envoy.filters.http.ext_authz";
 const NETWORK: &str = "envoy.filters.network.ext_authz";
-/// The filters that note what rules match, and how their keys end.
+/// The filters that record which rules match, and the suffix of their metadata keys.
 const HTTP_RULES: &str = "envoy.filters.http.rbac";
 const NETWORK_RULES: &str = "envoy.filters.network.rbac";
 const MATCHED: &str = "shadow_effective_policy_id";
 
-/// What stands before the figures and keys of a provider's rules. Names have no `_`.
+/// Returns the prefix of the metrics and keys of a provider's rules. Provider names contain no `_`.
 pub(super) fn stat_prefix(provider: &str) -> String {
     format!("istio_ext_authz_{provider}_")
 }
 
-/// The same of rules that are only tried, at which no filter looks.
+/// Returns the prefix for rules in dry-run mode, which no ext_authz filter reads.
 pub(super) fn tried_prefix(provider: &str) -> String {
     format!("istio_dry_run_custom_{provider}_")
 }
 
-/// The name of the upstream cluster by which a provider is reached.
+/// Returns the name of the upstream cluster of a provider.
 pub(super) fn cluster(authorizer: &Authorizer<'_>) -> String {
     let Authorizer { provider, service } = authorizer;
     OutboundName::sidecar(service.hostname().clone(), provider.service.port).to_string()
 }
 
-/// The filter that asks about requests.
+/// Returns the filter that queries the provider about requests.
 pub(super) fn http_filter(name: &str, authorizer: &Authorizer<'_>) -> hcm::HttpFilter {
     let provider = authorizer.provider;
     let status = HttpStatus { code: provider.status_on_error.into() };
@@ -79,7 +80,8 @@ pub(super) fn http_filter(name: &str, authorizer: &Authorizer<'_>) -> hcm::HttpF
     }
 }
 
-/// The filter that asks about connections; none where the provider can't be asked about these.
+/// Returns the filter that queries the provider about connections, or `None` if the provider only
+/// supports requests.
 pub(super) fn network_filter(name: &str, authorizer: &Authorizer<'_>) -> Option<listener::Filter> {
     let provider = authorizer.provider;
     if provider.protocol != AuthorizationProtocol::Grpc {
@@ -100,7 +102,7 @@ pub(super) fn network_filter(name: &str, authorizer: &Authorizer<'_>) -> Option<
     })
 }
 
-/// Whether any of a provider's rules matched.
+/// Returns a matcher that is true if any rule of the provider matched.
 fn was_matched(filter: &str, provider: &str) -> matcher::MetadataMatcher {
     use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
     use matcher::value_matcher::MatchPattern;
@@ -160,7 +162,7 @@ fn over_http(authorizer: &Authorizer<'_>, request: &AuthorizationRequest) -> htt
     }
 }
 
-/// None for no names: then Envoy's own few count.
+/// Returns `None` for an empty list, so that Envoy's defaults apply.
 fn list(names: &[HeaderNames]) -> Option<matcher::ListStringMatcher> {
     use matcher::string_matcher::MatchPattern;
     let pattern = |names: &HeaderNames| match names {

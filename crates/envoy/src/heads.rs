@@ -1,9 +1,10 @@
-//! Which configuration a proxy is given: of two, while one is let out to a share of proxies, and that of its cluster where that
-//! has traffic objects of its own which count (an edition).
+//! Assigns configurations to proxies: the next configuration while it is rolled out gradually, or
+//! the configuration of a cluster that has its own active traffic objects (an edition).
 //!
-//! A stream asks when it begins, and again whenever it has to look at everything: whoever changes the share has the streams that it
-//! concerns do so. While nothing is let out this is one look at an empty place for each stream. Who is in, and when, is decided
-//! elsewhere (`strait_mesh::rollout`).
+//! A stream looks up its configuration when it starts and whenever it re-evaluates all its
+//! resources. Code that changes the assignment must trigger this for the affected streams. Without
+//! a rollout the lookup reads an empty map. `strait_mesh::rollout` decides which proxies are
+//! included, and when.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,18 +18,20 @@ use strait_mesh::push::interest::Interest;
 use strait_mesh::rollout::Cohort;
 use strait_model::{ClusterId, Proxy};
 
-/// Of so many proxies that refuse it is noted what they say.
+/// Maximum number of proxies whose refusal is recorded.
 const REFUSERS_MAX: usize = 1000;
-/// How many characters of that.
+/// Maximum length of a recorded error, in characters.
 const ERROR_CHARS_MAX: usize = 400;
 
-/// The proxies that refused something of a configuration, by node id, each with what it said first.
+/// The proxies that refused a resource of a configuration, by node ID, with the first error of
+/// each.
 pub type Refusals = watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>;
 
-/// The next configuration, as streams are served it.
+/// A configuration that some streams are served.
 #[derive(Debug)]
 pub struct ServedHead {
-    /// How many there have been, this one included: what is told of an earlier one comes too late.
+    /// The sequence number of this configuration. Reports about earlier configurations are
+    /// outdated.
     pub number: u64,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     interest: Arc<Interest>,
@@ -37,7 +40,8 @@ pub struct ServedHead {
 }
 
 impl ServedHead {
-    /// One that has no version yet, and where its versions are to go.
+    /// Creates a configuration without a version. Its versions are published through the returned
+    /// outputs.
     pub fn new(number: u64) -> (Arc<Self>, HeadOutputs) {
         let (versions, context) = watch::channel(None);
         let (interest, cache) = (Arc::<Interest>::default(), Arc::<Cache>::default());
@@ -50,22 +54,22 @@ impl ServedHead {
         (Arc::new(Self { number, context, interest, cache, refusals }), outputs)
     }
 
-    /// Its versions; `None` until the first is there.
+    /// Returns the versions; `None` before the first one.
     pub fn versions(&self) -> &watch::Receiver<Option<Arc<PushContext>>> {
         &self.context
     }
 
-    /// The streams that are served it.
+    /// Returns the subscriptions of the streams that use this configuration.
     pub fn interest(&self) -> &Arc<Interest> {
         &self.interest
     }
 
-    /// What is encoded of it.
+    /// Returns the encoded resources of this configuration.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Notes that a proxy refused something of it.
+    /// Records that a proxy refused a resource.
     pub fn refused(&self, proxy: &Arc<str>, error: &str) {
         self.refusals.send_if_modified(|all| {
             let is_new = !all.contains_key(proxy) && all.len() < REFUSERS_MAX;
@@ -77,31 +81,31 @@ impl ServedHead {
         });
     }
 
-    /// Who refused something of it.
+    /// Returns the refusals.
     pub fn refusals(&self) -> Refusals {
         self.refusals.subscribe()
     }
 }
 
-/// Who is served what.
+/// The assignment of configurations to proxies.
 #[derive(Debug, Default)]
 pub struct Heads(RwLock<HeadShare>);
 
 #[derive(Debug, Default)]
 struct HeadShare {
-    /// What proxies of clusters are served that have traffic objects of their own which count.
+    /// The editions of clusters that have their own active traffic objects.
     editions: BTreeMap<ClusterId, Arc<ServedHead>>,
     next: Option<(Cohort, Arc<ServedHead>)>,
-    /// The number of the last that has ended.
+    /// The number of the last configuration that has ended.
     ended: u64,
 }
 
 impl Heads {
-    /// What a proxy is served in the place of what all others are; mostly nothing.
+    /// Returns the configuration that a proxy uses instead of the general one, if any.
     pub fn of(&self, proxy: &Proxy) -> Option<Arc<ServedHead>> {
         let share = self.read();
         if let Some(edition) = share.editions.get(&proxy.cluster) {
-            // Until it has a version, its proxies go on with what they have.
+            // Until the edition has a version, its proxies keep their configuration.
             let is_there = edition.versions().borrow().is_some();
             return is_there.then(|| Arc::clone(edition));
         }
@@ -109,32 +113,33 @@ impl Heads {
         Some(Arc::clone(head))
     }
 
-    /// Has the proxies of a cluster be served an edition as soon as that has a version.
+    /// Assigns an edition to the proxies of a cluster as soon as it has a version.
     pub fn begin_edition(&self, cluster: ClusterId, edition: &Arc<ServedHead>) {
         self.write().editions.insert(cluster, Arc::clone(edition));
     }
 
-    /// Has them be served what all others are; the edition that they were served, whose streams have to be told.
+    /// Removes the edition of a cluster and returns it. The caller must notify its streams.
     pub fn end_edition(&self, cluster: &ClusterId) -> Option<Arc<ServedHead>> {
         self.write().editions.remove(cluster)
     }
 
-    /// All editions.
+    /// Returns all editions.
     pub fn editions(&self) -> Vec<Arc<ServedHead>> {
         self.read().editions.values().cloned().collect()
     }
 
-    /// Whether proxies of a cluster are served an edition.
+    /// Returns whether a cluster has an edition.
     pub fn has_edition(&self, cluster: &ClusterId) -> bool {
         self.read().editions.contains_key(cluster)
     }
 
-    /// What is served to some.
+    /// Returns the next configuration during a rollout.
     pub fn next(&self) -> Option<Arc<ServedHead>> {
         self.read().next.as_ref().map(|(_, head)| Arc::clone(head))
     }
 
-    /// Has a share be served a head from now on, unless that one has ended; who is to look then has to be told. Whether it is.
+    /// Assigns a configuration to a cohort unless the configuration has ended. Returns whether it
+    /// is assigned. The caller must notify the affected streams.
     pub fn give(&self, cohort: Cohort, head: &Arc<ServedHead>) -> bool {
         let mut share = self.write();
         let is_on = share.ended < head.number;
@@ -144,14 +149,14 @@ impl Heads {
         is_on
     }
 
-    /// Has nobody be served a head any more; who was has to be told.
+    /// Ends a configuration. The caller must notify its streams.
     pub fn end(&self, head: &ServedHead) {
         let mut share = self.write();
         share.ended = share.ended.max(head.number);
         share.next.take_if(|(_, next)| next.number <= head.number);
     }
 
-    /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
+    /// Ignores lock poisoning: a panic cannot leave the value half-changed.
     fn read(&self) -> RwLockReadGuard<'_, HeadShare> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }

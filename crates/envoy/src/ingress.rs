@@ -1,4 +1,4 @@
-//! What the listeners, chains and routes of a router are called.
+//! The names of a router's listeners, filter chains and route configurations.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -7,23 +7,25 @@ use strait_mesh::push::ingress::IngressOutline;
 use strait_rules::traffic::gateway::ServerProtocol;
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 
-/// The name of the routes of a port in plain text. (Istio's names, which users' own patches match.)
+/// Returns the name of the route configuration of a plain-text port. (Istio's names, which users'
+/// patches match.)
 pub(super) fn http_route_name(port: &GatewayPort<'_>) -> String {
     let name = format!("http.{}", port.number);
     with_bind(name, port)
 }
 
-/// The name of the routes of a server whose TLS ends there.
+/// Returns the name of the route configuration of a server that terminates TLS.
 pub(super) fn https_route_name(port: &GatewayPort<'_>, placed: &PlacedServer<'_>) -> String {
     with_bind(format!("https.{}", server_name(placed)), port)
 }
 
-/// The name of the chain of a server whose TLS ends there, behind which are bytes.
+/// Returns the name of the filter chain of a server that terminates TLS and forwards raw TCP.
 pub(super) fn tls_chain_name(placed: &PlacedServer<'_>) -> String {
     format!("tls.{}", server_name(placed))
 }
 
-/// What tells a server from all others: its port, and the names of that and of its Gateway.
+/// Returns the unique name of a server: its port, port name, and the name and namespace of its
+/// Gateway.
 fn server_name(PlacedServer { gateway, server, .. }: &PlacedServer<'_>) -> String {
     let meta = &gateway.meta;
     format!("{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace)
@@ -36,16 +38,16 @@ fn with_bind(name: String, port: &GatewayPort<'_>) -> String {
     }
 }
 
-/// What a router takes in, and its servers by the names of their routes.
+/// The servers of a router, indexed by the names of their route configurations.
 pub(super) struct NamedIngress<'a> {
     pub(super) outline: IngressOutline<'a>,
     places: OnceCell<HashMap<String, ServersPlace>>,
 }
 
-/// Where servers are among the ports of a router.
+/// The position of servers among the ports of a router.
 struct ServersPlace {
     port: usize,
-    /// Those in TLS; `None` for all in plain text.
+    /// The positions of servers with TLS; `None` for all plain-text servers.
     tls: Option<Vec<usize>>,
 }
 
@@ -54,8 +56,8 @@ impl<'a> NamedIngress<'a> {
         Self { outline, places: OnceCell::new() }
     }
 
-    /// The servers whose routes have that name: all in plain text of a port, or the one whose own they are. Two of a Gateway
-    /// whose ports are called alike have them together.
+    /// Returns the servers with this route configuration: either all plain-text servers of a port
+    /// or one server with TLS. Servers of a Gateway whose ports have equal names share it.
     pub(super) fn servers_of(
         &self,
         name: &str,

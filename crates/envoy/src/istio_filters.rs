@@ -1,10 +1,11 @@
-//! Istio's own Envoy filters, for the proxies that have them: who is at the other end of a call, which HTTP follows a handshake, and
-//! the figures of both (`istio_requests_total`).
+//! Istio's own Envoy filters: metadata exchange between peers, ALPN for HTTP, and metrics
+//! (`istio_requests_total`).
 //!
-//! They are no part of Envoy as it is built by default, which refuses every listener and upstream cluster that names one. So each goes
-//! where it was declared ([`IstioFilters`]), and all else stays byte for byte what other proxies get. What they are told is what
-//! Istio tells them where nobody said anything; peers are found by what they say of themselves alone, since no directory of
-//! workloads is served. (docs/guide/agents.md, "Istio's own filters".)
+//! Envoy's default build does not contain them and refuses every listener and upstream cluster that
+//! names one. Therefore only proxies that declare these filters ([`IstioFilters`]) receive them,
+//! and the configuration of other proxies does not change by a byte. The filters have the settings
+//! that Istio uses by default, except that peers are identified by the metadata they send, because
+//! Strait serves no directory of workloads. (docs/guide/agents.md, "Istio's own filters".)
 
 use prost::Message;
 use prost::encoding::string;
@@ -27,7 +28,8 @@ use strait_proto::istio::filters::stats::PluginConfig;
 use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_xds::resource::Resource;
 
-/// The application protocol (ALPN) under which two proxies tell of themselves before the bytes that they pass on.
+/// The application protocol (ALPN) with which two proxies exchange metadata before they forward
+/// data.
 pub(super) const PEER_EXCHANGE: &str = "istio-peer-exchange";
 
 const METADATA_EXCHANGE: &str = "istio.metadata_exchange";
@@ -37,22 +39,23 @@ const ALPN: &str = "istio.alpn";
 /// `Cluster.metadata`. (Envoy, "cluster.proto".)
 const CLUSTER_METADATA: u32 = 25;
 
-/// The filters that a proxy has, at one place of it.
+/// The filters of a proxy at one place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IstioFiltersAt {
-    /// What it declares.
+    /// The filters that the proxy declares.
     pub(super) declared: IstioFilters,
-    /// Where calls are.
+    /// The direction of the traffic.
     pub(super) place: PatchPlace,
 }
 
 impl IstioFiltersAt {
-    /// Of a proxy that has none.
+    /// Returns the value for a proxy without these filters.
     pub(super) fn none() -> Self {
         Self { declared: IstioFilters::default(), place: PatchPlace::Outbound }
     }
 
-    /// Comes before all that answers requests, so that what is counted of these says who sent them.
+    /// Returns the filter for peer metadata. It precedes all filters that may respond, so that
+    /// metrics of their responses name the client.
     pub(super) fn peer_metadata(self) -> Option<hcm::HttpFilter> {
         let discovery = || DiscoveryMethod {
             method_specifier: Some(discovery_method::MethodSpecifier::IstioHeaders(
@@ -70,7 +73,7 @@ impl IstioFiltersAt {
                 downstream_propagation: vec![propagation(false)],
                 ..Default::default()
             },
-            // Who is outside the mesh is not told what is inside.
+            // Metadata of the mesh is not sent to external servers.
             PatchPlace::Outbound | PatchPlace::Gateway => PeerMetadata {
                 upstream_discovery: vec![discovery()],
                 upstream_propagation: vec![propagation(true)],
@@ -82,7 +85,8 @@ impl IstioFiltersAt {
         })
     }
 
-    /// Says to servers of the mesh which HTTP follows. The last of each is for servers that know nothing of it.
+    /// Returns the filter that announces the HTTP version to servers in the mesh. The last name of
+    /// each list is for servers outside of the mesh.
     pub(super) fn alpn(self) -> Option<hcm::HttpFilter> {
         let offers = |upstream_protocol: Protocol, names: [&str; 3]| AlpnOverride {
             upstream_protocol: upstream_protocol.into(),
@@ -103,12 +107,13 @@ impl IstioFiltersAt {
         })
     }
 
-    /// Counts requests.
+    /// Returns the filter that counts requests.
     pub(super) fn stats(self) -> Option<hcm::HttpFilter> {
         self.http(IstioFilter::HttpStats, STATS, || self.counting())
     }
 
-    /// The listener, whose chains learn of the client first, where it may tell, and count connections.
+    /// Returns the listener with metadata exchange at the start of inbound chains and metrics in
+    /// chains for raw TCP.
     pub(super) fn in_chains(self, listener: listener::Listener) -> listener::Listener {
         let filter_chains = listener.filter_chains.into_iter().map(|one| self.in_chain(one));
         listener::Listener {
@@ -133,19 +138,21 @@ impl IstioFiltersAt {
         chain
     }
 
-    /// Learns of the client of a connection in mTLS, and tells it of this end.
+    /// Returns the filter that exchanges metadata with the client of an mTLS connection.
     pub(super) fn exchange(self) -> Option<listener::Filter> {
         let exchanges = self.declared.has(IstioFilter::MetadataExchange);
         exchanges.then(|| network(METADATA_EXCHANGE, exchanging()))
     }
 
-    /// The application protocols that a server accepts of bytes, which are these but for the exchange.
+    /// Returns the application protocols that a server accepts for raw TCP: `others`, and the
+    /// metadata exchange if declared.
     pub(super) fn accepted(self, others: &[&'static str]) -> Vec<&'static str> {
         let exchanges = self.declared.has(IstioFilter::MetadataExchange);
         exchanges.then_some(PEER_EXCHANGE).into_iter().chain(others.iter().copied()).collect()
     }
 
-    /// What a client wrote in its request is no service's name where anybody may be the client.
+    /// Returns the configuration of the metrics filters. For inbound and gateway traffic they
+    /// ignore the Host header, because any client may send any name.
     fn counting(self) -> Any {
         let disable_host_header_fallback = self.place != PatchPlace::Outbound;
         let config = PluginConfig { disable_host_header_fallback, ..Default::default() };
@@ -166,7 +173,7 @@ impl IstioFiltersAt {
     }
 }
 
-/// Tells the server of a connection in mTLS of this end, and learns of it.
+/// Returns the filter that exchanges metadata with the server of an mTLS connection.
 pub(super) fn upstream_exchange() -> cluster::Filter {
     cluster::Filter {
         name: METADATA_EXCHANGE.into(),
@@ -175,17 +182,17 @@ pub(super) fn upstream_exchange() -> cluster::Filter {
     }
 }
 
-/// What figures call the service behind an upstream cluster.
+/// The name of the service of an upstream cluster, for metrics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ServiceName<'a> {
     pub(super) hostname: &'a Hostname,
     pub(super) namespace: &'a Namespace,
-    /// Whether the mesh ends before it.
+    /// Whether the service is outside of the mesh.
     pub(super) is_external: bool,
 }
 
-/// The upstream cluster as the resource of its name, with what Istio's filters look for in it: the service, in a cluster with this
-/// DNS domain, and whether it is one of the mesh.
+/// Encodes the upstream cluster with the metadata that Istio's filters read: the service, with this
+/// DNS domain, and whether it is part of the mesh.
 pub(super) fn naming(
     service: ServiceName<'_>,
     domain: &str,
@@ -198,7 +205,7 @@ pub(super) fn naming(
     if is_external {
         fields.insert("external".to_owned(), Value::Bool(true));
     }
-    // It holds texts under one name, and a map knows an entry once.
+    // The metadata is a map, so existing strings under the key `istio` are merged.
     let said = cluster.metadata.take().and_then(|mut all| all.filter_metadata.remove("istio"));
     let texts = said.into_iter().flat_map(|said| said.fields).filter_map(|(key, value)| {
         use strait_proto::envoy::google::protobuf::value::Kind::StringValue;

@@ -1,5 +1,7 @@
-//! A cluster that joins adds, and takes nothing away (docs/reference/interface.md, "Merging"): whatever the mesh, what each proxy
-//! held of older clusters it still holds, and once the younger one has gone all is as it was, to the byte.
+//! A property test: a joining cluster adds resources and removes none (docs/reference/interface.md,
+//! "Merging"). In a random mesh, each proxy keeps everything that it received from older clusters.
+//! After the younger cluster is removed, all resources are equal to the previous ones, byte for
+//! byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,7 +30,7 @@ use strait_proto::json::to_json;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
-/// Its ID sorts before those of the others, and it is younger.
+/// The younger cluster, whose ID sorts before the others.
 const YOUNGER: &str = "a-new-one";
 const OLDER: [(&str, i64); 3] = [("east", 100), ("west", 200), ("north", 200)];
 
@@ -65,7 +67,7 @@ fn some_service(random: &mut StdRng, name: &str) -> Service {
     match random.random_range(0..12) {
         0..4 => one.resolution = Resolution::Headless,
         4 => one.resolution = Resolution::Alias(host("web.ns")),
-        // Ranges of service addresses of clusters overlap.
+        // Service address ranges of clusters may overlap.
         _ => one = one.vip(&format!("10.1.0.{}", random.random_range(1..6))),
     }
     match random.random_range(0..16) {
@@ -96,7 +98,7 @@ fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
     all
 }
 
-/// An update of a cluster. Of its pods no two have one address, as in the real world.
+/// Returns a random update of a cluster. No two of its pods share an address, as in a real cluster.
 fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     let network = *some(random, &["", "n1", "n1", "n2"]);
     let mut word = shard(cluster, epoch).network(network);
@@ -125,15 +127,15 @@ fn proxies() -> Vec<Proxy> {
     all
 }
 
-/// What a proxy holds, encoded, by type and name.
+/// The encoded resources of a proxy, by type and name.
 type Bytes = BTreeMap<(&'static str, String), Vec<u8>>;
 
-/// What a proxy holds, read.
+/// The resources of a proxy in encoded and decoded form.
 #[derive(Debug)]
 struct Held {
     bytes: Bytes,
     json: BTreeMap<(&'static str, String), Value>,
-    /// By service and port: address, port, and whether it is spoken to in mTLS.
+    /// The endpoints by service and port: address, port, and whether mTLS is used.
     members: BTreeMap<(Hostname, u16), BTreeSet<JoinedMember>>,
 }
 
@@ -181,7 +183,7 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
 }
 
 impl Held {
-    /// Whether the upstream cluster of that name has any endpoint.
+    /// Returns whether the upstream cluster with this name has an endpoint.
     fn leads_anywhere(&self, name: &str) -> bool {
         let members = OutboundName::parts(name).and_then(|(host, port, ..)| {
             let mut all = self.members.iter();
@@ -191,7 +193,7 @@ impl Held {
     }
 }
 
-/// What of an upstream cluster says where requests go and how.
+/// Returns the parts of an upstream cluster that affect where and how requests are sent.
 fn manner(cluster: &Value) -> Value {
     let options = cluster["typed_extension_protocol_options"].to_string();
     serde_json::json!({
@@ -206,7 +208,7 @@ fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
     of[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What was there before and is there no more, or differs.
+/// Returns resources that are missing or different in `after`.
 fn lost(before: &Held, after: &Held) -> Vec<String> {
     let mut lost = Vec::new();
     for ((kind, name), old) in &before.json {
@@ -218,7 +220,7 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
             "cds" => {
                 let (mut was, mut is) = (manner(old), manner(new));
                 if !before.leads_anywhere(name) {
-                    // No older cluster's pods were there to say how they are spoken to.
+                    // No pod of an older cluster determined the TLS mode.
                     was["mtls"] = Value::Null;
                     is["mtls"] = Value::Null;
                 }
@@ -252,7 +254,7 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
 }
 
 #[test]
-fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind() {
+fn joining_cluster_removes_nothing_and_leaves_nothing_behind() {
     let (mut added, mut shared) = (0, 0);
     let rounds = rounds(25);
     for seed in 0..rounds {
@@ -291,9 +293,9 @@ fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind
     assert!(added > 2 * rounds && shared > rounds / 8, "{added} {shared}");
 }
 
-/// A younger plain pod turned an older headless mTLS service into plain text.
+/// Regression test: a younger plain-text pod changed an older headless mTLS service to plain text.
 #[test]
-fn of_a_headless_service_the_deciding_clusters_pods_decide() {
+fn pods_of_the_first_cluster_decide_mtls_of_a_headless_service() {
     let headless = || service("web.ns").with(|web| web.resolution = Resolution::Headless);
     let plain = |address: &str| Endpoint { tls_mode: TlsMode::Disabled, ..endpoint(address) };
     for (older, younger, mtls) in [("east", "west", true), ("west", "east", false)] {

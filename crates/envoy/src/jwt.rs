@@ -1,7 +1,8 @@
-//! The tokens that a workload believes, as Envoy's filter `envoy.filters.http.jwt_authn`.
+//! JWT validation of a workload, with Envoy's filter `envoy.filters.http.jwt_authn`.
 //!
-//! Without a token a request passes, unless a rule that cannot be read may demand one; with one that a rule claims and
-//! that fails, it is refused (401). What is verified stands under one key for each provider, so that no token can pass for another's.
+//! A request without a token passes, unless a rule that cannot be read may require one. A request
+//! with an invalid token that matches a rule is refused (401). Verified payloads are stored under
+//! one key per provider, so that a token of one provider cannot pass as a token of another.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,11 +19,12 @@ use strait_rules::access::{TokenRule, token_key};
 const NAME: &str = "envoy.filters.http.jwt_authn";
 const TYPE: &str =
     "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
-/// A key that verifies nothing, as Envoys take no empty set: the point on P-256 whose x is the SHA-256 of "strait: a key
-/// that nobody has 1", the one of even y, so that nobody knows what would sign for it.
+/// A key set that verifies nothing, because Envoy rejects an empty set. It contains the point on
+/// P-256 whose x coordinate is the SHA-256 of "strait: a key that nobody has 1" and whose y is
+/// even, so its private key is unknown.
 const NO_KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","x":"LpgXUJBl11nMkgkPS2pXhmFyJoBwEhxlerbWQGbWOlo","y":"20_Y8LKheGvgLvTjRgg_jrS02bHFdeXxVlxUaAm-17o"}]}"#;
 
-/// `JwtAuthentication`, as far as it is used, with providers in one order.
+/// The used part of `JwtAuthentication`, with providers in a fixed order.
 #[derive(Clone, PartialEq, Message)]
 struct OrderedJwt {
     #[prost(btree_map = "string, message", tag = "1")]
@@ -33,16 +35,16 @@ struct OrderedJwt {
     bypass_cors_preflight: bool,
 }
 
-/// Whose filters they are.
+/// The kind of proxy that enforces the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enforcer {
-    /// A sidecar's.
+    /// A sidecar.
     Sidecar,
-    /// A router's.
+    /// A router.
     Router,
 }
 
-/// The filter for these rules; none where there are none.
+/// Returns the filter for these rules, or `None` if there are no rules.
 pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::HttpFilter> {
     if rules.is_empty() {
         return None;
@@ -54,7 +56,8 @@ pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::
         let sharing = groups.iter().find(|members| members.contains(&place));
         let sharing = sharing.into_iter().flatten().map(|at| &*rules[*at]);
         provider.claim_to_headers.extend(kept_free(rule, sharing));
-        // Routes may look at claims, and one was chosen before they were known.
+        // Routes of a router may match claims, but the route was selected before the claims were
+        // known.
         let clear_route_cache = at == Enforcer::Router;
         (name(place), jwt::JwtProvider { clear_route_cache, ..provider })
     });
@@ -120,7 +123,7 @@ fn provider(rule: &TokenRule, key: String) -> jwt::JwtProvider {
     }
 }
 
-/// Where a token may stand, as text.
+/// Returns the locations in which a token is looked up, as text.
 fn places(rule: &TokenRule) -> Vec<String> {
     let headers =
         rule.from_headers.iter().map(|(name, _)| format!("header {}", name.to_ascii_lowercase()));
@@ -134,18 +137,19 @@ fn places(rule: &TokenRule) -> Vec<String> {
     }
 }
 
-/// The headers in which a rule has the workload passed what the token says, in lower case.
+/// Returns the headers in which a rule passes token content to the workload, in lower case.
 fn told_in(rule: &TokenRule) -> impl Iterator<Item = String> {
     let claims = rule.claim_headers.iter().map(|(header, _)| header);
     claims.chain(&rule.payload_header).map(|name| name.to_ascii_lowercase())
 }
 
-/// A claim that no token has.
+/// The name of a claim that no token has.
 const NO_CLAIM: &str = "strait/no claim";
 
-/// Takes from requests the headers of other rules of its group. Of each rule at which it looks Envoy takes them itself, and
-/// it looks no further than at the first whose token is good: a client with a token of one issuer could say what it likes in
-/// the headers of another.
+/// Returns header mappings that remove the headers of other rules in the group from requests. Envoy
+/// removes the headers of each rule that it evaluates, but it stops at the first rule with a valid
+/// token. Without these mappings, a client with a token of one issuer could forge the headers of
+/// another.
 fn kept_free<'r>(
     rule: &TokenRule,
     sharing: impl Iterator<Item = &'r TokenRule>,
@@ -162,7 +166,8 @@ fn kept_free<'r>(
     free.collect()
 }
 
-/// The rules that look for tokens in the same places, each by where it stands: to each, the other's token is a stranger's.
+/// Groups the rules that look up tokens in the same locations, because each of them rejects tokens
+/// of the others.
 fn groups(rules: &[Cow<'_, TokenRule>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
@@ -184,8 +189,9 @@ fn groups(rules: &[Cow<'_, TokenRule>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Each place where tokens stand must be without one, unless a rule requires one there, or hold one that one of its rules
-/// believes. Rules that share a place share what is asked of it.
+/// Returns the requirement that each location contains no token or a token that one of its rules
+/// accepts. If a rule requires a token, the location must contain one. Rules that share a location
+/// share one requirement.
 fn requirement(
     groups: &[Vec<usize>],
     rules: &[Cow<'_, TokenRule>],

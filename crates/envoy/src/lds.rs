@@ -1,9 +1,9 @@
-//! Listeners: what a proxy accepts, and where that goes.
+//! Listeners: the connections that a proxy accepts, and their destinations.
 //!
-//! A sidecar gets listeners for its way out, most of which it shares with every proxy of its
-//! [class](ViewKey), and one for its way in. A router gets one as an east-west gateway, else one for each port of the
-//! Gateways that select it.
-//! No listener needs a filter that a plain Envoy lacks; those of Istio's own are for proxies that have them.
+//! A sidecar receives outbound listeners, most of which it shares with all proxies of its
+//! [class](ViewKey), and one inbound listener. A router receives either one listener as an
+//! east-west gateway, or one for each port of the Gateways that select it. Listeners only use
+//! filters of a plain Envoy, except for proxies that declare Istio's own filters.
 
 mod gateway;
 mod inbound;
@@ -43,7 +43,7 @@ use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
 use strait_xds::resource::Resource;
 
-/// The listeners for pods of headless services: see [`outbound::pods`].
+/// Returns the listeners for pods of headless services: see [`outbound::pods`].
 pub(super) fn pods(
     context: &PushContext,
     (view, form): (&ViewKey, ListenerFormat),
@@ -60,8 +60,9 @@ pub(super) fn pods(
     outbound::pods(context, (&settings, form), view, addresses, shared, keep)
 }
 
-/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves, and those of ports
-/// at which its Sidecar has it listen itself.
+/// Returns the listener for redirected inbound connections of a sidecar, for the ports that its
+/// workload serves, and listeners for the ports on which its Sidecar makes the proxy listen
+/// directly.
 pub(super) fn inbound(
     context: &PushContext,
     proxy: &Proxy,
@@ -89,7 +90,7 @@ pub(super) fn inbound(
     all
 }
 
-/// The listeners of a router that is no east-west gateway.
+/// Returns the listeners of a router that is not an east-west gateway.
 pub(super) fn ingress(
     ingress: &IngressOutline<'_>,
     proxy: &Proxy,
@@ -113,7 +114,7 @@ pub(super) fn ingress(
     ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }
 
-/// What holds where a proxy takes calls.
+/// Returns the traffic settings of a proxy for inbound traffic.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     let of = (proxy.namespace(), &context.selection(proxy));
     let place = match proxy.kind {
@@ -127,7 +128,7 @@ fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
         .in_form(ListenerFormat::of(proxy), place)
 }
 
-/// The listeners of an east-west gateway, which listens on `port`.
+/// Returns the listeners of an east-west gateway that listens on `port`.
 pub(super) fn gateway(
     context: &PushContext,
     (view, form): (&ViewKey, ListenerFormat),

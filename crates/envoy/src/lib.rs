@@ -1,8 +1,9 @@
 //! Generators: from a mesh snapshot to the encoded xDS resources of one proxy.
 //!
-//! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and `nds` generate the
-//! resources of each type, `library` those of proxyless gRPC, `ingress` those of gateways. `sight` computes which proxies
-//! a change affects, `walk` follows one request through generated configuration. Invariants:
+//! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and
+//! `nds` generate the resources of each type, `library` generates the resources of proxyless gRPC,
+//! `ingress` the resources of gateways. `sight` computes which proxies a change affects, `walk`
+//! follows one request through generated configuration. Invariants:
 //!
 //! - Pure: the same snapshot and the same proxy give the same bytes, whatever happened before.
 //! - A resource that many proxies share is encoded once and stored in [`Cache`], whose key is the generator's entire input.
@@ -75,26 +76,27 @@ use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
 use strait_xds::virtual_hosts;
 
-/// What one proxy shall hold at one version of the mesh.
+/// The resources of one proxy at one version of the mesh.
 pub struct ProxyConfig<'a> {
     context: &'a Arc<PushContext>,
     proxy: &'a Proxy,
     view: ViewKey,
-    /// The port on which it listens as an east-west gateway, if it is one.
+    /// The port of an east-west gateway; `None` for other proxies.
     east_west_port: Option<u16>,
     cache: &'a Cache,
-    /// Its routes have no virtual hosts, which it asks for one by one.
+    /// Whether the proxy requests virtual hosts one by one, so that its routes have none.
     hosts_apart: bool,
-    /// The route of such a proxy that was made last: it is asked for twice, with its hosts and without.
+    /// The last generated route of a proxy with separate virtual hosts. It is requested twice: with
+    /// and without virtual hosts.
     last_whole: Option<Arc<Resource>>,
-    /// Where pieces of a router's routes are held until these are made again.
+    /// Keeps the parts of a router's routes until the routes are generated again.
     held_routes: Option<&'a HeldRoutes>,
-    /// What it takes in, once that is asked.
+    /// The inbound configuration of a router, computed on first use.
     ingress: OnceCell<Option<NamedIngress<'a>>>,
 }
 
 impl<'a> ProxyConfig<'a> {
-    /// The picture of `proxy`, which is in `network`.
+    /// Creates the configuration of `proxy`, which is in `network`.
     pub fn new(
         context: &'a Arc<PushContext>,
         proxy: &'a Proxy,
@@ -117,22 +119,23 @@ impl<'a> ProxyConfig<'a> {
         }
     }
 
-    /// The same for who asks again and again: what a router's routes are made of stays in the cache as long as it is held there.
+    /// Keeps the parts of a router's routes in the cache while `held` exists, for callers that
+    /// request routes repeatedly.
     pub fn holding(self, held: &'a HeldRoutes) -> Self {
         Self { held_routes: Some(held), ..self }
     }
 
-    /// The same, of a proxy that is known to be there.
+    /// Sets the proxy's location once its pod is known.
     pub fn at(self, whereabouts: Whereabouts) -> Self {
         Self { view: self.view.at(whereabouts), ..self }
     }
 
-    /// The same with virtual hosts outside of routes, if the proxy is served them so.
+    /// Separates virtual hosts from routes if the proxy requests them one by one.
     pub fn with_hosts_apart(self) -> Self {
         Self { hosts_apart: self.proxy.virtual_hosts == VirtualHostDelivery::OneByOne, ..self }
     }
 
-    /// Where the proxy stands: see [`ViewKey::view_class`].
+    /// Returns the proxy's view for the comparison of views: see [`ViewKey::view_class`].
     pub fn view_class(&self) -> ViewKey {
         self.view.clone().view_class()
     }
@@ -141,13 +144,13 @@ impl<'a> ProxyConfig<'a> {
         SharedResources { context: self.context, cache: self.cache }
     }
 
-    /// What gRPC's own library is given, where the client is that.
+    /// Returns the generator for proxyless gRPC if the client is a gRPC library.
     fn library(&self) -> Option<LibraryConfig<'_>> {
         let Self { context, cache, view, proxy, .. } = self;
         proxy.is_proxyless().then_some(LibraryConfig { context, view, cache })
     }
 
-    /// What it takes in as Gateways say, where it is a router and no east-west gateway.
+    /// Returns the servers of the Gateways that select a router, unless it is an east-west gateway.
     fn ingress(&self) -> Option<&NamedIngress<'a>> {
         let is_one = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
         let made = || {
@@ -158,7 +161,7 @@ impl<'a> ProxyConfig<'a> {
         self.ingress.get_or_init(|| is_one.then(made)).as_ref()
     }
 
-    /// The same without the names of routes.
+    /// Returns the servers of a router without the names of routes.
     fn ingress_outline(&self) -> Option<&IngressOutline<'a>> {
         self.ingress().map(|ingress| &ingress.outline)
     }
@@ -195,8 +198,9 @@ impl<'a> ProxyConfig<'a> {
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
     }
 
-    /// The upstream clusters of those whom its policies and filters of users have asked and whom it sends spans, whatever
-    /// Sidecars and Gateways give it.
+    /// Returns the upstream clusters of authorization providers, of services that users' filters
+    /// query, and of tracing collectors. The proxy needs them whatever Sidecars and Gateways
+    /// select.
     fn providers(&self) -> Vec<Arc<Resource>> {
         let access = self.context.access_of(self.proxy);
         let authorizers = Authorizers::of(self.context, self.proxy, &access);
@@ -293,9 +297,13 @@ impl ResourceSource for ProxyConfig<'_> {
             ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
         }
     }
+
+    fn is_assigned(&self, cluster: &Resource) -> bool {
+        cds::is_of_eds(&cluster.body.to_bytes())
+    }
 }
 
-/// What many proxies hold, and of a proxy's own what has other names.
+/// Returns the shared resources, and the proxy's own resources that have other names.
 fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     sort(&mut own);
     let taken = shared.resources();
@@ -343,7 +351,7 @@ impl<'a> ProxyConfig<'a> {
         }
     }
 
-    /// The same for whoever asks for the hosts one by one.
+    /// Returns the route configuration for a proxy that requests virtual hosts one by one.
     fn route_without_hosts(&mut self, name: &str) -> Arc<Resource> {
         if self.proxy.kind == ProxyType::Sidecar
             && let Some(port) = port_number(name)
@@ -362,7 +370,7 @@ impl<'a> ProxyConfig<'a> {
         whole
     }
 
-    /// The routes of that name where a port of its Gateways has them.
+    /// Returns the route configuration with this name if a port of the proxy's Gateways uses it.
     fn ingress_route(&self, name: &str) -> Option<Resource> {
         let ingress = self.ingress()?;
         let servers = ingress.servers_of(name)?;
@@ -375,7 +383,8 @@ impl<'a> ProxyConfig<'a> {
         Some(routes)
     }
 
-    /// Of a virtual host of such routes, the object and the rule of each route, in their order.
+    /// Returns the object and the rule of each route of a virtual host in a router's routes, in
+    /// order.
     fn ingress_rules(
         &self,
         name: &str,
@@ -387,7 +396,7 @@ impl<'a> ProxyConfig<'a> {
         rds::rules_at(&ingress.outline, &class, virtual_host, &servers, &self.cache.route_lists)
     }
 
-    /// Made for those who ask, and no others.
+    /// Returns the name table. It is generated only for proxies that request it.
     fn name_table(&self) -> Arc<SharedList> {
         self.common().names(&self.view, self.proxy.takes_given_addresses)
     }

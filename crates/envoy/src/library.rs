@@ -1,18 +1,20 @@
-//! What gRPC's own library is given, which speaks xDS without a proxy.
+//! Resources for gRPC libraries, which use xDS without a proxy.
 //!
-//! A library takes part of what an Envoy takes, and refuses a resource for the rest (gRFC A27 to A41). It asks by name for
-//! everything, in names of its own making: a client for `HOST:PORT` as it was dialled, a server for the address it
-//! listens on inside of a template that its bootstrap chooses.
+//! A library supports a subset of Envoy's configuration and refuses a resource with any other
+//! content (gRFC A27 to A41). It requests all resources by name. A client requests a listener by
+//! the dialled `HOST:PORT`. A server requests a listener by a name that its bootstrap's template
+//! builds from its listening address.
 //!
 //! | name | resource |
 //! |---|---|
-//! | listener `HOST:PORT`, `HOST` | a client's: the route configuration of that service's port |
-//! | listener `…IP:PORT` | a server's: the same for all ports of a pod, in mTLS or plain text |
-//! | route `outbound|PORT||HOST` | the routes that rules give the service, else all calls to the upstream cluster of that name |
+//! | listener `HOST:PORT`, `HOST` | for a client: the route configuration of that service's port |
+//! | listener `…IP:PORT` | for a server: equal for all ports of a pod, with mTLS or plain text |
+//! | route `outbound|PORT||HOST` | the routes that rules define for the service; without rules, all calls go to the upstream cluster of that name |
 //! | upstream cluster `outbound|PORT|SUBSET|HOST` | endpoints by EDS, or one name that the library resolves |
-//! | upstream cluster `UnknownService` | no endpoints: where routes lead that lead to nothing |
+//! | upstream cluster `UnknownService` | no endpoints: the destination of routes without a valid destination |
 //!
-//! Routes name no upstream cluster that isn't there: a library would wait for it, with all calls to the service.
+//! Routes never name a missing upstream cluster: a library would delay all calls to the service
+//! until it exists.
 
 mod policy;
 
@@ -50,7 +52,7 @@ use strait_rules::traffic::policy::ClientTls;
 use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::{Resource, ResourceType};
 
-/// One that asks, and the mesh it asks about.
+/// Generates the resources of one library client.
 pub(super) struct LibraryConfig<'a> {
     pub(super) context: &'a Arc<PushContext>,
     pub(super) view: &'a ViewKey,
@@ -58,7 +60,8 @@ pub(super) struct LibraryConfig<'a> {
 }
 
 impl LibraryConfig<'_> {
-    /// The upstream cluster of that name; `None` where there is none, or none that a library takes.
+    /// Returns the upstream cluster with this name, or `None` if it does not exist or the library
+    /// does not support it.
     pub(super) fn cluster(&self, name: &str) -> Option<Arc<Resource>> {
         if name == NOWHERE {
             return Some(Arc::new(encode(name, &by_eds(name))));
@@ -70,9 +73,9 @@ impl LibraryConfig<'_> {
         })
     }
 
-    /// The route configuration of that name; `None` where it is of no service.
+    /// Returns the route configuration with this name, or `None` if it belongs to no service.
     ///
-    /// The library asked for the routes of one service, so the virtual host is that of whatever it dialled.
+    /// The library requests the routes of one service, so the virtual host matches all host names.
     pub(super) fn route(&self, name: &str) -> Option<Arc<Resource>> {
         let (service, port, _) = self.outbound(name).filter(|(.., subset)| subset.is_empty())?;
         if !leads_somewhere(self.view, service, port) {
@@ -88,13 +91,14 @@ impl LibraryConfig<'_> {
             ..Default::default()
         };
         let made = encode(name, &routes);
-        // What clients have alike they share. Where the routes lead to is in them, so nothing else has to be compared.
+        // Clients share equal routes. The content includes the destinations, so comparing the
+        // content is sufficient.
         let key = (Arc::clone(&made.name), made.version);
         Some(self.cache.library_routes.get_or_make(key, (), || Arc::new(made)))
     }
 
-    /// The routes of a service's port, as fields of a virtual host. Where rules for requests don't hold for sidecars they
-    /// don't here.
+    /// Returns the routes of a service's port as fields of a virtual host. HTTP rules apply only to
+    /// ports on which they apply for sidecars.
     fn routes(&self, service: &MergedService, port: u16) -> Bytes {
         let Self { context, view, cache } = self;
         if !rds::is_routed(service, &view.cluster, port) {
@@ -105,7 +109,8 @@ impl LibraryConfig<'_> {
         rds::of_library(context, &class, (service.hostname(), port), &cache.route_lists)
     }
 
-    /// Has a route lead to upstream clusters alone that the client is given. Of one that is named twice it takes the sum.
+    /// Replaces missing upstream clusters in a route. If a cluster occurs twice, the weights are
+    /// added.
     fn lead_to_known(&self, route: &mut route::Route) {
         use route::route_action::ClusterSpecifier;
         let known = |name: &mut String| {
@@ -134,7 +139,8 @@ impl LibraryConfig<'_> {
         }
     }
 
-    /// The listener of that name: a service's as its clients in this DNS domain call it, else that of a server.
+    /// Returns the listener with this name: of a service that clients in this DNS domain call by
+    /// the name, otherwise of a server.
     pub(super) fn listener(&self, name: &str, proxy: &Proxy) -> Option<Arc<Resource>> {
         if let Some((service, port)) = self.dialled(name, &proxy.dns_domain) {
             return self.kept(ResourceType::Listener, name, service, port, || {
@@ -146,14 +152,15 @@ impl LibraryConfig<'_> {
         Some(Arc::new(encode(name, &server_listener(name, host, port, served))))
     }
 
-    /// The service, the port and the subset of a name that upstream clusters have.
+    /// Returns the service, port and subset in the name of an upstream cluster.
     fn outbound<'n>(&self, name: &'n str) -> Option<(&Arc<MergedService>, u16, &'n str)> {
         let (host, port, subset, sni) = OutboundName::parts(name)?;
         let service = self.visible(host).filter(|_| !sni)?;
         Some((service, port, subset))
     }
 
-    /// The service and port that a client dials by this name. Without a port it is the service's only one.
+    /// Returns the service and port that a client dials by this name. Without a port, the service
+    /// must have only one.
     pub(super) fn dialled(
         &self,
         name: &str,
@@ -174,7 +181,7 @@ impl LibraryConfig<'_> {
         leads_somewhere(self.view, service, port).then_some((service, port))
     }
 
-    /// The service of that full name, if the client may use it.
+    /// Returns the service with this full name if the client may use it.
     fn visible(&self, host: &str) -> Option<&Arc<MergedService>> {
         let service = self.context.service(host, &self.view.namespace)?;
         let local = self.context.mesh.cluster_local(service.hostname());
@@ -183,7 +190,7 @@ impl LibraryConfig<'_> {
         sees.then_some(service)
     }
 
-    /// What `make` makes, or what was made of the same before.
+    /// Returns the cached result of `make`, or calls `make`.
     fn kept(
         &self,
         kind: ResourceType,
@@ -210,8 +217,8 @@ impl LibraryConfig<'_> {
     }
 }
 
-/// Whether a library has an upstream cluster for a port: it follows no original destination, is given no alias, and
-/// resolves one name, no more.
+/// Returns whether a library supports an upstream cluster for a port: the service has no original
+/// destination, is no alias, and resolves at most one name.
 fn leads_somewhere(view: &ViewKey, service: &MergedService, port: u16) -> bool {
     let own = service.port_in(&view.cluster, port);
     let is_taken = own.is_some_and(|port| port.protocol != Protocol::Udp);
@@ -230,7 +237,7 @@ fn by_name(service: &MergedService) -> Option<&ByName> {
     }
 }
 
-/// The only name that stands for a service, its port there, and whether mTLS is spoken there.
+/// Returns the only name of a service, its port, and whether it is reached with mTLS.
 fn named<'a>(
     view: &ViewKey,
     service: &'a MergedService,
@@ -245,16 +252,17 @@ fn named<'a>(
     (is_near && !one.is_socket()).then_some((&*one.address, port, one.tls_mode))
 }
 
-/// A service or one of its subsets, at a port.
+/// A service or a subset of it, at a port.
 #[derive(Clone, Copy)]
 struct CalledPart<'a> {
     service: &'a MergedService,
     port: u16,
-    /// Empty for all of the service.
+    /// The name of the subset; empty for the entire service.
     subset: &'a str,
 }
 
-/// The upstream cluster of a part of a service; `None` where there is no such part, or none that a library takes.
+/// Returns the upstream cluster of a part of a service, or `None` if the part does not exist or the
+/// library does not support it.
 fn upstream_cluster(
     context: &PushContext,
     view: &ViewKey,
@@ -267,7 +275,7 @@ fn upstream_cluster(
     }
     let has_mtls = view.grpc.is_some_and(|library| library.mtls);
     let may_speak_mtls = has_mtls && context.mesh.enable_auto_mtls;
-    // A library goes on in plain text where it finds a context that it doesn't know.
+    // With an unknown TLS context, a library would continue in plain text.
     let rules = context.rules_for(service);
     let rule = view.rule(&rules, service);
     let part = SubsetFilter::new(&rules, rule, service, subset)?;
@@ -305,7 +313,7 @@ fn upstream_cluster(
     Some(cluster)
 }
 
-/// An upstream cluster with whatever endpoints its assignment has.
+/// Returns an upstream cluster with endpoints by EDS.
 fn by_eds(name: &str) -> cluster::Cluster {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
     let eds = EdsClusterConfig { eds_config: Some(by_ads()), ..Default::default() };
@@ -334,8 +342,8 @@ fn one_name(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssign
     }
 }
 
-/// An assignment as a library takes it: it leaves out a locality that has no weight, and refuses all of one that has no
-/// id, or an address that comes twice.
+/// Returns an assignment for a library. A library ignores localities without a weight, and refuses
+/// an assignment with duplicate addresses or without a locality.
 pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoadAssignment {
     let mut taken = std::collections::HashSet::new();
     let mut last = None;
@@ -362,7 +370,7 @@ pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoa
         if members.is_empty() {
             continue;
         }
-        // Without a gap, whatever was left out.
+        // Priorities must be consecutive, so omitted localities leave no gap.
         if last.replace(group.priority).is_some_and(|before| before != group.priority) {
             priority += 1;
         }
@@ -386,7 +394,7 @@ pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoa
     }
 }
 
-/// Under whatever name it is called.
+/// Returns a virtual host for all host names.
 fn virtual_host(name: &str, routes: Vec<route::Route>) -> route::VirtualHost {
     let domains = vec!["*".into()];
     route::VirtualHost { name: name.into(), domains, routes, ..Default::default() }
@@ -398,13 +406,14 @@ fn client_listener(name: &str, service: &MergedService, port: u16) -> listener::
         route_config_name: routes,
         config_source: Some(by_ads()),
     }));
-    // It does nothing until a route says so, and is there before one does.
+    // The fault filter has no effect until a route uses it. It is present in advance.
     manager.http_filters.insert(0, filter(rds::FAULT, &HttpFault::default()));
     let api = listener::ApiListener { api_listener: Some(any(&manager)) };
     listener::Listener { name: name.into(), api_listener: Some(api), ..Default::default() }
 }
 
-/// A server's listener, at the address that it says. Who calls it chooses nothing, so one chain takes all.
+/// Returns the listener of a server at its address. Clients cannot select a chain, so one chain
+/// accepts all connections.
 fn server_listener(name: &str, host: &str, port: u16, served: ServedAs) -> listener::Listener {
     use route::route::Action::NonForwardingAction;
     let ServedAs { mtls, guards } = served;
@@ -468,8 +477,8 @@ fn by_ads() -> core::ConfigSource {
     }
 }
 
-/// The address at which a server listens that asks by this name: what stands at its end, behind whatever its bootstrap puts
-/// before it. The server compares the text.
+/// Returns the listening address of a server from the end of the requested name, after any prefix
+/// that its bootstrap adds. The server compares the address as text.
 fn listening(name: &str) -> Option<(&str, u16)> {
     let end = name.rsplit(['/', '=']).next()?;
     let socket: SocketAddr = end.parse().ok()?;
@@ -478,19 +487,21 @@ fn listening(name: &str) -> Option<(&str, u16)> {
     Some((host, socket.port()))
 }
 
-/// How a server takes requests.
+/// The access settings of a server.
 struct ServedAs {
-    /// Over mTLS and nothing else, or in plain text and nothing else: it has one chain, which can't tell both apart.
+    /// Whether the server accepts only mTLS or only plain text. Its single chain cannot distinguish
+    /// the two.
     mtls: bool,
-    /// Who is let in.
+    /// The access filters.
     guards: Vec<hcm::HttpFilter>,
 }
 
 impl ServedAs {
-    /// As policies say. Where they leave it open, clients of the mesh go by the label of its pod, and so does this.
+    /// Returns the access settings that policies define. In PERMISSIVE mode, the TLS mode label of
+    /// the pod decides, because clients of the mesh use it too.
     ///
-    /// A server that is to take mTLS alone and has no certificate lets in nobody: a listener with mTLS it would refuse, and
-    /// go on in plain text.
+    /// A server in STRICT mode without a certificate refuses all requests: it would refuse a
+    /// listener with mTLS and continue in plain text.
     fn of(context: &PushContext, proxy: &Proxy, port: u16, kept: &EncodedPolicies) -> Self {
         let access = context.access_of(proxy);
         let has_certificate = proxy.grpc.is_some_and(|library| library.mtls);

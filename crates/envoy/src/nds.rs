@@ -1,7 +1,8 @@
-//! The table of names from which Istio's agent answers its workload's DNS: each host with the addresses
-//! at which this proxy reaches it. (Istio, "DNS proxying".)
+//! The name table with which Istio's agent responds to DNS queries of its workload: each host with
+//! the addresses at which this proxy reaches it. (Istio, "DNS proxying".)
 //!
-//! Hosts without such an address are left out: the agent then asks the DNS server of its cluster.
+//! Hosts without an address of this kind are omitted: the agent then queries the DNS server of its
+//! cluster.
 
 #[cfg(test)]
 mod oracle;
@@ -24,16 +25,16 @@ use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 use strait_rules::service_entry::is_given;
 use strait_xds::resource::{Resource, ResourceBody};
 
-/// What a table is made of.
+/// The inputs of a name table.
 pub(super) struct NameTableInputs<'a> {
     pub(super) context: &'a PushContext,
     pub(super) view: &'a ViewKey,
     pub(super) addresses: &'a ListenAddresses,
-    /// Whether hosts without an address of their own are called by the one that we gave them.
+    /// Whether the table contains addresses that Strait allocated to hosts without one.
     pub(super) given: bool,
 }
 
-/// A host of the table.
+/// An entry of the table.
 #[derive(Hash)]
 struct Entry<'a> {
     host: Cow<'a, str>,
@@ -41,33 +42,35 @@ struct Entry<'a> {
     called: Called<'a>,
 }
 
-/// What the agent is sent about a service's names.
+/// The name of a service as the agent receives it.
 #[derive(Clone, Copy, Hash)]
 struct Called<'a> {
     host: &'a str,
     in_kubernetes: bool,
-    /// The name and namespace that make up its short form, if it has one.
+    /// The name and namespace that form the short name, if it has one.
     short: Option<(&'a str, &'a str)>,
 }
 
-/// The addresses of a headless service's pods: of all, and of those that have a name below the service's by that.
+/// The addresses of a headless service's pods: all addresses, and the addresses of pods with a DNS
+/// name below the service's, by that name.
 struct PodNames {
     all: BTreeSet<IpAddr>,
     named: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 impl<'a> NameTableInputs<'a> {
-    /// The table, as the one resource of its type, which has no name.
+    /// Returns the table, which is the only resource of its type and has no name.
     pub(super) fn table(&self, kept: &Chunks) -> Resource {
         let entries = self.entries();
-        // Each by itself, since a map of a message has no order.
+        // Each entry is encoded separately, because protobuf maps have no order.
         let chunks = kept.of(&entries, |one, draft| one.write(&mut draft.bytes));
         let digests = chunks.iter().flat_map(|chunk| chunk.digests());
         let runs = chunks.iter().map(|chunk| chunk.bytes().clone()).collect();
         Resource::of_parts("", digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
     }
 
-    /// All hosts that have an address, sorted; of each name the first.
+    /// Returns all hosts with addresses, sorted by name. If a name occurs twice, the first entry is
+    /// used.
     fn entries(&self) -> Vec<Entry<'a>> {
         let mut entries = Vec::with_capacity(self.addresses.services.len());
         let services = self.addresses.services.iter();
@@ -79,7 +82,8 @@ impl<'a> NameTableInputs<'a> {
             if service.primary.resolution == Resolution::Headless {
                 self.add_pods(service, called, &mut entries);
             } else {
-                // A name is sent for all ports: at none may another service answer.
+                // A name applies to all ports, so an address that is shared with another service is
+                // omitted.
                 let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
                 let ips = whole.filter(|vip| self.given || !is_given(vip)).collect();
                 entries.push(Entry { host: called.host.into(), ips, called });
@@ -91,7 +95,7 @@ impl<'a> NameTableInputs<'a> {
         entries
     }
 
-    /// The pods of a headless service: under its name, and those that have one below that by their own.
+    /// Adds the pods of a headless service, under the service's name and under their own names.
     fn add_pods(&self, service: &MergedService, called: Called<'a>, entries: &mut Vec<Entry<'a>>) {
         let PodNames { all, named } = self.pod_names(service);
         entries.push(Entry { host: called.host.into(), ips: all.into_iter().collect(), called });
@@ -102,7 +106,7 @@ impl<'a> NameTableInputs<'a> {
         }));
     }
 
-    /// The pods of a headless service that the proxy reaches.
+    /// Returns the addresses of a headless service's pods that the proxy reaches.
     fn pod_names(&self, service: &MergedService) -> PodNames {
         let pods = service
             .shards
@@ -112,7 +116,8 @@ impl<'a> NameTableInputs<'a> {
         let told: Vec<_> = told.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
         let all: BTreeSet<IpAddr> = told.iter().map(|(_, pod)| pod.address).collect();
 
-        // Of pods of one name in several clusters, those of one: its own, else the first.
+        // If pods in several clusters have the same name, the proxy's own cluster wins, otherwise
+        // the first.
         let mut named: BTreeMap<String, (&ClusterId, BTreeSet<IpAddr>)> = BTreeMap::new();
         let (near, far): (Vec<_>, Vec<_>) =
             told.into_iter().partition(|(cluster, _)| **cluster == self.view.cluster);
@@ -128,7 +133,7 @@ impl<'a> NameTableInputs<'a> {
         PodNames { all, named }
     }
 
-    /// The name of a pod below that of a service, where it has one.
+    /// Returns the name of a pod below the service's name, if it has one.
     fn name_of(
         &self,
         service: &MergedService,
@@ -140,7 +145,8 @@ impl<'a> NameTableInputs<'a> {
         (pod.subdomain.as_ref() == Some(&service.primary.name)).then(|| key.name.to_string())
     }
 
-    /// Whether the proxy reaches a pod that is ready, or whose service in its cluster publishes those that are not.
+    /// Returns whether the proxy reaches a pod that is ready or whose service publishes unready
+    /// pods.
     fn is_told(
         &self,
         service: &MergedService,
@@ -154,8 +160,8 @@ impl<'a> NameTableInputs<'a> {
         decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Way::Direct)
     }
 
-    /// What the agent is sent about a service's names. It completes short ones by the domains that a pod's resolver
-    /// searches.
+    /// Returns the name of a service as the agent receives it. The agent completes short names with
+    /// the search domains of a pod's resolver.
     fn called(&self, service: &'a MergedService, in_full: &InFull<'_>) -> Called<'a> {
         let host = service.hostname().as_str();
         let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
@@ -178,7 +184,7 @@ impl<'a> NameTableInputs<'a> {
 impl Entry<'_> {
     fn write(&self, out: &mut Vec<u8>) {
         let Called { host, in_kubernetes, short } = self.called;
-        // A pod's name, with the dot behind it.
+        // The name of the pod, followed by a dot.
         let prefix = self.host.strip_suffix(host).unwrap_or_default();
         let shortname = short.map(|(name, _)| format!("{prefix}{name}"));
         let info = NameInfo {
@@ -193,5 +199,5 @@ impl Entry<'_> {
     }
 }
 
-/// The end of names that stand for a service of several clusters (multi-cluster services).
+/// The suffix of names of multi-cluster services.
 const CLUSTER_SET: &str = ".svc.clusterset.local";

@@ -1,5 +1,5 @@
-//! The oracle of the direct encoder: the same assignments as plain messages, encoded by prost. Tests and
-//! fuzzers bring the random numbers.
+//! The oracle of the direct encoder of assignments: builds the same assignments as messages and
+//! encodes them with prost. Tests and fuzz targets provide the random numbers.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ fn lb_endpoint(
             },
         )),
         metadata,
-        // Without a weight an endpoint counts 1.
+        // The default weight of an endpoint is 1.
         load_balancing_weight: (member.weight != 1).then_some(UInt32Value { value: member.weight }),
         ..Default::default()
     }
@@ -105,7 +105,7 @@ fn lb_endpoint(
 fn any_member(random: &mut dyn RngCore, origins: usize) -> AssignmentMember {
     let address = match random.random_range(0..4) {
         0 => std::net::Ipv6Addr::from_bits(random.random()).into(),
-        // Runs of zeros are written short.
+        // Runs of zeros are abbreviated in the text of an address.
         1 => std::net::Ipv6Addr::from_bits(random.random::<u128>() & random.random::<u128>() << 64)
             .into(),
         _ => std::net::Ipv4Addr::from_bits(random.random()).into(),
@@ -139,10 +139,10 @@ fn any_group(random: &mut dyn RngCore, origins: usize) -> AssignmentGroup {
     }
 }
 
-/// Makes an assignment and holds what is written directly against what prost writes.
+/// Generates an assignment and compares the direct encoding with prost's.
 ///
 /// # Panics
-/// They differ.
+/// Panics if they differ.
 pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     let origins = [0, 0, 1, 3][random.random_range(0..4)];
     let localities = (0..random.random_range(0..7)).map(|_| any_group(random, origins)).collect();
@@ -160,17 +160,17 @@ pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     let written = encoded(name, modes, &assignment);
     let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
     assert_eq!(read, expected);
-    // Of a map with two entries prost writes either first.
+    // Prost encodes the two entries of a map in either order.
     match origins {
         0 => assert_eq!(written, expected.encode_to_vec()),
         _ => assert_eq!(written.len(), expected.encoded_len()),
     }
-    assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
+    assert_eq!(written.len(), written.capacity(), "no spare capacity");
 }
 
 #[cfg(test)]
 #[test]
-fn whatever_the_endpoints_prost_would_write_the_same() {
+fn random_assignments_are_encoded_like_prost() {
     use rand::SeedableRng;
     let mut random = rand::rngs::StdRng::seed_from_u64(7);
     for _ in 0..500 {

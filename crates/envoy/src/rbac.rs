@@ -1,5 +1,5 @@
-//! What a workload enforces, as filters of Envoy: one of `envoy.filters.http.rbac` or `envoy.filters.network.rbac` for
-//! each action, in the order in which they decide.
+//! Generates the RBAC filters of a workload: one `envoy.filters.http.rbac` or
+//! `envoy.filters.network.rbac` for each action, in order of evaluation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,19 +25,20 @@ const HTTP_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.http.rbac.
 const NETWORK: &str = "envoy.filters.network.rbac";
 const NETWORK_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC";
 
-/// What guards the chains of one workload.
+/// The access filters of one workload.
 #[derive(Debug, Default)]
 pub(super) struct AccessFilters {
-    /// For chains of HTTP, before all that answers requests.
+    /// Filters for HTTP, which precede all filters that may respond.
     pub(super) http: Vec<hcm::HttpFilter>,
-    /// For other chains.
+    /// Filters for other chains.
     pub(super) network: Vec<listener::Filter>,
-    /// Whether any rule looks at paths, so that two slashes must not pass for something else than one.
+    /// Whether a rule matches paths. If so, repeated slashes are merged, because they could bypass
+    /// the rule.
     pub(super) looks_at_paths: bool,
 }
 
 impl AccessFilters {
-    /// Those of a workload, whose proxy can ask these providers.
+    /// Returns the access filters of a workload whose proxy can query these providers.
     pub(super) fn of(
         access: &WorkloadAccess<'_>,
         trust: &TrustBundle,
@@ -48,7 +49,7 @@ impl AccessFilters {
         if access.policies.is_empty() && access.requests.is_empty() {
             return Self::default();
         }
-        // Who calls is found out before it is judged.
+        // Tokens are verified before rules are evaluated.
         let token_rules = access.token_rules();
         let tokens = jwt::filter(&token_rules, of);
         let encoder = RuleEncoder { kept, trust, token_rules: token_rules.len() };
@@ -78,7 +79,7 @@ impl AccessFilters {
     }
 }
 
-/// The rules by which providers are asked, with how that is done.
+/// Returns the rules that query providers, with the settings of each provider.
 fn each_provider<'r>(
     rules: &'r EnforcedRules<EncodedRules>,
     authorizers: &'r Authorizers<'r>,
@@ -88,14 +89,14 @@ fn each_provider<'r>(
         .filter_map(|(name, authorizer)| Some((&**name, authorizer, rules.custom.get(name)?)))
 }
 
-/// Rules that decide nothing: what they match is noted under keys that begin so.
+/// Rules that are only evaluated: their matches are recorded under keys with this prefix.
 struct NotedRules {
     prefix: String,
     /// `envoy.config.rbac.v3.RBAC`.
     rules: Vec<u8>,
 }
 
-/// A provider's rules that are only tried, and those by which it is asked.
+/// Returns the rules of a provider in dry-run mode, and the rules that query it.
 fn noted_rules(provider: &str, rules: &ActionRules<EncodedRules>) -> [Option<NotedRules>; 2] {
     let noted = |prefix: String, rules: &Option<Vec<EncodedRules>>| {
         let keys = format!("istio-ext-authz-{provider}-");
@@ -125,8 +126,8 @@ fn network_rules(noted: NotedRules) -> listener::Filter {
     })
 }
 
-/// The filters of a server that is gRPC's own library, before the one that answers. It takes no two of one name, and does
-/// nothing with rules that are only tried (gRFC A41).
+/// Returns the filters of a proxyless gRPC server, which precede the filter that responds. A server
+/// supports only one filter per name, and ignores rules in dry-run mode (gRFC A41).
 pub(super) fn of_library(
     access: &WorkloadAccess<'_>,
     trust: &TrustBundle,
@@ -147,7 +148,8 @@ pub(super) fn of_library(
     .collect()
 }
 
-/// A library's filter that lets in who has an identity in one of these trust domains. Where there are none it is nobody.
+/// Returns a filter for proxyless gRPC that allows only identities in these trust domains. Without
+/// domains it denies all requests.
 pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter {
     let everything = permission(rbac::permission::Rule::Any(true));
     let of_domain = |domain: &&str| {
@@ -168,7 +170,7 @@ pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter
     library_filter("identity", rules.encode_to_vec())
 }
 
-/// A library's filter that lets in nobody.
+/// Returns a filter for proxyless gRPC that denies all requests.
 pub(super) fn nobody() -> hcm::HttpFilter {
     let policies = [("nobody".to_owned(), matching_never())].into();
     let rules = OrderedRbac { action: rbac::rbac::Action::Allow.into(), policies };
@@ -185,7 +187,7 @@ fn library_filter(name: &str, rules: Vec<u8>) -> hcm::HttpFilter {
     }
 }
 
-/// The actions that have anything to do, with the name under which what is tried is counted.
+/// Returns the actions that have rules, with the metrics prefix for their dry-run rules.
 fn each_action(
     rules: &EnforcedRules<EncodedRules>,
 ) -> impl Iterator<Item = (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>)> {
@@ -239,7 +241,7 @@ fn network_rbac(config: NetworkRbac) -> listener::Filter {
     }
 }
 
-/// `envoy.extensions.filters.http.rbac.v3.RBAC`, as far as it is used, with rules that are encoded already.
+/// The used part of `envoy.extensions.filters.http.rbac.v3.RBAC`, with encoded rules.
 #[derive(Clone, PartialEq, Message)]
 struct HttpRbac {
     #[prost(bytes = "vec", optional, tag = "1")]
@@ -250,7 +252,7 @@ struct HttpRbac {
     shadow_rules_stat_prefix: String,
 }
 
-/// `envoy.extensions.filters.network.rbac.v3.RBAC` likewise.
+/// The used part of `envoy.extensions.filters.network.rbac.v3.RBAC`, with encoded rules.
 #[derive(Clone, PartialEq, Message)]
 struct NetworkRbac {
     #[prost(bytes = "vec", optional, tag = "1")]
@@ -263,7 +265,7 @@ struct NetworkRbac {
     shadow_rules_stat_prefix: String,
 }
 
-/// `envoy.config.rbac.v3.RBAC` likewise, of rules that no policy has.
+/// The used part of `envoy.config.rbac.v3.RBAC`, for rules that belong to no policy.
 #[derive(Clone, PartialEq, Message)]
 struct OrderedRbac {
     #[prost(enumeration = "rbac::rbac::Action", tag = "1")]

@@ -1,7 +1,8 @@
-//! Rules of policies as Envoy matches them, encoded once for each policy and shared by all workloads that enforce it.
+//! Rules of policies in Envoy's format, encoded once for each policy and shared by all workloads
+//! that enforce it.
 //!
-//! What is kept of a policy in one form is made of the policy, the trust domains of the mesh, and of how many rules say
-//! which tokens a workload believes; nothing else goes into it. It is kept for as long as the policy is in force.
+//! The encoded form depends on the policy, the trust domains of the mesh, and the number of token
+//! rules of the workload. It is cached while the policy is active.
 
 #[cfg(test)]
 mod oracle;
@@ -24,13 +25,13 @@ use strait_rules::access::{
     WireForm,
 };
 
-/// The rules of policies, by the policy's name, the form, and how many rules say which tokens are believed.
+/// The encoded rules by the name of the policy, the format, and the number of token rules.
 #[derive(Debug, Default)]
 pub(super) struct EncodedPolicies(
     CacheTable<(WorkloadKey, WireForm, usize), PolicyInputs, Arc<EncodedPolicy>>,
 );
 
-/// What the rules of a policy are encoded from, besides the key.
+/// The inputs of encoded rules, apart from the key.
 #[derive(Debug, Clone)]
 struct PolicyInputs {
     policy: Arc<AuthorizationPolicy>,
@@ -45,43 +46,43 @@ impl PartialEq for PolicyInputs {
 
 impl CacheValue for Arc<EncodedPolicy> {}
 
-/// The rules of one policy in one form.
+/// The rules of one policy in one format.
 #[derive(Debug)]
 struct EncodedPolicy {
-    /// In the order of their keys.
+    /// The rules, sorted by key.
     rules: Box<[EncodedRule]>,
-    /// The keys, one after the other.
+    /// The concatenated keys.
     keys: Box<str>,
-    /// Messages of `envoy.config.rbac.v3.Policy` likewise.
+    /// The concatenated messages of `envoy.config.rbac.v3.Policy`.
     text: Box<[u8]>,
     looks_at_paths: bool,
 }
 
-/// Where a rule stands in its policy.
+/// The position of a rule in its policy.
 #[derive(Debug)]
 struct EncodedRule {
     key: Range<u32>,
     text: Range<u32>,
 }
 
-/// The rules of a policy, ready to be written.
+/// The encoded rules of a policy, with a suffix for their keys.
 #[derive(Debug, Clone)]
 pub(super) struct EncodedRules {
-    /// How their keys end besides.
+    /// The suffix of the keys.
     key_end: &'static str,
     policy: Arc<EncodedPolicy>,
 }
 
-/// How the rules of a workload are made ready.
+/// Encodes the rules that a workload enforces.
 pub(super) struct RuleEncoder<'a> {
     pub(super) kept: &'a EncodedPolicies,
     pub(super) trust: &'a TrustBundle,
-    /// How many rules say which tokens it believes.
+    /// The number of token rules of the workload.
     pub(super) token_rules: usize,
 }
 
 impl RuleEncoder<'_> {
-    /// The rules of a policy.
+    /// Returns the encoded rules of a policy.
     pub(super) fn rules(&self, enforced: EnforcedPolicy<'_>, form: WireForm) -> EncodedRules {
         let EnforcedPolicy { policy, key_end } = enforced;
         let key = (policy.name.clone(), form, self.token_rules);
@@ -98,7 +99,12 @@ impl RuleEncoder<'_> {
 }
 
 impl EncodedPolicies {
-    /// Lets go of what is of policies that are in force no more.
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.0.clear();
+    }
+
+    /// Removes the rules of policies that are no longer active.
     pub(super) fn sweep(&self, policies: &AccessPolicies) {
         let held: HashSet<_> = policies.authorizations().map(Arc::as_ptr).collect();
         self.0.sweep(|inputs| held.contains(&Arc::as_ptr(&inputs.policy)));
@@ -107,7 +113,7 @@ impl EncodedPolicies {
 
 impl EncodedPolicy {
     fn of(policy: &AuthorizationPolicy, form: WireForm, scope: &MatchScope<'_>) -> Self {
-        // Of a usual rule it is less, and what is left over goes when the last is written.
+        // A usual rule is smaller. The unused capacity is freed at the end.
         const ROOM: usize = 256;
         let mut text = Vec::with_capacity(ROOM * policy.rules.len());
         let key_start = RuleInForm::key_start(policy);
@@ -145,7 +151,8 @@ fn place(length: usize) -> u32 {
     u32::try_from(length).expect("an object has less than 4 GiB")
 }
 
-/// The order of keys of one policy, of which only the numbers at their ends differ: that of texts.
+/// Returns a sort key for keys of one policy, which differ only in the number at their end. Equal
+/// to the order of the text.
 fn order(key: &str) -> u128 {
     let number = key.as_bytes().rsplit(|byte| *byte == b'[').next().unwrap_or_default();
     let mut bytes = [0; 16];
@@ -154,14 +161,15 @@ fn order(key: &str) -> u128 {
 }
 
 impl EncodedRules {
-    /// Whether any of them looks at paths.
+    /// Returns whether a rule matches paths.
     pub(super) fn looks_at_paths(&self) -> bool {
         self.policy.looks_at_paths
     }
 }
 
-/// A message of `envoy.config.rbac.v3.RBAC` whose rules have keys that begin with `prefix`, in the order of their keys: equal
-/// rules make equal bytes. `None` where nothing comes of it: without rules, what allows lets in nobody.
+/// Encodes an `envoy.config.rbac.v3.RBAC` whose rules have keys with this prefix, sorted by key, so
+/// that equal rules give equal bytes. Returns `None` if it would have no effect. ALLOW without
+/// rules has an effect: it denies all requests.
 pub(super) fn rbac_of(
     action: rbac::rbac::Action,
     prefix: &str,
@@ -174,7 +182,7 @@ pub(super) fn rbac_of(
     if rules.is_empty() && action != rbac::rbac::Action::Allow {
         return None;
     }
-    // Each policy has its own in this order already.
+    // The rules of each policy are already sorted.
     rules.sort_by(|(a, a_end, _), (b, b_end, _)| (a, a_end).cmp(&(b, b_end)));
     let key_length = |key: &str, end: &str| prefix.len() + key.len() + end.len();
     let entry_length = |key: &str, end: &str, text: &[u8]| {
@@ -198,18 +206,18 @@ pub(super) fn rbac_of(
     Some(out)
 }
 
-/// How many bytes a field takes whose content has so many.
+/// Returns the encoded length of a field with this content length.
 fn field_length(tag: u32, content: usize) -> usize {
     key_len(tag) + encoded_len_varint(content as u64) + content
 }
 
-/// Begins a field whose content has so many bytes.
+/// Writes the key and length of a field.
 fn begin(tag: u32, content: usize, out: &mut Vec<u8>) {
     encode_key(tag, LengthDelimited, out);
     encode_varint(content as u64, out);
 }
 
-/// What matches nothing.
+/// Returns a policy that matches nothing.
 pub(super) fn matching_never() -> rbac::Policy {
     let anything = permission(rbac::permission::Rule::Any(true));
     let anybody = principal(rbac::principal::Identifier::Any(true));

@@ -1,10 +1,12 @@
-//! Routes: by which name a request finds its service.
+//! Routes: they select the service of a request by its host name.
 //!
-//! A sidecar's HTTP listener for a port names the route `PORT`, which holds every service of that
-//! port; a listener for one service, of an undeclared protocol or told apart by its address, names the route
-//! `HOST:PORT`, which holds that service alone; one for requests to a proxy names `http_proxy.PORT`. All sidecars with the same addresses, families and DNS domain share them.
+//! The HTTP listener of a sidecar for a port names the route `PORT`, which contains every service
+//! of that port. A listener for one service, with an undeclared protocol or selected by address,
+//! names the route `HOST:PORT`, which contains only that service. A listener for HTTP proxy
+//! requests names `http_proxy.PORT`. All sidecars with the same addresses, address families and DNS
+//! domain share them.
 //!
-//! Routes of a port differ little between namespaces, and between versions: see [`Base`].
+//! Routes of a port differ little between namespaces and between versions: see [`RouteBase`].
 
 mod base;
 mod claims;
@@ -46,7 +48,7 @@ use strait_proto::envoy::google::protobuf::UInt32Value;
 use strait_xds::names::port_number;
 use strait_xds::resource::Resource;
 
-/// The route `name` where that is of one service; `None` where there is no such service.
+/// Returns the route `name` for one service, or `None` if the service does not exist.
 pub(super) fn of_service(
     context: &PushContext,
     addresses: &ListenAddresses,
@@ -64,38 +66,39 @@ pub(super) fn of_service(
     Some(encode(name, &route::RouteConfiguration { name: name.into(), ..ending(host) }))
 }
 
-/// What all virtual hosts on the way out say: servers are told which attempt a request is (`x-envoy-attempt-count`).
+/// Returns the settings of all outbound virtual hosts: servers receive the attempt number
+/// (`x-envoy-attempt-count`).
 fn counting() -> route::VirtualHost {
     route::VirtualHost { include_request_attempt_count: true, ..Default::default() }
 }
 
-/// One of these for every domain.
+/// Returns a virtual host with these settings for all domains.
 fn for_everything(name: &str, to: route::Route) -> route::VirtualHost {
     let host = virtual_host_of_everything(name, to);
     route::VirtualHost { include_request_attempt_count: true, ..host }
 }
 
-/// One for what no other takes, which logs know by its name.
+/// Returns the virtual host for all other domains. Its name appears in logs.
 fn for_all_else(name: &str, to: route::Route) -> route::VirtualHost {
     for_everything(name, route::Route { name: name.into(), ..to })
 }
 
-/// A virtual host with fields that are encoded already.
+/// Returns a virtual host with additional encoded fields.
 fn merged_with(host: &route::VirtualHost, fields: &[u8]) -> route::VirtualHost {
     let mut bytes = host.encode_to_vec();
     bytes.extend_from_slice(fields);
     route::VirtualHost::decode(&bytes[..]).expect("it was written here")
 }
 
-/// The longest answer that a route gives itself: what rules may say. Of a longer one than it was told Envoy refuses the whole
-/// table, and 4 KiB are what it takes unless told.
+/// Maximum length of a direct response: the limit for rules. Envoy refuses an entire route
+/// configuration with a longer response. Its default is 4 KiB.
 const ANSWER_BYTES_MAX: UInt32Value = UInt32Value { value: 1 << 20 };
 
-/// What all routes end with: a virtual host, and settings.
+/// Returns the end of every route configuration: the last virtual host and the settings.
 fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
     route::RouteConfiguration {
         virtual_hosts: vec![host],
-        // Services come and go; a route may name one whose upstream cluster isn't there yet.
+        // A route may name a service whose upstream cluster does not exist yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
@@ -103,27 +106,29 @@ fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
     }
 }
 
-/// Whether a listener may have named this route: a port, that of a proxy, or a service and its port.
+/// Returns whether a listener may name this route: a port, the port of an HTTP proxy, or a service
+/// and its port.
 pub(super) fn is_named(addresses: &ListenAddresses, cluster: &ClusterId, name: &str) -> bool {
     port_number(name).is_some()
         || proxy_port(name).is_some()
         || one_service(addresses, cluster, name).is_some()
 }
 
-/// Whether a pod in this DNS domain knows any of these services by a shorter name.
+/// Returns whether any of these services has a shorter name in this DNS domain.
 pub(super) fn is_any_shortened(addresses: &ListenAddresses, dns_domain: &str) -> bool {
     let searched = searched_domains(dns_domain);
     let mut names = addresses.services.iter().map(|(service, _)| service.hostname().as_str());
     names.any(|name| searched.iter().any(|domain| shortened(name, domain).is_some()))
 }
 
-/// Whether a pod in this DNS domain means a host by a name: by its own, or by as short a one as the resolver allows.
+/// Returns whether a pod in this DNS domain can use `name` for a host: the full name, or a short
+/// name that the resolver completes.
 pub(super) fn is_called(hostname: &str, dns_domain: &str, name: &str) -> bool {
     let names = names_of(hostname, &searched_domains(dns_domain));
     names.iter().any(|one| one.eq_ignore_ascii_case(name))
 }
 
-/// A route configuration without routes: without an answer a listener would wait for ever.
+/// Returns a route configuration without routes. Without a response, a listener would wait forever.
 pub(super) fn empty(name: &str) -> Resource {
     encode(name, &route::RouteConfiguration { name: name.into(), ..Default::default() })
 }
@@ -141,12 +146,12 @@ fn one_service<'a>(
     Some((service, port))
 }
 
-/// Whether rules for requests hold on a port of a service, as clients in a cluster see it.
+/// Returns whether HTTP rules apply to a port of a service, for clients in a cluster.
 pub(super) fn is_routed(service: &MergedService, cluster: &ClusterId, number: u16) -> bool {
     routed_ports(service, cluster).any(|port| port.number == number)
 }
 
-/// The ports on which requests may be seen.
+/// Returns the ports whose traffic may be HTTP.
 fn routed_ports<'a>(
     service: &'a MergedService,
     cluster: &ClusterId,
@@ -156,10 +161,10 @@ fn routed_ports<'a>(
     service.ports_in(cluster).filter(move |port| !alias && routed(port))
 }
 
-/// The namespaces of hosts by their names in full, in lower case.
+/// The namespaces of hosts by their full names in lower case.
 pub(super) type InFull<'a> = HashMap<String, Vec<&'a Namespace>, SecretHasher>;
 
-/// The names that these hosts have in full, each with its namespace.
+/// Returns the full names of these hosts, with their namespaces.
 pub(super) fn in_full<'a>(
     hosts: impl Iterator<Item = (&'a Hostname, &'a Namespace)>,
 ) -> InFull<'a> {
@@ -170,9 +175,10 @@ pub(super) fn in_full<'a>(
     names
 }
 
-/// Whether `domain`, one of the names of a host, is rather that of a host that is called so in full: then the
-/// short form is only a guess of what is meant, whoever is older. That holds for hosts of the service's own
-/// namespace, of the proxy's and of the system's. Any other may not take a service's traffic by its short name.
+/// Returns whether `domain`, a name of a host, is the full name of another host. Then the full name
+/// wins over the short name, even if its host is younger. This applies to hosts in the service's
+/// own namespace, the proxy's namespace and the system namespace. Hosts of other namespaces cannot
+/// take a service's traffic by its short name.
 pub(super) fn is_anothers(
     in_full: &InFull<'_>,
     context: &PushContext,
@@ -186,7 +192,7 @@ pub(super) fn is_anothers(
     called(in_full, hostname, domain).iter().any(may)
 }
 
-/// The namespaces of other hosts that are called in full what is one of the names of a host.
+/// Returns the namespaces of other hosts whose full name equals a name of this host.
 fn called<'a, 'b>(
     in_full: &'b InFull<'a>,
     hostname: &Hostname,
@@ -198,7 +204,7 @@ fn called<'a, 'b>(
     in_full.get(&domain.to_ascii_lowercase()).map_or(&[], |others| others)
 }
 
-/// For each host the names that stand for it. An alias may stand for another one.
+/// Returns the aliases of each host. An alias may refer to another alias.
 fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
     let aliases = addresses.services.iter().filter_map(|(service, _)| {
         let Resolution::Alias(target) = &service.primary.resolution else { return None };
@@ -208,8 +214,8 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
     let mut of_host: BTreeMap<Hostname, Vec<Hostname>> = BTreeMap::new();
     for (name, target) in aliases {
         let chain = std::iter::successors(Some(target), |one| targets.get(*one).copied());
-        // No chain is longer than there are aliases, but for a circle, which ends at one of them: none
-        // of them has a route.
+        // A chain is at most as long as the number of aliases, unless it is a cycle. The result of
+        // a cycle is one of its aliases, which have no routes.
         if let Some(last) = chain.take(targets.len()).last() {
             of_host.entry(last.clone()).or_default().push(name.clone());
         }
@@ -217,7 +223,7 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
     of_host
 }
 
-/// What becomes of requests to names the mesh doesn't know.
+/// Returns the virtual host for unknown names.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     if let Some(upstream) = settings.to_unknown() {
         return for_all_else("allow_any", route_to(upstream, None));
@@ -225,15 +231,15 @@ fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     refused()
 }
 
-/// Answers whatever no other takes.
+/// Returns the virtual host that refuses all requests that no other virtual host matches.
 fn refused() -> route::VirtualHost {
     let refusal = route::DirectResponseAction { status: 502, ..Default::default() };
     let refused = everything(route::route::Action::DirectResponse(refusal));
     for_all_else("block_all", refused)
 }
 
-/// The domains that a pod's resolver tries to complete a name with (Kubernetes, "DNS for Services and
-/// Pods"): its namespace's, that of all services, the cluster's.
+/// Returns the search domains of a pod's resolver (Kubernetes, "DNS for Services and Pods"): the
+/// domain of its namespace, of all services, and of the cluster.
 fn searched_domains(dns_domain: &str) -> Vec<String> {
     let below = |domain: &str| domain.split_once('.').map(|(_, rest)| rest.to_owned());
     let services = below(dns_domain);
@@ -242,14 +248,15 @@ fn searched_domains(dns_domain: &str) -> Vec<String> {
     all.into_iter().flatten().filter(|domain| !domain.is_empty()).collect()
 }
 
-/// What a name may stand for in a DNS domain, as it is and completed by the resolver.
+/// Returns the names that a name may refer to in a DNS domain: itself, and with each search domain.
 pub(super) fn completed(name: &str, dns_domain: &str) -> Vec<String> {
     let searched = searched_domains(dns_domain);
     let longer = searched.iter().map(|domain| format!("{name}.{domain}"));
     std::iter::once(name.to_owned()).chain(longer).collect()
 }
 
-/// All forms of a host name: in full, with the final dot, and as short as the resolver allows.
+/// Returns all forms of a host name: the full name, with the final dot, and the short names that
+/// the resolver completes.
 fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
     let mut names = vec![hostname.to_owned(), format!("{hostname}.")];
     let short = searched.iter().filter_map(|domain| shortened(hostname, domain));
@@ -257,12 +264,12 @@ fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
     names
 }
 
-/// What the resolver completes to this name with that domain.
+/// Returns the short name that becomes `hostname` with the search domain `domain`.
 fn shortened<'a>(hostname: &'a str, domain: &str) -> Option<&'a str> {
     hostname.strip_suffix(domain)?.strip_suffix('.')
 }
 
-/// An address as it stands in a request's authority.
+/// Returns an address in the format of a request's authority.
 fn host_of_address(address: &IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -270,13 +277,13 @@ fn host_of_address(address: &IpAddr) -> String {
     }
 }
 
-/// Whether a domain is that of an address.
+/// Returns whether a domain is that of an address.
 pub(super) fn is_domain_of(vip: &Vip, domain: &str) -> bool {
     host_of_address(&vip.address) == domain
 }
 
-/// Whether Envoy takes this as a domain. One that it refuses would cost all services of the port
-/// their routes.
+/// Returns whether Envoy accepts this text as a domain. An invalid domain would make Envoy refuse
+/// the routes of all services of the port.
 fn is_domain(text: &str) -> bool {
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');

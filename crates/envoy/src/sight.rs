@@ -1,14 +1,16 @@
-//! Who sees what of a change of services.
+//! Computes which proxies a change to services affects.
 //!
-//! What generates resources is run over an excerpt of the mesh, which holds the changed services alone, before and
-//! after. Nothing but these can make a difference: what a resource is made of is the sum of what services bring to it,
-//! or the first of those that want to be it; of addresses, which are settled before, rivals are in the excerpt as well
-//! ([`strait_mesh::push::scope::around`]). Two things are reported besides: a service that has another rank than before may
-//! win or lose a name against one that the excerpt doesn't show, and what a workload itself serves is found among all
-//! services of its namespace.
+//! The generators run on an excerpt of the mesh that contains only the changed services, before and
+//! after the change. Only these services can make a difference: a resource is either the sum of the
+//! parts of all services, or belongs to the first service that needs it. Addresses are resolved
+//! beforehand, so services that compete for an address are part of the excerpt
+//! ([`strait_mesh::push::scope::around`]). Two cases are reported separately: a service whose
+//! precedence changes may win or lose a name to a service outside of the excerpt, and the services
+//! of a workload are looked up among all services of its namespace.
 //!
-//! Many streams see alike, so each question is asked once; and none is where only what is behind ports differs, or for
-//! a namespace that none of the services is there for.
+//! Many streams are affected equally, so each result is computed once. No result is computed if a
+//! change only affects selectors, target ports and endpoints, or if a namespace sees none of the
+//! services.
 
 mod besides;
 mod carry_over;
@@ -51,12 +53,12 @@ impl Sight for Cache {
     }
 }
 
-/// What streams see, each kind of them looked at once.
+/// The affected resources of streams, computed once for each group of equal streams.
 struct Groups<'a> {
     lens: &'a Lens<'a>,
-    /// See [`Lens::by_place`].
+    /// Whether the node and the locality matter: see [`Lens::by_place`].
     by_place: [bool; 2],
-    /// For each namespace one that sees the same of the changed services; `None` for one that sees none.
+    /// For each namespace, a namespace that sees the same changed services; `None` if it sees none.
     like: HashMap<&'a Namespace, Option<&'a Namespace>>,
     by_signature: HashMap<Signature, &'a Namespace>,
     seen: HashMap<StandGroup<'a>, VisibleDifference>,
@@ -67,11 +69,11 @@ struct Groups<'a> {
 /// The services that pods of a namespace may serve.
 type ServedServices = Arc<[Arc<Service>]>;
 
-/// What of a namespace matters for the changed services: whether it sees each, and itself where one of them is
-/// in it or some namespace's own.
+/// The properties of a namespace that affect the changed services: whether each is visible, and the
+/// namespace itself if one of the services is in it or is private to a namespace.
 type Signature = (Vec<bool>, Option<Namespace>);
 
-/// What of a stand matters for them.
+/// The properties of a stream that affect its view of the changed services.
 #[derive(PartialEq, Eq, Hash)]
 struct StandGroup<'a> {
     cluster: &'a ClusterId,
@@ -86,22 +88,22 @@ struct StandGroup<'a> {
     form: ClusterFormat,
     listener_form: ListenerFormat,
     given: bool,
-    /// A DNS domain that isn't its namespace's.
+    /// The DNS domain, unless it is that of the namespace.
     domain: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum ListenerKind {
     Sidecar,
-    /// The port of a gateway.
+    /// An east-west gateway and its port.
     Gateway(u16),
-    /// A router that isn't a gateway.
+    /// A router that is not an east-west gateway.
     Router,
-    /// None but by name.
+    /// A gRPC library, which requests listeners by name.
     Library(GrpcLibrary),
 }
 
-/// What is seen, and the pods whose listeners differ.
+/// The affected resources, and the pods whose listeners differ.
 struct VisibleDifference {
     seen: Arc<SeenChanges>,
     with_listeners: Arc<SeenChanges>,
@@ -123,7 +125,8 @@ impl<'a> Groups<'a> {
 
     fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
         let seen = self.seen_of_traffic(stand);
-        // What is behind ports is no matter to who writes logs, asks others or is filtered.
+        // Selectors, target ports and endpoints do not affect access logs, authorization providers
+        // and user filters.
         if seen.everything || (self.lens.is_behind_ports && self.lens.has_same_rules()) {
             return seen;
         }
@@ -150,7 +153,7 @@ impl<'a> Groups<'a> {
         Arc::new(seen)
     }
 
-    /// What a stream sees, as far as that is its own traffic.
+    /// Returns the affected resources for the proxy's own traffic.
     fn seen_of_traffic(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let Lens { cache, whole: [before, now], .. } = self.lens;
@@ -181,13 +184,13 @@ impl<'a> Groups<'a> {
         if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
     }
 
-    /// What differs on the way out of a proxy.
+    /// Returns the affected outbound resources of a proxy.
     fn seen_outbound(&mut self, stand: &'a Arc<Stand>, kind: ListenerKind) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let like = self.like(proxy.namespace());
         let namespace = match like {
             None if kind == ListenerKind::Sidecar => return Arc::clone(&self.nothing),
-            // A gateway passes on what all may see, wherever it is itself.
+            // A gateway forwards to all public services, whatever its own namespace is.
             like => like.unwrap_or(proxy.namespace()),
         };
         let whereabouts = &stand.whereabouts;
@@ -213,7 +216,7 @@ impl<'a> Groups<'a> {
         Arc::clone(if others { &shown.with_listeners } else { &shown.seen })
     }
 
-    /// Adds what the workload of a sidecar serves otherwise than before.
+    /// Adds the affected inbound resources of a sidecar.
     fn with_inbound(&mut self, stand: &'a Stand, seen: Arc<SeenChanges>) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
@@ -237,7 +240,7 @@ impl<'a> Groups<'a> {
         if lists == seen.lists { seen } else { Arc::new(SeenChanges { lists, ..(*seen).clone() }) }
     }
 
-    /// A namespace that sees the same of the changed services, if it sees any.
+    /// Returns a namespace that sees the same changed services, or `None` if it sees none.
     fn like(&mut self, namespace: &'a Namespace) -> Option<&'a Namespace> {
         if let Some(like) = self.like.get(namespace) {
             return *like;
@@ -265,7 +268,7 @@ impl<'a> Groups<'a> {
             service.primary.export_to.visible_to(namespace) && (!is_scoped || is_imported(service))
         });
         let visible: Vec<bool> = visible.collect();
-        // Rules may be about hosts that no service is, and lead to what is not visible.
+        // Rules may name hosts that no service has, and route to services that are not visible.
         let [before, now] = lens.whole;
         let is_ruled = !Arc::ptr_eq(&before.traffic, &now.traffic)
             || contexts.iter().any(|one| !one.traffic.virtual_services.is_empty());
@@ -278,7 +281,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// What differs for a proxy that stands there.
+/// Returns the affected resources of a proxy at this location.
 fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifference {
     let proxy = &*stand.proxy;
     let role = if let ListenerKind::Gateway(_) = kind { Role::Gateway } else { Role::Client };

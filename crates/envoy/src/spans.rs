@@ -1,8 +1,8 @@
-//! Where spans go, and what they hold: the tracing of an HTTP connection manager, and the upstream cluster that it needs.
-//! (Envoy, `HttpConnectionManager.Tracing`, `ZipkinConfig`, `OpenTelemetryConfig`.)
+//! Tracing settings of HTTP connection managers, and the upstream cluster of the collector. (Envoy,
+//! `HttpConnectionManager.Tracing`, `ZipkinConfig`, `OpenTelemetryConfig`.)
 //!
-//! Envoys refuse a listener that sends spans to an upstream cluster that they don't have, so that one is named only where the
-//! provider's service is there for the proxy.
+//! Envoy refuses a listener that sends spans to a missing upstream cluster, so the collector is
+//! named only if its service is visible to the proxy.
 
 use std::sync::Arc;
 
@@ -22,17 +22,18 @@ use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::telemetry::{CallEnd, SpanTag, SpanTagValue, TracingChoice};
 use strait_xds::names::OutboundName;
 
-/// The tracing of one end of calls of a proxy.
+/// The tracing settings of a proxy at one end of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct SpanReport {
-    /// The hostname of the service that spans are sent to.
+    /// The host name of the service that receives spans.
     pub(super) host: Hostname,
     provider: Arc<TracingProvider>,
     choice: TracingChoice,
 }
 
 impl SpanReport {
-    /// What a proxy of that cluster, namespace and selection does; `None` where it is to send nothing, or can't.
+    /// Returns the settings of a proxy of this cluster, namespace and selection, or `None` if it
+    /// sends no spans or cannot reach the collector.
     pub(super) fn of(
         context: &PushContext,
         (namespace, selection): (&Namespace, &Selection),
@@ -47,7 +48,8 @@ impl SpanReport {
         Some(Arc::new(Self { host, provider, choice }))
     }
 
-    /// All that a proxy of this selection does. Libraries do nothing, and a router is at one end of its calls.
+    /// Returns all settings of a proxy of this selection. Libraries send no spans, and a router has
+    /// only one end of calls.
     pub(super) fn of_proxy(
         context: &PushContext,
         proxy: &Proxy,
@@ -58,12 +60,12 @@ impl SpanReport {
         reports.flatten().collect()
     }
 
-    /// The name of the upstream cluster that spans are sent to.
+    /// Returns the name of the upstream cluster that receives spans.
     pub(super) fn cluster(&self) -> String {
         OutboundName::sidecar(self.host.clone(), self.provider.service.port).to_string()
     }
 
-    /// What a connection manager is told.
+    /// Returns the tracing settings of an HTTP connection manager.
     pub(super) fn tracing(&self) -> Tracing {
         let percent = |value| Some(Percent { value });
         let TracingChoice { sampled_per_million, tags, .. } = &self.choice;
@@ -82,7 +84,7 @@ impl SpanReport {
         let ProviderService { host, port, .. } = &self.provider.service;
         let (name, config) = match &self.provider.protocol {
             SpanProtocol::Zipkin { path, has_short_ids } => {
-                // Envoy 1.36 knows no other field than these of the collector.
+                // Envoy 1.36 supports only these fields of the collector.
                 let config = trace::ZipkinConfig {
                     collector_cluster: self.cluster(),
                     collector_endpoint: path.clone(),
@@ -90,7 +92,7 @@ impl SpanReport {
                     collector_endpoint_version:
                         trace::zipkin_config::CollectorEndpointVersion::HttpJson.into(),
                     trace_id_128bit: !has_short_ids,
-                    // Each proxy's span is its own.
+                    // Client and server spans are separate.
                     shared_span_context: Some(BoolValue { value: false }),
                     ..Default::default()
                 };
@@ -130,7 +132,7 @@ impl SpanReport {
     }
 }
 
-/// The ends of calls at which a proxy may write logs and send spans.
+/// Returns the ends of calls at which a proxy may write access logs and send spans.
 pub(super) fn ends(proxy: &Proxy) -> &'static [CallEnd] {
     match (proxy.grpc, proxy.kind) {
         (Some(_), _) => &[],
@@ -139,7 +141,8 @@ pub(super) fn ends(proxy: &Proxy) -> &'static [CallEnd] {
     }
 }
 
-/// Which workload sends is in its environment (`OTEL_RESOURCE_ATTRIBUTES`): listeners are the same for many.
+/// Returns a configuration that reads the workload's name from the environment
+/// (`OTEL_RESOURCE_ATTRIBUTES`), because many proxies share listeners.
 fn open_telemetry() -> trace::OpenTelemetryConfig {
     let environment = core::TypedExtensionConfig {
         name: "envoy.tracers.opentelemetry.resource_detectors.environment".into(),

@@ -1,4 +1,4 @@
-//! Checks for the tests of this crate and of those above it.
+//! Checks for the tests of this crate and of dependent crates.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use strait_proto::rules;
 use strait_xds::references::names_in;
 use strait_xds::resource::{Resource, ResourceSource as _, ResourceType};
 
-/// Checks every resource that a proxy receives against the validation rules of Envoy's API. Returns the number of resources.
+/// Checks every resource of a proxy against the validation rules of Envoy's API. Returns the number
+/// of resources.
 ///
 /// # Panics
-/// If a resource violates a rule, or a resource that another one names does not exist.
+/// Panics if a resource violates a rule or names a resource that does not exist.
 pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
     let cache = Cache::default();
     let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);
@@ -20,7 +21,7 @@ pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
     let mut check = |kind: ResourceType, resource: &Resource| {
         let bytes = resource.body.to_bytes();
         let violation = rules::violation(kind.url(), &bytes);
-        // A rule that this checker does not know is not a violation.
+        // A rule that this checker does not support is not a violation.
         let is_kept = match &violation {
             Ok(found) => found.as_ref().is_none_or(|fact| fact.ends_with(rules::UNCHECKED)),
             Err(_) => false,

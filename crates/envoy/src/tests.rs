@@ -1,4 +1,4 @@
-//! How clients speak to endpoints: by mTLS or in plain text, at rest and while that changes.
+//! Tests of mTLS and plain text between clients and endpoints, in stable states and during changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use strait_xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
 const NAME: &str = "outbound|80||web.ns.svc.cluster.local";
 
-/// An upstream cluster and its assignment, as one proxy is given them.
+/// An upstream cluster and its assignment, as one proxy receives them.
 #[derive(Debug, Clone, PartialEq)]
 struct Given {
     cluster: Value,
@@ -55,7 +55,7 @@ fn client() -> Proxy {
     sidecar("client.ns", "east")
 }
 
-/// Which endpoints Envoy speaks mTLS to, where it holds these.
+/// Returns for each endpoint whether Envoy uses mTLS with these resources.
 fn by_mtls(cluster: &Value, assignment: &Value) -> BTreeMap<String, bool> {
     let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
     let mut found = BTreeMap::new();
@@ -78,7 +78,7 @@ fn plain(address: &str) -> Endpoint {
     Endpoint { tls_mode: TlsMode::Disabled, ..endpoint(address) }
 }
 
-/// An endpoint that somebody wrote by hand.
+/// Returns an endpoint that was written manually, without a pod.
 fn unknown(address: &str) -> Endpoint {
     let pod = PodState::Unnamed;
     Endpoint { service_account: None, workload: None, pod, ..plain(address) }
@@ -100,23 +100,23 @@ fn metadata(given: &Given) -> usize {
 }
 
 #[test]
-fn endpoints_that_all_take_mtls_say_nothing_of_it() {
+fn endpoints_state_no_mode_if_all_accept_mtls() {
     let given = given(vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")]);
     assert_eq!(metadata(&given), 0, "{}", given.assignment);
     assert!(by_mtls(&given.cluster, &given.assignment).values().all(|mtls| *mtls));
 }
 
 #[test]
-fn where_nobody_could_take_mtls_nothing_is_said_of_it_at_all() {
+fn no_mode_is_stated_if_no_endpoint_could_accept_mtls() {
     let given = given(vec![unknown("10.0.0.1"), unknown("10.0.0.2")]);
     assert_eq!(metadata(&given), 0, "{}", given.assignment);
     assert!(!given.cluster.to_string().contains("transport_socket"), "{}", given.cluster);
 }
 
 #[test]
-fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
+fn endpoints_that_could_accept_mtls_but_do_not_state_their_mode() {
     let given = given(vec![endpoint("10.0.0.1"), plain("10.0.0.2"), unknown("10.0.0.3")]);
-    assert_eq!(metadata(&given), 4, "two, each with the name of what is matched");
+    assert_eq!(metadata(&given), 4, "two entries, each with the name of the match");
     let found = by_mtls(&given.cluster, &given.assignment);
     assert_eq!(found.into_values().collect::<Vec<_>>(), [true, false, false]);
     let matches = given.cluster["transport_socket_matches"].as_array().expect("a list");
@@ -124,7 +124,7 @@ fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
 }
 
 #[test]
-fn target_port_of_a_service_without_resolution_replaces_that_of_the_connection() {
+fn target_port_of_a_service_without_resolution_replaces_the_connections_port() {
     let cluster = |target: u16, resolution: Resolution| {
         let mut web = service("web.ns").with(|one| one.resolution = resolution);
         web.ports = vec![port("http", 80, target)];
@@ -161,7 +161,7 @@ fn addresses(assignment: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_library_speaks_mtls_to_all_of_a_service_or_to_none() {
+fn library_uses_mtls_for_all_endpoints_of_a_service_or_none() {
     let mixed = mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]);
     let given = Given::to(&library(true), &mixed);
     let tls = &given.cluster["transport_socket"]["typed_config"]["common_tls_context"];
@@ -169,33 +169,36 @@ fn a_library_speaks_mtls_to_all_of_a_service_or_to_none() {
     assert!(given.cluster["transport_socket_matches"].is_null(), "refused: {}", given.cluster);
     assert!(tls["tls_params"].is_null() && tls["alpn_protocols"].is_null(), "refused: {tls}");
     let validation = &tls["combined_validation_context"]["default_validation_context"];
-    let names = validation["match_subject_alt_names"].as_array().expect("who may answer");
+    let names = validation["match_subject_alt_names"].as_array().expect("accepted servers");
     assert!(!names.is_empty() && validation["match_typed_subject_alt_names"].is_null());
-    assert_eq!(addresses(&given.assignment), ["10.0.0.1"], "in plain text it is not reached");
+    assert_eq!(addresses(&given.assignment), ["10.0.0.1"], "plain-text endpoints are omitted");
 
     let given = Given::to(&library(false), &mixed);
     assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
     assert_eq!(addresses(&given.assignment), ["10.0.0.1", "10.0.0.2"]);
 
-    // Pods that could take it and don't.
+    // Pods that could accept mTLS but do not.
     let given = Given::to(&library(true), &mesh_of(vec![plain("10.0.0.1")]));
     assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
     assert_eq!(addresses(&given.assignment), ["10.0.0.1"]);
 }
 
 #[test]
-fn an_assignment_for_a_library_has_what_it_insists_on() {
+fn assignment_for_a_library_has_the_required_fields() {
     let given = Given::to(&library(false), &mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]));
     for group in given.assignment["endpoints"].as_array().expect("localities") {
         assert!(group["locality"].is_object(), "refused without an id: {group}");
-        assert!(group["load_balancing_weight"].as_u64() > Some(0), "left out otherwise: {group}");
+        assert!(
+            group["load_balancing_weight"].as_u64() > Some(0),
+            "omitted without a weight: {group}"
+        );
         assert!(group["metadata"].is_null());
     }
     assert!(!given.assignment.to_string().contains("metadata"), "{}", given.assignment);
 }
 
 #[test]
-fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
+fn library_finds_listeners_by_dialled_and_listening_names() {
     let context = mesh_of(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
     let named = |proxy: &Proxy, name: &str| {
@@ -212,7 +215,7 @@ fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
         "WEB:80",
     ] {
         let found = named(&client, name).unwrap_or_else(|| panic!("nothing for {name}"));
-        assert_eq!(found["name"], name, "under the name that was asked for");
+        assert_eq!(found["name"], name, "under the requested name");
         let route = &found["api_listener"]["api_listener"]["rds"]["route_config_name"];
         assert_eq!(route, NAME);
     }
@@ -234,7 +237,7 @@ fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
 }
 
 #[test]
-fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
+fn server_accepts_mtls_if_its_pod_is_in_the_mesh_and_it_has_certificates() {
     let context = mesh_of(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
     let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
@@ -260,7 +263,7 @@ fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
 }
 
 #[test]
-fn a_library_resolves_one_name_and_no_more() {
+fn library_resolves_only_one_name() {
     for (names, expected) in
         [(&["a.example"][..], Some("LOGICAL_DNS")), (&["a.example", "b.example"], None)]
     {
@@ -287,7 +290,7 @@ fn a_library_resolves_one_name_and_no_more() {
 }
 
 #[test]
-fn names_are_resolved_in_the_form_that_a_proxy_knows() {
+fn dns_clusters_use_the_format_that_the_proxy_supports() {
     let said_by = |just_then: bool, proxy: &Proxy| {
         let by_name = ByName { just_then, endpoints: vec![named_endpoint("a.example")] };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
@@ -317,7 +320,7 @@ fn names_are_resolved_in_the_form_that_a_proxy_knows() {
 }
 
 #[test]
-fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
+fn endpoints_within_a_cluster_are_reached_in_their_stated_mode() {
     let named = |address, tls_mode| NamedEndpoint { tls_mode, ..named_endpoint(address) };
     let modes = [TlsMode::Istio, TlsMode::Disabled];
     let cases = [
@@ -338,10 +341,11 @@ fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
     }
 }
 
-/// Whatever changes of endpoints, and whichever of its two resources a client has already taken: none is spoken
-/// to in the wrong way, as long as the mesh knows a workload of the service before and after.
+/// Whatever endpoints change, and whichever of the two resources a client has already received: no
+/// endpoint is reached in the wrong mode, if the mesh knows a workload of the service before and
+/// after.
 #[test]
-fn who_has_taken_half_of_a_change_speaks_to_nobody_in_the_wrong_way() {
+fn client_with_half_of_a_change_uses_the_right_mode_for_every_endpoint() {
     let mut random = StdRng::seed_from_u64(22);
     let mut some = || -> Vec<Endpoint> {
         let one = |number: usize| {
@@ -377,16 +381,16 @@ fn who_has_taken_half_of_a_change_speaks_to_nobody_in_the_wrong_way() {
             assert_eq!(by_mtls(&held.cluster, &new.assignment), takes_it(&now));
             assert_eq!(by_mtls(&new.cluster, &held.assignment), takes_it(&before));
             assert_eq!(held.cluster, new.cluster);
-            assert!(changes.services().is_empty(), "it costs the assignment alone");
+            assert!(changes.services().is_empty(), "only the assignment changes");
         } else if known(&before) != known(&now) {
-            assert!(!changes.services().is_empty(), "upstream clusters are made anew");
+            assert!(!changes.services().is_empty(), "upstream clusters change");
         }
         (before, held) = (now, new);
     }
     assert!(tried > 100, "{tried}");
 }
 
-/// The listener of a server in a mesh with these policies, each a kind and a spec.
+/// Returns the listener of a server in a mesh with these policies, each with a kind and a spec.
 fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
     let mut mesh = MeshState::new(settings());
     mesh.apply(MeshEvent::Registry(says(vec![endpoint("10.0.0.1")])));
@@ -410,11 +414,11 @@ fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
     to_json(ResourceType::Listener.url(), &found.body.to_bytes()).expect("a message")
 }
 
-/// What of requests a server is given to look at, filter by filter: the filter's name, its action, its rules.
+/// Returns the access filters of a server: the filter's name, its action, and its rules.
 fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
     let chain = &listener["default_filter_chain"];
     let filters = chain["filters"][0]["typed_config"]["http_filters"].as_array().expect("filters");
-    let (last, guards) = filters.split_last().expect("one that answers");
+    let (last, guards) = filters.split_last().expect("a responding filter");
     assert_eq!(last["name"], "envoy.filters.http.router");
     let guard = |one: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or("ALLOW").to_owned();
@@ -431,7 +435,7 @@ fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
 }
 
 #[test]
-fn a_server_takes_connections_as_its_policy_says_and_never_in_plain_text_where_it_must_not() {
+fn server_follows_its_mtls_policy_and_never_accepts_forbidden_plain_text() {
     let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
     let labelled = |mtls| Proxy { labels: of_mesh.clone(), ..library(mtls) };
     for (mode, server, mtls, expected) in [
@@ -453,7 +457,7 @@ fn a_server_takes_connections_as_its_policy_says_and_never_in_plain_text_where_i
 }
 
 #[test]
-fn a_server_enforces_what_it_can_and_denies_where_it_cannot() {
+fn server_enforces_supported_rules_and_denies_for_others() {
     let allow = json!({ "rules": [
         { "from": [{ "source": { "namespaces": ["ns"] } }] },
         { "from": [{ "source": { "requestPrincipals": ["*"] } }] },
@@ -479,7 +483,7 @@ fn a_server_enforces_what_it_can_and_denies_where_it_cannot() {
         ("allow".to_owned(), "ALLOW".to_owned(), vec![rule(0, 0)]),
     ];
     assert_eq!(guards(&listener), expected);
-    // Of matchers that it doesn't know a library takes no notice, and lets in more.
+    // A library ignores matchers that it does not support and would accept more requests.
     let text = listener.to_string();
     for unknown in ["uri_template", "sourced_metadata", "requested_server_name", "jwt"] {
         assert!(!text.contains(unknown), "{unknown} in {text}");

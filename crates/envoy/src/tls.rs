@@ -1,4 +1,5 @@
-//! The TLS contexts of mesh traffic: where a proxy finds its certificate, and whom it trusts.
+//! The TLS contexts of mesh traffic: the location of a proxy's certificate, and the peers that it
+//! trusts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,28 +21,28 @@ use strait_rules::traffic::policy::{ClientCertificate, ForeignTls, NameKind, Tru
 use strait_rules::traffic::sidecar::SidecarTls;
 use strait_xds::file_secret;
 
-/// The secret that holds a proxy's own certificate.
+/// The secret that contains a proxy's own certificate.
 const CERTIFICATE_SECRET: &str = "default";
-/// The secret that holds the roots a proxy trusts.
+/// The secret that contains the root certificates that a proxy trusts.
 const ROOTS_SECRET: &str = "ROOTCA";
-/// The upstream cluster by which Istio's agent serves secrets to its Envoy.
+/// The upstream cluster through which Istio's agent serves secrets to its Envoy.
 const AGENT_CLUSTER: &str = "sds-grpc";
 
-/// How long an upstream cluster waits for its secrets.
+/// Time that an upstream cluster waits for its secrets, in seconds.
 const SECRET_SECONDS: u64 = 5;
 
-/// Who holds a proxy's secrets.
+/// The source of a proxy's secrets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Secrets {
-    /// The bootstrap, as static secrets: read when the proxy starts, and not again.
+    /// Static secrets in the bootstrap, which are read only when the proxy starts.
     Bootstrap,
-    /// Files beside the proxy, which it reads again when they are renewed.
+    /// Files on the proxy's host, which it reads again when they are renewed.
     Files(Arc<SdsFiles>),
-    /// Istio's agent, some of them perhaps from files of its pod.
+    /// Istio's agent, possibly with some files of the pod.
     Agent(Arc<MountedSecrets>),
 }
 
-/// The end of a connection that is meant.
+/// One end of a TLS connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsEnd {
     Client,
@@ -61,7 +62,7 @@ impl Secrets {
 
     fn config(&self, name: &str, end: TlsEnd) -> tls::SdsSecretConfig {
         let source = match self {
-            // Without a source, the name is that of a static secret of the bootstrap.
+            // Without a source, the name refers to a static secret of the bootstrap.
             Self::Bootstrap => None,
             Self::Agent(mounted) => {
                 let names = match end {
@@ -78,8 +79,8 @@ impl Secrets {
         tls::SdsSecretConfig { name: name.into(), sds_config: source }
     }
 
-    /// What both ends of an mTLS connection have in common: own certificate, roots, and the peers
-    /// that may be at the other end.
+    /// Returns the common settings of both ends of an mTLS connection: own certificate, roots, and
+    /// accepted peers.
     fn common(
         &self,
         end: TlsEnd,
@@ -93,7 +94,8 @@ impl Secrets {
         }
     }
 
-    /// A client's transport socket: mTLS to `sni`, to be answered by one of `peers`.
+    /// Returns a client's transport socket: mTLS with this SNI, to a server with one of the
+    /// `peers`.
     pub(super) fn upstream(
         &self,
         sni: String,
@@ -108,9 +110,11 @@ impl Secrets {
         socket(any(&context))
     }
 
-    /// A server's transport socket: mTLS, of what is taken of that, for clients of these trust domains.
+    /// Returns a server's transport socket: mTLS with the accepted versions and ciphers, for
+    /// clients of these trust domains.
     ///
-    /// Roots alone are not enough: what they sign may be of other trust domains, and of none.
+    /// Checking the roots is not sufficient: they may sign identities of other trust domains, or of
+    /// none.
     pub(super) fn downstream(
         &self,
         alpn: &[&str],
@@ -128,7 +132,7 @@ impl Secrets {
     }
 }
 
-/// A client's transport socket to a server that knows nothing of the mesh.
+/// Returns a client's transport socket for a server outside of the mesh.
 pub(super) fn foreign(
     ForeignTls { server, roots, client, .. }: &ForeignTls,
     alpn: &[&str],
@@ -156,7 +160,8 @@ pub(super) fn foreign(
     socket(any(&context))
 }
 
-/// The transport socket of a port of a workload at which TLS ends that is none of the mesh.
+/// Returns the transport socket of a workload's port that terminates TLS other than the mesh's
+/// mTLS.
 pub(super) fn of_ingress(
     SidecarTls { certificate, clients, names }: &SidecarTls,
     taken: &MeshTls,
@@ -175,13 +180,13 @@ pub(super) fn of_ingress(
     socket(any(&context))
 }
 
-/// The transport socket of a server of a Gateway, whose certificates the router asks for by the stream it has.
-/// What it doesn't say itself is as the mesh takes it.
+/// Returns the transport socket of a Gateway's server. The router requests the certificates on its
+/// own stream. The mesh's defaults apply to unset fields.
 pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportSocket {
     use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
     let secret = |name: String| tls::SdsSecretConfig { name, sds_config: Some(by_ads()) };
     let (oldest, newest) = server.versions;
-    // A server for old clients stays one.
+    // A server that is limited to old versions is not changed.
     let default = match (taken.newest_alone, newest) {
         (true, None | Some(TlsVersion::V1_3)) => TlsVersion::V1_3,
         _ => TlsVersion::V1_2,
@@ -211,7 +216,8 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
                 .collect(),
             verify_certificate_spki: texts(&server.spki),
             verify_certificate_hash: texts(&server.hashes),
-            // A file that isn't there costs the roots, and so the server its clients, but no listener.
+            // If the file is missing, the roots are not loaded and all clients are refused, but the
+            // listener works.
             crl: server.revoked.as_deref().map(file_secret::file_source),
             ..Default::default()
         };
@@ -241,7 +247,7 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
     socket(any(&context))
 }
 
-/// The same, of what is taken of TLS.
+/// Applies the accepted versions and ciphers to TLS parameters.
 fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
     let oldest = match taken.newest_alone {
         true => version(TlsVersion::V1_3),
@@ -255,7 +261,7 @@ fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
     }
 }
 
-/// Versions and protocols.
+/// Returns the TLS versions and application protocols.
 fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
     let params = tls::TlsParameters {
@@ -270,7 +276,8 @@ fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
     }
 }
 
-/// The other end must be vouched for by these roots, and have one of these names where there are any.
+/// Returns a validation context: the peer's certificate must be signed by these roots and, if
+/// `names` is not empty, match one of the names.
 fn checked(
     roots: tls::SdsSecretConfig,
     names: Vec<tls::SubjectAltNameMatcher>,
@@ -297,7 +304,7 @@ fn version(version: TlsVersion) -> i32 {
     version.into()
 }
 
-/// Matches a name in a certificate, of whatever type it is there.
+/// Returns matchers for a name of any type in a certificate.
 fn of_any_type(name: &str) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
     use tls::subject_alt_name_matcher::SanType;
     let types = [SanType::Dns, SanType::Uri, SanType::Email, SanType::IpAddress];
@@ -309,8 +316,9 @@ fn of_any_type(name: &str) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
     })
 }
 
-/// A secret that is asked for on the proxy's own stream. An upstream cluster that waits for one is in use without it after a
-/// while, and connects nowhere: until then the one of before would go on.
+/// Returns a reference to a secret on the proxy's own stream. An upstream cluster that waits for a
+/// secret becomes active without it after a timeout and then cannot connect. Until then the
+/// previous cluster stays active.
 fn from_stream(name: String) -> tls::SdsSecretConfig {
     use core::config_source::ConfigSourceSpecifier::Ads;
     let source = core::ConfigSource {
@@ -322,7 +330,8 @@ fn from_stream(name: String) -> tls::SdsSecretConfig {
     tls::SdsSecretConfig { name, sds_config: Some(source) }
 }
 
-/// Secrets by the stream that brings all else. Where none comes the listener starts without, after Envoy's 15 s.
+/// Returns a source of secrets on the main stream. If a secret does not arrive, the listener starts
+/// without it after Envoy's timeout of 15 s.
 fn by_ads() -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier::Ads;
     core::ConfigSource {
@@ -332,7 +341,7 @@ fn by_ads() -> core::ConfigSource {
     }
 }
 
-/// Secrets by a stream to Istio's agent.
+/// Returns a source of secrets on a stream to Istio's agent.
 fn of_agent() -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier::ApiConfigSource;
     use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
@@ -355,7 +364,8 @@ fn of_agent() -> core::ConfigSource {
     }
 }
 
-/// Secrets from a file on the proxy's host. What is moved into its folder has it read anew.
+/// Returns a source of secrets in a file on the proxy's host. Envoy reads the file again when a
+/// file is moved into its directory.
 fn of_file(path: &str) -> core::ConfigSource {
     use core::config_source::ConfigSourceSpecifier::PathConfigSource;
     let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or("/");
@@ -373,7 +383,8 @@ fn of_file(path: &str) -> core::ConfigSource {
     }
 }
 
-/// Who may answer: one of these accounts; where none is known, everybody of these trust domains.
+/// Returns the names that are accepted from a server: these accounts, or all identities of these
+/// trust domains if no account is known.
 fn expected<'a>(
     accounts: impl Iterator<Item = &'a str>,
     trust_domains: &BTreeSet<&str>,
@@ -385,7 +396,7 @@ fn expected<'a>(
     peers.into_iter()
 }
 
-/// The same, as certificates are matched.
+/// Returns matchers for the certificate of a server with these accounts or trust domains.
 pub(super) fn of_accounts<'a>(
     accounts: impl Iterator<Item = &'a str>,
     trust_domains: &BTreeSet<&str>,
@@ -393,7 +404,7 @@ pub(super) fn of_accounts<'a>(
     expected(accounts, trust_domains).map(uri).collect()
 }
 
-/// Matches these names.
+/// Returns matchers for these names.
 pub(super) fn named(names: &[String]) -> Vec<tls::SubjectAltNameMatcher> {
     use tls::subject_alt_name_matcher::SanType;
     let matcher = |name: &String| {
@@ -408,12 +419,12 @@ pub(super) fn named(names: &[String]) -> Vec<tls::SubjectAltNameMatcher> {
     names.iter().map(matcher).collect()
 }
 
-/// Matches every identity of these trust domains.
+/// Returns patterns for every identity of these trust domains.
 fn everybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = matcher::StringMatcher> {
     trust_domains.iter().map(|domain| text(MatchPattern::Prefix(format!("spiffe://{domain}/"))))
 }
 
-/// The same, as certificates are matched.
+/// Returns certificate matchers for every identity of these trust domains.
 fn anybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
     everybody_of(trust_domains).map(uri)
 }
@@ -430,16 +441,17 @@ fn uri(name: matcher::StringMatcher) -> tls::SubjectAltNameMatcher {
     }
 }
 
-/// TLS contexts for gRPC's own library, which takes certificates from the providers of its bootstrap and from nowhere else.
-/// It refuses whatever else an Envoy's context has, but for names that it doesn't know. (gRFC A29.)
+/// TLS contexts for gRPC libraries, which read certificates only from the providers in their
+/// bootstrap. A library refuses all other parts of an Envoy's context, except for unknown names.
+/// (gRFC A29.)
 pub(super) mod library {
     use super::*;
 
-    /// The provider in its bootstrap, as Istio's agent names it.
+    /// The certificate provider in the bootstrap, as Istio's agent names it.
     const PROVIDER: &str = "default";
 
-    /// A client's transport socket: mTLS, to be answered by one of `accounts`, or by anybody of these trust domains
-    /// where no account is known.
+    /// Returns a client's transport socket: mTLS to a server with one of these accounts, or any
+    /// identity of these trust domains if no account is known.
     pub(crate) fn upstream<'a>(
         accounts: impl Iterator<Item = &'a str>,
         trust_domains: &BTreeSet<&str>,
@@ -451,8 +463,8 @@ pub(super) mod library {
         socket(any(&context))
     }
 
-    /// A server's transport socket: mTLS, for whoever has a certificate of the roots. A server takes no names here;
-    /// whom it serves is said by filters.
+    /// Returns a server's transport socket: mTLS for all clients whose certificates the roots
+    /// signed. A server does not support names here; filters restrict the clients.
     pub(crate) fn downstream() -> core::TransportSocket {
         let context = tls::DownstreamTlsContext {
             common_tls_context: Some(common(Vec::new())),
@@ -498,15 +510,15 @@ pub(super) mod library {
     }
 }
 
-/// The trust domains whose workloads may call a server of the mesh: the mesh's own with its aliases, and those
-/// of members. Sorted.
+/// Returns the trust domains whose workloads may call a server of the mesh, sorted: the mesh's own
+/// domain, its aliases, and the domains of members.
 pub(super) fn trust_domains_of_clients(context: &PushContext) -> BTreeSet<&str> {
     let mesh = &context.mesh;
     let of_members = context.clusters.trust_domains().into_values();
     mesh.same_trust_domains(&mesh.trust_domain).chain(of_members).collect()
 }
 
-/// A TLS transport socket with this context.
+/// Returns a TLS transport socket with this context.
 fn socket(context: Any) -> core::TransportSocket {
     core::TransportSocket {
         name: "envoy.transport_sockets.tls".into(),

@@ -1,7 +1,9 @@
-//! Which way a request goes through what a proxy is sent, and why. (docs/guide/traffic.md, "Which way a request goes".)
+//! Explains the route of a request through a proxy's configuration. (docs/guide/traffic.md, "Which
+//! way a request goes".)
 //!
-//! Looks at the very resources that the proxy holds, as Envoy does: the listener of the address that the client means, a
-//! chain of it, a virtual host, a route. Of which rule a route was made, those functions say that make routes of rules.
+//! Evaluates the proxy's actual resources like Envoy: the listener of the destination address, a
+//! filter chain, a virtual host, and a route. The functions that generate routes from rules report
+//! the rule of each route.
 
 mod answer;
 mod bytes;
@@ -48,30 +50,31 @@ use strait_rules::traffic::virtual_services::RoutedService;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
-/// Why a rule with an error is not considered.
-const ABSENT: &str = "it holds an error, and is as if absent";
-/// How many rules that lost are told of, at most.
+/// The reason why a rule with an error is not considered.
+const ABSENT: &str = "it has an error and is ignored";
+/// Maximum number of reported rules that do not apply.
 const LOST_MAX: usize = 100;
 
-/// Who sends a request.
+/// The sender of a request, and its transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestDirection {
     /// The proxy's workload.
     Out,
-    /// Somebody else, to the workload, by mTLS.
+    /// Another client, to the workload, with mTLS.
     InByMtls,
-    /// The same in plain text, or by TLS of its own.
+    /// Another client, to the workload, in plain text or with TLS other than mTLS.
     InAsItIs,
 }
 
-/// Notes which rule of those that several objects have for a host decides, and which don't. Returns the one that does.
+/// Records which of the rules that several objects define for a host decides, and why the others do
+/// not. Returns the deciding rule.
 fn served<'a>(
     rules: &[(&'a Arc<RoutedService>, &'a HttpRule)],
     (misfits, decided): (&[Option<String>], Option<usize>),
     walk: &mut RequestWalk,
 ) -> Option<&'a HttpRule> {
     if rules.len() != misfits.len() {
-        // The two were not made of the same: nothing is known.
+        // The rules and routes were not generated from the same input, so nothing can be reported.
         return None;
     }
     for (at, ((routed, rule), misfit)) in rules.iter().zip(misfits).enumerate() {
@@ -90,14 +93,14 @@ fn served<'a>(
     decided.and_then(|at| rules.get(at)).map(|(_, rule)| *rule)
 }
 
-/// What a client means by a host.
+/// The destination of a client's host name.
 struct MeantService<'a> {
     address: Option<IpAddr>,
     service: Option<&'a MergedService>,
 }
 
 impl ProxyConfig<'_> {
-    /// The way of a request. At an east-west gateway it is the connection's.
+    /// Follows a request, or a connection at an east-west gateway.
     pub fn walk(&self, request: &ProbedRequest, direction: RequestDirection) -> RequestWalk {
         let proxy = self.proxy.id.to_string();
         let mut walk = RequestWalk { proxy, ..RequestWalk::default() };
@@ -123,18 +126,18 @@ impl ProxyConfig<'_> {
             let proxies = scope.proxies();
             if !proxies.contains_key(&port) {
                 let has = match proxies.keys().map(u16::to_string).collect::<Vec<_>>() {
-                    none if none.is_empty() => "none at all".to_owned(),
-                    ports => format!("those at {}", ports.join(", ")),
+                    none if none.is_empty() => "no HTTP_PROXY listeners".to_owned(),
+                    ports => format!("HTTP_PROXY listeners on {}", ports.join(", ")),
                 };
                 walk.outcome = format!(
-                    "no listener of HTTP_PROXY is at port {port}: the Sidecar of this proxy has {has}"
+                    "no HTTP_PROXY listener on port {port}: the Sidecar of this proxy has {has}"
                 );
                 return;
             }
             if request.is_tls {
                 walk.answer = Some(404);
                 walk.outcome =
-                    "clients ask a proxy for https by CONNECT, which this one doesn't take"
+                    "clients send https requests to a proxy with CONNECT, which this proxy does not support"
                         .to_owned();
                 return;
             }
@@ -147,7 +150,7 @@ impl ProxyConfig<'_> {
             let port = ingress.port_meant(request.port)?;
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
-        // The port at which the proxy would have to listen itself.
+        // The port on which the proxy itself would have to listen.
         let mut own_port = None;
         let found = if ingress.is_some() {
             at_router.as_ref().and_then(|ConnectionAtRouter { port, .. }| {
@@ -174,7 +177,7 @@ impl ProxyConfig<'_> {
             let placed = placed.map(|at| format!("{}_{port}", at.address));
             let listener = placed.or(own).as_deref().and_then(named);
             let listener = listener.or_else(|| named(&format!("{any}_{port}")));
-            // Who calls the proxy itself isn't redirected to it.
+            // Requests to the HTTP proxy itself are not redirected.
             let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
             listener.or_else(rest)
         };
@@ -228,7 +231,7 @@ impl ProxyConfig<'_> {
         }
         let Some(chain) = chain_of(&listener, &connection) else {
             judge(None, walk);
-            walk.outcome = "no chain of the listener fits: the connection is closed".to_owned();
+            walk.outcome = "no chain of the listener matches: the connection is closed".to_owned();
             return;
         };
         walk.chain = Some(chain.name.clone());
@@ -242,7 +245,7 @@ impl ProxyConfig<'_> {
         }
         if request.is_bytes {
             walk.answer = Some(400);
-            walk.outcome = "requests are read there: bytes that are none are refused".to_owned();
+            walk.outcome = "the chain parses HTTP: other data is refused".to_owned();
             return;
         }
         let manager =
@@ -263,7 +266,8 @@ impl ProxyConfig<'_> {
         self.routed(&table, request, &class, &addresses, walk);
     }
 
-    /// Why nothing listens for a request. At `own` the proxy would have to listen itself.
+    /// Returns the reason why no listener accepts a request. `own` is the port on which the proxy
+    /// itself would have to listen.
     fn unheard(
         &self,
         request: &ProbedRequest,
@@ -277,11 +281,11 @@ impl ProxyConfig<'_> {
             (Some(own), _) => {
                 let code = &codes::PORT_PRIVILEGED;
                 format!(
-                    "the proxy can't listen at {own}, since its node says UNPRIVILEGED_POD ({code})"
+                    "the proxy cannot listen on {own}, because its node states UNPRIVILEGED_POD ({code})"
                 )
             }
             (None, Some(ingress)) if ingress.port_meant(port).is_some() => {
-                "no rule leads a connection of its server".to_owned()
+                "no rule routes a connection of its server".to_owned()
             }
             (None, Some(_)) => "no Gateway that selects the router has a server there".to_owned(),
             (None, None) => {
@@ -291,7 +295,7 @@ impl ProxyConfig<'_> {
         format!("no listener at port {port}: {why}; the connection is refused")
     }
 
-    /// What the workload's resolver makes of a host.
+    /// Resolves a host like the workload's resolver.
     fn meant<'a>(
         &self,
         request: &ProbedRequest,
@@ -316,7 +320,7 @@ impl ProxyConfig<'_> {
             let service = service.map(|(service, _)| &**service).or_else(in_range);
             return MeantService { address: Some(address), service };
         }
-        // A name in full is that of nobody else, and a wildcard what is left.
+        // A full name wins over short names, and these win over wildcards.
         let is_own = |host: &str| host.eq_ignore_ascii_case(&request.host);
         let is_called = |host: &str| rds::is_called(host, &self.proxy.dns_domain, &request.host);
         let is_under = |host: &str| HostPattern::of_service(&host.into()).matches(&request.host);
@@ -327,22 +331,23 @@ impl ProxyConfig<'_> {
         let Some((service, vips)) = found else {
             return MeantService { address: None, service: None };
         };
-        // An address that Strait gave a service is known to proxies that resolve names by it.
+        // Proxies that resolve names with Strait's addresses know the addresses that Strait
+        // allocated.
         let takes_given = self.proxy.takes_given_addresses;
         let mut known = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
         let vip = known.find(|vip| vip.has(request.port)).map(|vip| vip.address);
-        // Of a service without an address a client is given those of its pods.
+        // For a service without an address, a client receives the addresses of its pods.
         let pod = || {
             let mut pods = service.endpoints_of_port(request.port);
             let is_headless = service.primary.resolution == Resolution::Headless;
             pods.next().filter(|_| is_headless).map(|(_, pod, _)| pod.address)
         };
-        // Of one with whole ranges its name leads somewhere into them.
+        // The name of a service with address ranges resolves to an address within them.
         let ranged = || service.primary.ranges.first().map(IpNet::addr);
         MeantService { address: vip.or_else(pod).or_else(ranged), service: Some(service) }
     }
 
-    /// What becomes of bytes.
+    /// Reports how a raw TCP connection is forwarded.
     fn connected(&self, proxy: tcp_proxy::TcpProxy, walk: &mut RequestWalk) {
         use tcp_proxy::tcp_proxy::ClusterSpecifier;
         let clusters: Vec<(String, u32)> = match proxy.cluster_specifier {
@@ -356,15 +361,15 @@ impl ProxyConfig<'_> {
         walk.outcome = match &*walk.destinations {
             [one] if one.cluster == super::cds::BLACK_HOLE => "the connection is closed",
             [one] if one.cluster == super::cds::PASSTHROUGH => {
-                "passed to the address that the client means, unseen"
+                "forwarded to the original destination without inspection"
             }
             all if all.iter().all(|one| !one.known) => {
                 "the proxy has no such upstream cluster: the connection is closed"
             }
             all if all.iter().all(|one| one.endpoints == Some(0)) => {
-                "there is no endpoint to pass it on to: the connection is closed"
+                "the upstream cluster has no endpoints: the connection is closed"
             }
-            _ => "bytes are passed on; requests in them are not looked at",
+            _ => "raw TCP is forwarded; requests in it are not parsed",
         }
         .to_owned();
     }
@@ -380,13 +385,13 @@ impl ProxyConfig<'_> {
     ) {
         let Some(host) = virtual_host_of(table, request.authority()) else {
             walk.answer = Some(404);
-            walk.outcome = format!("no virtual host is called {}", request.authority());
+            walk.outcome = format!("no virtual host matches {}", request.authority());
             return;
         };
         walk.virtual_host = Some(host.name.clone());
         if host.require_tls() == route::virtual_host::TlsRequirementType::All && !request.is_tls {
             (walk.answer, walk.location) = (Some(301), Some(request.in_tls()));
-            walk.outcome = "the client is sent to TLS, by httpsRedirect".to_owned();
+            walk.outcome = "the client is redirected to https by httpsRedirect".to_owned();
             return;
         }
         let misfits: Vec<_> =
@@ -414,7 +419,7 @@ impl ProxyConfig<'_> {
         };
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
             walk.answer = Some(404);
-            walk.outcome = "no rule fits the request".to_owned();
+            walk.outcome = "no rule matches the request".to_owned();
             return;
         };
         self.acted(route, request, walk);
@@ -422,7 +427,7 @@ impl ProxyConfig<'_> {
         walk.notes.extend(self.retries(route, rule));
     }
 
-    /// The objects that want the host that a request means.
+    /// Returns the objects that name the host of a request.
     fn contenders<'a>(
         &'a self,
         (table, virtual_host): (&route::RouteConfiguration, &route::VirtualHost),
@@ -432,7 +437,7 @@ impl ProxyConfig<'_> {
     ) -> Option<Contenders<'a>> {
         let (first, port) = virtual_host.name.rsplit_once(':')?;
         let domain = domain_of(table, virtual_host, request.authority())?;
-        // Domains of requests to a proxy name the port, unless it is that of HTTP.
+        // The domains of an HTTP proxy's routes include the port, except for port 80.
         let port = if rds::proxy_port(&table.name).is_some() { "80" } else { port };
         let (domain, port) = match domain.rsplit_once(':') {
             Some((name, number)) if number.parse::<u16>().is_ok() => (name, number),
@@ -445,8 +450,8 @@ impl ProxyConfig<'_> {
         Some(rds::contenders(self.context, class, (&host, port, caller), addresses, lists))
     }
 
-    /// The host that has a domain of a virtual host. Hosts to which rules give the same routes share a virtual host, which is
-    /// named after the first.
+    /// Returns the host that has a domain of a virtual host. Hosts with equal routes from rules
+    /// share a virtual host, which is named after the first.
     fn host_named(&self, first: &Hostname, domain: &str, addresses: &ListenAddresses) -> Hostname {
         let below = domain.strip_prefix("*.");
         let is_called = |host: &Hostname| {
@@ -474,7 +479,7 @@ impl ProxyConfig<'_> {
         if is_ruled { ruled } else { first.clone() }
     }
 
-    /// Notes which rule decides and which don't. Returns the one that does.
+    /// Records which rule decides, and why the others do not. Returns the deciding rule.
     fn judged<'a>(
         &self,
         all: &Contenders<'a>,
@@ -490,7 +495,8 @@ impl ProxyConfig<'_> {
         if let Some(winner) = all.winner {
             let rules = &winner.http.rules;
             let mut reasons: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-            // Where they differ in number the two were not made of the same, and nothing is known.
+            // If the numbers differ, rules and routes were not generated from the same input, and
+            // nothing can be reported.
             let is_known = all.places.len() == misfits.len();
             for (at, (rule, misfit)) in all.places.iter().zip(misfits).enumerate() {
                 match (misfit, decided) {
@@ -524,7 +530,7 @@ impl ProxyConfig<'_> {
         found.and_then(|at| all.winner?.http.rules.get(at))
     }
 
-    /// What a route does.
+    /// Reports the action of a route.
     fn acted(&self, route: &route::Route, request: &ProbedRequest, walk: &mut RequestWalk) {
         use route::route::Action;
         use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
@@ -549,26 +555,27 @@ impl ProxyConfig<'_> {
                     walk.outcome = "the proxy has no such upstream cluster".to_owned();
                 } else if walk.destinations.iter().all(|one| one.endpoints == Some(0)) {
                     walk.answer = Some(503);
-                    walk.outcome = "there is no endpoint to send it to".to_owned();
+                    walk.outcome = "the upstream cluster has no endpoints".to_owned();
                 }
             }
             Some(Action::DirectResponse(answer)) => {
                 walk.answer = Some(answer.status);
-                walk.outcome = "answered by the proxy itself".to_owned();
+                walk.outcome = "the proxy responds itself".to_owned();
             }
             Some(Action::Redirect(redirect)) => {
                 let (status, location) = request.redirected(redirect, route.r#match.as_ref());
                 (walk.answer, walk.location) = (Some(status), Some(location));
-                walk.outcome = "the client is sent elsewhere".to_owned();
+                walk.outcome = "the client is redirected".to_owned();
             }
             _ => {}
         }
     }
 
-    /// When a route that sends requests on tries them again, and who says so.
+    /// Returns the conditions under which a route retries requests, and the origin of this setting.
     fn retries(&self, route: &route::Route, rule: Option<&HttpRule>) -> Option<String> {
         let Some(route::route::Action::Route(action)) = &route.action else { return None };
-        // The mesh speaks of requests to services, not of those that pass unknown or come in.
+        // The mesh's default applies to requests to services, not to unknown destinations or
+        // inbound requests.
         let leads_out = || match &action.cluster_specifier {
             Some(route::route_action::ClusterSpecifier::Cluster(name)) => {
                 OutboundName::parts(name).is_some()
@@ -622,7 +629,8 @@ impl ProxyConfig<'_> {
         clusters.into_iter().map(of).collect()
     }
 
-    /// How many endpoints an upstream cluster has; `None` where a connection's own address is one.
+    /// Returns the number of endpoints of an upstream cluster, or `None` if it forwards to the
+    /// original destination.
     fn endpoints(&self, name: &str, upstream: &cluster::Cluster) -> Option<usize> {
         use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
         let count = |assignment: &endpoint::ClusterLoadAssignment| {
@@ -643,43 +651,45 @@ impl ProxyConfig<'_> {
     }
 }
 
-/// What else a rule does to requests.
+/// Returns other effects of a rule on requests.
 fn notes(rule: &HttpRule) -> Vec<String> {
     let percent = |per_million: u32| format!("{} %", f64::from(per_million) / 10_000.0);
     let mut notes = Vec::new();
     if rule.refused {
-        notes.push("the rule holds what Envoy refuses: it answers 500 in its place".to_owned());
+        notes.push(
+            "the rule has a value that Envoy refuses: it responds with 500 instead".to_owned(),
+        );
     }
     if let Some(fault) = &rule.fault {
         if let Some((delay, share)) = fault.delay {
-            notes.push(format!("{} wait {delay:?} on purpose", percent(share)));
+            notes.push(format!("{} are delayed by {delay:?} (injected fault)", percent(share)));
         }
         if let Some((status, share)) = fault.abort {
             let status = match status {
                 AbortStatus::Http(status) => format!("HTTP status {status}"),
                 AbortStatus::Grpc(status) => format!("gRPC status {status}"),
             };
-            notes.push(format!("{} are answered {status} on purpose", percent(share)));
+            notes.push(format!("{} receive {status} (injected fault)", percent(share)));
         }
     }
     for mirror in rule.mirrors.iter().flatten() {
         let to = &mirror.destination;
-        notes.push(format!("copies of {} go to {}", percent(mirror.per_million), to.host));
+        notes.push(format!("{} are mirrored to {}", percent(mirror.per_million), to.host));
     }
     if let Some(rewrite) = &rule.rewrite {
         match &rewrite.path {
             Some(PathRewrite::Matched(path) | PathRewrite::Segments(path)) => {
-                notes.push(format!("what matched of the path becomes {path}"));
+                notes.push(format!("the matched part of the path becomes {path}"));
             }
             Some(PathRewrite::Whole(path)) => notes.push(format!("the path becomes {path}")),
             Some(PathRewrite::Regex(from, to)) => {
-                notes.push(format!("of the path {from} becomes {to}"));
+                notes.push(format!("in the path, {from} becomes {to}"));
             }
             None => {}
         }
         notes.extend(rewrite.authority.iter().map(|host| format!("the host becomes {host}")));
     }
-    notes.extend(rule.timeout.map(|timeout| format!("it may take {timeout:?}")));
+    notes.extend(rule.timeout.map(|timeout| format!("timeout {timeout:?}")));
     notes
 }
 

@@ -1,4 +1,5 @@
-//! Who may call a workload, and why: by the very rules that its proxy is sent (`strait_rules::access::enforced`).
+//! Explains which callers a workload accepts and why, with the rules that its proxy receives
+//! (`strait_rules::access::enforced`).
 
 use std::collections::BTreeMap;
 
@@ -25,57 +26,61 @@ use strait_rules::access::{
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::selection::Selection;
 
-/// A request that somebody asks about.
+/// The request to explain.
 #[derive(Debug, Clone, Default)]
 pub struct AskedRequest {
-    /// Who calls: `NAMESPACE/ACCOUNT`, or a SPIFFE ID; nobody for plain text.
+    /// Caller: `NAMESPACE/ACCOUNT` or a SPIFFE ID; `None` for a caller in plain text.
     pub from: Option<String>,
-    /// The path; `/` where not given.
+    /// Path of the request; `/` by default.
     pub path: Option<String>,
-    /// The method; `GET` where not given.
+    /// HTTP method; `GET` by default.
     pub method: Option<String>,
-    /// The host.
+    /// Host of the request.
     pub host: Option<String>,
-    /// The port of the workload.
+    /// Port of the workload.
     pub port: Option<u16>,
 }
 
-/// What becomes of it.
+/// Explanation of how a workload handles a request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyExplanation {
-    /// How the port takes connections.
+    /// The mTLS mode of the port.
     pub mode: ModeLine,
-    /// Where it is taken for HTTP.
+    /// The verdict if the request is HTTP.
     pub http: VerdictLine,
-    /// Where nothing is known but that there is a connection.
+    /// The verdict for a connection whose content is unknown.
     pub tcp: VerdictLine,
-    /// Whether the workload's labels are what its cluster says; else every policy that restricts holds for it.
+    /// Whether the workload's labels are confirmed by its cluster. If not, every restricting policy
+    /// applies to it.
     pub labels_known: bool,
-    /// What of the rules can't be decided as asked, since the caller comes through a gateway.
+    /// Notes about rules whose decision is uncertain, because the caller connects through a
+    /// gateway.
     pub notes: Vec<ConfigReason>,
 }
 
-/// How a port takes connections.
+/// The mTLS mode of a port.
 #[derive(Debug, Serialize)]
 pub struct ModeLine {
     /// `STRICT`, `PERMISSIVE` or `DISABLE`.
     pub value: &'static str,
-    /// The policy that says so, or the transition; empty where nothing does.
+    /// The policy that sets the mode, or a description of the transition; empty if no policy sets
+    /// it.
     pub by: String,
-    /// Where it takes both plain text and mTLS, though no policy says so, until clients have learnt what one says.
+    /// The transition during which the port accepts both plain text and mTLS, until clients have
+    /// received the new mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transition: Option<TransitionLine>,
 }
 
-/// What a port goes to.
+/// The mode that a port changes to.
 #[derive(Debug, Serialize)]
 pub struct TransitionLine {
     /// `STRICT` or `DISABLE`.
     pub to: &'static str,
-    /// The policy that says so.
+    /// The policy that sets the new mode.
     pub by: String,
-    /// From when on it holds.
+    /// Time at which the transition ends.
     pub until: String,
 }
 
@@ -94,33 +99,33 @@ impl ModeLine {
     }
 }
 
-/// A verdict with what leads to it.
+/// A verdict with the rules that lead to it.
 #[derive(Debug, Serialize)]
 pub struct VerdictLine {
     /// `allow` or `deny`.
     pub verdict: &'static str,
-    /// The policy or rule that decides, or why none does.
+    /// The policy or rule that decides, or the reason why none does.
     pub by: String,
-    /// The providers that are asked first, by CUSTOM: each must allow it, and what it will say is not known here, so that
-    /// the verdict is what holds if it does.
+    /// The providers that are called first (CUSTOM). Each must allow the request. Their decisions
+    /// are unknown here, so `verdict` assumes that they allow it.
     pub asks: Vec<AskedProvider>,
-    /// Every policy for the workload, in order, with its rules.
+    /// Every policy that applies to the workload, in order, with its rules.
     pub steps: Vec<Value>,
 }
 
-/// A provider that is asked about a request.
+/// A provider that is called for a request.
 #[derive(Debug, Serialize)]
 pub struct AskedProvider {
-    /// Its name in `extensionProviders`.
+    /// Name of the provider in `extensionProviders`.
     pub provider: String,
-    /// The rule by which it is asked.
+    /// The rule that calls the provider.
     pub rule: String,
 }
 
-/// Explains what becomes of a request to the workload of `proxy`, which is in `network`.
+/// Explains how the workload of `proxy`, which is in `network`, handles a request.
 ///
 /// # Errors
-/// What of the question can't be read.
+/// If a part of the request cannot be parsed.
 pub fn explain_policy(
     context: &PushContext,
     proxy: &Proxy,
@@ -128,10 +133,10 @@ pub fn explain_policy(
     asked: &AskedRequest,
 ) -> Result<PolicyExplanation, String> {
     if let Some(method) = asked.method.as_deref().filter(|one| !is_header_name(one)) {
-        return Err(format!("{method:?} is no method such as GET"));
+        return Err(format!("{method:?} is not an HTTP method such as GET"));
     }
     if asked.port == Some(0) {
-        return Err("0 is no port from 1 to 65535".to_owned());
+        return Err("0 is not a port from 1 to 65535".to_owned());
     }
     let access = context.access_of(proxy);
     let mode = match asked.port {
@@ -140,7 +145,7 @@ pub fn explain_policy(
     };
     let identity = asked.from.as_deref().map(|from| spiffe_id(context, from)).transpose()?;
     let request = AccessRequest {
-        // What takes plain text alone sees nobody's certificate.
+        // A port that accepts only plain text receives no client certificate.
         identity: identity.clone().filter(|_| mode.mode != PeerMode::Disable),
         headers: headers(asked),
         path: Some(normalization(context, proxy, &access).applied(path(asked))),
@@ -151,7 +156,7 @@ pub fn explain_policy(
     let trust = context.trust_bundle();
     let authorizers = Authorizers::of(context, proxy, &access);
     let providers = authorizers.reach();
-    // A library enforces for itself, and takes nothing but requests.
+    // A proxyless gRPC server enforces the rules itself, and accepts only requests.
     let forms = match proxy.is_proxyless() {
         true => [WireForm::Grpc; 2],
         false => [WireForm::Http, WireForm::Tcp],
@@ -225,7 +230,7 @@ fn line(
     steps: Vec<Value>,
 ) -> VerdictLine {
     if mode.mode == PeerMode::Strict && !has_identity {
-        let by = format!("{}: STRICT takes no plain text", by(mode));
+        let by = format!("{}: STRICT accepts no plain text", by(mode));
         let verdict = AccessVerdict::Deny.as_str();
         return VerdictLine { verdict, by, asks: Vec::new(), steps };
     }
@@ -235,7 +240,7 @@ fn line(
     VerdictLine { verdict: decision.verdict.as_str(), by, asks: asks.collect(), steps }
 }
 
-/// Who calls, as its certificate says.
+/// Returns the SPIFFE ID of the caller.
 fn spiffe_id(context: &PushContext, from: &str) -> Result<String, String> {
     if from.starts_with("spiffe://") {
         return Ok(from.to_owned());
@@ -260,7 +265,7 @@ fn path(asked: &AskedRequest) -> &str {
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// What becomes of paths before rules look at them.
+/// Returns how paths are normalized before rules match them.
 fn normalization(
     context: &PushContext,
     proxy: &Proxy,
@@ -283,10 +288,10 @@ fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: 
             format!("workloads {space} with {}", wanted.collect::<Vec<_>>().join(", "))
         }
         PolicySelector::Labels(_) => format!(
-            "unverified labels: nobody knows its pod, so what restricts any workload {space} holds"
+            "unverified labels: the pod is unknown, so every policy that restricts a workload {space} applies"
         ),
         PolicySelector::Gateways(_) if context.workload_of(proxy).is_none() => {
-            "unverified labels: nobody knows its pod, so what restricts any router of a Gateway there holds"
+            "unverified labels: the pod is unknown, so every policy that restricts a router of a Gateway in its namespace applies"
                 .to_owned()
         }
         PolicySelector::Gateways(names) => format!("routers of Gateway {}", names.join(", ")),
@@ -294,15 +299,15 @@ fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: 
     }
 }
 
-/// What becomes of each access policy, as `/debug/config` shows it; `proxies` are those that are connected, each once. Where
-/// not all workloads are known, none is for nobody.
+/// Returns the status of each access policy for `/debug/config`. `proxies` are the connected
+/// proxies, each once. If not all workloads are known, no policy is reported as unused.
 pub(super) fn policy_states(
     context: &PushContext,
     proxies: &[&Proxy],
     workloads_known: bool,
     is_asked: impl Fn(&PolicyName) -> bool,
 ) -> Vec<(ObjectKey, ConfigState)> {
-    // Before anything of one is worked out: that takes a look at all workloads.
+    // Filtered first, because the status of a policy requires a search of all workloads.
     let asked = context.access.reports().filter(|(name, _)| is_asked(name));
     let states = asked.map(|(name, report)| {
         let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
@@ -325,7 +330,7 @@ pub(super) fn policy_states(
         let found = warnings(context, name)
             .into_iter()
             .chain(has_no_rules(context, name).then(|| {
-                let text = "it has no rule: no token is verified because of it".to_owned();
+                let text = "the object has no rules, so that it verifies no tokens".to_owned();
                 (&codes::OBJECT_NO_EFFECT, "spec.jwtRules".to_owned(), text)
             }))
             .chain(of_peer)
@@ -351,13 +356,13 @@ pub(super) fn policy_states(
     states.collect()
 }
 
-/// Whether a RequestAuthentication has no rule, so that it has no effect.
+/// Returns whether a RequestAuthentication has no rules, and therefore no effect.
 fn has_no_rules(context: &PushContext, name: &PolicyName) -> bool {
     let policy = context.access.request(&name.object);
     name.kind == PolicyKind::Request && policy.is_some_and(|policy| policy.rules.is_empty())
 }
 
-/// What a policy comes to at ports that carry no requests.
+/// Returns the findings about a policy at ports that carry no requests.
 fn at_ports(
     context: &PushContext,
     name: &PolicyName,
@@ -378,7 +383,7 @@ fn concerned<'a>(
     proxies.iter().copied().filter(|proxy| is_for(context, name, proxy)).collect()
 }
 
-/// Whether a policy says anything of the workload of a proxy.
+/// Returns whether a policy applies to the workload of a proxy.
 pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
     let access = context.access_of(proxy);
     match name.kind {
@@ -391,8 +396,8 @@ pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
     }
 }
 
-/// Until when ports of the workload of a proxy take what they took before, which go to what this policy says; `None` where
-/// none does.
+/// Returns the time until which ports of the workload of a proxy still accept the previous mode
+/// while they change to the mode of this policy. Returns `None` if no port is in transition.
 pub fn transition_by(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> Option<TimePoint> {
     if name.kind != PolicyKind::Peer {
         return None;
@@ -404,7 +409,7 @@ pub fn transition_by(context: &PushContext, name: &PolicyName, proxy: &Proxy) ->
     ends.max_by_key(|ends| ends.instant)
 }
 
-/// The older policy for a whole namespace that counts in place of this one.
+/// Returns the older policy for a whole namespace that applies instead of this one.
 fn older(context: &PushContext, name: &PolicyName) -> Option<PolicyName> {
     let access = &context.access;
     let winner = access.whole_peer(&name.object.namespace)?;
@@ -414,7 +419,8 @@ fn older(context: &PushContext, name: &PolicyName) -> Option<PolicyName> {
     (is_whole && older != *name).then_some(older)
 }
 
-/// Whether it is a PeerAuthentication with a selector in the root namespace, which applies to no workload.
+/// Returns whether the policy is a PeerAuthentication with a selector in the root namespace, which
+/// applies to no workload.
 fn selects_in_root(context: &PushContext, name: &PolicyName) -> bool {
     let report = context.access.report(name);
     let selector = report.and_then(|report| report.selector.as_ref());
@@ -423,7 +429,7 @@ fn selects_in_root(context: &PushContext, name: &PolicyName) -> bool {
         && selector.is_some_and(|selector| *selector != PolicySelector::All)
 }
 
-/// Whether any workload that is known is one for which a policy is.
+/// Returns whether the policy selects any known workload.
 fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
     let Some(report) = context.access.report(name) else { return false };
     let Some(selector) = report.selector.as_ref().filter(|one| **one != PolicySelector::All) else {
@@ -437,27 +443,28 @@ fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
     })
 }
 
-/// What a policy that can be read does otherwise than it seems.
+/// Returns the findings about a valid policy that has less effect than it states.
 fn warnings(context: &PushContext, name: &PolicyName) -> Vec<PolicyFinding> {
     let mut found = Vec::new();
     if let Some(older) = older(context, name) {
-        let text = format!("{older} is older, and counts in its place");
+        let text = format!("{older} is older and applies instead");
         found.push((&codes::ACCESS_SHADOWED, "metadata.creationTimestamp".to_owned(), text));
     }
     if !has_workloads(context, name) {
-        let text = "no workload that is known carries these labels".to_owned();
+        let text = "no known workload has these labels".to_owned();
         found.push((&codes::ACCESS_SELECTS_NOBODY, "spec.selector".to_owned(), text));
     }
     found
 }
 
-/// Whether a rule is for ports that it names.
+/// Returns whether a rule applies only to ports that it names.
 fn names_ports(rule: &AuthorizationRule) -> bool {
     rule.clauses()
         .any(|one| !one.negated && one.any.iter().all(|test| matches!(test, RequestTest::Port(_))))
 }
 
-/// What keeps the provider that a policy has asked from being asked, by whom, or about what.
+/// Returns the reason why the provider of a CUSTOM policy cannot be called, from which proxies, or
+/// for which connections.
 fn of_provider(
     context: &PushContext,
     name: &PolicyName,
@@ -485,12 +492,12 @@ fn of_provider(
     let faults = found.iter().filter(|found| found.is_err()).count();
     if let Some(fault) = found.iter().find_map(|found| found.as_ref().err()) {
         let by = if faults < found.len() {
-            format!(" by {faults} of {}", found.len())
+            format!(" from {faults} of {} proxies", found.len())
         } else {
             String::new()
         };
         let text = format!(
-            "provider {provider} can't be asked{by}, and what the rules match is denied there: {fault}"
+            "provider {provider} can't be called{by}, so requests that match the rules are denied there: {fault}"
         );
         return Some((&codes::ACCESS_PROVIDER, path, text));
     }
@@ -499,14 +506,15 @@ fn of_provider(
     let everywhere = policy.rules.iter().any(|rule| !names_ports(rule));
     (is_of_requests && everywhere).then(|| {
         let text = format!(
-            "provider {provider} speaks HTTP: it is not asked about connections to ports that are not HTTP, and they \
-             pass as if this policy were not there"
+            "provider {provider} uses HTTP: it is not called for connections to ports that are not HTTP, and they \
+             pass as if this policy did not exist"
         );
         (&codes::ACCESS_PROVIDER_OF_REQUESTS, path, text)
     })
 }
 
-/// What a policy comes to on servers that are gRPC's own library, where that is less than it says.
+/// Returns the finding about a policy that has less effect on proxyless gRPC servers than it
+/// states.
 fn on_libraries(
     context: &PushContext,
     name: &PolicyName,
@@ -528,13 +536,14 @@ fn on_libraries(
             let mut clauses = policy.rules.iter().flat_map(|rule| rule.clauses());
             let lost = clauses.find(|one| one.any.iter().any(|test| WireForm::Grpc.lacks(test)))?;
             let what = match policy.action {
-                AuthorizationAction::Allow => "a rule with this allows nothing there",
-                _ => "the rule goes without it there, and denies more",
+                AuthorizationAction::Allow => "a rule with this condition allows nothing there",
+                _ => "the rule ignores this condition there, and denies more",
             };
             told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.place), what)
         }
         PolicyKind::Request => {
-            let what = "tokens are not verified there, and no request is refused for one";
+            let what =
+                "tokens are not verified there, and no request is rejected because of a token";
             told(&codes::ACCESS_ON_LIBRARY, "spec.jwtRules", what)
         }
         PolicyKind::Peer => {
@@ -545,10 +554,7 @@ fn on_libraries(
                     && all.any(|mode| mode.mode == PeerMode::Strict)
             };
             let server = servers.iter().find(refuses)?;
-            let text = format!(
-                "{} has no certificate, so what it serves refuses every request",
-                server.id
-            );
+            let text = format!("{} has no certificate, so it rejects every request", server.id);
             Some((&codes::ACCESS_WITHOUT_CERTIFICATE, "spec.mtls.mode".to_owned(), text))
         }
     }

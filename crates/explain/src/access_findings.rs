@@ -1,4 +1,5 @@
-//! What access policies do otherwise than they seem to, where they stand: `strait check config` and their statuses.
+//! Findings about access policies that behave differently from what they seem to state, for
+//! `strait check config` and statuses.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +13,19 @@ use strait_rules::access::{
     PeerModes, PolicyKind, PolicyName, PolicySelector, RequestTest, TrustBundle, WorkloadAccess,
 };
 
-/// Looks at one policy, and at the workloads that it is for.
+/// Checks one policy at the workloads that it selects.
 pub(super) struct PolicyFindings<'a> {
     context: &'a PushContext,
     name: &'a PolicyName,
-    /// What holds for each of those workloads that are connected; where there are none, for one that it selects by
-    /// what it says itself. None where that is not known.
+    /// The access rules at each connected workload that the policy selects. If none is connected,
+    /// the rules for a workload with the labels of the selector. Empty if these are unknown.
     workloads: Vec<WorkloadAccess<'a>>,
-    /// Whether these are none that is connected.
+    /// Whether `workloads` describes no connected workload.
     is_assumed: bool,
 }
 
 impl<'a> PolicyFindings<'a> {
-    /// Those of a policy, which says something of the workloads of these proxies.
+    /// Creates the check of a policy that applies to the workloads of these proxies.
     pub(super) fn of(
         context: &'a PushContext,
         name: &'a PolicyName,
@@ -41,7 +42,7 @@ impl<'a> PolicyFindings<'a> {
                 Some(PolicySelector::Gateways(_)) | None => None,
             };
             let namespace = &name.object.namespace;
-            // A policy of the mesh selects workloads of which it says nothing itself.
+            // The namespaces of the workloads that a policy of the mesh selects are unknown.
             if let Some(labels) = labels.filter(|_| namespace != context.access.root()) {
                 let subject = AccessSubject { namespace, labels: &labels, is_known: true };
                 workloads.push(context.access.of(subject));
@@ -50,7 +51,7 @@ impl<'a> PolicyFindings<'a> {
         Self { context, name, workloads, is_assumed }
     }
 
-    /// Where something is so, of as many workloads as `count` says.
+    /// Describes the workloads to which a finding applies; `count` is their number.
     fn at(&self, count: usize) -> String {
         match self.is_assumed {
             true => "at the workloads that it selects".to_owned(),
@@ -58,7 +59,7 @@ impl<'a> PolicyFindings<'a> {
         }
     }
 
-    /// All of them.
+    /// Returns all findings.
     pub(super) fn all(&self) -> Vec<PolicyFinding> {
         match self.name.kind {
             PolicyKind::Authorization => {
@@ -87,17 +88,19 @@ impl<'a> PolicyFindings<'a> {
         found
     }
 
-    /// F-23: who has no certificate is nobody whom a rule denies by name.
+    /// F-23: a client without a certificate has no identity, so a DENY rule for an identity does
+    /// not match it.
     fn plain_text(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let clause = rule.clauses().find(|one| !one.negated && is_of_identity(one))?;
         self.takes_plain_text(rule).then(|| {
-            let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
+            let text = "clients in plain text have no identity and are not denied, and the workloads accept plain \
                         text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
     }
 
-    /// F-23 the other way round: who has no certificate is none of those whom a rule doesn't allow by name.
+    /// F-23, inverse: a client without a certificate has no identity, so an ALLOW rule with an
+    /// excluded identity matches it.
     fn nobody_is_allowed(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let asks =
             |clauses: &[Clause]| clauses.iter().any(|one| !one.negated && is_of_identity(one));
@@ -112,13 +115,13 @@ impl<'a> PolicyFindings<'a> {
         let mut clauses = open.flat_map(|clauses| clauses.iter()).chain(&rule.when);
         let clause = clauses.find(|one| one.negated && is_of_identity(one))?;
         self.takes_plain_text(rule).then(|| {
-            let text = "who connects in plain text has no identity, is none of these and is allowed, and workloads \
-                        there take plain text";
+            let text = "clients in plain text have no identity, are not excluded and are allowed, and the workloads \
+                        accept plain text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
     }
 
-    /// Whether workloads take plain text at the ports of a rule.
+    /// Returns whether workloads accept plain text at the ports of a rule.
     fn takes_plain_text(&self, rule: &AuthorizationRule) -> bool {
         let ports = ports_of(rule);
         let takes = |one: &WorkloadAccess<'_>| {
@@ -127,7 +130,7 @@ impl<'a> PolicyFindings<'a> {
         self.workloads.iter().any(takes)
     }
 
-    /// Where plain text alone is taken nobody has an identity.
+    /// Reports ALLOW rules that require an identity at ports that accept only plain text.
     fn never_allows(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let is_needed = |one: &&Clause| !one.negated && is_of_identity(one);
         let of_source = || {
@@ -143,14 +146,15 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(is_plain).count();
         (count > 0).then(|| {
             let text = format!(
-                "nobody has an identity where mTLS is disabled: the rule allows nothing {}",
+                "clients have no identity if mTLS is disabled: the rule allows nothing {}",
                 self.at(count)
             );
             (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.place), text)
         })
     }
 
-    /// A token that is there is verified; that there is one is asked for by rules.
+    /// Reports that tokens are optional: present tokens are verified, but only a rule can require
+    /// one.
     fn token_that_nobody_asks_for(&self) -> Option<PolicyFinding> {
         if self.context.access.request(&self.name.object)?.rules.is_empty() {
             return None;
@@ -166,14 +170,14 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(|one| !asks(one)).count();
         (count > 0).then(|| {
             let text = format!(
-                "requests without a token pass: no AuthorizationPolicy asks for one {}",
+                "requests without a token pass: no AuthorizationPolicy requires one {}",
                 self.at(count)
             );
             (&codes::ACCESS_TOKEN_OPTIONAL, "spec.jwtRules".to_owned(), text)
         })
     }
 
-    /// A trust domain that nothing here is in.
+    /// Reports trust domains that no cluster uses.
     fn unknown_trust_domain(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let own = self.context.trust_bundle();
         let members: BTreeSet<&str> = self.context.clusters.trust_domains().into_values().collect();
@@ -191,15 +195,15 @@ impl<'a> PolicyFindings<'a> {
         };
         rule.clauses().find_map(|clause| {
             let domain = clause.any.iter().filter_map(named).find(is_unknown)?;
-            let text = format!(
-                "{domain} is the trust domain of no cluster: nobody who can connect is in it"
-            );
+            let text =
+                format!("{domain} is the trust domain of no cluster, so no client can have it");
             Some((&codes::ACCESS_TRUST_DOMAIN, format!("spec.{}", clause.place), text))
         })
     }
 }
 
-/// A host that is kept out at one port alone, and comes in by naming another or none.
+/// Reports rules that exclude a host only with a certain port, so that requests with a different
+/// port or none are not excluded.
 fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Option<PolicyFinding> {
     let keeps_out = |clause: &&Clause| match action {
         AuthorizationAction::Deny => !clause.negated,
@@ -216,7 +220,7 @@ fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Opt
     rule.clauses().filter(keeps_out).find_map(|clause| {
         let host = clause.any.iter().find_map(names_port)?;
         let text = format!(
-            "{host} is that port alone: who names another in the host of a request, or none, is not kept out"
+            "{host} matches that port only: requests whose host names a different port, or none, are not excluded"
         );
         Some((&codes::ACCESS_HOST_PORT, format!("spec.{}", clause.place), text))
     })
@@ -226,7 +230,7 @@ fn is_of_identity(clause: &Clause) -> bool {
     clause.any.iter().all(RequestTest::needs_mtls)
 }
 
-/// The ports that all of a rule's operations name; none where some name none.
+/// Returns the ports that all operations of a rule name, or none if an operation names no port.
 fn ports_of(rule: &AuthorizationRule) -> Vec<u16> {
     if let Some(ports) = rule.when.iter().find_map(named_ports) {
         return ports;
@@ -235,7 +239,7 @@ fn ports_of(rule: &AuthorizationRule) -> Vec<u16> {
     each.collect::<Option<Vec<_>>>().unwrap_or_default().concat()
 }
 
-/// The ports that a field asks for, where it asks for ports.
+/// Returns the ports that a clause requires, if it is about ports.
 pub(super) fn named_ports(clause: &Clause) -> Option<Vec<u16>> {
     let port = |test: &RequestTest| match test {
         RequestTest::Port(port) => Some(*port),
@@ -244,7 +248,7 @@ pub(super) fn named_ports(clause: &Clause) -> Option<Vec<u16>> {
     clause.any.iter().map(port).collect::<Option<_>>().filter(|_| !clause.negated)
 }
 
-/// How a workload takes connections to these ports, or to any.
+/// Returns the mTLS modes of a workload at these ports, or at all its ports if `ports` is empty.
 fn modes_at<'m>(modes: &'m PeerModes, ports: &'m [u16]) -> impl Iterator<Item = PeerMode> + 'm {
     let of_rest = ports.is_empty().then_some(modes.rest.mode);
     let all = modes.ports.values().filter(|_| ports.is_empty()).map(|port| port.mode);

@@ -1,4 +1,5 @@
-//! Rules that look at the addresses of callers who come to a workload through a gateway of its network.
+//! Notes about rules that match addresses, for callers that reach a workload through a gateway of
+//! its network.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ use strait_mesh::push::PushContext;
 use strait_model::NetworkId;
 use strait_rules::access::{Clause, PolicyName, RequestTest, WorkloadAccess};
 
-/// What is to be said of rules for a workload in `network` that look at addresses, where the pods of a caller with that SPIFFE
-/// ID are, as far as they are known.
+/// Returns notes about rules for a workload in `network` that match addresses, if known pods of the
+/// caller with that SPIFFE ID run in other networks.
 pub(super) fn behind_gateway(
     context: &PushContext,
     access: &WorkloadAccess<'_>,
@@ -33,22 +34,22 @@ pub(super) fn behind_gateway(
         })
     });
     let reason = |(policy, clause): (PolicyName, &Clause)| {
-        let comes = if clause.negated { "matches whatever it is" } else { "can't match it" };
+        let comes = if clause.negated { "always matches" } else { "can't match" };
         let text = format!(
-            "{policy} {comes}: {namespace}/{account} {alone} in network {elsewhere}, and comes from there through a \
-             gateway, whose address is the one that is seen"
+            "{policy} {comes}: {namespace}/{account} {alone} in network {elsewhere}, and connects from there through a \
+             gateway, so the rule sees the address of the gateway"
         );
         ConfigReason::new(&codes::ACCESS_BEHIND_GATEWAY, format!("spec.{}", clause.place), text)
     };
     rules.map(reason).collect()
 }
 
-/// The namespace and the account of a SPIFFE ID.
+/// Returns the namespace and the account of a SPIFFE ID.
 fn named(identity: &str) -> Option<(&str, &str)> {
     identity.split_once("/ns/")?.1.split_once("/sa/")
 }
 
-/// The networks in which pods of an account are.
+/// Returns the networks of the pods of an account.
 fn networks_of(context: &PushContext, namespace: &str, account: &str) -> BTreeSet<NetworkId> {
     let clusters = context.workloads.iter();
     let networks = clusters.flat_map(|(cluster, pods)| {

@@ -87,7 +87,7 @@ impl Values<'_> {
                 ),
                 true,
             ),
-            None => (format!("no Service leads to port {port} of the selected workloads"), false),
+            None => (format!("no Service routes to port {port} of the selected workloads"), false),
         })
     }
 

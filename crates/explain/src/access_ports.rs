@@ -1,6 +1,7 @@
-//! What access policies that look at requests come to at ports that carry none, or of which nobody says what they carry.
+//! Findings about access policies with conditions on HTTP requests, at ports that are not HTTP or
+//! that declare no protocol.
 //!
-//! Looks at the ports of Services, and of Gateways, that lead to the workloads which a policy selects.
+//! It checks the ports of Services and Gateways that route to the workloads that a policy selects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +18,21 @@ use strait_rules::access::{
 };
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// Looks at one policy.
+/// Checks one policy.
 pub(super) struct PolicyPorts<'a> {
     pub(super) context: &'a PushContext,
     pub(super) policy: &'a AuthorizationPolicy,
-    /// All that are connected, each once.
+    /// All connected proxies, each once.
     pub(super) proxies: &'a [&'a Proxy],
-    /// Whether all workloads are known; else there may be any with the labels that the policy asks for.
+    /// Whether all workloads are known. If not, any workload with the labels of the policy may
+    /// exist.
     pub(super) workloads_known: bool,
 }
 
-/// Where a rule looks at requests.
+/// A condition of a rule on HTTP requests.
 struct RequestLook<'a> {
     clause: &'a Clause,
-    /// The ports that it does so at; none for all.
+    /// The ports at which the condition applies; empty for all.
     ports: Vec<u16>,
 }
 
@@ -39,7 +41,8 @@ impl RequestLook<'_> {
         format!("spec.{}", self.clause.place)
     }
 
-    /// Whether it looks at what comes to a port of the workload; of a port that pods call by a name nobody knows it.
+    /// Returns whether the condition applies at a target port. The number of a named target port is
+    /// unknown.
     fn is_at(&self, target: &TargetPort) -> bool {
         match target {
             TargetPort::Number(number) => self.ports.is_empty() || self.ports.contains(number),
@@ -49,7 +52,7 @@ impl RequestLook<'_> {
 }
 
 impl PolicyPorts<'_> {
-    /// All that is to be said, one thing for each rule.
+    /// Returns all findings, at most one for each rule.
     pub(super) fn all(&self) -> Vec<PolicyFinding> {
         let rules = self.policy.rules.iter();
         let found = rules.filter_map(|rule| match self.policy.action {
@@ -64,7 +67,7 @@ impl PolicyPorts<'_> {
         found.collect()
     }
 
-    /// On a connection that is not HTTP a rule of DENY goes without what it says of requests.
+    /// Reports DENY rules that lose their HTTP conditions at ports that are not HTTP.
     fn denies_connections(&self, look: &RequestLook<'_>) -> Option<PolicyFinding> {
         let carries_bytes = |port: &Port| {
             !port.protocol.is_http() && port.protocol != Protocol::Udp && look.is_at(&port.target)
@@ -73,10 +76,10 @@ impl PolicyPorts<'_> {
             self.served(carries_bytes, |service, port, _| {
                 let (number, host) = (port.number, &service.hostname);
                 Some(match port.protocol {
-                    Protocol::Auto => format!(
-                        "nobody says what port {number} of {host} carries: where it is not HTTP"
-                    ),
-                    _ => format!("port {number} of {host} carries no HTTP:"),
+                    Protocol::Auto => {
+                        format!("port {number} of {host} declares no protocol: if it is not HTTP,")
+                    }
+                    _ => format!("port {number} of {host} is not HTTP:"),
                 })
             })
         };
@@ -88,13 +91,14 @@ impl PolicyPorts<'_> {
         };
         let place = of_service().or_else(of_gateway).or_else(of_nobody)?;
         let text = format!(
-            "{place} the rule goes without it, and denies every connection that the rest of the rule fits"
+            "{place} the rule ignores this condition, and denies every connection that the rest of the rule matches"
         );
         Some((&codes::ACCESS_HTTP_ON_TCP, look.path(), text))
     }
 
-    /// Plain Envoys don't tell by mTLS what they send, so that a port of which nobody says it takes their requests for
-    /// bytes; a rule of ALLOW that looks at requests allows none of these.
+    /// Reports ALLOW rules that reject requests of plain Envoys. Plain Envoys do not announce the
+    /// protocol through mTLS, so a port without a declared protocol treats their requests as raw
+    /// TCP, and an ALLOW rule with HTTP conditions does not match.
     fn allows_no_plain_envoy(&self, look: &RequestLook<'_>) -> Option<PolicyFinding> {
         let is_undeclared =
             |port: &Port| port.protocol == Protocol::Auto && look.is_at(&port.target);
@@ -104,10 +108,10 @@ impl PolicyPorts<'_> {
                 TargetPort::Number(number) => modes.of_port(*number).mode,
                 TargetPort::Name(_) => modes.rest.mode,
             };
-            // Plain text is looked into.
+            // The protocol of plain text connections is detected.
             let caller = self.caller(service).filter(|_| mode != PeerMode::Disable)?;
             Some(format!(
-                "nobody says what port {} of {} carries: of plain Envoys such as {} it takes requests for bytes, and the \
+                "port {} of {} declares no protocol: it treats requests of plain Envoys such as {} as raw TCP, and the \
                  rule allows none of them",
                 port.number, service.hostname, caller.id
             ))
@@ -115,7 +119,7 @@ impl PolicyPorts<'_> {
         Some((&codes::ACCESS_UNDECLARED_PORT, look.path(), text))
     }
 
-    /// A plain Envoy that can call a service.
+    /// Returns a connected plain Envoy that can call the service.
     fn caller(&self, service: &Service) -> Option<&Proxy> {
         let calls = |proxy: &&&Proxy| {
             let namespace = proxy.namespace();
@@ -130,7 +134,8 @@ impl PolicyPorts<'_> {
         self.proxies.iter().find(calls).copied()
     }
 
-    /// What is first said of a port of a Service that leads to a workload which the policy selects, with that workload.
+    /// Returns the first result of `say` for a port of a Service that routes to a selected
+    /// workload, given such a workload.
     fn served<T>(
         &self,
         is_meant: impl Fn(&Port) -> bool,
@@ -138,7 +143,7 @@ impl PolicyPorts<'_> {
     ) -> Option<T> {
         let mut leading = self.services().filter(|service| !service.selector.is_empty());
         leading.find_map(|service| {
-            // Most services have no such port, and nobody behind them is looked for.
+            // Most services have no such port, so their workloads are not searched.
             let mut meant = service.ports.iter().filter(|port| is_meant(port)).peekable();
             meant.peek()?;
             let labels = &self.behind(service)?;
@@ -147,8 +152,8 @@ impl PolicyPorts<'_> {
         })
     }
 
-    /// The labels of a workload behind a service that the policy selects, and that is no router of a Gateway: those speak
-    /// what their Gateways say.
+    /// Returns the labels of a workload behind a service that the policy selects. Routers of
+    /// Gateways are excluded, because their Gateways define their protocols.
     fn behind(&self, service: &Service) -> Option<Labels> {
         let namespace = &service.namespace;
         let is_it = |labels: &Labels| {
@@ -162,7 +167,7 @@ impl PolicyPorts<'_> {
         let found = known.find(|labels| is_it(labels));
         let found = found.or_else(|| connected.find(|labels| is_it(labels))).cloned();
         found.or_else(|| {
-            // One that would be selected, if its labels are no others than those that are asked for.
+            // A workload that would be selected if it has exactly the required labels.
             let wanted = match &self.policy.selector {
                 PolicySelector::Labels(wanted) => Some(wanted.iter()),
                 PolicySelector::All | PolicySelector::Gateways(_) => None,
@@ -184,7 +189,7 @@ impl PolicyPorts<'_> {
         gateways.any(|gateway| gateway.selector.is_some())
     }
 
-    /// A server of a Gateway for routers that the policy selects, which takes no requests.
+    /// Returns a server of a Gateway without HTTP on routers that the policy selects.
     fn bytes_at_gateways(&self) -> Option<String> {
         let gateways = &self.context.traffic.gateways;
         let own = &self.policy.name.namespace;
@@ -202,11 +207,11 @@ impl PolicyPorts<'_> {
             };
             let (port, title) = (server.port, gateway.title());
             let is_selected = known.chain(connected).any(is_it);
-            is_selected.then(|| format!("port {port} of {title} takes no HTTP:"))
+            is_selected.then(|| format!("port {port} of {title} is not HTTP:"))
         })
     }
 
-    /// The services of clusters that may lead to workloads which the policy selects.
+    /// Returns the services of clusters that may route to workloads that the policy selects.
     fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         let own = &self.policy.name.namespace;
         let of_mesh = own == self.context.access.root();
@@ -217,14 +222,15 @@ impl PolicyPorts<'_> {
         services.filter(|service| self.is_own(&service.namespace))
     }
 
-    /// Whether workloads of a namespace may be selected.
+    /// Returns whether the policy may select workloads of a namespace.
     fn is_own(&self, namespace: &Namespace) -> bool {
         let own = &self.policy.name.namespace;
         own == namespace || own == self.context.access.root()
     }
 }
 
-/// Where a rule looks at requests: at each of its operations, as far as that or the rest of the rule does so.
+/// Returns the conditions of a rule on HTTP requests: for each operation, its own one or else one
+/// of the rest of the rule.
 fn looks(rule: &AuthorizationRule) -> Vec<RequestLook<'_>> {
     let is_http = |clause: &&Clause| clause.any.iter().any(RequestTest::is_http);
     let general = rule.from.iter().flatten().chain(&rule.when).find(is_http);

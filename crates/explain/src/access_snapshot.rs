@@ -1,5 +1,5 @@
-//! What decides about access, in one piece that can be taken away: the policies, the workloads that they select, and the
-//! names that they know.
+//! A portable snapshot of everything that decides about access: the policies, the workloads that
+//! they select, and the names that they refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,45 +15,45 @@ use strait_rules::access::{PolicyErrors, ProviderReach, ReachableProviders};
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::selection::Selection;
 
-/// See the module.
+/// A snapshot of everything that decides about access, for `strait policy simulate`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccessSnapshot {
-    /// The namespace whose policies are for the whole mesh.
+    /// Namespace whose policies apply to the whole mesh.
     pub root_namespace: String,
-    /// The mesh's trust domain, then its aliases.
+    /// Trust domain of the mesh, followed by its aliases.
     pub trust_domains: Vec<String>,
-    /// The providers that can be asked, each with whether about requests alone.
+    /// The reachable providers. The value states whether the provider only handles HTTP requests.
     pub providers: BTreeMap<String, bool>,
-    /// The access policies as they count: of what can't be read the last form that could.
+    /// The active access policies; for an invalid policy, its last valid version.
     pub objects: Vec<Arc<Value>>,
-    /// What becomes of those that can't be read and have no such form.
+    /// How policies are treated that are invalid and have no valid version.
     #[serde(default)]
     pub policy_errors: PolicyErrors,
-    /// The workloads that are known.
+    /// The known workloads.
     pub workloads: Vec<SnapshotWorkload>,
 }
 
-/// A workload.
+/// A workload of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotWorkload {
-    /// Its cluster.
+    /// ID of the cluster.
     pub cluster: String,
-    /// Its namespace.
+    /// Namespace of the workload.
     pub namespace: String,
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
-    /// Its labels.
+    /// Labels of the workload.
     pub labels: BTreeMap<String, String>,
-    /// Its SPIFFE ID.
+    /// SPIFFE ID of the workload.
     pub identity: String,
-    /// Its addresses.
+    /// Addresses of the workload.
     pub addresses: BTreeSet<IpAddr>,
 }
 
 impl AccessSnapshot {
-    /// Of a version of the mesh, in which these objects count.
+    /// Creates a snapshot of a version of the mesh in which these objects are active.
     pub fn of(context: &PushContext, objects: &Collection, policy_errors: PolicyErrors) -> Self {
         let policies = objects.iter().filter(|(key, _)| &*key.group == ISTIO_SECURITY);
         let workloads = context.workloads.iter().flat_map(|(cluster, pods)| {
@@ -74,7 +74,7 @@ impl AccessSnapshot {
         let root: &Namespace = context.access.root();
         let client = RuleClient { namespace: root, selection: &Selection::default() };
         let providers = context.mesh.extension_providers.iter().filter_map(|one| {
-            // Whether each workload reaches it is another matter; here it is whether anybody can.
+            // Checks whether any client can reach the provider; individual workloads may differ.
             let ProviderKind::Authorization(_) = one.kind else { return None };
             let found = context.authorizer(&one.name, client, &config_cluster).ok()?;
             Some((one.name.to_string(), found.reach() == ProviderReach::Requests))
@@ -89,7 +89,7 @@ impl AccessSnapshot {
         }
     }
 
-    /// About what each provider can be asked.
+    /// Returns the reach of each provider: HTTP requests only, or all connections.
     pub fn reach(&self) -> ReachableProviders {
         let reach = |(name, requests): (&String, &bool)| {
             let reach = if *requests { ProviderReach::Requests } else { ProviderReach::Everything };

@@ -1,5 +1,6 @@
-//! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host, whatever
-//! address the client asks for. What counts of them is shown as the upstream cluster has it (`strait_envoy::cds`).
+//! Explanations of endpoints that the control plane does not send: names that the proxy resolves,
+//! sockets on its own host, and arbitrary addresses that the client requests. They match the
+//! upstream clusters of `strait_envoy::cds`.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::view::{Role, ViewKey, WithholdingStep};
 use strait_model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
 
-/// How a proxy finds the endpoints of `service`, where it does so by itself.
+/// Describes how a proxy finds the endpoints of `service`, if it finds them itself.
 pub(super) fn how(
     context: &PushContext,
     view: &ViewKey,
@@ -21,7 +22,7 @@ pub(super) fn how(
             match (has_sockets(by_name), by_name.just_then) {
                 (true, _) => "sockets on the proxy's own host",
                 (false, true) => {
-                    "the proxy resolves the name itself, and uses the first address that it has just then (DNS_ROUND_ROBIN)"
+                    "the proxy resolves the name itself, and uses the first address of the current response (DNS_ROUND_ROBIN)"
                 }
                 (false, false) => {
                     "the proxy resolves names itself, and balances between all their addresses (DNS)"
@@ -30,13 +31,13 @@ pub(super) fn how(
             .to_owned(),
         ),
         (Role::Client, Resolution::Passthrough) => {
-            Some("the proxy passes requests on to the address that the client asks for (NONE)".into())
+            Some("the proxy forwards requests to the address that the client requests (NONE)".into())
         }
         (_, Resolution::Alias(target)) if context.services.contains_key(target) => {
-            Some(format!("it is another name of {target}: ask about that"))
+            Some(format!("the name is an alias of {target}: explain that name instead"))
         }
         (_, Resolution::Alias(target)) => Some(format!(
-            "it is another name of {target}, which no cluster has as a service: the client's resolver follows it, and the proxy treats it as any host that it doesn't know"
+            "the name is an alias of {target}, which no cluster has as a service: the client's resolver follows the alias, and the proxy treats it like any unknown host"
         )),
         _ => None,
     }
@@ -46,7 +47,7 @@ fn has_sockets(by_name: &ByName) -> bool {
     by_name.endpoints.iter().any(NamedEndpoint::is_socket)
 }
 
-/// The lines about those of a port; with `address`, about that one only.
+/// Returns the lines about the endpoints of a port; with `address`, only about that endpoint.
 pub(super) fn lines(
     view: &ViewKey,
     service: &MergedService,
@@ -57,7 +58,8 @@ pub(super) fn lines(
     else {
         return (Vec::new(), Vec::new());
     };
-    // They are those of one definition, and all of them are ready: others are left out where they are read.
+    // One definition provides all endpoints, and all of them are ready: others are dropped when the
+    // definition is read.
     let of =
         service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
     let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
@@ -102,7 +104,7 @@ struct NameAnswer<'a> {
     service: &'a MergedService,
     by_name: &'a ByName,
     cluster: String,
-    /// Whether one has been shown, where only the first counts.
+    /// Whether an endpoint has been shown, in case only the first one is used.
     taken: bool,
 }
 
@@ -139,10 +141,10 @@ impl NameAnswer<'_> {
         let name = &one.address;
         match step {
             WithholdingStep::Ready if self.by_name.just_then && self.taken => {
-                Err("of several names the first alone counts (DNS_ROUND_ROBIN)".into())
+                Err("only the first of several names is used (DNS_ROUND_ROBIN)".into())
             }
             WithholdingStep::Ready => Ok("ready".into()),
-            WithholdingStep::Pod => Ok("no pod: the proxy finds it by itself".into()),
+            WithholdingStep::Pod => Ok("no pod: the proxy resolves the name itself".into()),
             WithholdingStep::Export
                 if !self.service.primary.export_to.visible_to(&self.view.namespace) =>
             {
@@ -155,7 +157,7 @@ impl NameAnswer<'_> {
                     Ok(format!("same network as the proxy, {}", quoted(network)))
                 }
                 Some(network) => Err(format!(
-                    "in network {}, the proxy is in {}, and no gateway carries what is found by names",
+                    "in network {}, the proxy is in {}, and no gateway serves endpoints that are resolved by name",
                     quoted(network),
                     quoted(&self.view.network)
                 )),
@@ -165,10 +167,10 @@ impl NameAnswer<'_> {
                 Ok("a socket on the proxy's own host".into())
             }
             WithholdingStep::Family if name.parse::<IpAddr>().is_ok() => {
-                Ok("an address as it is".into())
+                Ok("a literal address".into())
             }
             WithholdingStep::Family if has_sockets(self.by_name) => {
-                Err(format!("beside a socket no names are resolved, so {name} isn't"))
+                Err(format!("names are not resolved next to a socket, so {name} is not used"))
             }
             WithholdingStep::Family => Ok(format!("the proxy resolves {name}")),
             WithholdingStep::Mtls => Ok(match one.tls_mode {

@@ -1,8 +1,9 @@
-//! What becomes of each object of the mesh's configuration: for whom it holds, which parts of it have no effect, and
-//! what is missing or came first.
+//! Status of each object of the mesh's configuration: the clients to which it applies, its parts
+//! without effect, missing references, and objects that take precedence.
 //!
-//! Asks the very look-ups by which proxies are given their configuration (`traffic`, `access`), for the clients that
-//! there may be. Decides nothing itself. A whole list costs a look at every object; nothing is kept.
+//! It calls the functions that generate the configuration of proxies (`traffic`, `access`), for
+//! each possible group of clients, and decides nothing itself. A complete list visits every object;
+//! nothing is cached.
 
 mod address_owners;
 mod clients;
@@ -43,51 +44,54 @@ use strait_rules::service_entry::EntryProblem;
 use strait_rules::traffic::selection::RuleSelector;
 use strait_rules::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
 
-/// What is known of the objects of the stores beside what is in force.
+/// Facts about the objects of the stores, in addition to the active configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigReports {
-    /// All of them, as they are stored.
+    /// All objects as stored.
     pub objects: Collection,
-    /// Those that can't be read as they are stored now, each with what is wrong: what is stored is what they were before.
+    /// Objects whose stored version is invalid, with the error; `objects` contains their last valid
+    /// version.
     pub unread: Arc<BTreeMap<ObjectKey, Arc<str>>>,
-    /// Those of the traffic configuration, each as it was last read.
+    /// Reports of the traffic objects, each from its last parse.
     pub traffic: TrafficReports,
-    /// Those of clusters whose own count for their proxies.
+    /// Reports of the clusters whose own traffic objects apply to their proxies.
     pub members: BTreeMap<ClusterId, MemberReports>,
-    /// What is wrong with entries.
+    /// Problems of service entries.
     pub entries: Arc<[EntryProblem]>,
-    /// The keys of token issuers that have been fetched.
+    /// The fetched keys of token issuers.
     pub keys: Arc<FetchedKeys>,
-    /// What of them waits, while another configuration is held.
+    /// The configuration that waits while another one is held.
     pub waiting: Option<Arc<WaitingConfiguration>>,
 }
 
-/// What is known of the traffic objects of a cluster, where they count for its proxies.
+/// Facts about the traffic objects of a cluster that apply to its own proxies.
 #[derive(Debug, Clone, Default)]
 pub struct MemberReports {
-    /// All of them.
+    /// All traffic objects of the cluster.
     pub objects: Collection,
-    /// Those that the shared store has not as well.
+    /// Reports of the objects that the shared store does not contain too.
     pub traffic: TrafficReports,
 }
 
-/// What objects say while another configuration is held.
+/// The configuration of the current objects while another configuration is held.
 #[derive(Debug, Clone)]
 pub struct WaitingConfiguration {
-    /// Their traffic configuration.
+    /// The traffic configuration.
     pub traffic: Arc<Traffic>,
-    /// The access policies, where these wait as well.
+    /// The access policies, if they wait as well.
     pub access: Option<Arc<AccessPolicies>>,
     /// The mesh config.
     pub mesh: Arc<MeshConfig>,
-    /// Whether it is being let out to a share of proxies; else it waits until somebody releases what is held.
+    /// Whether it is being rolled out gradually. If not, it waits until the held configuration is
+    /// released.
     pub is_let_out: bool,
-    /// What of all that is otherwise than what is held.
+    /// Differences from the held configuration.
     pub what: Arc<Waiting>,
 }
 
 impl ConfigReports {
-    /// The mesh by which objects are judged: as it would be if nothing were held. Gateways of networks stay as they are.
+    /// Returns the mesh against which objects are judged: as if no configuration were held.
+    /// Gateways of networks stay unchanged.
     pub fn judged(&self, context: &Arc<PushContext>) -> Arc<PushContext> {
         let Some(waiting) = &self.waiting else { return Arc::clone(context) };
         let released = PushContext {
@@ -102,19 +106,19 @@ impl ConfigReports {
     }
 }
 
-/// Which objects are asked for; all where nothing is named.
+/// Filter for objects; a filter without fields selects all.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigQuery {
-    /// Of this kind.
+    /// Kind of the objects.
     pub kind: Option<String>,
-    /// In this namespace.
+    /// Namespace of the objects.
     pub namespace: Option<String>,
-    /// Of this name.
+    /// Name of the objects.
     pub name: Option<String>,
 }
 
 impl ConfigQuery {
-    /// Whether this object is asked for.
+    /// Returns whether the filter selects this object.
     pub fn selects(&self, kind: &str, namespace: &str, name: &str) -> bool {
         let fits =
             |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|one| one == is);
@@ -122,38 +126,38 @@ impl ConfigQuery {
     }
 }
 
-/// The objects at one version of the mesh.
+/// A view of the status of all objects at one version of the mesh.
 pub struct ConfigView<'a> {
     context: &'a PushContext,
     reports: &'a ConfigReports,
     clients: ClientGroups<'a>,
-    /// What routers have asked for and can't be given.
+    /// Credentials that routers have requested and cannot receive.
     credentials: Vec<CredentialFault>,
-    /// Whether all services of the mesh are known: what isn't among them is not there.
+    /// Whether all services of the mesh are known, so that any other service does not exist.
     services_known: bool,
-    /// Where it isn't, what would have to be there.
+    /// Hosts that are referenced but unknown, if `services_known` is false.
     unknown: RefCell<BTreeSet<String>>,
     /// The routers among the clients.
     routers: OnceCell<Vec<RouterGroup<'a>>>,
-    /// By workloads that entries describe, the services that have them.
+    /// The services that use each workload described by an entry.
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
     /// The services by their addresses.
     address_owners: OnceCell<AddressOwners<'a>>,
-    /// The namespaces of workloads that selectors of Gateways select, as far as that was asked.
+    /// Cache of the namespaces with workloads that a Gateway's selector selects.
     selected: RefCell<BTreeMap<RuleSelector, Audience>>,
 }
 
-/// What was found out of an object.
+/// Result of the check of an object.
 #[derive(Debug, Default)]
 struct Finding {
     reasons: Vec<Reason>,
-    /// Where that is no matter of its parts.
+    /// Standing of the object, if its parts do not determine it.
     standing: Option<ObjectStanding>,
     proxies: usize,
 }
 
 impl Finding {
-    /// Nothing that is known could use it.
+    /// Creates the finding that no known client could use the object.
     fn unused(code: &'static Code, path: &str, text: impl std::fmt::Display) -> Self {
         Self {
             reasons: vec![Reason::warning(code, path, text)],
@@ -164,7 +168,7 @@ impl Finding {
 }
 
 impl<'a> ConfigView<'a> {
-    /// Looks at what is in force, for those that are connected, each named once.
+    /// Creates a view of the active configuration for these connected proxies, each listed once.
     pub fn new(
         context: &'a PushContext,
         reports: &'a ConfigReports,
@@ -185,19 +189,21 @@ impl<'a> ConfigView<'a> {
         }
     }
 
-    /// The same, with what routers have asked for and can't be given.
+    /// Adds the credentials that routers have requested and cannot receive.
     #[must_use]
     pub fn with_credentials(self, credentials: Vec<CredentialFault>) -> Self {
         Self { credentials, ..self }
     }
 
-    /// The same where there may be further services, workloads and proxies, as where nothing is known but some files.
+    /// Marks that further services, workloads and proxies may exist, as for a mesh built from
+    /// files.
     #[must_use]
     pub fn of_files(self) -> Self {
         Self { services_known: false, ..self }
     }
 
-    /// What becomes of the objects that are asked for, by kind, namespace and name; those of clusters behind those for all.
+    /// Returns the status of the selected objects, by kind, namespace and name. Objects of single
+    /// clusters follow the ones for the whole mesh.
     pub fn states(&self, query: &ConfigQuery) -> Vec<ConfigState> {
         let all = self.keyed_states(query, |_| true).into_iter();
         let mut states: Vec<_> = all.map(|(_, state)| state).collect();
@@ -212,7 +218,7 @@ impl<'a> ConfigView<'a> {
         states
     }
 
-    /// What becomes of the traffic objects of a cluster, for its proxies.
+    /// Returns the status of a cluster's own traffic objects, for its proxies.
     fn states_of(
         &self,
         cluster: &ClusterId,
@@ -234,7 +240,7 @@ impl<'a> ConfigView<'a> {
                 Some(report) => view.read(key, report),
                 None => {
                     let text = format!(
-                        "the shared store has a {} {}/{} as well, which counts alone",
+                        "the shared store also has a {} {}/{}, which applies instead",
                         key.kind, key.namespace, key.name
                     );
                     let reasons =
@@ -248,7 +254,7 @@ impl<'a> ConfigView<'a> {
         keys.map(state).collect()
     }
 
-    /// What becomes of the objects that are asked for, of those `of` which something is wanted.
+    /// Returns the status of the objects that the query and the filter `of` select.
     fn keyed_states(
         &self,
         query: &ConfigQuery,
@@ -273,17 +279,19 @@ impl<'a> ConfigView<'a> {
         states
     }
 
-    /// The routers that are connected, without east-west gateways.
+    /// Returns the connected routers, without east-west gateways.
     fn routers(&self) -> &[RouterGroup<'a>] {
         self.routers.get_or_init(|| RouterGroup::all(self.context, self.clients.proxies()))
     }
 
-    /// The hosts that objects name and that no service is here, so that nothing can be said of what is led there.
+    /// Returns the hosts that objects refer to and that are not known as services. The effect of
+    /// routes to them is unknown.
     pub fn unknown_hosts(&self) -> BTreeSet<String> {
         self.unknown.borrow().clone()
     }
 
-    /// Whether a service that isn't known here is none; if not, notes it.
+    /// Returns whether an unknown service certainly does not exist. If this is uncertain, records
+    /// the host.
     fn is_none(&self, host: impl std::fmt::Display) -> bool {
         if !self.services_known {
             self.unknown.borrow_mut().insert(host.to_string());
@@ -291,8 +299,8 @@ impl<'a> ConfigView<'a> {
         self.services_known
     }
 
-    /// Whether some workload of a namespace that is known carries all of these labels; be it by a proxy that is connected
-    /// alone, whose pod nobody knows.
+    /// Returns whether a workload of a namespace has all of these labels: a known workload, or one
+    /// whose pod is unknown and whose proxy is connected.
     fn is_carried(&self, labels: &Labels, namespace: &Namespace) -> bool {
         let mut known = self.context.workload_labels(Some(namespace));
         let mut connected = self.clients.proxies().iter();
@@ -303,7 +311,8 @@ impl<'a> ConfigView<'a> {
             })
     }
 
-    /// What becomes of an object; `None` of one that is no part of the mesh's configuration, or that others tell of.
+    /// Returns the status of an object. Returns `None` if it is not part of the mesh's
+    /// configuration, or if its status comes from elsewhere.
     fn state(&self, key: &ObjectKey) -> Option<ConfigState> {
         if let Some(report) = self.reports.traffic.get(key) {
             return Some(self.read(key, report));
@@ -312,19 +321,19 @@ impl<'a> ConfigView<'a> {
             return Some(state);
         }
         objects::is_of_mesh(key).then(|| {
-            let text = format!("Strait does not follow objects of kind {}", key.kind);
+            let text = format!("Strait does not support objects of kind {}", key.kind);
             let finding = Finding::unused(&codes::KIND_UNREAD, "kind", text);
             state_of(key, ObjectStanding::Unused, finding)
         })
     }
 
-    /// What becomes of an object of the traffic configuration.
+    /// Returns the status of a traffic object.
     fn read(&self, key: &ObjectKey, report: &TrafficReport) -> ConfigState {
         let (standing, finding) = self.found(report);
         state_of(key, standing, finding)
     }
 
-    /// What was found out of an object of the traffic configuration.
+    /// Returns the standing of a traffic object and the finding about it.
     fn found(&self, report: &TrafficReport) -> (ObjectStanding, Finding) {
         let mut told = report.state.reasons.clone();
         let Some((stored, object)) = report.good() else {
@@ -346,8 +355,8 @@ impl<'a> ConfigView<'a> {
             TrafficObject::IngressClass(class) => self.ingress_class(class),
         };
         if report.state.refused {
-            // What stands in for it is another text than the one that its owner looks at.
-            let text = "what it said before it was changed is in force";
+            // The active version differs from the one that its owner sees.
+            let text = "the last valid version stays active";
             told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
             let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
             return (ObjectStanding::Refused, finding);
@@ -363,18 +372,18 @@ impl<'a> ConfigView<'a> {
     }
 }
 
-/// Says of an object that can't be read as it is stored now that what it was before counts.
+/// Marks an object whose stored version is invalid: its last valid version is active.
 fn note_unread(state: &mut ConfigState, unread: &BTreeMap<ObjectKey, Arc<str>>) {
     let is_it = |(key, _): &(&ObjectKey, &Arc<str>)| {
         (&*key.kind, &*key.namespace, &*key.name) == (&*state.kind, &*state.namespace, &*state.name)
     };
     let Some((_, wrong)) = unread.iter().find(is_it) else { return };
     state.state = ObjectStanding::Refused;
-    let text = format!("{wrong}; what it said before is in force");
+    let text = format!("{wrong}; the last valid version stays active");
     state.reasons.insert(0, ConfigReason::new(&codes::CONFIG_FILE, "", text));
 }
 
-/// Says of an object that waits that it does. What else is told of it is what would become of it.
+/// Marks an object that waits. Its other reasons describe its future effect.
 fn note_waiting(state: &mut ConfigState, waiting: &WaitingConfiguration) {
     let is_it = |key: &ObjectKey| {
         (&*key.kind, &*key.namespace, &*key.name) == (&*state.kind, &*state.namespace, &*state.name)
@@ -387,12 +396,10 @@ fn note_waiting(state: &mut ConfigState, waiting: &WaitingConfiguration) {
     }
     state.proxies = 0;
     let (code, text) = match waiting.is_let_out {
-        true => {
-            (&codes::ROLLOUT_RUNS, "what the object says now is given to a share of proxies first")
-        }
+        true => (&codes::ROLLOUT_RUNS, "the new version is being rolled out gradually"),
         false => (
             &codes::HELD,
-            "the configuration is held, and what the object says now counts when that is released",
+            "the configuration is held; the new version takes effect after its release",
         ),
     };
     state.reasons.insert(0, ConfigReason::new(code, "", text));

@@ -59,7 +59,7 @@ use strait_model::{
     Port, Protocol, Resolution, TlsMode,
 };
 
-/// Why there is nothing to explain.
+/// Reason why a service cannot be explained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// No cluster has the service.
@@ -68,19 +68,19 @@ pub enum ExplainError {
     /// The service lacks the port.
     #[error("service {hostname} has no port {port}; it has {has}")]
     UnknownPort {
-        /// The service.
+        /// Host name of the service.
         hostname: Hostname,
-        /// The port asked for.
+        /// The requested port.
         port: u16,
-        /// The ports there are.
+        /// The existing ports.
         has: String,
     },
-    /// The port is for datagrams.
+    /// The port is UDP.
     #[error("port {port} of service {hostname} is UDP, which is not proxied")]
     NotProxied {
-        /// The service.
+        /// Host name of the service.
         hostname: Hostname,
-        /// The port.
+        /// The requested port.
         port: u16,
     },
     /// The service has no port that is proxied.
@@ -91,7 +91,7 @@ pub enum ExplainError {
 /// Finds a service by its full name, or as `name.namespace` in the mesh's domain.
 ///
 /// # Errors
-/// When no cluster has it.
+/// If no cluster has the service.
 pub fn find_service<'a>(
     context: &'a PushContext,
     name: &str,
@@ -99,10 +99,10 @@ pub fn find_service<'a>(
     find_service_for(context, name, &Namespace::default())
 }
 
-/// The same, as proxies of `namespace` know it.
+/// Finds a service like [`find_service`], as proxies of `namespace` see it.
 ///
 /// # Errors
-/// When no cluster has it.
+/// If no cluster has the service.
 pub fn find_service_for<'a>(
     context: &'a PushContext,
     name: &str,
@@ -117,11 +117,12 @@ pub fn find_service_for<'a>(
         .ok_or(ExplainError::UnknownService(name))
 }
 
-/// Explains one port of a service (the first that is proxied, where none is named) to a proxy; with
-/// `address`, that endpoint only. `is_scoped` says whether the proxy follows Sidecars, as sidecars do.
+/// Explains one port of a service to a proxy: `port`, or else its first proxied port. With
+/// `address`, explains only that endpoint. The flag next to the view states whether the proxy uses
+/// Sidecars.
 ///
 /// # Errors
-/// When there is no such service or port.
+/// If the service or port does not exist.
 pub fn explain(
     context: &PushContext,
     proxy: &str,
@@ -143,14 +144,14 @@ pub fn explain(
     let other_addresses = other_addresses(context, view, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
-            // Whoever asks for its endpoints is given them, but nothing leads there.
+            // The endpoints are sent on request, but no route of the proxy leads to them.
             Ok(_) if !is_given => Err(WithheldReason::NotImported),
             Err(reason) if !is_given && reason.step() > WithholdingStep::Export => {
                 Err(WithheldReason::NotImported)
             }
             decided => decided,
         };
-        // A dual-stack pod counts once, by the address that reaches it.
+        // A dual-stack pod counts once, with the address that the proxy can reach.
         let other = pod_port(shard, endpoint).and_then(|pod| other_addresses.get(&pod));
         let other = other.and_then(|families| families[usize::from(endpoint.address.is_ipv6())]);
         let is_repeated = other.is_some_and(|(is_sent, _)| {
@@ -175,13 +176,13 @@ pub fn explain(
             endpoints.push(line);
         }
     }
-    // Priorities have no gaps: a place without anything to send is none.
+    // Priorities have no gaps: tiers without sent endpoints are skipped.
     let sent = groups.values().filter(|group| group.sent > 0);
     let tiers: BTreeSet<u32> = sent.filter_map(|group| Some(group.rank?.tier)).collect();
     let mut lines: Vec<_> = groups
         .into_iter()
         .map(|((shard, network), group)| {
-            // Where nearness counts as well, priorities are those of endpoints.
+            // If locality affects priorities too, they are shown for endpoints only.
             let rank = group.rank.filter(|_| group.sent > 0 && ranks.is_empty());
             let before = rank.map(|rank| tiers.range(..rank.tier).count());
             ClusterLine {
@@ -205,7 +206,7 @@ pub fn explain(
     })
 }
 
-/// A pod of a shard, and a port of it.
+/// A pod of a shard, and one of its ports.
 type ExplainedPod<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
 
 fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<ExplainedPod<'a>> {
@@ -213,7 +214,8 @@ fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<Explai
     Some((shard, pod.namespace, pod.stem, pod.tail, endpoint.port))
 }
 
-/// The other address of each dual-stack pod, by whether that of this endpoint is IPv6, and whether it is sent.
+/// Returns, for each dual-stack pod, the other address and whether it is sent; the index is whether
+/// the endpoint itself is IPv6.
 fn other_addresses<'a>(
     context: &PushContext,
     view: &ViewKey,
@@ -234,7 +236,8 @@ fn other_addresses<'a>(
     found
 }
 
-/// What of the definitions of a host counts for nothing, or less than another's.
+/// Returns notes about definitions of a host that have no effect, or that lose against other
+/// definitions.
 fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
     let told = context.entries.notes(service.hostname()).iter().cloned();
     let conflicts = service.conflicts.iter().map(|conflict| {
@@ -244,13 +247,13 @@ fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
         };
         let losers: Vec<_> = conflict.losers.iter().map(shown).collect();
         let (field, winner) = (conflict.field, shown(&conflict.winner));
-        let each = if field == "ports" { "all are served; of one that differs " } else { "" };
-        format!("{field}: {each}what {winner} says counts, not what {} says", losers.join(", "))
+        let each = if field == "ports" { "all are served; for ports that differ, " } else { "" };
+        format!("{field}: {each}{winner} wins over {}", losers.join(", "))
     });
     told.chain(conflicts).collect()
 }
 
-/// The priority of each address that is sent; empty where all come alike.
+/// Returns the priority of each sent address; empty if all have the same priority.
 fn ranks(
     context: &PushContext,
     view: &ViewKey,
@@ -274,7 +277,7 @@ fn ranks(
     members.collect()
 }
 
-/// The first priority in which an endpoint, or a gateway to it, stands.
+/// Returns the first priority that contains an endpoint, or a gateway to it.
 fn rank(
     ranks: &BTreeMap<SocketAddr, u32>,
     endpoint: EndpointRef<'_>,
@@ -347,7 +350,7 @@ impl ExplainGroup {
         let mut via = if self.direct { vec!["direct".to_owned()] } else { Vec::new() };
         via.append(&mut self.gateways);
         let mut reasons: Vec<_> = self.reasons.into_iter().collect();
-        // Stable: of those that hold for as many the first step's comes first.
+        // The sort is stable: of equally frequent reasons, the one of the earlier step comes first.
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut reasons = reasons.into_iter().map(|(reason, count)| WithheldGroup {
             reason: format!("{count} {}", summary(reason, network)),
@@ -373,34 +376,37 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::NotReady(health) => health.as_str().into(),
         WithheldReason::ClusterDraining => "leaving: their cluster is being drained".into(),
         WithheldReason::ClusterDark => {
-            "withdrawn: their cluster is out of contact for too long".into()
+            "withdrawn: their cluster has been unreachable for too long".into()
         }
         WithheldReason::ExportRefused => {
-            "of a cluster that policy does not let export the name".into()
+            "of a cluster that the policy does not allow to export the name".into()
         }
         WithheldReason::AddressRefused => {
-            "at an address that policy does not let their cluster use".into()
+            "at an address that the policy does not allow their cluster to use".into()
         }
         WithheldReason::NetworkRefused => {
-            format!("in network {}, which policy does not let their cluster claim", quoted(network))
+            format!(
+                "in network {}, which the policy does not allow their cluster to claim",
+                quoted(network)
+            )
         }
-        WithheldReason::PodMissing => "named before their pod was seen".into(),
+        WithheldReason::PodMissing => "whose pod is not known yet".into(),
         WithheldReason::NotExported => "not exported to the proxy's namespace".into(),
         WithheldReason::NotImported => "not imported by the proxy's Sidecar".into(),
         WithheldReason::NotCarried => {
-            "in another network, to which no gateway carries the service".into()
+            "in another network, whose gateways do not serve the service".into()
         }
-        WithheldReason::ClusterLocal => "kept to their own cluster".into(),
-        WithheldReason::NodeLocal => "kept to their own node".into(),
+        WithheldReason::ClusterLocal => "local to their own cluster".into(),
+        WithheldReason::NodeLocal => "local to their own node".into(),
         WithheldReason::SameAddress => format!(
             "at the same address as pods of another cluster, which has it in network {}",
             quoted(network)
         ),
         WithheldReason::NotSeen => {
-            format!("in network {}, for which the proxy does not ask", quoted(network))
+            format!("in network {}, which the proxy does not request", quoted(network))
         }
         WithheldReason::OtherNetwork => {
-            "in another network, into which a gateway does not forward".into()
+            "in another network, to which a gateway does not forward".into()
         }
         WithheldReason::HeadlessElsewhere => {
             "in another network, where the pods of a headless service can't be reached one by one"
@@ -412,25 +418,27 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::GatewayPending => {
             format!("withheld: no gateway of network {} can be dialled yet", quoted(network))
         }
-        WithheldReason::NoAddress => "without an address of its own".into(),
-        WithheldReason::EndpointFamily => "of an address family the proxy does not speak".into(),
-        WithheldReason::GatewayFamily => {
-            "behind gateways of an address family the proxy does not speak".into()
+        WithheldReason::NoAddress => "without an address".into(),
+        WithheldReason::EndpointFamily => {
+            "of an address family that the proxy does not support".into()
         }
-        WithheldReason::PlainText => "without mTLS, which crossing networks needs".into(),
+        WithheldReason::GatewayFamily => {
+            "behind gateways of an address family that the proxy does not support".into()
+        }
+        WithheldReason::PlainText => "without mTLS, which is required across networks".into(),
         WithheldReason::AutoMtlsOff => {
-            "behind gateways that take mTLS alone, which enableAutoMtls: false turns off".into()
+            "behind gateways that require mTLS, which enableAutoMtls: false disables".into()
         }
         WithheldReason::LibraryElsewhere => {
-            "behind gateways, to which gRPC's own library can't say where it wants to go".into()
+            "behind gateways, to which proxyless gRPC can't send the name of its destination".into()
         }
         WithheldReason::PlainTextBeside => {
-            "without mTLS, which gRPC's own library speaks to all of the service".into()
+            "without mTLS, which proxyless gRPC uses for all endpoints of the service".into()
         }
     }
 }
 
-/// The code of a reason; `strait help CODE` prints its page.
+/// Returns the code of a reason, whose page `strait help CODE` prints.
 pub fn code(reason: WithheldReason) -> &'static str {
     let code = match reason {
         WithheldReason::NoGateway => &codes::NO_GATEWAY,
@@ -461,7 +469,7 @@ pub fn code(reason: WithheldReason) -> &'static str {
     code.id
 }
 
-/// One decision, with all it looked at.
+/// One decision with all its inputs.
 struct Decision<'a> {
     context: &'a PushContext,
     view: &'a ViewKey,
@@ -506,13 +514,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether the cluster keeps its endpoints for itself, by multi-cluster services.
+    /// Returns whether the cluster does not export its endpoints (multi-cluster services).
     fn is_cluster_local(&self) -> bool {
         let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
         own.is_some_and(|own| own.service.is_cluster_local)
     }
 
-    /// Whether the way there crosses no border between networks.
+    /// Returns whether the endpoint is reached without crossing networks.
     fn same_network(&self) -> bool {
         self.is_everywhere() || *self.network == self.view.network
     }
@@ -521,7 +529,7 @@ impl Decision<'_> {
         self.shard.provider == Provider::ServiceEntry
     }
 
-    /// Whether it is a pod of another cluster, found by its address.
+    /// Returns whether the endpoint is a pod of another cluster, identified by its address.
     fn is_elsewhere(&self) -> bool {
         self.endpoint.workload.is_none()
             && self.endpoint.service_account.is_some()
@@ -532,7 +540,7 @@ impl Decision<'_> {
         self.view.role == Role::Client && self.service.is_everywhere(self.shard, self.network)
     }
 
-    /// The fact by which a step let the endpoint pass.
+    /// Returns the fact because of which a step passed.
     fn passed(&self, step: WithholdingStep, decided: &Result<Way<'_>, WithheldReason>) -> String {
         let endpoint = self.endpoint;
         match step {
@@ -549,15 +557,15 @@ impl Decision<'_> {
                     let identity = endpoint.service_account.map_or("", |identity| identity);
                     format!("pod of another cluster at this address: {identity}")
                 }
-                _ => "no pod is named, or pods may not be read: no identity is known".into(),
+                _ => "no pod is named, or pods can't be read: the identity is unknown".into(),
             },
             WithholdingStep::Export => match self.view.role {
-                Role::Gateway => "exported to everybody".into(),
+                Role::Gateway => "exported to all namespaces".into(),
                 Role::Client => format!("visible to namespace {}", self.view.namespace),
             },
             WithholdingStep::Network if self.is_everywhere() => {
                 let external = self.service.primary.mesh_external;
-                let why = if external { "outside the mesh" } else { "nothing names its network" };
+                let why = if external { "outside the mesh" } else { "no network is set" };
                 format!("{why}: reached from every network")
             }
             WithholdingStep::Network => {
@@ -593,7 +601,7 @@ impl Decision<'_> {
                 Err(_) if self.same_network() => "not needed".into(),
                 Err(_) => "the network has a gateway".into(),
             },
-            WithholdingStep::Family => "the proxy speaks the address family".into(),
+            WithholdingStep::Family => "the proxy supports the address family".into(),
             WithholdingStep::Mtls if self.same_network() => match endpoint.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
                 TlsMode::Changing | TlsMode::Disabled => "plain text, inside one network".into(),
@@ -602,7 +610,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Who has the address, and how it comes to be another's.
+    /// Explains which cluster owns an address that pods of several clusters have.
     fn same_address(&self) -> String {
         let (address, network) = (self.endpoint.address, quoted(self.network));
         let claimants = self.context.claimants(self.shard, self.network, self.endpoint);
@@ -615,19 +623,19 @@ impl Decision<'_> {
         let holder = holder.unwrap_or(&self.view.cluster);
         let of = &self.shard.cluster;
         format!(
-            "same address: pods of {holder} ({why}) and of {of} both have {address} in network {network}; if these are two networks, name them: strait network join CONTEXT --network NAME"
+            "same address: pods of {holder} ({why}) and of {of} both have {address} in network {network}; if these are two networks, set their names: strait network join CONTEXT --network NAME"
         )
     }
 
-    /// The policy's own wording.
+    /// Returns the policy's own wording.
     fn ruled(&self, asked: Result<(), PolicyRefusal>) -> String {
         match asked {
             Err(refused) => refused.to_string(),
-            Ok(()) => "policy said so until a moment ago".into(),
+            Ok(()) => "the policy has just changed".into(),
         }
     }
 
-    /// The fact by which a step withheld the endpoint, and what would change that.
+    /// Returns the fact because of which a step withheld the endpoint, and how to change it.
     fn refused(&self, reason: WithheldReason) -> String {
         let endpoint = self.endpoint;
         let network = quoted(self.network);
@@ -660,18 +668,18 @@ impl Decision<'_> {
             WithheldReason::SameAddress => self.same_address(),
             WithheldReason::PodMissing => match endpoint.workload {
                 Some(pod) => format!(
-                    "the slice names pod {pod}, which cluster {} has not shown yet",
+                    "the EndpointSlice names pod {pod}, which cluster {} has not reported yet",
                     self.shard.cluster
                 ),
-                None => "its pod has not been seen yet".into(),
+                None => "its pod is not known yet".into(),
             },
             WithheldReason::NotExported => match self.view.role {
                 Role::Gateway => format!(
-                    "{} is not exported to everybody, so no gateway carries it",
+                    "{} is not exported to all namespaces, so no gateway serves it",
                     self.service.hostname()
                 ),
                 Role::Client => format!(
-                    "networking.istio.io/exportTo of {} leaves namespace {} out",
+                    "networking.istio.io/exportTo of {} excludes namespace {}",
                     self.service.hostname(),
                     self.view.namespace
                 ),
@@ -681,34 +689,34 @@ impl Decision<'_> {
                 let scope = self.context.traffic.scope(namespace, selection);
                 let name = scope.sidecar().map(|sidecar| sidecar.meta.to_string());
                 format!(
-                    "spec.egress of Sidecar {}, which the proxy follows, doesn't import {} of namespace {}",
+                    "spec.egress of Sidecar {}, which applies to the proxy, doesn't import {} of namespace {}",
                     name.unwrap_or_default(),
                     self.service.hostname(),
                     self.service.primary.namespace
                 )
             }
             WithheldReason::NotCarried if self.service.primary.mesh_external => format!(
-                "the endpoint is in another network, and {} is outside the mesh, so no gateway carries it",
+                "the endpoint is in another network, and {} is outside the mesh, so no gateway serves it",
                 self.service.hostname()
             ),
             WithheldReason::NotCarried
                 if matches!(self.service.primary.resolution, Resolution::ByName(_)) =>
             {
                 format!(
-                    "the endpoint is in another network, and proxies find {} by names, so no gateway carries it",
+                    "the endpoint is in another network, and proxies resolve {} by name, so no gateway serves it",
                     self.service.hostname()
                 )
             }
             WithheldReason::NotCarried => format!(
-                "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
+                "the endpoint is in another network, and {} is not exported to all namespaces, so no gateway serves it",
                 self.service.hostname()
             ),
             WithheldReason::ClusterLocal if self.is_cluster_local() => format!(
-                "cluster {} does not export it (ServiceExport), so only its own proxies are given this endpoint",
+                "cluster {} does not export it (ServiceExport), so only its own proxies receive this endpoint",
                 self.shard.cluster
             ),
             WithheldReason::ClusterLocal => format!(
-                "{} is cluster-local: only proxies of cluster {} are given this endpoint",
+                "{} is cluster-local: only proxies of cluster {} receive this endpoint",
                 self.service.hostname(),
                 self.shard.cluster
             ),
@@ -720,7 +728,7 @@ impl Decision<'_> {
                         self.view.cluster
                     ),
                     None => format!(
-                        "internalTrafficPolicy is Local in cluster {}: only proxies on the endpoint's own node are given it",
+                        "internalTrafficPolicy is Local in cluster {}: only proxies on the endpoint's own node receive it",
                         self.shard.cluster
                     ),
                 }
@@ -731,14 +739,14 @@ impl Decision<'_> {
                 self.view.node.as_deref().unwrap_or("<unknown>")
             ),
             WithheldReason::NotSeen => format!(
-                "in network {network}: REQUESTED_NETWORK_VIEW in the proxy's metadata names others"
+                "in network {network}: REQUESTED_NETWORK_VIEW in the proxy's metadata names other networks"
             ),
             WithheldReason::OtherNetwork => format!(
                 "in network {network}: an east-west gateway forwards into its own network only, {}",
                 quoted(&self.view.network)
             ),
             WithheldReason::HeadlessElsewhere => format!(
-                "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one for all",
+                "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one address for all pods",
                 quoted(&self.view.network),
                 self.service.hostname()
             ),
@@ -748,30 +756,30 @@ impl Decision<'_> {
             WithheldReason::GatewayPending => {
                 let mut pending = self.context.networks.pending().iter();
                 let of_network = pending.find(|one| one.network == *self.network);
-                let fact = of_network.map_or("it takes HBONE alone", |one| &one.reason);
+                let fact = of_network.map_or("it only accepts HBONE", |one| &one.reason);
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
-            WithheldReason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, those of its own network do not".into(),
+            WithheldReason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, but proxies of its own network can't reach it".into(),
             WithheldReason::EndpointFamily => {
                 format!("the proxy has no address of the family of {}", endpoint.address)
             }
             WithheldReason::GatewayFamily => format!(
-                "no gateway of network {network} has an address of a family that the proxy speaks"
+                "no gateway of network {network} has an address of a family that the proxy supports"
             ),
             WithheldReason::PlainText if self.is_entry() => {
-                "tlsMode is disabled, and crossing networks needs mTLS: where a proxy stands before it, give the entry a serviceAccount or the label security.istio.io/tlsMode=istio".into()
+                "tlsMode is disabled, and traffic across networks requires mTLS: if a proxy runs in front of it, set a serviceAccount or the label security.istio.io/tlsMode=istio in the entry".into()
             }
             WithheldReason::AutoMtlsOff => {
-                "mesh config says enableAutoMtls: false, so the proxy would speak plain text, and gateways take mTLS alone".into()
+                "the mesh config sets enableAutoMtls: false, so the proxy would use plain text, but gateways require mTLS".into()
             }
             WithheldReason::LibraryElsewhere => format!(
-                "in network {network}: a gateway goes by SNI and an ALPN of the mesh, and gRPC's own library sends neither: put an Envoy beside the client, or the service into its network"
+                "in network {network}: a gateway routes by SNI and an ALPN of the mesh, and proxyless gRPC sends neither: run an Envoy next to the client, or the service in its network"
             ),
             WithheldReason::PlainTextBeside => {
-                "tlsMode is disabled, and gRPC's own library speaks mTLS to all endpoints of a service or to none: give the pod a sidecar, or a gRPC server with certificates, and the label security.istio.io/tlsMode=istio".into()
+                "tlsMode is disabled, and proxyless gRPC uses mTLS for all endpoints of a service or for none: add a sidecar to the pod, or certificates to its gRPC server, and set the label security.istio.io/tlsMode=istio".into()
             }
             WithheldReason::PlainText => {
-                "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()
+                "tlsMode is disabled, and traffic across networks requires mTLS: add a sidecar to the pod and set the label security.istio.io/tlsMode=istio".into()
             }
         }
     }

@@ -1,66 +1,67 @@
-//! What an explanation says: its lines, as they are printed.
+//! The lines of an explanation, as they are printed.
 
 use serde::Serialize;
 
 use strait_model::{Hostname, NetworkId};
 
-/// The answer of `/debug/explain` (docs/reference/interface.md, "Admin HTTP").
+/// The response of `/debug/explain` (docs/reference/interface.md, "Admin HTTP").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// The proxy's node id.
+    /// Node ID of the proxy.
     pub proxy: String,
-    /// The service.
+    /// Host name of the service.
     pub hostname: Hostname,
-    /// The service port.
+    /// Port of the service.
     pub port: u16,
-    /// A line for each cluster and network that has endpoints.
+    /// A line for each cluster and network with endpoints.
     pub clusters: Vec<ClusterLine>,
-    /// Every endpoint.
+    /// All endpoints.
     pub endpoints: Vec<EndpointLine>,
-    /// How the proxy finds endpoints, where it does so by itself.
+    /// Description of how the proxy finds endpoints, if it finds them itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
-    /// What other definitions of the service state that counts for nothing, as text.
+    /// Notes about other definitions of the service that have no effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What becomes of the endpoints of one cluster in one network.
+/// Summary of the endpoints of one cluster in one network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClusterLine {
-    /// The cluster.
+    /// ID of the cluster.
     pub cluster: String,
-    /// The network.
+    /// Name of the network.
     pub network: NetworkId,
-    /// How many are ready.
+    /// Number of ready endpoints.
     pub ready: usize,
-    /// How many there are.
+    /// Number of all endpoints.
     pub total: usize,
-    /// How many stand behind what is sent.
+    /// Number of endpoints that are sent, directly or through gateways.
     pub sent: usize,
-    /// `direct`, or the gateways' addresses; null where nothing is sent.
+    /// `direct`, or the addresses of the gateways; null if no endpoint is sent.
     pub via: Option<String>,
-    /// Why the others are withheld: the most frequent reason, and how many it holds for.
+    /// The most frequent reason for withheld endpoints, with their number.
     pub reason: Option<String>,
-    /// The code of that reason.
+    /// Code of that reason.
     pub code: Option<&'static str>,
-    /// The other reasons, those that hold for more endpoints first.
+    /// The other reasons, the most frequent first.
     #[serde(rename = "alsoWithheld", skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<WithheldGroup>,
-    /// Where policy prefers clusters: used once what has lower numbers is not enough.
+    /// Priority that a policy preference assigns; higher numbers are used if lower ones are not
+    /// sufficient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// The preference that decides so, in its own wording.
+    /// Wording of the preference that assigns the priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preference: Option<String>,
 }
 
-/// Why some of a cluster's endpoints are withheld.
+/// A reason for which some of a cluster's endpoints are withheld.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WithheldGroup {
-    /// The reason, and how many it holds for.
+    /// The reason, with the number of endpoints.
     pub reason: String,
-    /// Its code.
+    /// Code of the reason.
     pub code: &'static str,
 }
 
@@ -82,26 +83,27 @@ impl ClusterLine {
     }
 }
 
-/// What becomes of one endpoint.
+/// The decision about one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EndpointLine {
-    /// Its address.
+    /// Address of the endpoint.
     pub address: String,
     /// The other address of a dual-stack pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub additional: Option<String>,
-    /// Its port.
+    /// Port of the endpoint.
     pub port: u16,
-    /// Its cluster.
+    /// ID of the cluster.
     pub cluster: String,
-    /// Its network.
+    /// Name of the network.
     pub network: NetworkId,
     /// `direct`, `gateway` or `withheld`.
     pub verdict: &'static str,
-    /// The gateways' addresses, where it is reached through any.
+    /// Addresses of the gateways to the endpoint, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
-    /// Envoy's priority of what is sent, where the service prefers endpoints nearby: 0 comes first.
+    /// Envoy's priority of a sent endpoint, if the service prefers near endpoints; 0 is the
+    /// highest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
     /// The steps of the decision in order, up to the one that withheld it.
@@ -111,15 +113,15 @@ pub struct EndpointLine {
 /// One step of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StepLine {
-    /// The step's name.
+    /// Name of the step.
     pub step: &'static str,
-    /// Whether it let the endpoint pass.
+    /// Whether the step passed.
     pub ok: bool,
-    /// The fact it looked at.
+    /// The decisive fact.
     pub detail: String,
 }
 
-/// The network's name; the empty one can be seen.
+/// Returns the name of a network, with quotes if it is empty.
 pub(super) fn quoted(network: &NetworkId) -> String {
     if network.is_empty() { "\"\"".into() } else { network.to_string() }
 }

@@ -70,9 +70,9 @@ pub(super) fn of_peer(context: &PushContext, name: &PolicyName) -> (Vec<PolicyFi
                 false => &codes::ACCESS_PEER_WITHOUT_EFFECT,
             };
             let meant = served.target_of(*port).map_or_else(String::new, |(host, target)| {
-                format!("; Service {host} has that port, and leads to port {target}")
+                format!("; Service {host} has that port, and routes to port {target}")
             });
-            let text = format!("no Service leads to port {port} of the selected workloads{meant}");
+            let text = format!("no Service routes to port {port} of the selected workloads{meant}");
             found.push((code, format!("spec.portLevelMtls.{port}"), text));
         }
     }

@@ -1,4 +1,4 @@
-//! The Sidecar that the calls of a namespace need, from what its proxies were seen to call.
+//! Computes the Sidecar that the calls of a namespace need, from the observed calls of its proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,36 +11,38 @@ use strait_mesh::push::PushContext;
 use strait_model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// All services of a namespace are taken together from so many on.
+/// Number of imported services from which all services of a namespace are imported together.
 const TOGETHER_FROM: usize = 2;
 
-/// What the proxies of a namespace were seen to call.
+/// Observed calls of the proxies of a namespace.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct CalledHosts {
-    /// Hosts of services, as upstream clusters name them.
+    /// Hosts of services, from names of upstream clusters.
     pub hosts: BTreeSet<String>,
-    /// Names under which these were asked for, without ports.
+    /// Names, without ports, under which these services were called.
     pub names: BTreeSet<String>,
-    /// Names that no upstream cluster of a service answered for, or of which that is not known.
+    /// Names for which no upstream cluster of a service responded, or the cluster is unknown.
     pub passed: BTreeSet<String>,
 }
 
-/// What is suggested.
+/// A suggested Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScopeSuggestion {
-    /// The Sidecar.
+    /// The Sidecar object.
     pub object: Value,
-    /// Whether a Sidecar of that name is there, of which it keeps all but what is imported.
+    /// Whether a Sidecar of that name exists. The suggestion keeps all its fields except the
+    /// imports.
     pub replaces: bool,
-    /// Names that were called and that nothing in the mesh is called by.
+    /// Called names that match nothing in the mesh.
     pub unknown: BTreeSet<String>,
-    /// Sidecars of the namespace that hold for some of its workloads in its place, by name.
+    /// Names of other Sidecars of the namespace, which apply instead to some of its workloads.
     pub others: Vec<String>,
 }
 
-/// The Sidecar for a namespace by which its proxies can go on to call what they called: all of their own namespace, and of others
-/// the services, with the namespaces of the rules for them.
+/// Returns the Sidecar with which the proxies of a namespace can still make their calls. It imports
+/// their own namespace completely, and the called services of other namespaces with the namespaces
+/// of the rules for them.
 pub fn suggest_scope(
     context: &PushContext,
     stored: &Collection,
@@ -102,7 +104,7 @@ pub fn suggest_scope(
 struct ScopeReader<'a> {
     context: &'a PushContext,
     namespace: &'a Namespace,
-    /// By namespace, the hosts that have to be imported from there.
+    /// Hosts to import, by namespace.
     wanted: BTreeMap<Namespace, BTreeSet<String>>,
 }
 
@@ -113,7 +115,8 @@ impl ScopeReader<'_> {
         }
     }
 
-    /// Imports the service that is called so, as clients of the namespace may call it; whether there is one.
+    /// Imports the service with this name, as clients of the namespace see it. Returns whether it
+    /// exists.
     fn service(&mut self, name: &str) -> bool {
         let Some(service) = self.called(name) else { return false };
         let service = Arc::clone(service);
@@ -133,7 +136,7 @@ impl ScopeReader<'_> {
         let exact = candidates.iter().filter_map(|name| self.context.service(name, self.namespace));
         let mut exact = exact.filter(is_visible);
         exact.next().or_else(|| {
-            // Entries of a wildcard, the narrowest first.
+            // Entries with a wildcard host, the most specific first.
             let dots = name.match_indices('.').filter(|(at, _)| *at > 0);
             let wider = dots.map(|(at, _)| format!("*{}", &name[at..]));
             let mut found = wider.filter_map(|name| self.context.service(&name, self.namespace));
@@ -141,7 +144,7 @@ impl ScopeReader<'_> {
         })
     }
 
-    /// Imports the rules of other namespaces for what is called so; whether there are any.
+    /// Imports the rules of other namespaces for this name. Returns whether any exist.
     fn rules(&mut self, name: &str) -> bool {
         let domain = &self.context.settings.domain;
         let Ok(host) = HostPattern::parse(name, self.namespace.as_str(), domain) else {
@@ -161,7 +164,7 @@ impl ScopeReader<'_> {
         !rules.is_empty()
     }
 
-    /// The services of a namespace that clients may see.
+    /// Returns the services of a namespace that clients can see.
     fn visible_of(&self, owner: &Namespace) -> BTreeSet<String> {
         let all = self.context.services_of(self.namespace);
         all.filter(|service| {

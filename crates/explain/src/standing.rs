@@ -1,4 +1,4 @@
-//! What becomes of an object of the mesh's configuration, as it is shown.
+//! Status of an object of the mesh's configuration.
 
 use serde::Serialize;
 
@@ -9,54 +9,55 @@ use strait_rules::traffic::Reason;
 /// A finding about an access policy: its code, the path in the object, and the consequence.
 pub(super) type PolicyFinding = (&'static Code, String, String);
 
-/// What becomes of an object: an entry of `/debug/config`.
+/// Status of an object: an entry of `/debug/config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigState {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Which of the stores it is from: `config` is all that are read as one for the whole mesh, `member` that of [`Self::cluster`].
+    /// The store that contains the object: `config` for the stores that apply to the whole mesh,
+    /// `member` for the store of [`Self::cluster`].
     pub store: &'static str,
-    /// The cluster whose proxies it is for, where it is that cluster's own.
+    /// The cluster to whose proxies the object applies, if it is one of the cluster's own objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// In a word.
+    /// Summary of the status.
     pub state: ObjectStanding,
-    /// How many node ids are given something because of it.
+    /// Number of node IDs whose configuration the object affects.
     pub proxies: usize,
-    /// What its owner should know.
+    /// Reasons for the status, and warnings.
     pub reasons: Vec<ConfigReason>,
 }
 
-/// What becomes of an object, in a word.
+/// Summary of an object's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ObjectStanding {
-    /// All of it counts.
+    /// All of the object is active.
     InForce,
     /// A part of it has no effect.
     Partly,
-    /// Others come first wherever it could hold.
+    /// Other objects take precedence wherever it could apply.
     Shadowed,
-    /// It can't be read.
+    /// The object is invalid.
     Refused,
-    /// Nothing that is known could use it, whoever is connected.
+    /// No known client could use the object, connected or not.
     Unused,
-    /// Another configuration is held: it counts once that is released.
+    /// Another configuration is held; the object takes effect after its release.
     Waiting,
 }
 
-/// Something about a part of an object.
+/// A finding about a part of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigReason {
-    /// What kind of thing it is.
+    /// Code of the finding.
     pub code: &'static str,
-    /// Where: `spec.http[1].route[0]`.
+    /// Path of the part, for example `spec.http[1].route[0]`.
     pub path: String,
-    /// What was found, and what becomes of it.
+    /// The finding and its consequence.
     pub text: String,
 }
 

@@ -7,7 +7,7 @@ use strait_model::policy::Policy;
 use strait_model::testing::{endpoint, member, named_endpoint, service, shard, sidecar};
 use strait_model::{ByName, Endpoint, KnownCluster, KnownClusters, NamedEndpoint, WorkloadKey};
 
-/// East and west with an endpoint of `web.ns` each, in one network.
+/// East and west with one endpoint of `web.ns` each, in one network.
 fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
     let mut mesh = MeshState::new(strait_mesh::testing::settings());
     for (epoch, (cluster, address)) in
@@ -30,9 +30,9 @@ fn told(context: &PushContext) -> Explanation {
 }
 
 #[test]
-fn the_rule_that_withholds_an_endpoint_is_named() {
+fn withheld_endpoints_name_the_policy_rule() {
     let none = KnownClusters::default;
-    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let why = "unreachable for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let dark = KnownClusters { clusters: [("east".into(), dark)].into() };
     for (policy, clusters, step, code, detail) in [
@@ -70,7 +70,7 @@ fn the_rule_that_withholds_an_endpoint_is_named() {
 }
 
 #[test]
-fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
+fn preferences_are_reported_in_their_own_wording() {
     let policy =
         "preferences: [{name: home, services: {namespaces: [ns]}, order: [own cluster, east]}]";
     let told = told(&steered(policy, KnownClusters::default()));
@@ -81,10 +81,10 @@ fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
     assert!(told.clusters.iter().all(|line| line.preference.as_deref() == Some(words)));
     let plain = serde_json::to_value(self::told(&steered("", KnownClusters::default())));
     let plain = plain.expect("JSON").to_string();
-    assert!(!plain.contains("priority"), "nothing is said where nothing is preferred: {plain}");
+    assert!(!plain.contains("priority"), "no preference, no priority: {plain}");
 }
 
-/// What a proxy of network n1 is told of `db.ns`, found as `resolution` says.
+/// Returns the explanation of `db.ns` with this resolution to a proxy of network n1.
 fn found(resolution: Resolution) -> Explanation {
     let mut mesh = MeshState::new(strait_mesh::testing::settings());
     let named = service("db.ns").with(|one| one.resolution = resolution);
@@ -96,7 +96,7 @@ fn found(resolution: Resolution) -> Explanation {
 }
 
 #[test]
-fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
+fn endpoints_that_the_proxy_resolves_are_explained() {
     let one = |address: &str, network: Option<&str>| NamedEndpoint {
         ports: service("db.ns").ports.iter().map(|port| (port.name.clone(), 5432)).collect(),
         network: network.map(Into::into),
@@ -141,7 +141,7 @@ fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
 }
 
 #[test]
-fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
+fn all_reasons_for_withheld_endpoints_of_a_cluster_are_listed() {
     let mut unseen = endpoint("10.0.0.3");
     unseen.pod = PodState::Missing;
     let mut unready = endpoint("10.0.0.2");
@@ -154,7 +154,7 @@ fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
     let line = &told.clusters[0];
     let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();
     assert_eq!((line.reason.as_deref(), line.code), (Some("1 not ready"), Some("STR0420")));
-    assert_eq!(also, [("1 named before their pod was seen", "STR0421")]);
+    assert_eq!(also, [("1 whose pod is not known yet", "STR0421")]);
 }
 
 #[test]
@@ -185,6 +185,6 @@ fn dual_stack_pod_counts_once_by_the_address_that_reaches_it() {
         assert_eq!((told.clusters[0].sent, told.clusters[0].total), (1, 1));
         assert_eq!(told.clusters[0].code, None);
         let asked = explained(ipv4, ipv6, Some(other));
-        assert_eq!(asked.endpoints.len(), 1, "an address that is asked for is explained");
+        assert_eq!(asked.endpoints.len(), 1, "a requested address is explained");
     }
 }

@@ -1,7 +1,7 @@
-//! Objects tried on: what would become of an object, and of the mesh, if it were stored as it is.
+//! Trials: the status of an object, and the resulting mesh, as if the object were stored.
 //!
-//! The same readers, indexes and look-ups as those of what is stored ([`ConfigView`]), on a mesh that differs by the
-//! objects that are tried alone. Changes nothing that others see.
+//! They use the same readers, indexes and look-ups as for stored objects ([`ConfigView`]), on a
+//! mesh that differs only by the tried objects. They change no shared state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,58 +26,60 @@ use strait_rules::traffic::{
     EditionIndex, KindSettings, Reason, Traffic, TrafficIndex, TrafficObject,
 };
 
-/// What is said of objects only because of what they were before, or of what is not known of them yet: no matter to
-/// whoever asks whether they may be stored.
+/// Codes of reasons that only refer to an earlier version of the object, or to facts that may still
+/// become known. They do not affect whether it may be stored.
 const OF_STORED: [&Code; 3] =
     [&codes::TRAFFIC_LAST_GOOD, &codes::ACCESS_PARTLY, &codes::WORKLOAD_UNUSED];
 
-/// Tries objects on the mesh. Keeps what it made of the stored ones, so that one costs what differs since the last.
+/// Tries objects on the mesh. Caches the index of the stored objects, so that a trial only costs
+/// the differences since the last one.
 #[derive(Debug)]
 pub struct ConfigTrials {
     errors: PolicyErrors,
     traffic: Mutex<Option<(KindSettings, TrafficIndex)>>,
 }
 
-/// Whether it is of interest what clusters' own traffic objects come to beside those that are tried.
+/// Whether a trial also computes the rules of clusters with their own traffic objects.
 #[derive(Debug, Clone, Copy)]
 enum TriedEditions {
-    /// Whoever asks looks at what holds for all.
+    /// Only rules for the whole mesh are computed.
     None,
     All,
 }
 
-/// What would become of an object.
+/// Result of the trial of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectVerdict {
-    /// Whether it can't be read, or holds an error for which proxies would refuse a part of it or answer requests with 500, or
-    /// nothing of it could have an effect, whatever else there is; of an access policy, whether a part of it can't be read, so
-    /// that it would guard less than it says.
+    /// Whether the object is invalid, contains an error because of which proxies would reject a
+    /// part of it or respond to requests with 500, or could never have an effect. For an access
+    /// policy, also whether a part is invalid, because it would then protect less than it states.
     pub is_refused: bool,
-    /// What would be said of it.
+    /// The status that the object would have.
     pub state: ConfigState,
 }
 
-/// The mesh as it would be with other objects.
+/// The mesh with different objects.
 #[derive(Debug, Clone)]
 pub struct TriedMesh {
-    /// As it is.
+    /// The current mesh.
     pub before: Arc<PushContext>,
-    /// As it would be.
+    /// The resulting mesh.
     pub then: Arc<PushContext>,
-    /// What would be said of its objects.
+    /// Reports about the objects of the resulting mesh.
     pub reports: ConfigReports,
 }
 
 impl TriedMesh {
-    /// Of DestinationRules what is to be said of subsets that they would have no more while something still leads there: each by
-    /// namespace and name of the object that has it now.
+    /// Returns reasons about subsets that DestinationRules would lose while a VirtualService still
+    /// routes to them, each with namespace and name of the DestinationRule that defines the subset
+    /// now.
     pub fn kept_subsets(&self) -> Vec<([Arc<str>; 2], ConfigReason)> {
         let target = |host: &Hostname| self.before.aliases.target(host).clone();
         let all = KeptSubsets::foreseen(&self.before.traffic, &self.then.traffic, target);
         let told = all.into_iter().flat_map(|(rule, subset, by)| {
             let text = format!(
-                "{subset} is gone, and VirtualService {by} leads there: who has it keeps it for {} s at most, then what goes there \
-                 is answered 503",
+                "{subset} no longer exists, and VirtualService {by} still routes to it: proxies keep it for at most {} s, then requests to it \
+                 are answered with 503",
                 KEPT_FOR.as_secs()
             );
             let reason = ConfigReason::new(&codes::SUBSET_UNKNOWN, "spec.subsets", text);
@@ -89,18 +91,19 @@ impl TriedMesh {
 }
 
 impl ConfigTrials {
-    /// None yet; of access policies that can't be read becomes what `errors` says.
+    /// Creates the trials without any cached index. `errors` states how invalid access policies are
+    /// treated.
     pub fn new(errors: PolicyErrors) -> Self {
         Self { errors, traffic: Mutex::default() }
     }
 
-    /// What becomes of access policies that can't be read.
+    /// Returns how invalid access policies are treated.
     pub fn errors(&self) -> PolicyErrors {
         self.errors
     }
 
-    /// What would become of an object among those of the stores; `None` of one that is no part of the mesh's
-    /// configuration, or has no name.
+    /// Returns the result of storing an object in addition to the objects of the stores. Returns
+    /// `None` if the object is not part of the mesh's configuration or has no name.
     pub fn verdict(
         &self,
         context: &Arc<PushContext>,
@@ -125,15 +128,17 @@ impl ConfigTrials {
         };
         let states = ConfigView::new(&context, &reports, &[]).states(&query);
         let mut state = states.into_iter().next()?;
-        // Those of other controllers are their matter.
+        // Objects of other controllers are not judged.
         if state.reasons.iter().any(|reason| reason.code == codes::INGRESS_CLASS.id) {
             return None;
         }
-        // What can be read of an access policy would be in force, and the rest would not guard anybody.
+        // The valid parts of an access policy would be active, and the others would protect
+        // nothing.
         let is_narrowed = is_policy && state.state == ObjectStanding::Partly;
         let read = reports.traffic.get(&key).and_then(|report| report.in_force());
         let is_empty = read.is_some_and(|read| is_empty(read, object));
-        // The Gateway API has routes stored whose parts it answers with 500.
+        // The Gateway API requires that routes are stored even if parts of them are answered with
+        // 500.
         let report = reports.traffic.get(&key).filter(|_| *key.group != *GATEWAY_API);
         let is_faulty =
             report.is_some_and(|report| report.state.reasons.iter().any(Reason::is_fault));
@@ -143,7 +148,8 @@ impl ConfigTrials {
         Some(ObjectVerdict { is_refused, state })
     }
 
-    /// The mesh, and what is said of its objects, if the traffic configuration were that of these objects.
+    /// Returns the mesh, and the reports about its objects, with the traffic configuration of these
+    /// objects.
     fn with_traffic(
         &self,
         context: &Arc<PushContext>,
@@ -152,7 +158,7 @@ impl ConfigTrials {
         editions: TriedEditions,
     ) -> (Arc<PushContext>, ConfigReports) {
         let settings = KindSettings::of(&context.settings.domain, &context.mesh);
-        // A reader that panicked leaves an index that may lack something: it is made anew.
+        // After a panic, the index may be incomplete, so it is rebuilt.
         let mut kept = self.traffic.lock().unwrap_or_else(|poisoned| {
             let mut kept = PoisonError::into_inner(poisoned);
             *kept = None;
@@ -193,8 +199,9 @@ impl ConfigTrials {
         (Arc::new(context), reports)
     }
 
-    /// The mesh as it is and as it would be, with what would be said of its objects, if the stores held these objects.
-    /// Entries are no part of it: what they describe stays as it is.
+    /// Returns the current and the resulting mesh, with the reports about its objects, as if the
+    /// stores contained these objects. Service entries are not included: their services stay
+    /// unchanged.
     pub fn with_objects(
         &self,
         context: &Arc<PushContext>,
@@ -208,12 +215,13 @@ impl ConfigTrials {
         let (before, then) = match touches_access {
             false => (Arc::clone(context), tried),
             true => {
-                // What can't be read has no last good form here, on neither side: it makes no difference.
+                // On both sides, invalid objects have no last valid version here, so they cause no
+                // difference.
                 let settings =
                     AccessSettings { root: context.access.root().clone(), errors: self.errors };
                 let mut index = AccessIndex::new(settings.clone());
                 index.take_keys(Arc::clone(&reports.keys));
-                // As it is once all have learnt of it.
+                // The state after all proxies have received the policies.
                 let mut policies = |objects: &Collection| {
                     index.apply(&settings, objects).map(|change| change.policies)
                 };
@@ -225,11 +233,12 @@ impl ConfigTrials {
         TriedMesh { before, then, reports: reports_then }
     }
 
-    /// The mesh as it is and as it would be with another configuration in force; access policies as they are where `access` names
-    /// none. Gateways of networks stay as they are, whatever the mesh networks say.
+    /// Returns the current mesh and the mesh with another configuration. The access policies stay
+    /// unchanged if `access` is `None`. Gateways of networks stay unchanged, even if the mesh
+    /// networks differ.
     ///
     /// # Errors
-    /// When its mesh config or its mesh networks can't be read.
+    /// If the mesh config or the mesh networks of the configuration are invalid.
     pub fn with_configuration(
         &self,
         context: &Arc<PushContext>,
@@ -253,7 +262,7 @@ impl ConfigTrials {
             ..PushContext::clone(context)
         };
         let Some(access) = access else { return Ok([Arc::clone(context), Arc::new(tried)]) };
-        // Both without the keys that were fetched: these are no part of a configuration.
+        // Both without fetched keys, which are not part of a configuration.
         let settings = AccessSettings { root: context.access.root().clone(), errors: self.errors };
         let policies = |objects: &Collection| {
             let mut index = AccessIndex::new(settings.clone());
@@ -264,7 +273,7 @@ impl ConfigTrials {
         Ok([Arc::new(before), Arc::new(tried.with_access(policies(access)))])
     }
 
-    /// The mesh with an access policy among those that may count in its place.
+    /// Returns the mesh with an access policy and the policies that may take precedence over it.
     fn with_policy(
         &self,
         context: &Arc<PushContext>,
@@ -287,7 +296,7 @@ impl ConfigTrials {
     }
 }
 
-/// The rules of an index, without those that are withheld from proxies now.
+/// Returns the rules of an index, except for the ones that are currently withheld from proxies.
 fn withholding(context: &PushContext, index: &TrafficIndex) -> Arc<Traffic> {
     let mut traffic = index.traffic().clone();
     let withheld = Arc::clone(context.traffic.virtual_services.withheld());
@@ -295,7 +304,8 @@ fn withholding(context: &PushContext, index: &TrafficIndex) -> Arc<Traffic> {
     Arc::new(traffic)
 }
 
-/// What holds for the proxies of clusters whose own traffic objects count, where an index says what holds for all.
+/// Returns the rules for the proxies of clusters with active traffic objects of their own, based on
+/// an index of the shared rules.
 fn own_traffic(context: &PushContext, index: &TrafficIndex) -> OrdMap<ClusterId, Arc<Traffic>> {
     let of = |cluster: &ClusterId| {
         let own = &context.facts.get(cluster)?.traffic;
@@ -309,7 +319,7 @@ fn is_entry(key: &ObjectKey) -> bool {
     *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry")
 }
 
-/// Whether nothing of an object could have an effect, whatever else there is.
+/// Returns whether an object could never have an effect.
 fn is_empty(read: &TrafficObject, object: &Value) -> bool {
     match read {
         TrafficObject::VirtualService(service) => {
@@ -324,8 +334,9 @@ fn is_empty(read: &TrafficObject, object: &Value) -> bool {
     }
 }
 
-/// An object as an API server would store it now in the place of `before`: the older object comes first, so its age counts.
-/// Where objects have no dates, as in files, it has none either.
+/// Returns an object as an API server would store it now instead of `before`. It keeps the age of
+/// the older version, because older objects take precedence. If objects have no dates, as in files,
+/// it gets none either.
 pub fn dated(object: &Arc<Value>, before: Option<&ObjectJson>, is_dated: bool) -> Arc<Value> {
     const CREATED: &str = "creationTimestamp";
     if !object["metadata"][CREATED].is_null() {
@@ -343,7 +354,7 @@ pub fn dated(object: &Arc<Value>, before: Option<&ObjectJson>, is_dated: bool) -
     Arc::new(object)
 }
 
-/// What is said of an entry by itself.
+/// Returns the reports about a single entry.
 fn with_entry(context: &PushContext, key: &ObjectKey, object: &Arc<Value>) -> ConfigReports {
     let alone: Collection = [(key.clone(), Arc::clone(object))].into_iter().collect();
     let mut index = EntryIndex::new(&context.settings.trust_domain);

@@ -1,8 +1,8 @@
-//! The CA: a key, its chain, and the roots it is believed by.
+//! The CA: a key, its chain, and the roots that it chains to.
 //!
-//! It issues two kinds of certificates: the control plane's own, and those of workloads. It never decides
-//! who may have one. A CA is a few PEM files of one of two forms, wherever they are kept; a built-in one is made
-//! once and then handled as a plugged-in one.
+//! It issues certificates for the control plane and for workloads. It never decides whether a
+//! caller may have a certificate. A CA consists of a few PEM files in either of two forms, wherever
+//! they are stored. A built-in CA is generated once and then handled like a plugged-in one.
 
 use std::fmt;
 use std::future::Future;
@@ -25,25 +25,26 @@ use super::peer::validity;
 use super::{RootFingerprint, SpiffeId, TrustRoots, csr, files, member_mark, pem, proof_time, tls};
 use strait_model::ClusterId;
 
-/// How long a certificate lives when nobody says otherwise.
+/// Lifetime of a certificate if the request names none.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
-/// How long an intermediate lives, unless what signs it ends before.
+/// Lifetime of an intermediate, unless its issuer expires earlier.
 pub const INTERMEDIATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long the root of a built-in CA lives.
+/// Lifetime of the root of a built-in CA.
 pub const ROOT_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
-/// How the files of a CA are called.
+/// Naming scheme of a CA's files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AuthorityForm {
-    /// As Istio has them, in the Secret `cacerts`.
+    /// Names of Istio's Secret `cacerts`.
     #[default]
     Istio,
-    /// As a Secret of type `kubernetes.io/tls` has them, from cert-manager for instance.
+    /// Names of a Secret of type `kubernetes.io/tls`, for example from cert-manager.
     Tls,
 }
 
 impl AuthorityForm {
-    /// The names of certificate, key, chain and roots. In the second form the first of the chain is the certificate.
+    /// Returns the names of certificate, key, chain and roots. In the second form, the chain's
+    /// first certificate is the signing one.
     pub fn names(self) -> [&'static str; 4] {
         match self {
             Self::Istio => AuthorityPem::FILES,
@@ -52,31 +53,31 @@ impl AuthorityForm {
     }
 }
 
-/// The files of a CA. `Debug` shows no key.
+/// The files of a CA. `Debug` omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityPem {
     /// `ca-cert.pem`: the certificate that signs.
     pub ca_cert: String,
     /// `ca-key.pem`: its key; PKCS#8, PKCS#1 or SEC1.
     pub ca_key: String,
-    /// `cert-chain.pem`: from the signing certificate up; the root itself may be in it.
+    /// `cert-chain.pem`: the chain from the signing certificate up; may include the root.
     pub cert_chain: String,
-    /// `root-cert.pem`: all roots, old and new ones during a rotation.
+    /// `root-cert.pem`: all roots; old and new ones during a rotation.
     pub root_cert: String,
-    /// How they are called where they come from.
+    /// Naming scheme of the source.
     pub form: AuthorityForm,
 }
 
 impl AuthorityPem {
-    /// The names of the files, in the order of the fields.
+    /// Names of the files, in the order of the fields.
     pub const FILES: [&str; 4] = ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem"];
 
-    /// A new root that signs by itself: P-256, ten years.
+    /// Generates a root that signs itself: P-256, valid for ten years.
     pub fn generate(now: SystemTime) -> Result<Self, IdentityError> {
         let key = KeyPair::generate().map_err(signing)?;
         let mut params = CertificateParams::default();
         let mut name = DistinguishedName::new();
-        // Two roots with one name and different keys would make path building guess.
+        // Path building would be ambiguous if two roots had one name and different keys.
         name.push(DnType::OrganizationName, "Strait");
         name.push(DnType::CommonName, format!("Strait root {:016x}", rand::random::<u64>()));
         params.distinguished_name = name;
@@ -95,24 +96,25 @@ impl AuthorityPem {
         })
     }
 
-    /// Reads the files of `directory`, of either form.
+    /// Reads the files of `directory`, in either form.
     ///
     /// # Errors
-    /// Some are missing, which is reported for all at once, or can't be read.
+    /// If a file can't be read, or if files are missing, all of which the error lists.
     pub fn read(directory: &Path) -> Result<Self, IdentityError> {
         Self::of_parts(directory, |name| files::read(&directory.join(name)))
     }
 
-    /// Reads the parts of what is called `origin`, of either form: the second where nothing of the first is there.
+    /// Reads the parts of a CA named `origin` with `read`, in either form: the second one if no
+    /// file of the first exists.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     pub fn of_parts(
         origin: &Path,
         read: impl Fn(&'static str) -> io::Result<Vec<u8>>,
     ) -> Result<Self, IdentityError> {
         let text = |name: &'static str| match read(name) {
-            // PEM is ASCII; anything else fails as PEM a little later, with its file's name.
+            // PEM is ASCII; other content fails later as PEM, with the file name.
             Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(IdentityError::Read { path: origin.join(name), source }),
@@ -130,7 +132,7 @@ impl AuthorityPem {
         let names = form.names().into_iter().zip(&texts);
         let mut missing: Vec<_> =
             names.filter(|(_, text)| text.is_none()).map(|(name, _)| name).collect();
-        // In the second form one file is two parts.
+        // In the second form, one file contains two parts.
         missing.sort_unstable();
         missing.dedup();
         let whole: Option<Vec<String>> = texts.into_iter().collect();
@@ -141,8 +143,8 @@ impl AuthorityPem {
         Ok(Self { ca_cert, ca_key, cert_chain, root_cert, form })
     }
 
-    /// Makes `directory`, which must be absent or empty, with the four files in it; the key for the owner
-    /// only.
+    /// Creates `directory`, which must be absent or empty, with the four files. Only the owner can
+    /// read the key.
     pub fn write(&self, directory: &Path) -> Result<(), IdentityError> {
         let [ca_cert, ca_key, cert_chain, root_cert] = Self::FILES;
         files::create_folder(
@@ -163,19 +165,20 @@ impl fmt::Debug for AuthorityPem {
     }
 }
 
-/// Where a built-in CA is kept.
+/// Storage of a built-in CA.
 pub trait AuthorityStore {
-    /// The CA, if one was ever kept.
+    /// Returns the stored CA, if there is one.
     fn load(&self) -> impl Future<Output = Result<Option<AuthorityPem>, IdentityError>> + Send;
 
-    /// Keeps the first CA; `false`, changing nothing, if another replica was faster.
+    /// Stores the first CA. Returns `false` without a change if another replica was faster.
     fn create(
         &self,
         new: &AuthorityPem,
     ) -> impl Future<Output = Result<bool, IdentityError>> + Send;
 }
 
-/// The CA of `store`; makes one if there is none. Replicas that start at once end up with the same.
+/// Returns the CA in `store`, and creates one if the store is empty. Replicas that start at the
+/// same time end up with the same CA.
 pub async fn load_or_create(
     store: &impl AuthorityStore,
     now: SystemTime,
@@ -188,19 +191,19 @@ pub async fn load_or_create(
         return Ok(new);
     }
     let gone = || IdentityError::Store {
-        reason: "another replica's CA came and went".to_owned(),
+        reason: "another replica created a CA, which was deleted again".to_owned(),
         trouble: StoreTrouble::Unusable,
     };
     store.load().await?.ok_or_else(gone)
 }
 
-/// Keeps a CA in a folder of its own, such as `<state-dir>/ca`.
+/// Storage of a CA in a dedicated directory, for example `<state-dir>/ca`.
 #[derive(Debug, Clone)]
 pub struct DirectoryStore(pub PathBuf);
 
 impl AuthorityStore for DirectoryStore {
     async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
-        // An empty folder is one that was made for us; one with part of a CA is an error.
+        // An empty directory was created for the CA; a directory with parts of a CA is an error.
         match std::fs::read_dir(&self.0).map(|mut entries| entries.next().is_none()) {
             Ok(false) => AuthorityPem::read(&self.0).map(Some),
             Ok(true) => Ok(None),
@@ -222,18 +225,20 @@ impl AuthorityStore for DirectoryStore {
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, SigningKey>,
-    /// What a leaf is followed by: the signing certificate and those above it, without roots.
+    /// Certificates that follow a leaf: the signing certificate and the ones above it, without
+    /// roots.
     intermediates: Vec<CertificateDer<'static>>,
     roots: Arc<TrustRoots>,
-    /// Those of them that what it signs leads to.
+    /// The roots that issued certificates chain to.
     leading: Vec<RootFingerprint>,
     not_after: SystemTime,
-    /// The member for whose workloads alone it signs.
+    /// The only member whose workloads it signs for, if it is dedicated to one.
     member: Option<ClusterId>,
 }
 
 impl Authority {
-    /// Checks the files and that what they sign would be believed; `origin` names the folder in messages.
+    /// Checks the files, and that clients would trust certificates issued from them. `origin` names
+    /// the directory in messages.
     pub fn new(files: &AuthorityPem, origin: &str, now: SystemTime) -> Result<Self, IdentityError> {
         let [.., root_file] = files.form.names();
         let root_file = format!("{origin}/{root_file}");
@@ -241,7 +246,7 @@ impl Authority {
         Self::below(files, origin, Arc::new(roots), now)
     }
 
-    /// The same of an intermediate below `roots`, whichever its own files name.
+    /// Creates a CA below `roots`, regardless of the roots in its own files.
     pub(super) fn below(
         files: &AuthorityPem,
         origin: &str,
@@ -285,7 +290,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The same, whose workloads are to believe further roots.
+    /// Adds roots that workloads must trust.
     #[must_use]
     pub(super) fn with_roots(
         mut self,
@@ -296,24 +301,25 @@ impl Authority {
         self
     }
 
-    /// The same, which signs for workloads of that member alone: what it signs for callers says so.
+    /// Dedicates the CA to one member. Workload certificates then name that member.
     #[must_use]
     pub(super) fn of_member(mut self, member: ClusterId) -> Self {
         self.member = Some(member);
         self
     }
 
-    /// The roots that what it signs leads to.
+    /// Returns the roots that issued certificates chain to.
     pub fn leading(&self) -> &[RootFingerprint] {
         &self.leading
     }
 
-    /// Whether what it signs leads to this root.
+    /// Returns whether issued certificates chain to this root.
     pub(super) fn leads_to(&self, root: &RootFingerprint) -> bool {
         self.leading.contains(root)
     }
 
-    /// Whether whoever believes what `other` signs believes this one too: a root of the same name and key.
+    /// Returns whether every client that trusts certificates of `other` also trusts certificates of
+    /// this CA: both chain to roots with the same name and key.
     pub(super) fn is_believed_like(&self, other: &Self) -> bool {
         let led_to = |authority: &Self| -> Vec<CertificateDer<'static>> {
             let all = authority.roots.certificates();
@@ -324,17 +330,17 @@ impl Authority {
         led_to(self).iter().any(|one| theirs.iter().any(|other| tls::are_alike(one, other)))
     }
 
-    /// Who believes what this CA signs.
+    /// Returns the roots that clients of this CA must trust.
     pub fn roots(&self) -> &Arc<TrustRoots> {
         &self.roots
     }
 
-    /// When the signing certificate ends, and with it everything it signed.
+    /// Returns the expiry of the signing certificate, and thus of all issued certificates.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// A certificate for the control plane itself; `names` are DNS names and IP addresses.
+    /// Issues a certificate for the control plane itself; `names` are DNS names and IP addresses.
     pub fn issue_serving(
         &self,
         names: &[String],
@@ -345,7 +351,7 @@ impl Authority {
         self.issue(params, LIFETIME_DEFAULT, now)
     }
 
-    /// A certificate for a workload, and its new key.
+    /// Issues a certificate for a workload, with a new key.
     pub fn issue_workload(
         &self,
         id: &SpiffeId,
@@ -355,8 +361,9 @@ impl Authority {
         self.issue(workload(id)?, lifetime, now)
     }
 
-    /// A certificate for the workload `id`, which its caller has proved to be, over the key of the request
-    /// `csr_pem`. Names in the request are ignored. It says that a token proved it last at `proved`.
+    /// Issues a certificate for the workload `id`, which the caller has proved to be, with the key
+    /// of the request `csr_pem`. Names in the request are ignored. The certificate records
+    /// `proved`, the time when a token last proved the identity.
     pub fn sign_request(
         &self,
         csr_pem: &str,
@@ -371,8 +378,8 @@ impl Authority {
         self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
     }
 
-    /// A new CA below this one, which may sign for workloads and not for further CAs: P-256, a year. `whose` is a part of its
-    /// name.
+    /// Issues a CA below this one, which may sign for workloads but not for further CAs: P-256,
+    /// valid for one year. `whose` becomes a part of the name.
     pub fn issue_authority(
         &self,
         whose: &str,
@@ -420,9 +427,11 @@ impl Authority {
         if lifetime < Duration::from_secs(1) || lifetime > LIFETIME_MAX {
             return Err(IdentityError::Lifetime { asked: lifetime, most: LIFETIME_MAX });
         }
-        // Past the end of its issuer a certificate is worth nothing, so it does not claim to be.
+        // A certificate is useless after its issuer has expired, so it never claims to be valid
+        // longer.
         let not_after = (now + lifetime).min(self.not_after);
-        // An empty subject makes the list of names critical (RFC 5280, 4.2.1.6): nobody may skip it.
+        // An empty subject makes the list of names critical (RFC 5280, 4.2.1.6), so that no client
+        // may ignore it.
         params.distinguished_name = DistinguishedName::new();
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -436,7 +445,8 @@ impl Authority {
         Ok(Chain { certificates, not_after })
     }
 
-    /// Signs something, to see that it verifies: one check for all that can be wrong between four files.
+    /// Issues a test certificate and verifies it, which detects all inconsistencies between the
+    /// four files. Returns the roots that it chains to.
     fn prove(&self, origin: &str, now: SystemTime) -> Result<Vec<RootFingerprint>, IdentityError> {
         let unrooted = |error: IdentityError| IdentityError::Unrooted {
             origin: origin.to_owned(),
@@ -451,7 +461,7 @@ impl Authority {
     }
 }
 
-/// A certificate and those that lead to a root, leaf first.
+/// A certificate with its chain up to a root, leaf first.
 #[derive(Debug, Clone)]
 pub struct Chain {
     certificates: Vec<CertificateDer<'static>>,
@@ -459,28 +469,28 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Leaf first; roots are not in it.
+    /// Returns the certificates, leaf first, without roots.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// When the leaf ends.
+    /// Returns the expiry of the leaf.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// One PEM text, leaf first.
+    /// Returns one PEM text, leaf first.
     pub fn to_pem(&self) -> String {
         pem::encode_all(&self.certificates)
     }
 
-    /// A PEM text for each certificate, leaf first.
+    /// Returns a PEM text for each certificate, leaf first.
     pub fn to_pems(&self) -> Vec<String> {
         self.certificates.iter().map(pem::encode).collect()
     }
 }
 
-/// A chain and its key. `Debug` shows no key.
+/// A chain and its key. `Debug` omits the key.
 #[derive(Debug)]
 pub struct IssuedCertificate {
     /// The certificates.
@@ -489,19 +499,19 @@ pub struct IssuedCertificate {
 }
 
 impl IssuedCertificate {
-    /// The key in PKCS#8 form, in PEM.
+    /// Returns the key in PKCS#8 form, in PEM.
     pub fn key_pem(&self) -> String {
         self.key.serialize_pem()
     }
 
-    /// The key, for TLS.
+    /// Returns the key for TLS.
     pub fn key_der(&self) -> PrivateKeyDer<'static> {
         PrivateKeyDer::Pkcs8(self.key.serialize_der().into())
     }
 }
 
-/// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, over older ones: all of them or none.
-/// The key is for its owner only.
+/// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, replacing older ones:
+/// either all of them or none. Only the owner can read the key.
 pub fn write_workload(
     directory: &Path,
     issued: &IssuedCertificate,
@@ -511,7 +521,7 @@ pub fn write_workload(
         .map_err(|source| IdentityError::Write { path: directory.to_owned(), source })?;
     let (roots, key, chain) = (roots.to_pem(), issued.key_pem(), issued.chain.to_pem());
     let at = |name: &str| directory.join(name);
-    // Roots first: they are good with the old certificate too.
+    // Roots first, because they are valid with the old certificate too.
     let wanted = [
         (at("root-cert.pem"), roots.as_bytes(), files::PUBLIC),
         (at("key.pem"), key.as_bytes(), files::SECRET),
@@ -523,13 +533,14 @@ pub fn write_workload(
 fn workload(id: &SpiffeId) -> Result<CertificateParams, IdentityError> {
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(id.to_string().try_into().map_err(signing)?)];
-    // A workload serves others and calls others.
+    // A workload is both a server and a client.
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
     Ok(params)
 }
 
-/// 126 random bits behind a fixed start, so positive and never zero: unique without a counter (RFC 5280, 4.1.2.2).
+/// Returns 126 random bits after a fixed start, so that the number is positive, never zero, and
+/// unique without a counter (RFC 5280, 4.1.2.2).
 fn serial_number() -> SerialNumber {
     let mut bytes: [u8; 16] = rand::random();
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
@@ -540,8 +551,8 @@ pub(super) fn signing(error: rcgen::Error) -> IdentityError {
     IdentityError::Signing { reason: error.to_string() }
 }
 
-/// The CA's key. By way of rustls, since rcgen on its own takes PKCS#8 only, and most plugged-in keys were
-/// made by tools that write PKCS#1 or SEC1.
+/// The key of the CA. It is loaded with rustls, because rcgen itself only accepts PKCS#8, and most
+/// plugged-in keys are PKCS#1 or SEC1.
 struct SigningKey {
     key: Arc<dyn rustls::sign::SigningKey>,
     public: SubjectPublicKeyInfo,
@@ -556,7 +567,7 @@ impl SigningKey {
             .public_key()
             .and_then(|public| SubjectPublicKeyInfo::from_der(&public).ok())
             .ok_or_else(unusable)?;
-        // The scheme that goes with the algorithm rcgen will write beside the signature.
+        // The scheme must match the algorithm that rcgen writes next to the signature.
         let scheme = [
             (&rcgen::PKCS_RSA_SHA256, SignatureScheme::RSA_PKCS1_SHA256),
             (&rcgen::PKCS_ECDSA_P256_SHA256, SignatureScheme::ECDSA_NISTP256_SHA256),

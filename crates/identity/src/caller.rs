@@ -1,4 +1,4 @@
-//! Who calls, and how that is known: by the certificate of the connection, or by the token of the call.
+//! Identification of callers: by the certificate of the connection, or by the token of the call.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,110 +12,112 @@ use super::{PeerIdentity, SpiffeId};
 use strait_base::codes::{self, Code};
 use strait_model::ClusterId;
 
-/// The metadata of a call that names the cluster whose token it brings.
+/// Metadata key for the cluster of a call's token.
 const CLUSTER_ID: &str = "clusterid";
-/// The longest cluster ID that is looked up, in bytes.
+/// Maximum length of a cluster ID in bytes.
 const CLUSTER_ID_MAX: usize = 253;
 
-/// What is missing in a call with a token.
-const NO_NAME: &str = "the call brings a token and no clusterid that says whose it is";
+/// Reason to refuse a call with a token but without a cluster.
+const NO_NAME: &str = "the call has a token but no clusterid";
 
-/// Who calls.
+/// An authenticated caller.
 #[derive(Debug, Clone)]
 pub struct Caller {
     identity: SpiffeId,
     proof: CallerProof,
 }
 
-/// How it is known who calls.
+/// Proof of a caller's identity.
 #[derive(Debug, Clone)]
 pub enum CallerProof {
-    /// The certificate of the connection, and the cluster that the call names, if it does.
+    /// The certificate of the connection, and the cluster that the call names, if any.
     Certificate(Arc<PeerIdentity>, Option<ClusterId>),
     /// A token that a member cluster vouches for.
     Token(TokenProof),
 }
 
-/// What a verified token proves.
+/// The facts that a verified token proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenProof {
     /// The member that vouches for it.
     pub cluster: ClusterId,
-    /// Whether the call names that member. One that doesn't may ask how others fare (istioctl), and be nobody itself.
+    /// Whether the call names that member. A call that does not may read the status of others
+    /// (istioctl), but can't act as a workload.
     pub named: bool,
-    /// The pod that it is bound to; none of a token that somebody asked for by hand.
+    /// The pod that the token is bound to; `None` for a token that was requested manually.
     pub pod: Option<TokenPod>,
-    /// When it ends.
+    /// Expiry of the token.
     pub expires: SystemTime,
 }
 
-/// Why a caller is not known, or not believed.
+/// Reason why a caller is unknown or not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerRefusal {
-    /// What the caller may learn.
+    /// The part that the caller may learn.
     pub kind: RefusalKind,
-    /// The page about it.
+    /// The error code.
     pub code: &'static Code,
-    /// The facts, for whoever operates the mesh.
+    /// The facts, for operators of the mesh.
     pub reason: String,
 }
 
-/// What a caller that is refused may learn: whether to try again.
+/// Information for a refused caller: whether a retry makes sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Nobody knows who it is.
+    /// The caller is unknown.
     Unauthenticated,
-    /// It is known, and its cluster may not vouch for it.
+    /// The caller is known, but its cluster may not vouch for it.
     Denied,
-    /// It can't be known now.
+    /// The caller can't be verified at present.
     Unavailable,
 }
 
-/// What answers a question about a caller.
+/// Future with the result of a verification.
 pub type CallerAnswer<'a> =
     Pin<Box<dyn Future<Output = Result<Caller, CallerRefusal>> + Send + 'a>>;
 
-/// Who knows the pods of members and whom members vouch for.
+/// Access to the pods of members, and verification of their tokens.
 pub trait CallerRegistry: std::fmt::Debug + Send + Sync {
-    /// Who brings this token, which the call says is of that cluster. Takes no longer than some seconds.
+    /// Verifies a token that the call assigns to this cluster. Takes at most a few seconds.
     fn verify<'a>(&'a self, token: &'a str, cluster: &'a ClusterId) -> CallerAnswer<'a>;
 
-    /// The member that is meant where a call names none, if there is one.
+    /// Returns the member of calls that name none, if there is one.
     fn unnamed(&self) -> Option<ClusterId> {
         None
     }
 
-    /// The member that calls mean by this name: it may have others.
+    /// Returns the member that has this name as its ID or as an alias.
     fn member_called(&self, name: &ClusterId) -> ClusterId {
         name.clone()
     }
 
-    /// Whether a pod of that cluster, or a machine that belongs to it, is known to run as that account.
+    /// Returns whether a known pod of this cluster, or a machine that belongs to it, runs as this
+    /// account.
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool;
 }
 
 impl Caller {
-    /// One that a certificate proves.
+    /// Creates a caller that a certificate proves.
     pub fn of_certificate(peer: Arc<PeerIdentity>, cluster: Option<ClusterId>) -> Self {
         Self { identity: peer.id().clone(), proof: CallerProof::Certificate(peer, cluster) }
     }
 
-    /// One that a token proves.
+    /// Creates a caller that a token proves.
     pub fn of_token(identity: SpiffeId, proof: TokenProof) -> Self {
         Self { identity, proof: CallerProof::Token(proof) }
     }
 
-    /// Who it is.
+    /// Returns the identity.
     pub fn identity(&self) -> &SpiffeId {
         &self.identity
     }
 
-    /// How that is known.
+    /// Returns the proof of the identity.
     pub fn proof(&self) -> &CallerProof {
         &self.proof
     }
 
-    /// The cluster that it says it is of, by whatever name: a token proves it.
+    /// Returns the cluster that the caller claims, under any name. A token proves the claim.
     pub fn cluster(&self) -> Option<&ClusterId> {
         match &self.proof {
             CallerProof::Certificate(_, cluster) => cluster.as_ref(),
@@ -123,7 +125,7 @@ impl Caller {
         }
     }
 
-    /// The same, of a call that names no cluster.
+    /// Marks that the call names no cluster.
     fn without_name(mut self) -> Self {
         if let CallerProof::Token(proof) = &mut self.proof {
             proof.named = false;
@@ -131,10 +133,10 @@ impl Caller {
         self
     }
 
-    /// Whether the call says all that is needed to be somebody in the mesh.
+    /// Checks that the call contains all that is needed to act as a workload.
     ///
     /// # Errors
-    /// It brings a token and doesn't say whose.
+    /// If it has a token but does not name its cluster.
     pub fn is_named(&self) -> Result<(), CallerRefusal> {
         match self.token() {
             Some(TokenProof { named: false, .. }) => {
@@ -144,7 +146,7 @@ impl Caller {
         }
     }
 
-    /// What the token proves, where there is one.
+    /// Returns the facts that the token proves, if there is one.
     pub fn token(&self) -> Option<&TokenProof> {
         match &self.proof {
             CallerProof::Token(proof) => Some(proof),
@@ -154,18 +156,18 @@ impl Caller {
 }
 
 impl CallerRefusal {
-    /// Nobody knows who calls.
+    /// Creates a refusal of an unknown caller.
     pub fn unauthenticated(code: &'static Code, reason: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Unauthenticated, code, reason: reason.into() }
     }
 
-    /// It can't be known now whose the token is.
+    /// Creates a refusal of a token that can't be verified at present.
     pub fn unchecked(reason: impl Into<String>) -> Self {
         let kind = RefusalKind::Unavailable;
         Self { kind, code: &codes::TOKEN_UNCHECKED, reason: reason.into() }
     }
 
-    /// The same, with what led to it.
+    /// Adds a cause to the reason.
     #[must_use]
     pub fn because(mut self, why: &str) -> Self {
         self.reason = format!("{} ({why})", self.reason);
@@ -179,16 +181,16 @@ impl std::fmt::Display for CallerRefusal {
     }
 }
 
-/// Whether a call brings a token.
+/// Returns whether a call has a token.
 pub fn brings_token(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION)
 }
 
-/// Who makes a call with these headers on a connection whose other end is `peer`. Where `registry` is none, tokens
-/// count for nothing.
+/// Identifies the caller of a call with these headers, on a connection with `peer`. Without a
+/// `registry`, tokens are ignored.
 ///
 /// # Errors
-/// There is no proof, or one that doesn't hold, or two that name different identities.
+/// If there is no proof, an invalid one, or two with different identities.
 pub async fn identify(
     peer: Option<&Arc<PeerIdentity>>,
     headers: &HeaderMap,
@@ -221,7 +223,7 @@ pub async fn identify(
     }
 }
 
-/// A token beside a certificate proves nothing more, and must not be somebody else's.
+/// Checks that a token in addition to a certificate has the same identity. It proves nothing more.
 fn agrees(peer: &PeerIdentity, token: &str) -> Result<(), CallerRefusal> {
     let refuse = |reason: String| CallerRefusal::unauthenticated(&codes::TWO_CALLERS, reason);
     let read = SignedToken::read(token).or_else(|_| SignedToken::read_outside(token));
@@ -232,13 +234,13 @@ fn agrees(peer: &PeerIdentity, token: &str) -> Result<(), CallerRefusal> {
     {
         true => Ok(()),
         false => Err(refuse(format!(
-            "the certificate is {id}, the token is of account {:?} in namespace {:?}",
+            "the certificate is of {id}, the token is of account {:?} in namespace {:?}",
             claims.service_account, claims.namespace
         ))),
     }
 }
 
-/// The value of a header that may come once.
+/// Returns the value of a header that may occur once.
 fn once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, CallerRefusal> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
@@ -248,7 +250,7 @@ fn once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Calle
     }
     let text = first.map(|value| value.to_str()).transpose();
     text.map_err(|_| {
-        let reason = format!("the {name} of the call is no text");
+        let reason = format!("the {name} of the call is not text");
         CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason)
     })
 }
@@ -257,7 +259,7 @@ fn named_cluster(headers: &HeaderMap) -> Result<Option<ClusterId>, CallerRefusal
     let named = once(headers, CLUSTER_ID)?.filter(|id| !id.is_empty());
     match named {
         Some(id) if id.len() > CLUSTER_ID_MAX => {
-            let reason = "the clusterid of the call is longer than any";
+            let reason = "the clusterid of the call is longer than 253 bytes";
             Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason))
         }
         named => Ok(named.map(ClusterId::from)),
@@ -266,12 +268,12 @@ fn named_cluster(headers: &HeaderMap) -> Result<Option<ClusterId>, CallerRefusal
 
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, CallerRefusal> {
     let Some(value) = once(headers, AUTHORIZATION.as_str())? else { return Ok(None) };
-    // RFC 6750, section 2.1; the scheme in any case (RFC 9110, section 11.1).
+    // RFC 6750, section 2.1; the scheme is case-insensitive (RFC 9110, section 11.1).
     let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     match scheme.eq_ignore_ascii_case("bearer") {
         true => Ok(Some(token.trim())),
         false => {
-            let reason = "the authorization of the call is no bearer token";
+            let reason = "the authorization of the call is not a bearer token";
             Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason))
         }
     }

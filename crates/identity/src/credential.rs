@@ -31,8 +31,8 @@ impl fmt::Debug for SecretFields {
 /// Builds a credential from the fields of a Secret. Messages name the Secret as `origin`.
 ///
 /// # Errors
-/// A required field is missing or is not PEM, the key does not belong to the certificate, or the certificate is not valid at
-/// `now`.
+/// If a required field is missing or is not PEM, the key does not belong to the certificate, or the
+/// certificate is not valid at `now`.
 pub fn read_credential(
     part: CredentialPart,
     fields: &SecretFields,
@@ -47,7 +47,7 @@ pub fn read_credential(
             let key = fields.key.as_deref().ok_or_else(|| lacks("tls.key (or key)"))?;
             let parsed = pem::certificates(chain, origin)?;
             let loaded = pem::private_key(key, origin)?;
-            // Envoy goes by the label.
+            // Envoy relies on the label.
             let key = pem::with_fitting_label(key, &loaded);
             tls::certified_key(parsed, loaded, [origin, origin], now)?;
             Ok(Credential::Pair { chain: chain.to_vec(), key })
@@ -67,7 +67,8 @@ pub fn read_credential(
 /// Reads Secrets of members for the gateways that run there.
 pub trait CredentialRegistry: fmt::Debug + Send + Sync {
     /// Watches a credential of a member for a proxy that runs there under `account`. The Secret is read until the last
-    /// receiver is dropped, and only while the account itself has the right to list the Secrets of its namespace.
+    /// receiver is dropped, and only while the account itself has the right to list the Secrets in
+    /// its namespace.
     fn follow(
         &self,
         cluster: &ClusterId,
@@ -82,7 +83,7 @@ mod tests {
     use crate::testing::Ca;
 
     #[test]
-    fn only_a_pair_that_is_valid_now_is_one() {
+    fn only_a_currently_valid_pair_is_accepted() {
         let now = SystemTime::now();
         let issued = |ca: &Ca| {
             let authority = crate::Authority::new(&ca.files, "test", now).expect("a CA");
@@ -127,7 +128,7 @@ mod tests {
         assert!(of_roots(&SecretFields::default()).is_err());
         let with = |list: &[u8]| SecretFields { revoked: Some(list.to_vec()), ..roots.clone() };
         let list = ca.revocation_list(&[7]);
-        let found = of_roots(&with(list.as_bytes())).expect("a list of what is revoked");
+        let found = of_roots(&with(list.as_bytes())).expect("a revocation list");
         let revoked = Some(list.clone().into_bytes());
         assert_eq!(found, Credential::Roots { roots: chain, revoked });
         let broken = list.replace("X509 CRL", "CERTIFICATE");

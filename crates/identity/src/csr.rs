@@ -1,7 +1,7 @@
-//! Certificate requests: from what a caller sends, only the key is taken.
+//! Certificate requests. Only their key is used.
 //!
-//! Every name in the request is ignored, and so is every extension: the names come from the identity the
-//! caller has proved (reference of Istio's agent: it asks for names it does not get to choose).
+//! All names and extensions in a request are ignored: the names in the certificate come from the
+//! identity that the caller has proved. Istio's agent requests names that it may not choose.
 
 use rcgen::SubjectPublicKeyInfo;
 use rustls_pki_types::CertificateSigningRequestDer;
@@ -12,14 +12,15 @@ use x509_parser::public_key::PublicKey;
 
 use super::error::IdentityError;
 
-/// The longest request that is looked at, in bytes; one for an 8192 bit RSA key has 3 KiB.
+/// Maximum size of a request in bytes; a request for an 8192 bit RSA key has 3 KiB.
 pub const LENGTH_MAX: usize = 16 * 1024;
 
-/// The key in a PKCS#10 request (PEM), whose holder is shown to have its private half.
+/// Returns the key in a PKCS#10 request (PEM), whose signature proves the possession of the private
+/// key.
 ///
 /// # Errors
-/// It can't be parsed, its signature is wrong, or the key is none of RSA with 2048 to 8192 bits, P-256,
-/// P-384 and Ed25519.
+/// If the request can't be parsed, its signature is wrong, or the key is not RSA with 2048 to 8192
+/// bits, P-256, P-384 or Ed25519.
 pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, IdentityError> {
     if pem.len() > LENGTH_MAX {
         return Err(IdentityError::Request("it is longer than 16 KiB"));
@@ -29,7 +30,7 @@ pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, IdentityError> {
     let (rest, request) = X509CertificationRequest::from_der(&der)
         .map_err(|_| IdentityError::Request("it is not a PKCS#10 request"))?;
     if !rest.is_empty() {
-        return Err(IdentityError::Request("something follows the request"));
+        return Err(IdentityError::Request("there is data after the request"));
     }
     request
         .verify_signature()
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_request_is_taken() {
+    fn key_of_a_valid_request_is_returned() {
         for algorithm in
             [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519]
         {
@@ -73,10 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_changed_by_one_bit_is_refused_wherever_the_bit_is() {
+    fn request_with_one_changed_bit_is_rejected() {
         let der = request(&KeyPair::generate().expect("ring makes it"));
-        // Between what is signed and the signature stand the algorithm's name, ecdsa-with-SHA256, and the
-        // frame of a bit string. The parser is lax about those; the signature is verified all the same.
+        // The algorithm's name, ecdsa-with-SHA256, and the header of a bit string are between the
+        // signed part and the signature. The parser tolerates changes there; the signature is
+        // verified nevertheless.
         let name = [0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
         let at = der.windows(name.len()).position(|window| window == name).expect("it is there");
         for position in (0..der.len()).filter(|position| !(at..at + 15).contains(position)) {
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn invalid_request_is_rejected() {
         let mut der = request(&KeyPair::generate().expect("ring makes it"));
         der.push(0);
         for text in ["", "x", &"x".repeat(LENGTH_MAX + 1), &pem(b"x"), &pem(&der)] {

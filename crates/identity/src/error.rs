@@ -1,4 +1,4 @@
-//! What can be wrong with certificates, keys, and those who show them.
+//! Errors of certificates and keys, and of the peers that present them.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,64 +6,64 @@ use std::time::{Duration, SystemTime};
 
 use strait_base::codes;
 
-/// What can be wrong with certificates, keys and those who show them. Never carries key material.
+/// Error of a certificate, a key, or a peer that presents one. Never contains key material.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file can't be read.
     #[error("can't read {}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file or folder can't be written.
+    /// A file or directory can't be written.
     #[error("can't write {}", path.display())]
     Write {
-        /// Which file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A folder that should become a CA holds something already.
+    /// The directory for a new CA is not empty.
     #[error("{} is not empty, and a CA is never overwritten", path.display())]
     NotEmpty {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
     },
     /// The store of the built-in CA failed.
-    #[error("the CA can't be loaded from its store, or kept there: {reason}")]
+    #[error("loading the CA from its store, or storing it, failed: {reason}")]
     Store {
-        /// What the store reported.
+        /// The reason that the store reported.
         reason: String,
-        /// What kind of trouble that is.
+        /// The kind of failure.
         trouble: StoreTrouble,
     },
-    /// PEM text can't be read, or lacks what it should hold.
+    /// PEM text can't be read, or lacks an expected part.
     #[error("{origin} holds no {wanted}")]
     Pem {
-        /// The file or message it came from.
+        /// The file or message that contains the text.
         origin: String,
-        /// What was looked for.
+        /// The missing part.
         wanted: &'static str,
     },
     /// A certificate can't be parsed.
     #[error("certificate {number} in {origin} can't be used: {reason}")]
     Certificate {
-        /// The file or message it came from.
+        /// The file or message that contains the certificate.
         origin: String,
-        /// Counted from 1.
+        /// Number of the certificate, counted from 1.
         number: usize,
-        /// What the parser or verifier reported.
+        /// The error of the parser or verifier.
         reason: String,
     },
-    /// A private key is of a kind we can't sign with.
+    /// The algorithm of a private key is not supported.
     #[error("the private key in {origin} is not RSA, P-256, P-384 or Ed25519, or is damaged")]
     Key {
-        /// The file it came from.
+        /// The file of the key.
         origin: String,
     },
-    /// Certificate and key are not a pair.
+    /// Certificate and key don't belong together.
     #[error("the private key in {key} does not belong to the first certificate in {certificate}")]
     KeyMismatch {
         /// The file of the certificate.
@@ -71,81 +71,83 @@ pub enum IdentityError {
         /// The file of the key.
         key: String,
     },
-    /// Outside its validity.
+    /// A certificate is not valid at present.
     #[error("the certificate in {origin} is valid from {} to {}", time(*not_before), time(*not_after))]
     NotValidNow {
-        /// The file it came from.
+        /// The file of the certificate.
         origin: String,
-        /// First moment of its validity.
+        /// Start of its validity.
         not_before: SystemTime,
-        /// Last moment of its validity.
+        /// End of its validity.
         not_after: SystemTime,
     },
-    /// Some of a CA's files are there, some are not.
+    /// Some files of a CA are missing.
     #[error("the CA in {} lacks {}", path.display(), missing.join(", "))]
     PartialAuthority {
-        /// The folder, or the Secret.
+        /// The directory, or the Secret.
         path: PathBuf,
-        /// The files it lacks.
+        /// The missing files.
         missing: Vec<&'static str>,
     },
-    /// What this CA signs would be believed by nobody.
-    #[error("what the CA in {origin} signs does not verify against its roots: {reason}")]
+    /// No client would trust the certificates of this CA.
+    #[error("certificates of the CA in {origin} do not chain to its roots: {reason}")]
     Unrooted {
-        /// The folder of the CA.
+        /// The directory of the CA.
         origin: String,
-        /// What the verifier reported.
+        /// The error of the verifier.
         reason: String,
     },
-    /// What a member's own CA signs would be believed by nobody.
+    /// No client would trust the certificates of a member's dedicated CA.
     #[error(
-        "what it signs leads to no root of the mesh's CA: {reason}; have such a root sign it, or put its root beside the others first"
+        "its certificates chain to no root of the mesh's CA: {reason}; have such a root sign it, or first add its root to the others"
     )]
     MemberAuthorityUnrooted {
-        /// What the verifier reported.
+        /// The error of the verifier.
         reason: String,
     },
-    /// A member's own CA is not there.
+    /// A member's dedicated CA does not exist.
     #[error(
-        "there is none; put an intermediate there to let the member in, or leave --ca-member-dir {member}=… away to have the mesh's CA sign for it"
+        "it does not exist; put an intermediate there to readmit the member, or remove --ca-member-dir {member}=… to have the mesh's CA sign for it"
     )]
     MemberAuthorityGone {
-        /// Whose.
+        /// The member.
         member: String,
     },
-    /// Settings that need a CA, without one.
-    #[error("without a CA both a serving certificate and client roots must be given")]
+    /// The settings need a CA, but none is configured.
+    #[error("without a CA, both a serving certificate and client roots must be set")]
     NoAuthority,
-    /// A root would sign that not everybody is known to have.
-    #[error("the root {root} may not sign yet, and the CA stays as it is; those lack it: {lacks}")]
+    /// The CA would change to a root that parts of the mesh lack.
+    #[error(
+        "the root {root} may not sign yet, and the active CA is unchanged; known to lack it: {lacks}"
+    )]
     SignsTooEarly {
-        /// Which.
+        /// The root.
         root: String,
-        /// Who lacks it.
+        /// The parts that lack it.
         lacks: String,
     },
-    /// A root that certificates lead to is in the files no more.
+    /// A root was removed from the files although certificates chain to it.
     #[error(
-        "the root {root} ({subject}) is still given to workloads and believed: certificates that lead to it {} {}",
-        if *assumed { "may live, since nobody kept records when they were issued, until" } else { "live until" },
+        "the root {root} ({subject}) is still sent to workloads and trusted: certificates that chain to it {} {}",
+        if *assumed { "may be valid, since their issuance was not recorded, until" } else { "are valid until" },
         time(*until)
     )]
     WithdrawnTooEarly {
-        /// Which.
+        /// The root.
         root: String,
-        /// Whose it says it is.
+        /// The subject of the root.
         subject: String,
-        /// When the last of them ends.
+        /// Expiry of the last of these certificates.
         until: SystemTime,
-        /// Whether that is the latest possible.
+        /// Whether this time is an upper bound, because no records exist.
         assumed: bool,
     },
-    /// A certificate was asked for longer than is allowed, or for no time.
-    #[error("a certificate may live from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
+    /// A certificate was requested for too long, or for no time.
+    #[error("the lifetime of a certificate must be from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
     Lifetime {
-        /// How long was asked for.
+        /// The requested lifetime.
         asked: Duration,
-        /// The longest that is allowed.
+        /// The maximum lifetime.
         most: Duration,
     },
     /// A certificate request can't be accepted.
@@ -154,7 +156,7 @@ pub enum IdentityError {
     /// Signing failed.
     #[error("signing failed: {reason}")]
     Signing {
-        /// What the library reported.
+        /// The error of the library.
         reason: String,
     },
     /// The peer's certificate carries no usable identity.
@@ -165,36 +167,36 @@ pub enum IdentityError {
     Untrusted(webpki::Error),
     /// The peer's certificate verifies, but its roots may not sign for its trust domain.
     #[error(
-        "the certificate is of trust domain {trust_domain:?} and ends in a root that is not one of its own (caCertificates of the mesh config)"
+        "the certificate is of trust domain {trust_domain:?} but chains to none of this domain's roots (caCertificates of the mesh config)"
     )]
     ForeignRoot {
         /// The trust domain that it claims.
         trust_domain: String,
     },
-    /// The connection is not what we serve.
-    #[error("the peer did not agree on HTTP/2 by ALPN")]
+    /// The connection does not use HTTP/2.
+    #[error("the peer did not negotiate HTTP/2 with ALPN")]
     NotHttp2,
-    /// The peer showed no certificate.
-    #[error("the peer showed no certificate")]
+    /// The peer presented no certificate.
+    #[error("the peer presented no certificate")]
     NoPeerCertificate,
     /// A TLS configuration can't be made.
     #[error("TLS can't be set up: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// Why a store keeps no CA for us.
+/// Reason why a store returns or stores no CA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// It doesn't answer.
+    /// The store does not respond.
     Unreachable,
-    /// It refuses us.
+    /// The store denies access.
     NoRights,
-    /// What it holds can't be used, or it failed in another way.
+    /// The content of the store is invalid, or the store failed in another way.
     Unusable,
 }
 
 impl IdentityError {
-    /// The code under which `strait help` explains it.
+    /// Returns the code under which `strait help` explains the error.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Write { .. } => codes::UNWRITABLE.id,
@@ -218,19 +220,20 @@ impl IdentityError {
     }
 }
 
-/// A fault that an operator should end; what was good before is still in force.
+/// Problem that an operator must fix; the previous certificates stay active meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateProblem {
     /// The code for `strait help`.
     pub code: &'static str,
-    /// The fact.
+    /// Description of the problem.
     pub message: String,
-    /// When it was first seen.
+    /// Time of the first occurrence.
     pub since: SystemTime,
 }
 
 impl CertificateProblem {
-    /// What `fault` is; where it is the one that is `known`, since when it is.
+    /// Converts an error to a problem. If it equals `known`, keeps the time of the first
+    /// occurrence.
     pub(super) fn of(fault: &IdentityError, known: Option<&Self>, now: SystemTime) -> Self {
         let message = Self::message_of(fault);
         match known {
@@ -247,39 +250,39 @@ impl CertificateProblem {
     }
 }
 
-/// For messages: RFC 3339, in UTC.
+/// Formats a time for messages: RFC 3339, in UTC.
 pub(super) fn time(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| "a time out of range".to_owned(), |t| format!("{t:.0}"))
 }
 
-/// Why a certificate or a text names no identity of this mesh.
+/// Reason why a certificate or a text contains no identity of this mesh.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpiffeIdError {
     /// The certificate, or its list of names, can't be parsed.
     #[error("the certificate can't be parsed")]
     Malformed,
-    /// Not exactly one URI. (SPIFFE X.509-SVID, section 2.)
+    /// The number of URIs is not exactly one (SPIFFE X.509-SVID, section 2).
     #[error("it has {0} URI names, expected exactly 1")]
     UriCount(usize),
-    /// More than [`LENGTH_MAX`](super::SpiffeId::LENGTH_MAX) bytes.
+    /// The URI has more than [`LENGTH_MAX`](super::SpiffeId::LENGTH_MAX) bytes.
     #[error("the URI is {0} bytes long")]
     TooLong(usize),
-    /// Not of the form above.
+    /// The URI does not have the form in the message.
     #[error("the URI is not spiffe://<trust domain>/ns/<namespace>/sa/<service account>")]
     Form,
-    /// A trust domain of other characters than `a-z 0-9 . - _`, or none.
+    /// The trust domain is empty, or contains characters other than `a-z 0-9 . - _`.
     #[error("the trust domain is not made of lower-case letters, digits, '.', '-' and '_'")]
     TrustDomain,
-    /// A namespace that Kubernetes would not accept.
+    /// Kubernetes would not accept the namespace.
     #[error("the namespace is not a DNS label")]
     Namespace,
-    /// A service account that Kubernetes would not accept.
+    /// Kubernetes would not accept the service account.
     #[error("the service account is not a DNS subdomain")]
     ServiceAccount,
 }
 
-/// Validity starts this long before now, for clocks that are behind.
+/// Time by which the start of validity precedes the issuance, for clocks that are behind.
 pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
-/// The longest a certificate may live; who asks for more is refused.
+/// Maximum lifetime of a certificate; requests for longer ones are rejected.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);

@@ -1,4 +1,4 @@
-//! Certificates and keys on disk, whole or not there.
+//! Files of certificates and keys, which are complete or absent.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -7,16 +7,16 @@ use super::error::IdentityError;
 use strait_base::durable::{self, WantedFile};
 pub(super) use strait_base::durable::{PUBLIC, SECRET};
 
-/// The most bytes that a file of certificates or keys may have: bundles of all public roots have some 250 KiB.
+/// Maximum size of a file in bytes; a bundle of all public roots has about 250 KiB.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Puts files that belong together in the place of older ones, all or none.
+/// Replaces files that belong together, either all of them or none.
 pub(super) fn replace_all(folder: &Path, files: &[WantedFile<'_>]) -> Result<(), IdentityError> {
     durable::replace_all(files)
         .map_err(|source| IdentityError::Write { path: folder.to_owned(), source })
 }
 
-/// Makes the folder `path` with `files` in it, all at once; it must be absent or empty.
+/// Creates the directory `path` with `files` in one step; it must be absent or empty.
 pub(super) fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> Result<(), IdentityError> {
     durable::create_folder(path, files).map_err(|source| match source.kind() {
         ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
@@ -26,7 +26,7 @@ pub(super) fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> Result<
     })
 }
 
-/// The bytes of one.
+/// Reads a file of limited size.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     durable::read_at_most(path, BYTES_MAX)
 }

@@ -26,7 +26,8 @@ static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
     tls::server_config(&Arc::new(certified), authority.roots(), clients).ok()
 });
 
-/// The first bytes of a connection: whatever name they ask for, the handshake goes on, or ends.
+/// Processes the first bytes of a connection. For any requested name, the handshake continues or
+/// fails.
 pub(crate) fn client_hello(bytes: &[u8]) -> bool {
     let mut input = bytes;
     let mut acceptor = Acceptor::default();
@@ -43,7 +44,10 @@ pub(crate) fn client_hello(bytes: &[u8]) -> bool {
                 if let Ok(mut connection) = accepted.into_connection(server) {
                     let _ = connection.read_tls(&mut input);
                     let _ = connection.process_new_packets();
-                    assert!(connection.peer_certificates().is_none(), "nothing is proved yet");
+                    assert!(
+                        connection.peer_certificates().is_none(),
+                        "no certificate has been verified yet"
+                    );
                 }
                 return true;
             }
@@ -53,7 +57,7 @@ pub(crate) fn client_hello(bytes: &[u8]) -> bool {
     false
 }
 
-/// Hellos as clients of ours say them, to several names.
+/// Returns hellos of Strait's clients, for several names.
 #[cfg(test)]
 pub(crate) fn hellos() -> Vec<(&'static str, Vec<u8>)> {
     use rustls_pki_types::ServerName;
@@ -77,7 +81,7 @@ pub(crate) fn hellos() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A certificate request: no more than its key is taken.
+/// Parses a certificate request and reads its key.
 pub fn csr(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     crate::csr::public_key(text).is_ok()

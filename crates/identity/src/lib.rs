@@ -1,4 +1,5 @@
-//! Identities: what the control plane presents, which peers it trusts, and what it signs.
+//! Identities: the certificate of the control plane, the peers that it trusts, and the certificates
+//! that it signs.
 //!
 //! Owns the serving certificate, the set of trust roots and the CA. Other crates see them as one immutable
 //! [`ServerIdentity`] in a watch channel, and an authenticated peer as a [`Caller`]. Invariants:

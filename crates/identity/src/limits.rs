@@ -1,20 +1,21 @@
-//! How many certificates are issued in how short a time: for one identity, and in all.
+//! Rate limits of certificates: per identity, and in total.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::SpiffeId;
 
-/// For one identity: so many a second, and in a burst, such as all pods of a deployment that starts anew.
+/// Limits per identity: certificates per second, and burst size. The burst covers all pods of a
+/// deployment that restarts.
 const EACH_PER_SECOND: f64 = 10.0;
 const EACH_BURST: f64 = 20.0;
-/// In all: so many a second, and in a burst.
+/// Limits in total: certificates per second, and burst size.
 const ALL_PER_SECOND: f64 = 500.0;
 const ALL_BURST: f64 = 500.0;
-/// Identities that are counted before those are forgotten that asked for nothing of late.
+/// Number of counted identities, above which identities without recent requests are dropped.
 const IDENTITIES_MAX: usize = 4096;
 
-/// Counts what was issued of late.
+/// Token buckets of recent requests.
 #[derive(Debug)]
 pub(super) struct IssueLimits {
     all: Bucket,
@@ -33,10 +34,11 @@ impl IssueLimits {
         Self { all: Bucket { left: ALL_BURST, at: now }, each: HashMap::new() }
     }
 
-    /// Counts one for this identity.
+    /// Takes a token for a certificate of this identity.
     ///
     /// # Errors
-    /// It is one too many, for it or in all: after how long to ask again.
+    /// If the limit of the identity or the total limit is exhausted. Returns the time after which
+    /// to retry.
     pub(super) fn take(&mut self, id: &SpiffeId, now: Instant) -> Result<(), Duration> {
         if self.each.len() >= IDENTITIES_MAX && !self.each.contains_key(id) {
             self.each.retain(|_, bucket| {
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn one_identity_that_asks_too_often_waits_and_others_do_not() {
+    fn limit_of_an_identity_does_not_affect_others() {
         let now = Instant::now();
         let mut limits = IssueLimits::new(now);
         for _ in 0..20 {
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_have_a_limit_and_who_asked_long_ago_is_forgotten() {
+    fn total_is_limited_and_inactive_identities_are_dropped() {
         let now = Instant::now();
         let mut limits = IssueLimits::new(now);
         let taken = (0..1000).filter(|at| limits.take(&id(&format!("a{at}")), now).is_ok());

@@ -1,8 +1,10 @@
-//! CAs of single members: an intermediate that signs for the workloads of one member alone, below a root of the mesh's CA.
+//! Dedicated CAs of members: intermediates below a root of the mesh's CA, each for the workloads of
+//! a single member.
 //!
-//! So what a member's workloads show can be told from what others show, and be cut from the mesh by one certificate. The
-//! mesh's CA never signs in the place of a member's own: a member whose CA was taken away or can't be used is given no
-//! certificates, and nobody else notices. Pure: whoever reads the files passes what is in them.
+//! They make the workloads of a member distinguishable. Removing one certificate cuts the member
+//! off. The mesh's CA never signs instead of a dedicated one: a member whose CA was
+//! removed or is invalid receives no certificates, and other members are not affected. Pure: the
+//! caller reads the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,36 +20,37 @@ use super::{Authority, AuthorityPem, RootFingerprint, TrustRoots};
 use strait_base::codes;
 use strait_model::ClusterId;
 
-/// Those of all members that have one.
+/// The dedicated CAs by member.
 pub type MemberAuthorities = BTreeMap<ClusterId, MemberAuthority>;
 
-/// The CA of one member.
+/// The dedicated CA of one member.
 #[derive(Debug, Clone)]
 pub struct MemberAuthority {
-    /// Where its files are.
+    /// Directory of the files.
     pub directory: PathBuf,
-    /// What signs for the member; where there is none, nobody does.
+    /// The CA that signs for the member; while it is `None`, no CA does.
     pub authority: Option<Arc<Authority>>,
-    /// Why nothing signs, or nothing newer.
+    /// Why no CA signs, or why newer files are not used.
     pub problem: Option<CertificateProblem>,
-    /// How many certificates it has signed for callers since the start, whichever its files were.
+    /// Number of certificates issued since the start, with all files so far.
     pub issued: Arc<AtomicU64>,
-    /// What the authority is made of.
+    /// The files of `authority`.
     in_force: Option<AuthorityPem>,
-    /// The roots that it was held against.
+    /// The roots that it was verified against.
     roots: Arc<TrustRoots>,
 }
 
-/// What is in the folder of a member's CA.
+/// Contents of the directory of a member's CA.
 pub(super) struct MemberFiles {
-    /// None where nothing of a CA is there.
+    /// The files; `None` if the directory contains no part of a CA.
     pub(super) held: Result<Option<AuthorityPem>, IdentityError>,
-    /// The roots whose steps an operator approves of.
+    /// Roots whose steps an operator has approved.
     pub(super) approved: BTreeSet<RootFingerprint>,
 }
 
 impl MemberAuthority {
-    /// What there is after these `files` were read, where it was `before`; `mesh` is the CA of all others.
+    /// Returns the state after reading `files`, from the state `before`. `mesh` is the CA of all
+    /// other workloads.
     pub(super) fn next(
         member: &ClusterId,
         directory: &Path,
@@ -72,7 +75,8 @@ impl MemberAuthority {
             held => next
                 .held_against(member, mesh.authority.roots(), now)
                 .and_then(|moved| match held {
-                    // Other files are looked at once it is known who has the roots that came in this step.
+                    // New files are considered in a later step, when it is known which parts of the
+                    // mesh have the roots that changed in this one.
                     Ok(Some(_)) if moved => Ok(()),
                     Ok(files_now) => {
                         next.take(member, files_now, &files.approved, before, mesh, now)
@@ -85,7 +89,8 @@ impl MemberAuthority {
         next
     }
 
-    /// Holds what signs against these roots, where they are others than before: returns whether they are.
+    /// Verifies the active files against `roots` if these changed or the CA has expired. Returns
+    /// whether the roots changed.
     fn held_against(
         &mut self,
         member: &ClusterId,
@@ -104,7 +109,8 @@ impl MemberAuthority {
         Ok(moved)
     }
 
-    /// Lets these files sign, where they are others than those that do. What can't sign is tried again each time.
+    /// Activates new files if they differ from the active ones. Invalid files are checked again
+    /// each time.
     fn take(
         &mut self,
         member: &ClusterId,
@@ -119,7 +125,7 @@ impl MemberAuthority {
             return Ok(());
         }
         let new = self.made_of(member, &files, now)?;
-        // A process that starts signs with what there is, as it does with the CA of the mesh.
+        // A process that starts uses the existing files, as it does for the CA of the mesh.
         if before.is_some() && !new.is_believed_like(mesh.authority) {
             let held = self.authority.as_deref().unwrap_or(mesh.authority);
             AuthorityInForce { authority: held, ..mesh }.may_pass_to(&new, approved, now)?;
@@ -145,7 +151,7 @@ impl MemberAuthority {
         Ok(made?.of_member(member.clone()))
     }
 
-    /// Notes and logs a fault, or that there is none any more.
+    /// Records and logs a fault or its end.
     fn tell(&mut self, member: &ClusterId, fault: Option<IdentityError>, now: SystemTime) {
         let directory = self.directory.display();
         let problem = fault.map(|fault| {
@@ -155,8 +161,8 @@ impl MemberAuthority {
                 _ => codes::MEMBER_CA.id,
             };
             let outcome = match &self.authority {
-                Some(_) => "what signed for it before goes on",
-                None => "its workloads are given no certificates",
+                Some(_) => "its previous CA stays active",
+                None => "its workloads receive no certificates",
             };
             let fact = CertificateProblem::message_of(&fault);
             let message = format!("the CA of member {member} ({directory}): {fact}; {outcome}");
@@ -170,14 +176,14 @@ impl MemberAuthority {
         }
         match &problem {
             Some(CertificateProblem { code, message, .. }) => {
-                error!(code, %member, %message, "a member's CA needs attention; no other is touched");
+                error!(code, %member, %message, "a member's CA needs attention; other members are not affected");
             }
-            None => info!(%member, %directory, "the member's own CA signs for it"),
+            None => info!(%member, %directory, "the member's dedicated CA signs for it"),
         }
         self.problem = problem;
     }
 
-    /// Whether something else is in force or to be told than before.
+    /// Returns whether the CA or its problem changed.
     pub(super) fn differs_from(&self, before: Option<&Self>) -> bool {
         before.is_none_or(|before| {
             let held = |one: &Self| one.authority.as_ref().map(Arc::as_ptr);

@@ -1,6 +1,8 @@
-//! Which member a certificate is of, where a CA of that member's own signed it: it can't be exchanged for one that another CA signs.
+//! The member of a certificate, if that member's dedicated CA signed it. That certificate can't be
+//! exchanged for a certificate of another CA.
 //!
-//! An extension that is not critical, as [`super::proof_time`] is one. Its value is a UTF8String: the member's ID.
+//! It is a non-critical extension like that of [`super::proof_time`]. Its value is a UTF8String:
+//! the member's ID.
 
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
@@ -8,20 +10,21 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use strait_model::ClusterId;
 
-/// Drawn as that of [`super::proof_time`], and of 28 bits at most for the same reason.
+/// Object identifier, chosen like that of [`super::proof_time`], with at most 28 bits for the same
+/// reason.
 const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
 /// The tag of a UTF8String (X.690, 8.23).
 const TEXT: u8 = 0x0c;
 
-/// What a certificate of `member` carries.
+/// Returns the extension for `member`.
 pub(super) fn extension(member: &ClusterId) -> CustomExtension {
-    // An ID has 63 characters at most, so that its length is one byte.
+    // An ID has at most 63 characters, so its length fits one byte.
     let mut content = vec![TEXT, u8::try_from(member.as_str().len()).unwrap_or_default()];
     content.extend(member.as_str().bytes());
     CustomExtension::from_oid_content(&OID, content)
 }
 
-/// The member that `certificate` is of, if it says so.
+/// Returns the member in `certificate`, if it has this extension.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let is_ours =
@@ -38,7 +41,7 @@ mod tests {
     use crate::testing::Ca;
 
     #[test]
-    fn a_member_is_read_back_from_the_certificate_that_carries_it() {
+    fn member_round_trips_through_a_certificate() {
         let ca = Ca::new();
         let with = |extension: CustomExtension| {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {

@@ -1,6 +1,8 @@
-//! How a client calls a workload of the mesh: mTLS, to whoever the mesh's roots vouch for, whatever the address.
+//! Client that calls workloads of the mesh over mTLS. It accepts any workload whose certificate
+//! chains to the mesh's roots, regardless of the address.
 //!
-//! Who answered is for the caller to judge: proxies know the accounts of the service, and so does whoever probes in their place.
+//! The caller decides whether the workload is the right one: it must know the accounts of the
+//! service, as proxies do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +20,16 @@ use super::error::IdentityError;
 use super::tls::{TrustRoots, provider};
 use super::{PeerIdentity, pem};
 
-/// What a workload's sidecar is offered (Istio's ALPN for mTLS between proxies).
+/// ALPN protocol offered to a workload's sidecar (Istio's for mTLS between proxies).
 const ALPN: &[u8] = b"istio";
-/// The most bytes of a file.
+/// Maximum size of a file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Reads a client's identity from `cert-chain.pem`, `key.pem` and `root-cert.pem` in `directory`, as
-/// [`super::authority::write_workload`] writes them.
+/// Reads a client's identity from `cert-chain.pem`, `key.pem` and `root-cert.pem` in `directory`,
+/// in the form of [`super::authority::write_workload`].
 ///
 /// # Errors
-/// A file can't be read or used.
+/// If a file can't be read or is invalid.
 pub fn mesh_client(directory: &Path, now: SystemTime) -> Result<Arc<ClientConfig>, IdentityError> {
     let read = |name: &str| {
         let path = directory.join(name);
@@ -40,19 +42,19 @@ pub fn mesh_client(directory: &Path, now: SystemTime) -> Result<Arc<ClientConfig
     client(chain, key, roots)
 }
 
-/// A new key, and the request for a certificate over it: the key stays where it was made.
+/// A new key and its certificate request. The key never leaves this process.
 #[derive(Debug)]
 pub struct MeshClientRequest {
     key: KeyPair,
-    /// The request in PEM. It names nobody: whoever signs knows who asks.
+    /// The request in PEM. It contains no name, because the CA identifies the caller.
     pub csr: String,
 }
 
 impl MeshClientRequest {
-    /// Makes a key.
+    /// Generates a key.
     ///
     /// # Errors
-    /// No key can be made.
+    /// If no key can be generated.
     pub fn new() -> Result<Self, IdentityError> {
         let key = KeyPair::generate().map_err(signing)?;
         let request = CertificateParams::default().serialize_request(&key).map_err(signing)?;
@@ -60,10 +62,11 @@ impl MeshClientRequest {
         Ok(Self { key, csr })
     }
 
-    /// The client whose certificate was issued for this request: `chain` and `roots` in PEM, as `origin` gave them.
+    /// Returns the client with the certificate issued for this request. `chain` and `roots` are PEM
+    /// texts from `origin`.
     ///
     /// # Errors
-    /// They can't be used, or the certificate is not of this key.
+    /// If they are invalid, or the certificate is not for this key.
     pub fn answered(
         &self,
         chain: &str,
@@ -89,21 +92,22 @@ fn client(
         .with_custom_certificate_verifier(Arc::new(WorkloadVerifier { roots, algorithms }))
         .with_client_auth_cert(chain, key)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    // Each probe is to see who answers it.
+    // Each probe must see the current certificate of the workload.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// Who answers on a connection whose handshake is done.
+/// Returns the workload of a connection after the handshake.
 ///
 /// # Errors
-/// It showed no certificate, or one without exactly one SPIFFE ID.
+/// If it presented no certificate, or one without exactly one SPIFFE ID.
 pub fn workload(connection: &ClientConnection) -> Result<PeerIdentity, IdentityError> {
     let chain = connection.peer_certificates().ok_or(IdentityError::NoPeerCertificate)?;
     PeerIdentity::of_verified(chain)
 }
 
-/// Takes every workload that the roots vouch for: addresses are not in their certificates.
+/// Accepts every workload whose certificate chains to the roots, because certificates contain no
+/// addresses.
 #[derive(Debug)]
 struct WorkloadVerifier {
     roots: TrustRoots,

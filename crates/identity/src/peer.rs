@@ -1,8 +1,7 @@
-//! Who a peer is: the one SPIFFE ID in its certificate.
+//! Identity of a peer: the only SPIFFE ID in its certificate.
 //!
-//! The parser takes exactly the form the mesh uses and nothing near it, since everything that is
-//! authorised later compares these three names. Whether the certificate is to be believed is
-//! [`super::tls`]'s question.
+//! The parser accepts exactly the form that the mesh uses, because every later authorization
+//! compares these three names. [`super::tls`] decides whether the certificate is trusted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +17,7 @@ use super::error::{BACKDATING, IdentityError};
 use super::{member_mark, proof_time};
 use strait_model::{ClusterId, Namespace, is_trust_domain};
 
-/// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
+/// A workload identity: `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpiffeId {
     trust_domain: Arc<str>,
@@ -27,10 +26,11 @@ pub struct SpiffeId {
 }
 
 impl SpiffeId {
-    /// The longest URI that is looked at, in bytes (SPIFFE ID, section 2.3).
+    /// Maximum length of a URI in bytes (SPIFFE ID, section 2.3).
     pub const LENGTH_MAX: usize = 2048;
 
-    /// Checks each part: 255 bytes of `a-z0-9.-_`, a DNS label, a DNS subdomain.
+    /// Creates an ID after checking each part: at most 255 bytes of `a-z0-9.-_`, a DNS label, a DNS
+    /// subdomain.
     pub fn new(
         trust_domain: &str,
         namespace: &str,
@@ -52,22 +52,22 @@ impl SpiffeId {
         })
     }
 
-    /// The domain within which the other two names have their meaning.
+    /// Returns the trust domain, within which the other two names are unique.
     pub fn trust_domain(&self) -> &str {
         &self.trust_domain
     }
 
-    /// The workload's namespace.
+    /// Returns the workload's namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The workload's service account.
+    /// Returns the workload's service account.
     pub fn service_account(&self) -> &str {
         &self.service_account
     }
 
-    /// The identity in a certificate. Names of other kinds beside the URI are passed over.
+    /// Returns the identity in a certificate. Names of other kinds than URIs are ignored.
     pub fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Self, SpiffeIdError> {
         let (_, parsed) =
             X509Certificate::from_der(certificate).map_err(|_| SpiffeIdError::Malformed)?;
@@ -79,7 +79,7 @@ impl SpiffeId {
         for name in names {
             match name {
                 GeneralName::URI(uri) => uris.push(*uri),
-                // It could be a URI that another parser would read.
+                // Another parser could read it as a URI.
                 GeneralName::Invalid(..) => return Err(SpiffeIdError::Malformed),
                 _ => {}
             }
@@ -116,7 +116,7 @@ impl fmt::Display for SpiffeId {
     }
 }
 
-/// A peer whose certificate was verified; travels with its requests.
+/// A peer with a verified certificate; accompanies its requests.
 #[derive(Clone)]
 pub struct PeerIdentity {
     id: SpiffeId,
@@ -125,7 +125,7 @@ pub struct PeerIdentity {
 }
 
 impl PeerIdentity {
-    /// Reads a chain, leaf first, that has been verified.
+    /// Reads the identity from a verified chain, leaf first.
     pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         Ok(Self {
@@ -135,33 +135,33 @@ impl PeerIdentity {
         })
     }
 
-    /// Who it is.
+    /// Returns the identity.
     pub fn id(&self) -> &SpiffeId {
         &self.id
     }
 
-    /// When its certificate ends: a connection must not outlive it for long.
+    /// Returns the expiry of the certificate; a connection must not outlive it for long.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// When its certificate was issued, if one of ours is one.
+    /// Returns the time of issuance, if the certificate was issued by this control plane.
     pub fn issued(&self) -> Option<SystemTime> {
         let (begins, _) = validity(self.chain.first()?)?;
         Some(begins + BACKDATING)
     }
 
-    /// When a token last proved who it is, where its certificate says so.
+    /// Returns the time when a token last proved the identity, if the certificate records it.
     pub(super) fn proved(&self) -> Option<SystemTime> {
         proof_time::of(self.chain.first()?)
     }
 
-    /// The member whose own CA signed for it, where its certificate says so.
+    /// Returns the member whose dedicated CA signed the certificate, if the certificate names one.
     pub(super) fn member(&self) -> Option<ClusterId> {
         member_mark::of(self.chain.first()?)
     }
 
-    /// What it showed, leaf first, to be verified again when the roots change.
+    /// Returns the presented chain, leaf first, to be verified again when the roots change.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
@@ -173,7 +173,7 @@ impl fmt::Debug for PeerIdentity {
     }
 }
 
-/// First and last moment of a certificate's validity; `None` where it can't be parsed.
+/// Returns start and end of a certificate's validity, or `None` if it can't be parsed.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, SystemTime)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let moment = |time: x509_parser::time::ASN1Time| match u64::try_from(time.timestamp()) {
@@ -183,7 +183,7 @@ pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, 
     Some((moment(parsed.validity().not_before)?, moment(parsed.validity().not_after)?))
 }
 
-/// RFC 1123, as Kubernetes has it.
+/// Checks for a DNS label (RFC 1123), as Kubernetes does.
 fn is_dns_label(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_read_and_printed_alike() {
+    fn parsed_identity_prints_unchanged() {
         let text = "spiffe://cluster.local/ns/shop/sa/web.front-1";
         let id: SpiffeId = text.parse().expect("valid");
         assert_eq!(id.to_string(), text);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_near_an_identity_is_refused() {
+    fn malformed_identity_is_rejected() {
         let long = "a".repeat(64);
         for text in [
             "",

@@ -1,4 +1,4 @@
-//! PEM in and out. Knows no file; `origin` is only for messages.
+//! Encoding and decoding of PEM. Reads no files; `origin` is only for messages.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyD
 
 use super::error::IdentityError;
 
-/// All certificates in `text`, in its order; at least one. Other blocks are passed over.
+/// Decodes all certificates in `text`, in order; at least one. Other blocks are ignored.
 pub(super) fn certificates(
     text: &[u8],
     origin: &str,
@@ -19,7 +19,7 @@ pub(super) fn certificates(
     if found.is_empty() { Err(none()) } else { Ok(found) }
 }
 
-/// Checks all lists of revoked certificates in `text`; there must be one, and each be whole.
+/// Checks all revocation lists in `text`. There must be at least one, and all must be complete.
 pub(super) fn revocation_lists(text: &[u8], origin: &str) -> Result<(), IdentityError> {
     let wanted = "list of revoked certificates in PEM form (X509 CRL) under ca.crl";
     let none = || IdentityError::Pem { origin: origin.to_owned(), wanted };
@@ -35,7 +35,8 @@ pub(super) fn revocation_lists(text: &[u8], origin: &str) -> Result<(), Identity
     if found { Ok(()) } else { Err(none()) }
 }
 
-/// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form, whatever the label of its block.
+/// Decodes the first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form, regardless of the label
+/// of its block.
 pub(super) fn private_key(
     text: &[u8],
     origin: &str,
@@ -47,7 +48,8 @@ pub(super) fn private_key(
     Ok(key.clone_key())
 }
 
-/// The text of a private key for readers that go by the label of its block: unchanged if the label fits its content.
+/// Returns the text of a private key for readers that rely on the label: unchanged if the label
+/// fits the content.
 pub(super) fn with_fitting_label(text: &[u8], key: &PrivateKeyDer<'_>) -> Vec<u8> {
     if PrivateKeyDer::from_pem_slice(text).is_ok_and(|strict| strict == *key) {
         return text.to_vec();
@@ -55,7 +57,7 @@ pub(super) fn with_fitting_label(text: &[u8], key: &PrivateKeyDer<'_>) -> Vec<u8
     strait_base::pem::encode_key(key).into_bytes()
 }
 
-/// A certificate as a PEM block that ends with a newline.
+/// Encodes a certificate as a PEM block that ends with a newline.
 pub(super) fn encode(certificate: &CertificateDer<'_>) -> String {
     let body = STANDARD.encode(certificate);
     let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
@@ -66,7 +68,7 @@ pub(super) fn encode(certificate: &CertificateDer<'_>) -> String {
     text + "-----END CERTIFICATE-----\n"
 }
 
-/// Certificates as PEM blocks one after the other.
+/// Encodes certificates as consecutive PEM blocks.
 pub(super) fn encode_all(certificates: &[CertificateDer<'_>]) -> String {
     certificates.iter().map(encode).collect()
 }

@@ -1,8 +1,9 @@
-//! When the holder of a certificate last proved by a token who it is, as a certificate of ours carries it from one renewal
-//! to the next: so no replica has to remember it, and nobody else can say it.
+//! The time when the holder of a certificate last proved its identity with a token. Certificates of
+//! this control plane carry it from one renewal to the next, so that no replica must store it and
+//! no other party can set it.
 //!
-//! An extension that is not critical, which whoever doesn't know it passes over (RFC 5280, 4.2). Its value is an INTEGER:
-//! seconds since the epoch.
+//! It is a non-critical extension, which other programs ignore (RFC 5280, 4.2). Its value is an
+//! INTEGER: seconds since the epoch.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,13 +11,14 @@ use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How long certificates may be exchanged for others without a token in between.
+/// Maximum time for which certificates may be exchanged for others without a token.
 pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Below 2.25, whose numbers anybody may draw (ITU-T X.667); drawn for this, and of 28 bits at most:
-/// Go's library takes no certificate with a longer one, and Istio's agents are written in Go.
+/// Object identifier below 2.25, where anyone may choose a number at random (ITU-T X.667). The
+/// number has at most 28 bits, because Go's library rejects certificates with longer ones, and
+/// Istio's agents are written in Go.
 const OID: [u64; 3] = [2, 25, 0x0b1c_5e0d];
 
-/// What a certificate carries.
+/// Returns the extension with this time.
 pub(super) fn extension(proved: SystemTime) -> CustomExtension {
     let seconds = proved.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // The first bit of an INTEGER is its sign.
@@ -28,7 +30,7 @@ pub(super) fn extension(proved: SystemTime) -> CustomExtension {
     CustomExtension::from_oid_content(&OID, content)
 }
 
-/// What `certificate` carries, if it is one that carries it.
+/// Returns the time in `certificate`, if it has this extension.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let is_ours =
@@ -50,12 +52,12 @@ mod tests {
     use crate::testing::Ca;
 
     #[test]
-    fn libraries_that_know_small_numbers_alone_read_the_certificate() {
+    fn object_identifier_fits_libraries_with_small_numbers() {
         assert!(OID.iter().all(|part| *part < 1 << 28), "{OID:?}");
     }
 
     #[test]
-    fn a_time_is_read_back_from_the_certificate_that_carries_it() {
+    fn proof_time_round_trips_through_a_certificate() {
         let ca = Ca::new();
         for seconds in [0, 127, 128, 0xffff, 1_764_230_400, u64::from(u32::MAX) + 9] {
             let proved = UNIX_EPOCH + Duration::from_secs(seconds);
@@ -65,7 +67,7 @@ mod tests {
             assert_eq!(of(&chain[0]), Some(proved), "{seconds}");
         }
         assert_eq!(of(&ca.workload("web").0[0]), None, "issued by hand");
-        // What is no time at all.
+        // Values that are not a time.
         for content in [vec![], vec![0x02], vec![0x02, 9, 1], vec![0x04, 1, 1], vec![0x02, 0]] {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
                 let wrong = CustomExtension::from_oid_content(&OID, content.clone());

@@ -1,6 +1,7 @@
-//! How long a root still lives, and how near its end is. Pure.
+//! Remaining lifetime of a root. Pure.
 //!
-//! A root is replaced in steps that take weeks (docs/guide/certificates.md), so that its end is told of long before.
+//! Replacing a root takes weeks (docs/guide/certificates.md), so its expiry is reported long in
+//! advance.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,41 +11,42 @@ use super::peer::validity;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A root and when it ends.
+/// Subject and validity of a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootLife {
-    /// Whose it says it is, such as `O=Strait, CN=…`.
+    /// Subject of the root, for example `O=Strait, CN=…`.
     pub subject: String,
-    /// First moment of its validity.
+    /// Start of the validity.
     pub begins: SystemTime,
-    /// Last moment of its validity.
+    /// End of the validity.
     pub ends: SystemTime,
 }
 
-/// How near the end of a root is.
+/// Stage of a root's approaching expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RootStage {
-    /// Far.
+    /// Far from expiry.
     Fine,
-    /// Less than a fifth of its life is left.
+    /// Less than a fifth of the lifetime is left.
     Fifth,
-    /// Less than 30 days are.
+    /// Less than 30 days are left.
     Month,
-    /// Less than 7 days are.
+    /// Less than 7 days are left.
     Week,
-    /// It has passed.
+    /// The root has expired.
     Ended,
 }
 
 impl RootLife {
-    /// That of a certificate in DER; `None` where it can't be parsed.
+    /// Reads a certificate in DER. Returns `None` if it can't be parsed.
     pub(super) fn of(der: &[u8]) -> Option<Self> {
         let (begins, ends) = validity(&der.into())?;
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         Some(Self { subject: parsed.subject().to_string(), begins, ends })
     }
 
-    /// How near its end is. Days count for roots that live much longer than so many.
+    /// Returns the stage at `now`. The stages in days apply only to roots that live more than twice
+    /// as long.
     pub fn stage(&self, now: SystemTime) -> RootStage {
         let Ok(left) = self.ends.duration_since(now) else { return RootStage::Ended };
         let life = self.ends.duration_since(self.begins).unwrap_or_default();
@@ -62,7 +64,7 @@ impl RootLife {
 }
 
 impl RootStage {
-    /// The name in `/debug/push`.
+    /// Returns the name in `/debug/push`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fine => "fine",
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_root_is_told_in_stages() {
+    fn expiry_of_a_root_has_stages() {
         let begins = SystemTime::UNIX_EPOCH;
         let of = |life: u32| RootLife { subject: String::new(), begins, ends: begins + DAY * life };
         let stages = |life: u32, left: [u32; 4]| {
@@ -87,7 +89,7 @@ mod tests {
         };
         use RootStage::{Fifth, Fine, Month, Week};
         assert_eq!(stages(3650, [731, 729, 29, 6]), [Fine, Fifth, Month, Week]);
-        // One that lives a month is no alarm for all its life.
+        // A root with a lifetime of a month must not be reported during all of it.
         assert_eq!(stages(30, [30, 7, 5, 1]), [Fine, Fine, Week, Week]);
         assert_eq!(stages(10, [10, 3, 1, 1]), [Fine, Fine, Fifth, Fifth]);
         assert_eq!(of(10).stage(begins + DAY * 11), RootStage::Ended);

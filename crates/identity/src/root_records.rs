@@ -1,9 +1,10 @@
-//! What is remembered of each root of the CA: since when workloads are given it, and when the last certificate ends
-//! that leads to it.
+//! Records about each root of the CA: the time since which workloads receive it, and the expiry of
+//! the last certificate that chains to it.
 //!
-//! A root may go once nobody holds such a certificate any more, and only who issued them knows. Records outlive the
-//! process, and replicas share them: of two the later counts, so that merging twice changes nothing. Times are whole
-//! seconds since the epoch. Knows no place where they are kept.
+//! A root may be removed once no such certificate is valid any more, which only the issuer knows.
+//! Records survive restarts and are shared by replicas. Of two values the later one wins, so that
+//! merging twice changes nothing. Times are whole seconds since the epoch. This module does not
+//! know where records are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -17,15 +18,17 @@ use tokio::sync::watch;
 
 use super::{RootLife, TrustRoots, pem};
 
-/// Ends are noted to the next full hour, so that not every certificate is a change of the records.
+/// Expiry times are rounded up to the next full hour, in seconds, so that not every certificate
+/// changes the records.
 const ROUNDED: u64 = 3600;
 
-/// The SHA-256 of a certificate, as `openssl x509 -fingerprint -sha256` says it but for colons and case.
+/// The SHA-256 of a certificate, as printed by `openssl x509 -fingerprint -sha256` but in lower
+/// case without colons.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RootFingerprint(String);
 
 impl RootFingerprint {
-    /// That of a certificate in DER.
+    /// Returns the fingerprint of a certificate in DER.
     pub fn of(der: &[u8]) -> Self {
         let mut text = String::new();
         for byte in digest(&SHA256, der).as_ref() {
@@ -34,11 +37,12 @@ impl RootFingerprint {
         Self(text)
     }
 
-    /// All in a text, in any form that people have them; lines of other things, and what follows a `#`, are passed over.
+    /// Returns all fingerprints in a text, in any common notation. Other lines, and text after a
+    /// `#`, are ignored.
     pub fn all_of(text: &str) -> BTreeSet<Self> {
         let of = |line: &str| {
             let line = line.split('#').next().unwrap_or_default();
-            // openssl puts "sha256 Fingerprint=" in front.
+            // openssl prints "sha256 Fingerprint=" first.
             let line = line.rsplit('=').next().unwrap_or_default();
             let digits: String = line.chars().filter(|c| *c != ':' && !c.is_whitespace()).collect();
             let is_one = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -54,46 +58,47 @@ impl fmt::Display for RootFingerprint {
     }
 }
 
-/// What is remembered of a root.
+/// Record about a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RootRecord {
-    /// The root itself.
+    /// The root certificate.
     pub pem: String,
-    /// When workloads were first given it.
+    /// Time since which workloads receive it.
     pub since: u64,
-    /// When all certificates have ended that were issued before that: whoever holds one then was given the root with it.
+    /// Expiry of all certificates issued before that time. Holders of later certificates received
+    /// the root together with them.
     pub older_end: u64,
-    /// When the last certificate ends that leads to it; none where it has signed nothing.
+    /// Expiry of the last certificate that chains to it; `None` if it has signed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_ends: Option<u64>,
-    /// Whether that is the latest possible, since nobody kept records when it signed.
+    /// Whether that time is an upper bound, because no records existed when the root signed.
     #[serde(default)]
     pub assumed: bool,
 }
 
 impl RootRecord {
-    /// When workloads were first given it.
+    /// Returns the time since which workloads receive it.
     pub fn since(&self) -> SystemTime {
         moment(self.since)
     }
 
-    /// See the field.
+    /// Returns the expiry of all certificates issued before that time.
     pub fn older_end(&self) -> SystemTime {
         moment(self.older_end)
     }
 
-    /// See the field.
+    /// Returns the expiry of the last certificate that chains to the root.
     pub fn last_ends(&self) -> Option<SystemTime> {
         self.last_ends.map(moment)
     }
 
-    /// Whose record it is; none where the root can't be read.
+    /// Returns the fingerprint of the root, or `None` if the root can't be parsed.
     pub fn fingerprint(&self) -> Option<RootFingerprint> {
         self.certificate().map(|certificate| RootFingerprint::of(&certificate))
     }
 
-    /// The certificate.
+    /// Returns the certificate of the root.
     pub(super) fn certificate(&self) -> Option<CertificateDer<'static>> {
         pem::certificates(self.pem.as_bytes(), "a record").ok()?.into_iter().next()
     }
@@ -107,45 +112,45 @@ impl RootRecord {
     }
 }
 
-/// Those of all roots.
+/// Records of all roots.
 pub type RootRecords = BTreeMap<RootFingerprint, RootRecord>;
 
-/// The records of this process, which whoever keeps them follows.
+/// The records of this process, with a channel for their changes.
 #[derive(Debug)]
 pub struct RootLedger {
     records: watch::Sender<RootRecords>,
-    /// How long a certificate may live that was issued before there were records; none where there are some, or where
-    /// nothing can have been issued.
+    /// Maximum lifetime of a certificate issued before records existed; `None` if records exist, or
+    /// if nothing can have been issued.
     unrecorded: Option<Duration>,
-    /// What others shared before it was known whether they have the same CA.
+    /// Records of other replicas, until it is known whether they belong to the same CA.
     shared: Mutex<RootRecords>,
 }
 
 impl RootLedger {
-    /// One that goes on from what this process and others remember. Where that is nothing, certificates of `lifetime`
-    /// may be out there.
+    /// Creates a ledger from the records of this process and of other replicas. Without any,
+    /// certificates with this `lifetime` may exist.
     pub fn new(remembered: RootRecords, shared: RootRecords, lifetime: Duration) -> Self {
         let (records, shared) = (watch::Sender::new(remembered), Mutex::new(shared));
         Self { records, unrecorded: Some(lifetime), shared }
     }
 
-    /// One of a CA that has signed nothing yet.
+    /// Creates the ledger of a CA that has signed nothing yet.
     pub fn empty() -> Self {
         Self { records: watch::Sender::default(), unrecorded: None, shared: Mutex::default() }
     }
 
-    /// The records now.
+    /// Returns the current records.
     pub fn records(&self) -> RootRecords {
         self.records.borrow().clone()
     }
 
-    /// The records as they change.
+    /// Returns a receiver of the changing records.
     pub fn follow(&self) -> watch::Receiver<RootRecords> {
         self.records.subscribe()
     }
 
-    /// Takes what others shared, where they know any of these roots: else it is of another CA, whose roots are none of
-    /// ours.
+    /// Merges the records of other replicas if they contain any of these roots. Otherwise they
+    /// belong to another CA.
     pub(super) fn adopt_shared(&self, roots: &TrustRoots) {
         let shared =
             std::mem::take(&mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner));
@@ -154,13 +159,14 @@ impl RootLedger {
         }
     }
 
-    /// Whether others who know these have the same CA: any of the roots.
+    /// Returns whether the records of others belong to the same CA: they have a root in common, or
+    /// are empty.
     pub fn is_of_same_ca(&self, others: &RootRecords) -> bool {
         let records = self.records.borrow();
         others.is_empty() || others.keys().any(|root| records.contains_key(root))
     }
 
-    /// Takes what another knows.
+    /// Merges the records of another replica.
     pub fn merge(&self, others: &RootRecords) {
         self.change(|records| {
             for (fingerprint, other) in others {
@@ -172,7 +178,8 @@ impl RootLedger {
         });
     }
 
-    /// Notes that workloads are given `now` these roots; before, they were given those of `before`, if that is known.
+    /// Records the roots that workloads receive now. `before` are the roots that they received
+    /// until now, if known.
     pub(super) fn given(&self, now: &TrustRoots, before: Option<&TrustRoots>, at: SystemTime) {
         let at_seconds = seconds(at);
         self.change(|records| {
@@ -193,7 +200,7 @@ impl RootLedger {
                     assumed: assumed.is_some(),
                 };
                 let record = records.entry(RootFingerprint::of(der)).or_insert_with(new);
-                // It was taken away in between.
+                // The root was removed in the meantime.
                 if !is_known && record.since < at_seconds {
                     record.since = at_seconds;
                     record.older_end = record.older_end.max(older_end.unwrap_or(at_seconds));
@@ -202,7 +209,8 @@ impl RootLedger {
         });
     }
 
-    /// Notes that these sign from `at` on: what never did can go without a trace.
+    /// Records that these roots sign from `at` on. Only a root that never signed can be removed
+    /// without waiting.
     pub(super) fn signs(&self, roots: &[RootFingerprint], at: SystemTime) {
         self.change(|records| {
             for root in roots {
@@ -213,7 +221,7 @@ impl RootLedger {
         });
     }
 
-    /// Notes a certificate that leads to `roots`.
+    /// Records a certificate that chains to `roots` and expires at `ends`.
     pub(super) fn issued(&self, roots: &[RootFingerprint], ends: SystemTime) {
         let ends = rounded(ends);
         self.change(|records| {
@@ -227,8 +235,8 @@ impl RootLedger {
         });
     }
 
-    /// The roots that workloads need at `now` though `given` has them not: certificates lead to them, and to no root there
-    /// that is the same but for its own dates.
+    /// Returns the roots that workloads need at `now` although `given` lacks them: valid
+    /// certificates chain to them, and `given` has no root with the same name and key.
     pub(super) fn needed(&self, given: &TrustRoots, now: SystemTime) -> Vec<NeededRoot> {
         let records = self.records.borrow();
         let needed = records.iter().filter_map(|(fingerprint, record)| {
@@ -253,15 +261,15 @@ impl RootLedger {
     }
 }
 
-/// A root that can't go yet.
+/// A root that must not be removed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NeededRoot {
-    /// Which it is.
+    /// Its fingerprint.
     pub(super) fingerprint: RootFingerprint,
-    /// Whose it says it is.
+    /// Its subject.
     pub(super) subject: String,
     pub(super) certificate: CertificateDer<'static>,
-    /// Until the last certificate ends that leads to it.
+    /// Expiry of the last certificate that chains to it.
     pub(super) until: SystemTime,
     /// See [`RootRecord::assumed`].
     pub(super) assumed: bool,
@@ -292,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_are_read_as_people_have_them() {
+    fn fingerprints_are_parsed_in_common_notations() {
         let plain = "0a".repeat(32);
         let colons = plain
             .to_uppercase()
@@ -311,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_needed_until_the_last_certificate_that_leads_to_it_has_ended() {
+    fn root_is_needed_until_its_last_certificate_has_expired() {
         let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
         let ledger = RootLedger::empty();
         ledger.given(old.roots(), None, now);
@@ -321,29 +329,29 @@ mod tests {
         ledger.issued(&[of(&old)], now + DAY);
         let needed = ledger.needed(new.roots(), now + 2 * DAY);
         assert_eq!(needed.iter().map(|one| &one.fingerprint).collect::<Vec<_>>(), [&of(&old)]);
-        assert!(needed[0].until >= now + 3 * DAY, "the later counts");
+        assert!(needed[0].until >= now + 3 * DAY, "the later expiry applies");
         assert!(ledger.needed(old.roots(), now).is_empty(), "it is there");
         assert!(ledger.needed(new.roots(), now + 4 * DAY).is_empty(), "its time has come");
     }
 
     #[test]
-    fn where_nobody_kept_records_the_longest_life_counts() {
+    fn without_records_the_maximum_lifetime_is_assumed() {
         let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
         let ledger = RootLedger::new(RootRecords::new(), RootRecords::new(), 90 * DAY);
         ledger.given(old.roots(), None, now);
         let needed = ledger.needed(new.roots(), now + 89 * DAY);
         assert!(needed.len() == 1 && needed[0].assumed, "{needed:?}");
-        // What is added later signs nothing before it is recorded.
+        // A root that is added later signs nothing before it is recorded.
         ledger.given(new.roots(), Some(old.roots()), now + DAY);
         assert_eq!(ledger.records()[&of(&new)].last_ends, None);
-        // A process that goes on from records assumes nothing.
+        // A process with records assumes nothing.
         let later = RootLedger::new(ledger.records(), RootRecords::new(), 90 * DAY);
         later.given(old.roots(), None, now + 2 * DAY);
         assert_eq!(later.records(), ledger.records());
     }
 
     #[test]
-    fn what_others_share_counts_where_they_have_the_same_ca() {
+    fn shared_records_apply_if_they_belong_to_the_same_ca() {
         let (old, new, other, now) = (Ca::new(), Ca::new(), Ca::new(), SystemTime::now());
         let theirs = RootLedger::empty();
         theirs.given(old.roots(), None, now);
@@ -359,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_replicas_come_together_in_any_order() {
+    fn records_of_replicas_merge_in_any_order() {
         let (a, now) = (Ca::new(), SystemTime::now());
         let with = |days: u32| {
             let ledger = RootLedger::empty();

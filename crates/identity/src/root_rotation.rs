@@ -1,7 +1,8 @@
-//! How far the replacement of a root has come, and which step may not be taken yet. Pure.
+//! Progress of a root's replacement, and the steps that must wait. Pure.
 //!
-//! Nobody says in which phase a rotation is: it follows from the roots that the CA has, which of them what it signs leads
-//! to, when the last certificate of each ends, and who is known to have been given each. (docs/guide/certificates.md)
+//! The phase of a rotation is not stored. It follows from the roots of the CA, the roots that
+//! issued certificates chain to, the expiry of each root's last certificate, and the parts of the
+//! mesh that are known to have each root (docs/guide/certificates.md).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,19 +13,20 @@ use super::root_records::{NeededRoot, RootFingerprint, RootLedger, RootRecord};
 use super::{Authority, IdentityError, RootLife};
 use strait_model::RootBundle;
 
-/// The file in a CA's folder, or the key in its Secret, by which an operator approves of steps whatever is missing.
+/// Name of the file in a CA's directory, or of the key in its Secret, in which an operator approves
+/// steps despite missing evidence.
 pub const APPROVED: &str = "rotation-approved";
-/// How many of those who lack a root are listed in a message.
+/// Maximum number of listed parts that lack a root.
 const LISTED: usize = 4;
 
-/// Who is not known to have a root.
+/// A part of the mesh that is not known to have a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootLack {
-    /// Such as `cluster east`.
+    /// Name of the part, for example `cluster east`.
     pub who: String,
-    /// Why, and what ends it.
+    /// The reason, and how it ends.
     pub fact: String,
-    /// Whether it was seen that they lack it; else nobody can tell but the operator.
+    /// Whether the lack was observed; otherwise only the operator can judge it.
     pub is_seen: bool,
 }
 
@@ -34,23 +36,24 @@ impl fmt::Display for RootLack {
     }
 }
 
-/// Who sees whether workloads have a root.
+/// Observer of the roots that workloads have.
 pub trait RootWitness: fmt::Debug + Send + Sync {
-    /// Who is not known at `now` to have the root of `record`, which is one of `bundle`.
+    /// Returns the parts that are not known at `now` to have the root of `record`, which is one of
+    /// `bundle`.
     fn lacks(&self, bundle: &RootBundle, record: &RootRecord, now: SystemTime) -> Vec<RootLack>;
 }
 
-/// What is known of roots beside the files of the CA.
+/// Evidence about roots that the files of the CA don't contain.
 #[derive(Debug, Clone)]
 pub struct RootEvidence {
-    /// What was issued.
+    /// Records of issued certificates.
     pub ledger: Arc<RootLedger>,
-    /// Who has them.
+    /// Observer of the roots that workloads have.
     pub witness: Arc<dyn RootWitness>,
 }
 
 impl RootEvidence {
-    /// Of a CA that has signed nothing, for nobody.
+    /// Returns the evidence of a CA that has signed nothing and has no workloads.
     pub fn none() -> Self {
         #[derive(Debug)]
         struct Nobody;
@@ -63,25 +66,25 @@ impl RootEvidence {
     }
 }
 
-/// What becomes of a root of the CA.
+/// State of a root of the CA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RootStep {
-    /// What is signed now leads to it.
+    /// Certificates issued now chain to it.
     Signs,
-    /// It is given to workloads, and some are not known to have it.
+    /// Workloads receive it, and some are not known to have it.
     Distribute,
-    /// All have it: it may sign.
+    /// All workloads have it; it may sign.
     Sign,
-    /// It signs no more, and certificates lead to it.
+    /// It no longer signs, but valid certificates chain to it.
     Wait,
-    /// The same, and it is in the files no more.
+    /// It is no longer in the files, but valid certificates chain to it.
     Kept,
-    /// Nothing leads to it any more: it may go.
+    /// No valid certificate chains to it any more; it may be removed.
     Withdraw,
 }
 
 impl RootStep {
-    /// The name in `/debug/certificates`.
+    /// Returns the name in `/debug/certificates`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Signs => "signs",
@@ -93,7 +96,7 @@ impl RootStep {
         }
     }
 
-    /// The phase of a rotation that such a root means, and its number; none where it means none.
+    /// Returns the number and name of the rotation phase that a root in this state implies, if any.
     pub fn phase(self) -> Option<(u8, &'static str)> {
         match self {
             Self::Signs => None,
@@ -105,36 +108,36 @@ impl RootStep {
     }
 }
 
-/// A root of the CA, and how it fares.
+/// Status of a root of the CA.
 #[derive(Debug, Clone)]
 pub struct RootStanding {
-    /// Which it is.
+    /// Its fingerprint.
     pub fingerprint: RootFingerprint,
-    /// Whose it is, and when it ends.
+    /// Its subject and expiry.
     pub life: RootLife,
-    /// What becomes of it.
+    /// Its state.
     pub step: RootStep,
-    /// What is remembered of it.
+    /// Its record.
     pub record: Option<RootRecord>,
-    /// Who is not known to have it.
+    /// The parts of the mesh that are not known to have it.
     pub lacks: Vec<RootLack>,
 }
 
-/// A CA in force, and what is known of its roots.
+/// An active CA, with the evidence about its roots.
 #[derive(Clone, Copy)]
 pub(super) struct AuthorityInForce<'a> {
     pub(super) authority: &'a Authority,
-    /// What workloads are given to believe.
+    /// The roots that workloads receive.
     pub(super) bundle: &'a RootBundle,
     pub(super) evidence: &'a RootEvidence,
-    /// Roots that are in the files no more.
+    /// Roots that are no longer in the files.
     pub(super) kept: &'a [NeededRoot],
-    /// What signs for single members.
+    /// The dedicated CAs of members.
     pub(super) members: &'a [Arc<Authority>],
 }
 
 impl AuthorityInForce<'_> {
-    /// How the roots fare at `now`, that which signs first.
+    /// Returns the status of the roots at `now`, signing ones first.
     pub(super) fn standings(self, now: SystemTime) -> Vec<RootStanding> {
         let records = self.evidence.ledger.records();
         let standing = |der: &Vec<u8>| {
@@ -163,11 +166,12 @@ impl AuthorityInForce<'_> {
         standings
     }
 
-    /// Whether `next` may sign in the place of what signs now. Who changes all roots at once has no choice, and of those that
-    /// nobody sees the operator has judged.
+    /// Checks that `next` may replace the active CA. A change of all roots at once is allowed, and
+    /// parts that can't be observed don't matter, because the operator has judged both.
     ///
     /// # Errors
-    /// Somebody is seen to lack each root that what it signs leads to, and nobody has approved of it.
+    /// If some part of the mesh is observed to lack each root that `next` chains to, and no root is
+    /// approved.
     pub(super) fn may_pass_to(
         self,
         next: &Authority,
@@ -189,8 +193,8 @@ impl AuthorityInForce<'_> {
             let mut lacks = match records.get(root).filter(|_| given.contains(root)) {
                 Some(record) => self.lacks(record, now),
                 None => vec![RootLack {
-                    who: "everybody".to_owned(),
-                    fact: "it was not among the roots before; put it beside them and nothing else, first".to_owned(),
+                    who: "all parts".to_owned(),
+                    fact: "it was not among the roots before; first add it to them without other changes".to_owned(),
                     is_seen: true,
                 }],
             };
@@ -204,7 +208,7 @@ impl AuthorityInForce<'_> {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Whether what any CA signs leads to this root.
+    /// Returns whether certificates of any CA chain to this root.
     fn signs_below(self, root: &RootFingerprint) -> bool {
         let members = self.members.iter().map(|authority| &**authority);
         members.chain([self.authority]).any(|authority| authority.leads_to(root))
@@ -215,7 +219,8 @@ impl AuthorityInForce<'_> {
     }
 }
 
-/// Why roots that the files have no more are kept.
+/// Returns the problem that roots are retained although the files no longer contain them, if any
+/// are.
 pub(super) fn kept(roots: &[NeededRoot]) -> Option<IdentityError> {
     let last = roots.iter().max_by_key(|root| root.until)?;
     Some(IdentityError::WithdrawnTooEarly {

@@ -1,9 +1,10 @@
-//! Keeps the serving certificate, the trust roots and the CA up to date while connections go on.
+//! Rotation of the serving certificate, the trust roots and the CA without closing connections.
 //!
-//! The files are read again every second and compared by content, which sees renames, rewrites and
-//! Kubernetes' `..data` swaps alike. A set of files counts once it reads the same twice, so that one still
-//! being written is passed over; it is taken as a whole, or the old one stays and the reason is shown.
-//! Ends no connection itself: it says by `trust_generation` when those should be looked at again.
+//! The files are read every second and compared by content, which detects renames, rewrites and
+//! Kubernetes' `..data` swaps. A set of files is used once it has been read twice without a
+//! difference, so that incomplete writes are skipped. It is either applied completely, or the old
+//! set stays and the reason is reported. This module ends no connection: a change of
+//! `trust_generation` tells when connections must be checked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _};
@@ -32,116 +33,119 @@ use strait_base::codes;
 use strait_base::task::Supervisor;
 use strait_model::{ClusterId, RootBundle};
 
-/// How often the files are read.
+/// Interval of reads.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// The largest file that is read, in bytes.
+/// Maximum number of bytes read from a file.
 const FILE_LENGTH_MAX: u64 = 1 << 20;
 
-/// Where certificates come from.
+/// Sources of the certificates.
 #[derive(Debug, Clone)]
 pub struct CertificateSettings {
-    /// The certificate the control plane shows.
+    /// The certificate of the control plane.
     pub serving: Serving,
-    /// The roots that clients' certificates must chain to; without it those of the CA.
+    /// File of roots that clients' certificates must chain to; the CA's roots if `None`.
     pub client_ca: Option<PathBuf>,
     /// The CA.
     pub authority: Option<AuthorityFrom>,
-    /// What the mesh config says of roots.
+    /// Roots that the mesh config names.
     pub named: watch::Receiver<Arc<NamedRoots>>,
-    /// Whether clients need one.
+    /// Whether clients need a certificate.
     pub clients: ClientCertificates,
-    /// What is known of the CA's roots beside its files.
+    /// Evidence about the CA's roots that its files don't contain.
     pub evidence: RootEvidence,
-    /// The folders of the CAs of single members, watched.
+    /// Directories of members' dedicated CAs, which are watched.
     pub members: BTreeMap<ClusterId, PathBuf>,
 }
 
-/// The certificate the control plane shows.
+/// Source of the control plane's certificate.
 #[derive(Debug, Clone)]
 pub enum Serving {
-    /// Somebody else makes and renews these files.
+    /// Files that another tool creates and renews.
     Files {
         /// The chain, leaf first.
         certificate: PathBuf,
         /// Its key.
         key: PathBuf,
     },
-    /// Issued by our own CA and renewed at half its life.
+    /// Issued by the CA, and renewed after half of the lifetime.
     Issued {
         /// DNS names and IP addresses; see [`default_names`].
         names: Vec<String>,
     },
 }
 
-/// The CA.
+/// Source of the CA.
 #[derive(Debug, Clone)]
 pub enum AuthorityFrom {
-    /// A folder with its files, watched.
+    /// A directory with its files, which is watched.
     Directory(PathBuf),
-    /// One that somebody else keeps, and may change: read again whenever it has.
+    /// A CA that another tool manages and may change; applied on each change.
     Followed(watch::Receiver<Arc<FollowedAuthority>>),
-    /// A built-in one, from [`super::authority::load_or_create`].
+    /// A built-in CA, from [`super::authority::load_or_create`].
     Stored(AuthorityPem),
 }
 
-/// A CA that somebody else keeps.
+/// A CA that another tool manages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedAuthority {
-    /// Where it is, for messages.
+    /// Its location, for messages.
     pub origin: String,
-    /// As it stands there, or why it can't be used.
+    /// Its content, or the reason why it is invalid.
     pub held: Result<AuthorityPem, String>,
-    /// The roots whose steps an operator approves of; see [`APPROVED`].
+    /// Roots whose steps an operator has approved; see [`APPROVED`].
     pub approved: BTreeSet<RootFingerprint>,
 }
 
-/// The names proxies know the control plane by (docs/reference/interface.md, `--tls-san`).
+/// Returns the names by which proxies address the control plane (docs/reference/interface.md,
+/// `--tls-san`).
 pub fn default_names(namespace: &str) -> Vec<String> {
     let services = ["strait", "istiod"].map(|name| format!("{name}.{namespace}.svc"));
     services.into_iter().chain(["localhost", "127.0.0.1", "::1"].map(str::to_owned)).collect()
 }
 
-/// What is in force now. Immutable: each change is a new value in the channel.
+/// The active identity. Immutable: each change is a new value in the channel.
 #[derive(Debug, Clone)]
 pub struct ServerIdentity {
-    /// To accept connections with.
+    /// Configuration to accept connections.
     pub server_config: Arc<ServerConfig>,
-    /// Whom we believe.
+    /// Roots that clients' certificates must chain to.
     pub trust: Arc<TrustRoots>,
-    /// Counts the changes of `trust`. When it moves, every connection must be asked [`Self::still_trusts`].
+    /// Number of changes of `trust`. When it changes, every connection must be checked with
+    /// [`Self::still_trusts`].
     pub trust_generation: u64,
-    /// What signs, if anything does.
+    /// The CA, if there is one.
     pub authority: Option<Arc<Authority>>,
-    /// What signs for single members, in its place.
+    /// The CAs of single members, which replace it for them.
     pub members: Arc<MemberAuthorities>,
-    /// When the serving certificate ends.
+    /// Expiry of the serving certificate.
     pub serving_not_after: SystemTime,
-    /// Why something newer is not in force, or will soon not work.
+    /// Why newer certificates are not active, or why the current ones will soon fail.
     pub problem: Option<CertificateProblem>,
     certificate: Arc<CertifiedKey>,
     renew_at: Option<SystemTime>,
-    /// What workloads are to believe, and since when, as far as this process knows.
+    /// Roots that workloads must trust, and the time of their last change in this process.
     bundle: Option<(Arc<RootBundle>, SystemTime)>,
     evidence: RootEvidence,
-    /// Roots that are in the files no more, and may not go yet.
+    /// Roots that are no longer in the files but must not be removed yet.
     kept: Vec<NeededRoot>,
-    /// What signs for single members, without the rest that is known of it.
+    /// The CAs of members, without their status.
     members_sign: Arc<[Arc<Authority>]>,
 }
 
 impl ServerIdentity {
-    /// What workloads are to believe: the CA's roots and all that we believe ourselves. None without a CA: then
-    /// somebody else gives workloads their certificates, and the roots with them.
+    /// Returns the roots that workloads must trust: the CA's roots and all trusted client roots.
+    /// Returns `None` without a CA, because the issuer of workloads' certificates then also
+    /// distributes the roots.
     pub fn root_bundle(&self) -> Option<&Arc<RootBundle>> {
         self.bundle.as_ref().map(|(bundle, _)| bundle)
     }
 
-    /// What is known of the CA's roots beside its files.
+    /// Returns the evidence about the CA's roots that its files don't contain.
     pub fn evidence(&self) -> &RootEvidence {
         &self.evidence
     }
 
-    /// The CA, and what is known of its roots; none without a CA.
+    /// Returns the active CA with the evidence about its roots, or `None` without a CA.
     fn in_force(&self) -> Option<AuthorityInForce<'_>> {
         let (authority, bundle) = (self.authority.as_ref()?, self.root_bundle()?);
         let (evidence, kept, members) = (&self.evidence, &*self.kept, &*self.members_sign);
@@ -153,7 +157,8 @@ impl ServerIdentity {
         Self { members_sign: signing.collect(), members, ..self }
     }
 
-    /// Whether other roots are to be kept now than those that are: their time has come, or another replica knows more.
+    /// Returns whether the set of retained roots must change, because one has expired or another
+    /// replica knows of more certificates.
     fn keeps_others(
         &self,
         settings: &CertificateSettings,
@@ -167,19 +172,20 @@ impl ServerIdentity {
             || needed.iter().any(|root| !approved.contains(&root.fingerprint))
     }
 
-    /// How each root of the CA fares, that which signs first; none without a CA.
+    /// Returns the status of each root of the CA, signing ones first. Empty without a CA.
     pub fn root_standings(&self, now: SystemTime) -> Vec<RootStanding> {
         self.in_force().map(|in_force| in_force.standings(now)).unwrap_or_default()
     }
 
-    /// How long the roots of the CA live; none without a CA.
+    /// Returns the lifetimes of the CA's roots. Empty without a CA.
     pub fn root_lives(&self) -> Vec<RootLife> {
         let roots = self.authority.iter().flat_map(|authority| authority.roots().certificates());
         roots.filter_map(|der| RootLife::of(der)).collect()
     }
 
-    /// Whether the bundle may have more than what the chain ended with that `peer` was last given: it has roots that
-    /// no chain ends with, or is younger than the peer's certificate. Of who shows none it is not known.
+    /// Returns whether the bundle may differ from the roots that `peer` received with its last
+    /// certificate: the bundle has roots beyond the CA's, or is younger than the certificate.
+    /// Assumes a difference if the peer has no certificate.
     pub fn has_news_for(&self, peer: Option<&PeerIdentity>) -> bool {
         let (Some(authority), Some((bundle, since))) = (&self.authority, &self.bundle) else {
             return false;
@@ -189,24 +195,26 @@ impl ServerIdentity {
             || issued.is_none_or(|issued| issued <= *since)
     }
 
-    /// Whether a connected peer would be let in again at `now`.
+    /// Returns whether a connected peer would be accepted again at `now`.
     pub fn still_trusts(&self, peer: &PeerIdentity, now: SystemTime) -> bool {
         self.trust.authenticate(peer.chain(), now).is_ok()
     }
 
-    /// What the webhook listens with: the serving certificate, for callers that show none.
+    /// Returns the TLS configuration of the webhook: the serving certificate, without client
+    /// certificates.
     ///
     /// # Errors
-    /// Never in practice: the certificate serves already.
+    /// Never in practice, because the certificate is already in use.
     pub fn webhook_config(&self) -> Result<Arc<ServerConfig>, IdentityError> {
         tls::public_server_config(&self.certificate)
     }
 }
 
-/// Reads everything once, then keeps it up to date in a task of `tasks` until those are stopped.
+/// Reads all files once, then keeps the identity up to date in a task of `tasks` until the tasks
+/// are stopped.
 ///
 /// # Errors
-/// Whatever is wrong with the first set: there is no older one to keep.
+/// Any error in the first set of files, because there is no older one to use instead.
 pub fn start(
     settings: CertificateSettings,
     interval: Duration,
@@ -219,7 +227,7 @@ pub fn start(
     if let Some(members) = next_members(&settings, &files, &first, now) {
         first = first.with_members(members);
     }
-    // A watch holds the latest value only: it can't be full.
+    // A watch stores only the latest value, so it is never full.
     let (sender, receiver) = watch::channel(Arc::new(first));
     let sender = Arc::new(sender);
     tasks.spawn_restarting("certificate rotation", interval, move || {
@@ -246,11 +254,11 @@ pub fn start(
     Ok(receiver)
 }
 
-/// What was read, and whether it can be believed to be whole.
+/// State of the rotation: the applied files, and the last files that were read.
 struct Rotation {
     applied: CertificateFiles,
     last_read: CertificateFiles,
-    /// How near the end of a root was when that was last told.
+    /// Stage of root expiry that was last logged.
     told: RootStage,
 }
 
@@ -259,7 +267,7 @@ impl Rotation {
         Self { last_read: applied.clone(), applied, told: RootStage::Fine }
     }
 
-    /// Tells of the root whose end is nearest, once at each stage.
+    /// Logs the root that expires first, once per stage.
     fn tell_root_ends(&mut self, current: &ServerIdentity, now: SystemTime) {
         let lives = current.root_lives();
         let nearest = lives.iter().max_by_key(|life| life.stage(now));
@@ -269,13 +277,13 @@ impl Rotation {
                 code = codes::ROOT_ENDS.id,
                 root = life.subject,
                 ends = %time(life.ends),
-                "a root of the CA ends; rotate to another in time"
+                "a root of the CA expires soon; rotate to another root before it expires"
             );
         }
         self.told = stage;
     }
 
-    /// Takes what was just read; returns what shall be in force from now on, if that is something new.
+    /// Processes new files. Returns the identity to use from now on, if it changes.
     fn apply(
         &mut self,
         settings: &CertificateSettings,
@@ -288,7 +296,8 @@ impl Rotation {
         if !settled {
             return next;
         }
-        // Also where the mesh's files are refused: a member is cut whatever else is wrong.
+        // Applies even if the mesh's files are invalid: a member can be cut off regardless of other
+        // faults.
         let base = next.as_ref().unwrap_or(current);
         match next_members(settings, &self.last_read, base, now) {
             Some(members) => Some(base.clone().with_members(members)),
@@ -296,7 +305,7 @@ impl Rotation {
         }
     }
 
-    /// The same of all but the CAs of members.
+    /// Processes new files except for the CAs of members.
     fn apply_to_mesh(
         &mut self,
         settings: &CertificateSettings,
@@ -330,7 +339,8 @@ impl Rotation {
                 Err(fault) => Some(CertificateProblem::of(&fault, base.problem.as_ref(), now)),
             }
         } else if settled {
-            // The files are those in force; what can still be wrong is that their time has passed, or has not come.
+            // The files are the active ones; the only remaining fault is that they have expired or
+            // are not valid yet.
             let lasting = expired(base, now).or_else(|| root_rotation::kept(&base.kept));
             lasting.map(|fault| CertificateProblem::of(&fault, base.problem.as_ref(), now))
         } else {
@@ -340,7 +350,7 @@ impl Rotation {
     }
 }
 
-/// `current` with this problem, unless that is what it has.
+/// Returns `current` with this problem, or `None` if it already has it.
 fn with_problem(
     current: &ServerIdentity,
     problem: Option<CertificateProblem>,
@@ -353,9 +363,9 @@ fn with_problem(
             code,
             %message,
             valid_until = %time(current.serving_not_after),
-            "certificates need attention; what was in force stays so"
+            "certificates need attention; the previous ones stay active"
         ),
-        None => info!("certificates are in order again"),
+        None => info!("certificates are valid again"),
     }
     Some(ServerIdentity { problem, ..current.clone() })
 }
@@ -363,7 +373,7 @@ fn with_problem(
 fn expired(current: &ServerIdentity, now: SystemTime) -> Option<IdentityError> {
     let leaf = current.certificate.cert.first()?;
     let (not_before, not_after) = validity(leaf)?;
-    let origin = "force".to_owned();
+    let origin = "use".to_owned();
     (not_after < now).then_some(IdentityError::NotValidNow { origin, not_before, not_after })
 }
 
@@ -377,13 +387,13 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
     if shares_none(old, new) {
         warn!(
             code = "STR0708",
-            "no root of the old set is in the new one: workloads that were not given the new roots turn away what \
-             leads to them; to rotate without that, keep both for a while"
+            "the new roots contain none of the old ones: workloads without the new roots reject certificates \
+             that chain to them; to avoid this, keep both sets for a while"
         );
     }
 }
 
-/// Whether no root of before is in the files any more; one that is kept without them is not.
+/// Returns whether no previous root is in the files any more, ignoring retained ones.
 fn shares_none(old: &ServerIdentity, new: &ServerIdentity) -> bool {
     let is_kept = |der: &Vec<u8>| {
         let fingerprint = RootFingerprint::of(der);
@@ -393,8 +403,8 @@ fn shares_none(old: &ServerIdentity, new: &ServerIdentity) -> bool {
     !new.trust.certificates().any(|der| stays(der) && !is_kept(der))
 }
 
-/// `current` with a fresh certificate of our own, where that is due. By the CA in force: a CA directory
-/// that is broken for a while must not cost us the certificate.
+/// Renews the issued serving certificate if it is due. Uses the active CA, so that a temporarily
+/// invalid CA directory does not prevent the renewal.
 fn renew(
     settings: &CertificateSettings,
     current: &ServerIdentity,
@@ -417,13 +427,13 @@ fn renew(
     })
 }
 
-/// When the first certificate of the chain to end ends.
+/// Returns the earliest expiry in the chain.
 fn not_after(certificate: &CertifiedKey) -> Option<SystemTime> {
     certificate.cert.iter().filter_map(|one| Some(validity(one)?.1)).min()
 }
 
-/// Notes which roots workloads are given now, and which sign. The certificate that we serve with keeps none: it is issued
-/// anew where its root goes.
+/// Records the roots that workloads receive now, and the roots that sign. The serving certificate
+/// needs no record: it is issued again when its root is removed.
 fn remember(
     settings: &CertificateSettings,
     before: Option<&ServerIdentity>,
@@ -437,7 +447,7 @@ fn remember(
     ledger.signs(authority.leading(), now);
 }
 
-/// Makes a whole identity from a whole set of files.
+/// Builds a complete identity from a complete set of files.
 fn build(
     settings: &CertificateSettings,
     files: &CertificateFiles,
@@ -525,7 +535,7 @@ fn build(
     })
 }
 
-/// What signs for single members by these `files`, where that is something else than `base` has.
+/// Returns the CAs of members for these `files`, if they differ from those in `base`.
 fn next_members(
     settings: &CertificateSettings,
     files: &CertificateFiles,
@@ -550,7 +560,7 @@ fn next_members(
     is_new.then(|| Arc::new(next))
 }
 
-/// The CA with those roots beside its own that can't go yet, and these.
+/// Adds the roots to the CA that must not be removed yet, and returns them.
 fn keep_needed(
     authority: Authority,
     evidence: &RootEvidence,
@@ -571,10 +581,10 @@ fn bundle(authority: &TrustRoots, trust: &TrustRoots) -> RootBundle {
     RootBundle { pem: pem.into(), certificates }
 }
 
-/// The certificate in force for as long as it is young and believed, else a new one.
+/// Returns the active certificate while it is young and trusted, otherwise a new one.
 ///
-/// So a new CA does not change the serving certificate in the same step as the roots: proxies first get
-/// to know the new root, and meet the new certificate at the next renewal.
+/// As a result, a new CA does not change the serving certificate in the same step as the roots:
+/// proxies first receive the new root, and see the new certificate at the next renewal.
 fn issued(
     authority: &Authority,
     names: &[String],
@@ -593,11 +603,12 @@ fn issued(
     let chain = issued.chain.certificates().to_vec();
     let origins = ["the issued certificate", "the issued key"];
     let certified = tls::certified_key(chain, issued.key_der(), origins, now)?;
-    // A clock may be behind by half a day before anybody meets an ended certificate.
+    // Clocks may differ by half a day before a client sees an expired certificate.
     Ok((Arc::new(certified), now + left / 2))
 }
 
-/// The contents of all files in use, or why one has none, and what the mesh config says; compared as a whole.
+/// The contents of all files in use or the error of reading them, and the mesh config's roots.
+/// Compared as a whole.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct CertificateFiles {
     files: BTreeMap<PathBuf, Result<Vec<u8>, ErrorKind>>,
@@ -631,7 +642,7 @@ impl CertificateFiles {
         }
     }
 
-    /// The roots whose steps an operator approves of.
+    /// Returns the roots whose steps an operator has approved.
     fn approved(&self, settings: &CertificateSettings) -> BTreeSet<RootFingerprint> {
         match &settings.authority {
             Some(AuthorityFrom::Directory(directory)) => {
@@ -645,7 +656,7 @@ impl CertificateFiles {
         }
     }
 
-    /// What is in the folder of a member's CA.
+    /// Returns the contents of a member's CA directory.
     fn of_member(&self, directory: &Path) -> MemberFiles {
         let read = |name| self.contents(&directory.join(name)).map(<[u8]>::to_vec);
         let is_absent = |name| read(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -673,7 +684,7 @@ impl CertificateFiles {
     }
 }
 
-/// All files that the folder of a CA may have.
+/// Returns the paths of all files that the directory of a CA may contain.
 fn authority_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let names = [AuthorityForm::Istio, AuthorityForm::Tls].map(AuthorityForm::names);
     names.concat().into_iter().chain([APPROVED]).map(|name| directory.join(name))

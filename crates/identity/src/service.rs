@@ -1,7 +1,8 @@
-//! The certificate service of Istio's agent: certifies who the caller is.
+//! The certificate service of Istio's agent: issues certificates for the identity of the caller.
 //!
-//! The server that accepted the call has put its [`Caller`] into the request's extensions. One that a token
-//! proves gets a certificate; one that a certificate proves gets another only while its member still runs such a pod.
+//! The server that accepted the call stores its [`Caller`] in the request's extensions. A caller
+//! with a token receives a certificate. A caller with a certificate receives another one only while
+//! its member still runs a pod with this identity.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,36 +25,36 @@ use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use strait_proto::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 
-/// Signatures that are made at once: they take a CPU each.
+/// Maximum number of concurrent signatures. Each occupies a CPU.
 const SIGNERS: usize = 2;
 
-/// What became of requests for certificates.
+/// Counts of certificate requests by result.
 #[derive(Debug, Default)]
 pub struct IssueStats {
-    /// Requests.
+    /// Number of requests.
     pub asked: AtomicU64,
-    /// Certificates that were issued.
+    /// Number of issued certificates.
     pub issued: AtomicU64,
-    /// Requests that were refused.
+    /// Number of refused requests.
     pub refused: AtomicU64,
-    /// Calls of the service whose maker nobody knew, by code.
+    /// Number of calls by unknown callers, by code.
     unauthenticated: Mutex<BTreeMap<&'static str, u64>>,
-    /// Requests that failed on the way to a signature, by what Istio calls the reason.
+    /// Number of failed requests, by Istio's name of the reason.
     failed: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl IssueStats {
-    /// Counts a call whose maker nobody knows, by the code of the reason.
+    /// Counts a call of an unknown caller, by the code of the reason.
     pub fn unauthenticated(&self, code: &'static str) {
         *lock(&self.unauthenticated).entry(code).or_default() += 1;
     }
 
-    /// How often each code was the reason.
+    /// Returns the number of calls by unknown callers for each code.
     pub fn unauthenticated_by_code(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.unauthenticated).clone()
     }
 
-    /// How often a request failed, by what Istio calls the reason.
+    /// Returns the number of failed requests for each reason, with Istio's names.
     pub fn failed_by_reason(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.failed).clone()
     }
@@ -69,18 +70,18 @@ impl IssueStats {
     }
 }
 
-/// What signs for a caller, what that is noted in, and for how long it may be.
+/// The CA that signs for a caller, its records, and the permitted lifetime.
 struct SigningPermit {
     authority: Arc<Authority>,
-    /// How many this CA of a member has signed, where it is one.
+    /// Counter of certificates, if the CA is dedicated to a member.
     counted: Option<Arc<AtomicU64>>,
     ledger: Arc<RootLedger>,
     lifetime: Duration,
-    /// When a token last proved who the caller is.
+    /// Time when a token last proved the caller's identity.
     proved: SystemTime,
 }
 
-/// Signs for a caller's own identity, within one trust domain.
+/// Issues certificates for the callers' own identities, within one trust domain.
 #[derive(Debug, Clone)]
 pub struct CertificateService {
     identity: watch::Receiver<Arc<ServerIdentity>>,
@@ -89,13 +90,14 @@ pub struct CertificateService {
     stats: Arc<IssueStats>,
     limits: Arc<Mutex<IssueLimits>>,
     signers: Arc<Semaphore>,
-    /// The longest that may be asked for.
+    /// Maximum lifetime of a certificate.
     lifetime_max: Duration,
 }
 
 impl CertificateService {
-    /// Signs with the CA that `identity` holds when a request comes, for `trust_domain` only: for nobody
-    /// while that is not known. `registry` knows which pods there are.
+    /// Creates a service that signs with the current CA of `identity`, for `trust_domain` only;
+    /// while the trust domain is unknown, it refuses all requests. `registry` knows the existing
+    /// pods.
     pub fn new(
         identity: watch::Receiver<Arc<ServerIdentity>>,
         trust_domain: watch::Receiver<Option<Arc<str>>>,
@@ -108,16 +110,19 @@ impl CertificateService {
         Self { identity, trust_domain, registry, stats, limits, signers, lifetime_max }
     }
 
-    /// The CA that signs for this caller, and for how long.
+    /// Returns the CA that signs for this caller, and the lifetime.
     fn permit(
         &self,
         caller: &Caller,
         request: &IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<SigningPermit, Status> {
-        // A foreign root may be trusted for its own domain; that is no right to a certificate of ours.
+        // A foreign root may be trusted for its own domain. That gives no right to a certificate
+        // for this domain.
         let trust_domain = self.trust_domain.borrow().clone().ok_or_else(|| {
-            Status::unavailable("the mesh config, which names the trust domain, is not read yet")
+            Status::unavailable(
+                "the mesh config, which names the trust domain, has not been read yet",
+            )
         })?;
         if caller.identity().trust_domain() != &*trust_domain {
             return Err(Status::permission_denied(format!(
@@ -128,7 +133,8 @@ impl CertificateService {
             return Err(Status::permission_denied("this CA signs for the caller only"));
         }
         if let Some(signer) = named_signer(request) {
-            let text = format!("this CA signs itself; there is no CertSigner {signer:?}");
+            let text =
+                format!("this CA supports no external signers; there is no CertSigner {signer:?}");
             return Err(Status::invalid_argument(text));
         }
         if let Err(refusal) = caller.is_named() {
@@ -136,12 +142,12 @@ impl CertificateService {
             return Err(Status::unauthenticated(format!("{code}: {title}")));
         }
         let identity = Arc::clone(&self.identity.borrow());
-        // The connection may be older than the roots are: a certificate must not outlive its trust by
+        // The connection may be older than the roots. A certificate must not outlive its trust by
         // being exchanged for a new one.
         if let CallerProof::Certificate(peer, cluster) = caller.proof() {
             if !identity.still_trusts(peer, now) {
                 return Err(Status::unauthenticated(
-                    "STR0707: the client certificate has ended or no longer chains to a trusted root",
+                    "STR0707: the client certificate has expired or no longer chains to a trusted root",
                 ));
             }
             self.renews(peer, cluster.as_ref(), now)?;
@@ -152,7 +158,7 @@ impl CertificateService {
             Ok(seconds) => Duration::from_secs(seconds),
             Err(_) => return Err(Status::invalid_argument("validity_duration is negative")),
         };
-        // Not cut short: who asks for more counts on having it.
+        // Not shortened silently, because the caller relies on the requested lifetime.
         if lifetime > self.lifetime_max {
             let error = IdentityError::Lifetime { asked: lifetime, most: self.lifetime_max };
             self.stats.fails(&error);
@@ -161,11 +167,12 @@ impl CertificateService {
         let in_limits = lock(&self.limits).take(caller.identity(), Instant::now());
         in_limits.map_err(|wait| {
             let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
-            let text = format!("{code}: {}; ask again in {ms} ms", code.title);
+            let text = format!("{code}: {}; retry in {ms} ms", code.title);
             Status::resource_exhausted(text)
         })?;
         let ledger = Arc::clone(&identity.evidence().ledger);
-        // One that says nothing of it was made by hand, or before certificates did: it counts from now on.
+        // A certificate without this time was issued manually or by an older version; the time
+        // starts now.
         let proved = match caller.proof() {
             CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
             CallerProof::Token(_) => now,
@@ -173,7 +180,8 @@ impl CertificateService {
         Ok(SigningPermit { authority, counted, ledger, lifetime, proved })
     }
 
-    /// What signs for the caller: the CA of its member, where that has one of its own, and never another in its place.
+    /// Returns the CA of the caller: the dedicated CA of its member if one exists, and never
+    /// another CA instead.
     fn signer(
         &self,
         caller: &Caller,
@@ -190,7 +198,8 @@ impl CertificateService {
         };
         let authority = own.authority.as_ref().ok_or_else(|| {
             fails();
-            // What was taken away was meant to be: who asks again gets no other answer. The rest is to be mended.
+            // A deliberate removal is final: a retry gives the same result. Other faults must be
+            // fixed.
             match &own.problem {
                 Some(problem) if problem.code == codes::MEMBER_CA_GONE.id => {
                     let code = &codes::MEMBER_CA_GONE;
@@ -205,7 +214,8 @@ impl CertificateService {
         Ok((Arc::clone(authority), Some(Arc::clone(&own.issued))))
     }
 
-    /// Whether a certificate may be exchanged for another: a pod that has gone must not live on in certificates.
+    /// Checks that a certificate may be exchanged for another one: the identity of a deleted pod
+    /// must not survive in certificates.
     fn renews(
         &self,
         peer: &PeerIdentity,
@@ -220,7 +230,7 @@ impl CertificateService {
         let called = cluster.map(|cluster| self.registry.member_called(cluster));
         if let Some(member) = peer.member().filter(|member| called.as_ref() != Some(member)) {
             let code = &codes::OTHER_MEMBER_RENEWS;
-            let text = format!("{code}: {}: it is of cluster {member}", code.title);
+            let text = format!("{code}: {}: the certificate is of cluster {member}", code.title);
             return Err(Status::permission_denied(text));
         }
         let (code, id) = (&codes::NOT_RENEWED, peer.id());
@@ -240,16 +250,18 @@ impl CertificateService {
     ) -> Result<IstioCertificateResponse, Status> {
         let SigningPermit { authority, counted, ledger, lifetime, proved } =
             self.permit(caller, &request, now)?;
-        let fault = |_| Status::internal("the signer is gone");
+        let fault = |_| Status::internal("the signing task failed");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::unavailable("the server is going away"))?;
+        let turn = turn.map_err(|_| Status::unavailable("the server is shutting down"))?;
         let id = caller.identity().clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             let chain = authority.sign_request(&request.csr, &id, lifetime, proved, now)?;
-            // Before anybody has it: what isn't noted could be made worthless.
+            // Recorded before the certificate is returned: without a record, its root could be
+            // removed too early.
             ledger.issued(authority.leading(), chain.not_after());
-            // The agent takes the first element for the leaf and the last for the roots, whatever is between.
+            // The agent takes the first element as the leaf and the last one as the roots,
+            // regardless of the rest.
             let mut cert_chain = chain.to_pems();
             cert_chain.push(authority.roots().to_pem());
             Ok::<_, IdentityError>(IstioCertificateResponse { cert_chain })
@@ -274,7 +286,7 @@ impl IstioCertificateService for CertificateService {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         count(&self.stats.asked);
         let Some(caller) = request.extensions().get::<Caller>().cloned() else {
-            return Err(Status::unauthenticated("nobody knows who calls"));
+            return Err(Status::unauthenticated("the caller is unknown"));
         };
         let answer = self.sign(&caller, request.into_inner(), SystemTime::now()).await;
         let (peer, by_token) = (caller.identity(), caller.token().is_some());
@@ -299,17 +311,18 @@ fn code(error: &IdentityError) -> Code {
     }
 }
 
-/// Whether the request wants somebody else's certificate, as a node proxy does for the pods of its node.
+/// Returns whether the request is for the certificate of another identity, as node proxies request
+/// it for the pods of their node.
 fn asks_for_another(request: &IstioCertificateRequest) -> bool {
     field(request, "ImpersonatedIdentity").is_some()
 }
 
-/// The external signer that the request names. Agents always send the field, mostly empty.
+/// Returns the external signer that the request names. Agents always send the field, mostly empty.
 fn named_signer(request: &IstioCertificateRequest) -> Option<&str> {
     field(request, "CertSigner")
 }
 
-/// A field of the request's metadata that is not empty.
+/// Returns a non-empty field of the request's metadata.
 fn field<'a>(request: &'a IstioCertificateRequest, name: &str) -> Option<&'a str> {
     let named = request.metadata.as_ref().and_then(|all| all.fields.get(name));
     match named?.kind.as_ref()? {

@@ -1,4 +1,4 @@
-//! CAs, certificates of every kind, and real handshakes, for the tests of this module.
+//! CAs, certificates of all kinds, and real handshakes for the tests of this crate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ impl Ca {
         Self { files, authority }
     }
 
-    /// Its root with other dates, over the same name and key.
+    /// Returns its root with other dates but the same name and key.
     pub(crate) fn made_anew(&self) -> AuthorityPem {
         let key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
         let root = self.roots().certificates().next().expect("one root");
@@ -54,7 +54,7 @@ impl Ca {
         self.authority.roots()
     }
 
-    /// A workload's certificate as we issue it.
+    /// Issues a valid workload certificate.
     pub(crate) fn workload(&self, name: &str) -> Pair {
         let id = id(name);
         let issued = self
@@ -64,7 +64,7 @@ impl Ca {
         (issued.chain.certificates().to_vec(), issued.key_der())
     }
 
-    /// Says that certificates with these numbers are revoked, in PEM.
+    /// Returns a revocation list with these serial numbers, in PEM.
     pub(crate) fn revocation_list(&self, numbers: &[u64]) -> String {
         let issuer_key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
         let issuer = Issuer::from_ca_cert_pem(&self.files.ca_cert, issuer_key).expect("a CA");
@@ -85,7 +85,7 @@ impl Ca {
         list.signed_by(&issuer).expect("it signs").pem().expect("it encodes")
     }
 
-    /// A client's certificate as we would never issue it.
+    /// Issues a client certificate that the production code would never issue.
     pub(crate) fn invalid(
         &self,
         names: &[&str],
@@ -110,7 +110,7 @@ impl Ca {
     }
 }
 
-/// A mesh config that says nothing of roots.
+/// Returns the roots of a mesh config without any.
 pub(crate) fn no_names() -> watch::Receiver<Arc<NamedRoots>> {
     watch::channel(Arc::default()).1
 }
@@ -119,7 +119,7 @@ pub(crate) fn id(name: &str) -> SpiffeId {
     SpiffeId::new("cluster.local", "shop", name).expect("valid")
 }
 
-/// A server with a fresh certificate of `ca`, which believes `trust`.
+/// Returns a server with a new certificate of `ca`, which trusts `trust`.
 pub(crate) fn server(ca: &Ca, trust: &Arc<TrustRoots>) -> Arc<ServerConfig> {
     let now = SystemTime::now();
     let issued = ca.authority.issue_serving(&["localhost".to_owned()], now).expect("it signs");
@@ -129,12 +129,13 @@ pub(crate) fn server(ca: &Ca, trust: &Arc<TrustRoots>) -> Arc<ServerConfig> {
         .expect("a server configuration")
 }
 
-/// A client that shows `pair` and believes `trust`.
+/// Returns a client that presents `pair` and trusts `trust`.
 pub(crate) fn client((chain, key): Pair, trust: &TrustRoots) -> Arc<ClientConfig> {
     tls::client_config(chain, key, trust).expect("a client configuration")
 }
 
-/// What came of a handshake, as the server saw it; the client read whatever the server sent after it.
+/// Performs a handshake and returns the server's result. The client reads all that the server sends
+/// afterwards.
 pub(crate) async fn handshake(
     server: &Arc<ServerConfig>,
     client: &Arc<ClientConfig>,
@@ -153,7 +154,7 @@ pub(crate) async fn handshake(
     let connect = async {
         let name = ServerName::try_from("localhost").expect("valid");
         let mut stream = connector.connect(name, far).await.map_err(|error| error.to_string())?;
-        // Tickets, if there were any, come after the handshake.
+        // Session tickets would follow the handshake.
         let _ = stream.read_to_end(&mut Vec::new()).await;
         Ok::<_, String>(())
     };

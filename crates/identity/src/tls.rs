@@ -1,8 +1,9 @@
-//! The TLS we speak: 1.3 only, HTTP/2 only, no resumption; clients may have a certificate, or must.
+//! TLS settings: TLS 1.3 only, HTTP/2 only, no resumption; client certificates are optional or
+//! required.
 //!
-//! No resumption, because a resumed session brings its old identity along without being verified again:
-//! it would outlive a change of roots. The provider is named here and nowhere else, so that no process-wide
-//! default is ever needed.
+//! There is no resumption, because a resumed session keeps its old identity without verification
+//! and would survive a change of roots. Only this module names the cryptographic provider, so that
+//! no process-wide default is needed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,32 +27,33 @@ use super::error::IdentityError;
 use super::peer::validity;
 use super::{PeerIdentity, SpiffeId, pem};
 
-/// The only protocol offered or taken.
+/// The only offered and accepted protocol.
 pub const ALPN: &[u8] = b"h2";
 
-/// The cryptography everything here uses.
+/// Returns the cryptographic provider of the process.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The certificates a chain may end in: a set, so that the old and the new root can both be believed
-/// while proxies move from one to the other.
+/// Trusted root certificates: a set, so that the old and the new root are both trusted while
+/// proxies move from one to the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustRoots {
     roots: Roots,
-    /// Those of trust domains that have roots of their own: no other may sign for them.
+    /// Roots of trust domains with dedicated roots; no other root may sign for these domains.
     held: BTreeMap<String, Roots>,
 }
 
-/// By the certificate, in DER.
+/// Roots by certificate in DER.
 type Roots = BTreeMap<Vec<u8>, Root>;
 
-/// Roots beside the client CA, and for which trust domains they may sign.
+/// Additional roots, and the trust domains that they may sign for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamedRoots {
-    /// The names of the mesh's own trust domain, for which the client CA may always sign.
+    /// Names of the mesh's own trust domain, for which the client CA may always sign.
     pub own: Vec<String>,
-    /// PEM bundles, each with its trust domains; one that names none counts as the client CA does.
+    /// PEM bundles, each with its trust domains; a bundle without domains is equivalent to the
+    /// client CA.
     pub bundles: Vec<(String, Vec<String>)>,
 }
 
@@ -62,15 +64,16 @@ struct Root {
 }
 
 impl TrustRoots {
-    /// All certificates of a PEM bundle; `origin` is for messages.
+    /// Reads all certificates of a PEM bundle; `origin` is for messages.
     ///
     /// # Errors
-    /// The bundle is empty, a certificate in it can't be parsed, or all of them have ended by `now`.
+    /// If the bundle is empty, a certificate in it can't be parsed, or all of them have expired by
+    /// `now`.
     pub fn from_pem(bundle: &[u8], origin: &str, now: SystemTime) -> Result<Self, IdentityError> {
         Self::new(pem::certificates(bundle, origin)?, origin, now)
     }
 
-    /// As [`Self::from_pem`], of parsed PEM.
+    /// Creates a set from parsed certificates, as [`Self::from_pem`] does.
     pub fn new(
         certificates: Vec<CertificateDer<'static>>,
         origin: &str,
@@ -104,14 +107,14 @@ impl TrustRoots {
         }
     }
 
-    /// These, with further ones. A trust domain whose bundle can't be used has no roots, so that nobody is of
-    /// it: that anybody could be would be worse.
+    /// Adds named roots. A trust domain with an invalid bundle has no roots, so that no client can
+    /// belong to it; accepting any client would be worse.
     #[must_use]
     pub fn with_named(mut self, named: &NamedRoots, now: SystemTime) -> Self {
         for (bundle, domains) in &named.bundles {
             let read = Self::from_pem(bundle.as_bytes(), "caCertificates of the mesh config", now);
             let roots = read.map(|read| read.roots).unwrap_or_else(|error| {
-                warn!(code = error.code(), %error, ?domains, "roots are not used");
+                warn!(code = error.code(), %error, ?domains, "ignoring invalid roots");
                 Roots::new()
             });
             for domain in domains {
@@ -129,37 +132,39 @@ impl TrustRoots {
         self
     }
 
-    /// How many there are.
+    /// Returns the number of roots.
     pub fn len(&self) -> usize {
         self.roots.len()
     }
 
-    /// Never, since an empty bundle is an error.
+    /// Returns `false`, because an empty bundle is an error.
     pub fn is_empty(&self) -> bool {
         self.roots.is_empty()
     }
 
-    /// The set as one PEM bundle, in a fixed order.
+    /// Returns the set as one PEM bundle, in a fixed order.
     pub fn to_pem(&self) -> String {
         self.roots.keys().map(|root| pem::encode(&root.as_slice().into())).collect()
     }
 
-    /// Each certificate in DER, also those that may sign for their own trust domains only.
+    /// Returns each certificate in DER, including those that may only sign for their own trust
+    /// domains.
     pub(super) fn certificates(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.roots.keys().chain(self.held.values().flat_map(BTreeMap::keys))
     }
 
-    /// Whether `certificate` is one of them.
+    /// Returns whether the set contains `certificate`.
     pub(super) fn contains(&self, certificate: &CertificateDer<'_>) -> bool {
         self.roots.contains_key(certificate.as_ref())
     }
 
-    /// Whether one of them is `certificate`, or has its name and its key: what verifies by one does by the other.
+    /// Returns whether the set contains a root with the name and key of `certificate`: both verify
+    /// the same chains.
     pub(super) fn contains_alike(&self, certificate: &CertificateDer<'_>) -> bool {
         self.roots.keys().any(|root| are_alike(&root.as_slice().into(), certificate))
     }
 
-    /// Those of them, in DER, by each of which alone `chain` verifies, leaf first.
+    /// Returns the roots, in DER, each of which alone verifies `chain`, leaf first.
     pub(super) fn leading(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Vec<&Vec<u8>> {
         let leads = |(der, root): &(&Vec<u8>, &Root)| {
             let alone = Roots::from([((*der).clone(), (*root).clone())]);
@@ -168,22 +173,22 @@ impl TrustRoots {
         self.roots.iter().filter(leads).map(|(der, _)| der).collect()
     }
 
-    /// These and further ones. What can't be parsed is left out.
+    /// Adds roots. Certificates that can't be parsed are ignored.
     #[must_use]
     pub(super) fn with(mut self, further: &[CertificateDer<'static>], now: SystemTime) -> Self {
         for certificate in further {
-            if let Ok(one) = Self::new(vec![certificate.clone()], "a root that is kept", now) {
+            if let Ok(one) = Self::new(vec![certificate.clone()], "a retained root", now) {
                 self.roots.extend(one.roots);
             }
         }
         self
     }
 
-    /// Verifies a client's chain, leaf first, and reads who it is.
+    /// Verifies a client's chain, leaf first, and reads its identity.
     ///
     /// # Errors
-    /// It ends in none of the roots, some certificate is outside its validity or not meant for clients,
-    /// or there is not exactly one SPIFFE ID in the leaf.
+    /// If it chains to none of the roots, a certificate is not valid at `now` or not meant for
+    /// clients, or the leaf does not contain exactly one SPIFFE ID.
     pub fn authenticate(
         &self,
         chain: &[CertificateDer<'_>],
@@ -206,7 +211,7 @@ impl TrustRoots {
         PeerIdentity::of_verified(chain)
     }
 
-    /// Verifies a chain of ours, leaf first.
+    /// Verifies a chain of this control plane, leaf first.
     pub(super) fn verify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -217,15 +222,16 @@ impl TrustRoots {
     }
 }
 
-/// Whether two roots have one name and one key: what verifies by one does by the other, while both are valid.
+/// Returns whether two roots have the same name and key: both verify the same chains while they are
+/// valid.
 pub(super) fn are_alike(one: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
     let anchors = [one, other].map(|certificate| webpki::anchor_from_trusted_cert(certificate));
     let [Ok(one), Ok(other)] = anchors else { return false };
     one.subject == other.subject && one.subject_public_key_info == other.subject_public_key_info
 }
 
-/// Verifies a chain, leaf first. URI name constraints are not supported by webpki, which refuses chains that
-/// carry them.
+/// Verifies a chain, leaf first. webpki does not support URI name constraints and rejects chains
+/// that contain them.
 fn verify(
     roots: &Roots,
     chain: &[CertificateDer<'_>],
@@ -233,7 +239,7 @@ fn verify(
     usage: impl ExtendedKeyUsageValidator,
 ) -> Result<(), IdentityError> {
     let (leaf, intermediates) = chain.split_first().ok_or(IdentityError::NoPeerCertificate)?;
-    // webpki takes an anchor for good: that it has ended is for us to see.
+    // webpki does not check the expiry of anchors.
     let anchors: Vec<_> = roots
         .values()
         .filter(|root| root.not_after >= now)
@@ -256,16 +262,16 @@ fn verify(
         .map_err(IdentityError::Untrusted)
 }
 
-/// Whether a client needs a certificate. One that it shows must be good in any case.
+/// Whether a client needs a certificate. A presented certificate must be valid in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// The handshake ends without.
+    /// The handshake fails without a certificate.
     Required,
-    /// Who has none must prove itself with each call.
+    /// A client without a certificate must authenticate with each call.
     Optional,
 }
 
-/// What the control plane listens with.
+/// Returns the TLS configuration of the server.
 pub fn server_config(
     certificate: &Arc<CertifiedKey>,
     trust: &Arc<TrustRoots>,
@@ -282,7 +288,8 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// What a port listens with whose callers prove nothing: API servers that ask the webhook.
+/// Returns the TLS configuration of a port whose clients don't authenticate: API servers that call
+/// the webhook.
 pub(super) fn public_server_config(
     certificate: &Arc<CertifiedKey>,
 ) -> Result<Arc<ServerConfig>, IdentityError> {
@@ -296,7 +303,7 @@ pub(super) fn public_server_config(
     Ok(Arc::new(config))
 }
 
-/// What a client of ours connects with: the demonstration's proxies, tests.
+/// Returns the TLS configuration of a client of the control plane, for the demo and tests.
 pub fn client_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -314,10 +321,10 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Who is at the other end of a connection whose handshake is done; `None` where it showed no certificate.
+/// Returns the peer of a connection after its handshake, or `None` if it presented no certificate.
 ///
 /// # Errors
-/// It is not HTTP/2: rustls lets a client in that offers no ALPN at all.
+/// If the connection is not HTTP/2: rustls accepts clients that offer no ALPN.
 pub fn peer(connection: &ServerConnection) -> Result<Option<PeerIdentity>, IdentityError> {
     if connection.alpn_protocol() != Some(ALPN) {
         return Err(IdentityError::NotHttp2);
@@ -325,8 +332,8 @@ pub fn peer(connection: &ServerConnection) -> Result<Option<PeerIdentity>, Ident
     connection.peer_certificates().map(PeerIdentity::of_verified).transpose()
 }
 
-/// Why a handshake failed, as text: what our verifier found, where it was the one that refused. A proxy's own log
-/// doesn't show it.
+/// Returns the reason of a failed handshake as text, including the result of this module's
+/// verifier. A proxy's own log does not contain it.
 pub fn failure(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
@@ -338,7 +345,7 @@ pub fn failure(error: &io::Error) -> String {
     }
 }
 
-/// A chain and its key, once they are known to be a pair and valid now.
+/// Returns a chain and its key after checking that they belong together and are valid now.
 pub(super) fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -375,7 +382,7 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::ring::default_provider().signature_verification_algorithms
 }
 
-/// Lets in whom [`TrustRoots::authenticate`] knows.
+/// Accepts clients that [`TrustRoots::authenticate`] accepts.
 #[derive(Debug)]
 struct ClientVerifier {
     trust: Arc<TrustRoots>,
@@ -387,7 +394,8 @@ impl ClientCertVerifier for ClientVerifier {
         self.clients == ClientCertificates::Required
     }
 
-    /// No hints: a proxy has one certificate, and hints could only keep it from showing it.
+    /// Sends no hints: a proxy has one certificate, and hints could only prevent it from sending
+    /// it.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -403,7 +411,7 @@ impl ClientCertVerifier for ClientVerifier {
         let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
         match self.trust.authenticate(&chain, now) {
             Ok(_) => Ok(ClientCertVerified::assertion()),
-            // The two that have an alert of their own; it is all that the other side learns.
+            // Only these two have a specific alert, which is all that the client learns.
             Err(IdentityError::Untrusted(webpki::Error::UnknownIssuer)) => {
                 Err(CertificateError::UnknownIssuer.into())
             }
@@ -420,7 +428,7 @@ impl ClientCertVerifier for ClientVerifier {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(
@@ -437,7 +445,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Whether a client that believes `trust` would accept this server.
+/// Returns whether a client that trusts `trust` would accept this server.
 pub(super) fn serves(trust: &TrustRoots, certificate: &CertifiedKey, now: SystemTime) -> bool {
     trust.verify(&certificate.cert, now, KeyUsage::server_auth()).is_ok()
 }

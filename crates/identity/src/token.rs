@@ -1,8 +1,8 @@
-//! The tokens that pods bring: JWTs (RFC 7519, RFC 7515) that an API server signed for a service account, and the keys
-//! (RFC 7517) that prove it. Pure.
+//! Tokens of pods: JWTs (RFC 7519, RFC 7515) that an API server signed for a service account, and
+//! the keys (RFC 7517) that verify them. Pure.
 //!
-//! Takes exactly what Kubernetes signs and nothing near it. Whether a member may vouch for what a token says, and
-//! whether its pod still exists, are others' questions.
+//! Accepts exactly the tokens that Kubernetes signs. Other modules check whether a member may vouch
+//! for the claims of a token, and whether its pod still exists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,98 +17,98 @@ use ring::signature::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The longest token that is looked at, in bytes; those of Kubernetes have some 1,000.
+/// Maximum size of a token in bytes; tokens of Kubernetes have about 1,000.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// How far the clock of an API server may be ahead of ours.
+/// Tolerated advance of an API server's clock.
 const SKEW: Duration = Duration::from_secs(60);
-/// The most keys of one issuer, and the longest name of one, in bytes.
+/// Maximum number of keys per issuer, and maximum length of a key ID in bytes.
 const KEYS_MAX: usize = 32;
 const KEY_ID_MAX: usize = 256;
-/// How much of one that is not known is told, in characters.
+/// Maximum number of characters of an unknown key ID in messages.
 const KEY_ID_SHOWN: usize = 64;
-/// The longest name of an issuer, in bytes.
+/// Maximum length of an issuer's name in bytes.
 const ISSUER_MAX: usize = 2048;
-/// Bytes of an RSA modulus: 2048 to 8192 bits.
+/// Allowed size of an RSA modulus in bytes: 2048 to 8192 bits.
 const MODULUS: std::ops::RangeInclusive<usize> = 256..=1024;
 
-/// Why a token is not taken. None of the texts holds a part of the token that proves anything.
+/// Reason why a token is rejected. No text contains a secret part of the token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFlaw {
-    /// It is longer than [`TOKEN_BYTES_MAX`].
+    /// The token is longer than [`TOKEN_BYTES_MAX`].
     #[error("the token has {0} bytes, more than {TOKEN_BYTES_MAX}")]
     TooLong(usize),
-    /// It is no signed JWT, or a claim that is needed is missing or of another type.
-    #[error("it is no token of a service account: {0} is missing or of another form")]
+    /// It is not a signed JWT, or a required claim is missing or has another type.
+    #[error("it is not a token of a service account: {0} is missing or has another form")]
     Form(&'static str),
-    /// Another algorithm than `RS256`, `ES256` and `ES384`, or not the one of the key that it names.
-    #[error("it is signed by {0:?}, which is not the algorithm of a key of its issuer")]
+    /// The algorithm is not `RS256`, `ES256` or `ES384`, or does not match the key.
+    #[error("its algorithm is {0:?}, which does not match a key of its issuer")]
     Algorithm(String),
-    /// None of the issuer's keys has the name.
+    /// The issuer has no key with this ID.
     #[error("{}", match .0 {
         Some(key) => format!("its key (kid {key:?}) is not known"),
         None => "it names no key (kid)".to_owned(),
     })]
     UnknownKey(Option<String>),
-    /// The signature is not that of the key.
+    /// The signature does not match the key.
     #[error("its signature is wrong")]
     Signature,
-    /// It is of somebody else.
-    #[error("its issuer is {found:?}, and not {wanted:?}")]
+    /// The token is of another issuer.
+    #[error("its issuer is {found:?}, not {wanted:?}")]
     Issuer {
-        /// Who issued it.
+        /// The issuer of the token.
         found: String,
-        /// Who issues those that are taken.
+        /// The accepted issuer.
         wanted: Arc<str>,
     },
-    /// It is for somebody else.
-    #[error("its audience is {0:?}, which is not ours")]
+    /// The token is for another audience.
+    #[error("its audience is {0:?}, which is not accepted")]
     Audience(Vec<String>),
-    /// It has ended.
-    #[error("it has ended")]
+    /// The token has expired.
+    #[error("it has expired")]
     Ended,
-    /// It does not hold yet.
-    #[error("it does not hold yet")]
+    /// The token is not valid yet.
+    #[error("it is not valid yet")]
     Early,
 }
 
-/// What a token says, none of which is to be believed before [`SignedToken::verify`].
+/// The claims of a token, which are not trustworthy before [`SignedToken::verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenClaims {
-    /// Who issued it.
+    /// The issuer.
     pub issuer: String,
-    /// The account's namespace.
+    /// Namespace of the service account.
     pub namespace: String,
-    /// The account's name.
+    /// Name of the service account.
     pub service_account: String,
-    /// The pod that it is bound to.
+    /// The pod that the token is bound to.
     pub pod: Option<TokenPod>,
-    /// The node on which the pod runs.
+    /// The node of the pod.
     pub node: Option<String>,
-    /// When it ends.
+    /// Expiry of the token.
     pub expires: SystemTime,
 }
 
-/// A pod, as the token that is bound to it names it. Its namespace is the account's.
+/// The pod that a token is bound to. Its namespace is that of the service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenPod {
-    /// Its name.
+    /// Name of the pod.
     pub name: Arc<str>,
-    /// Its UID, unique over time.
+    /// UID of the pod, unique over time.
     pub uid: Arc<str>,
 }
 
-/// A token that has been read, and not verified.
+/// A parsed but unverified token.
 #[derive(Debug)]
 pub struct SignedToken<'a> {
     algorithm: String,
     key: Option<String>,
-    /// What is signed, as it came.
+    /// The signed bytes.
     signed: &'a [u8],
     signature: Vec<u8>,
     claims: TokenClaims,
     audiences: Vec<String>,
     not_before: SystemTime,
-    /// Whether it has the claims by which Kubernetes says for whom it is.
+    /// Whether the token has Kubernetes' claims about the service account.
     is_of_cluster: bool,
 }
 
@@ -116,7 +116,7 @@ pub struct SignedToken<'a> {
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// Extensions that must be understood: none is.
+    /// Critical extensions; none is supported.
     crit: Option<Value>,
 }
 
@@ -159,20 +159,21 @@ struct NodeText {
 }
 
 impl<'a> SignedToken<'a> {
-    /// Reads a token.
+    /// Parses a token.
     ///
     /// # Errors
-    /// It is too long, no JWT in three parts, or says not all that it must: who, by whom, for whom and until when.
-    /// Where its subject is another than the account that it names, it says nothing.
+    /// If it is too long, is not a JWT of three parts, or lacks the subject, issuer, audience or
+    /// expiry. A token whose subject contradicts its service account is an error too.
     pub fn read(token: &'a str) -> Result<Self, TokenFlaw> {
         let read = Self::read_any(token)?;
         if read.is_of_cluster { Ok(read) } else { Err(TokenFlaw::Form("claims")) }
     }
 
-    /// Reads a token that an issuer outside of all clusters has signed, whose subject alone says for which account.
+    /// Parses a token of an issuer outside of all clusters, whose subject alone names the service
+    /// account.
     ///
     /// # Errors
-    /// As [`Self::read`], and where it is one of a cluster.
+    /// The errors of [`Self::read`], and an error if the token is of a cluster.
     pub fn read_outside(token: &'a str) -> Result<Self, TokenFlaw> {
         let read = Self::read_any(token)?;
         if read.is_of_cluster { Err(TokenFlaw::Form("kubernetes.io")) } else { Ok(read) }
@@ -232,15 +233,15 @@ impl<'a> SignedToken<'a> {
         })
     }
 
-    /// What it says, proven by nobody.
+    /// Returns the unverified claims.
     pub fn unverified(&self) -> &TokenClaims {
         &self.claims
     }
 
-    /// Whether what it says of itself alone lets it hold now, for one of these audiences.
+    /// Checks that the token is valid at `now`, for one of these audiences, without its signature.
     ///
     /// # Errors
-    /// It has ended, does not hold yet, or is for somebody else.
+    /// If it has expired, is not valid yet, or is for another audience.
     pub fn check(&self, audiences: &[String], now: SystemTime) -> Result<(), TokenFlaw> {
         if self.claims.expires <= now {
             return Err(TokenFlaw::Ended);
@@ -254,10 +255,10 @@ impl<'a> SignedToken<'a> {
         }
     }
 
-    /// What it says, once its issuer has been proven.
+    /// Returns the claims after verifying the signature.
     ///
     /// # Errors
-    /// It is of another issuer, or not signed by the key that it names.
+    /// If the token is of another issuer, or not signed with the key that it names.
     pub fn verify(&self, keys: &IssuerKeys) -> Result<&TokenClaims, TokenFlaw> {
         if *self.claims.issuer != *keys.issuer {
             let found = self.claims.issuer.clone();
@@ -274,7 +275,7 @@ fn part<T: serde::de::DeserializeOwned>(text: &str, name: &'static str) -> Resul
     bytes(text).and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(TokenFlaw::Form(name))
 }
 
-/// Which claim is missing or of another form, where that is what is wrong with these.
+/// Returns the claim that is missing or has another type, otherwise `flaw`.
 fn lacking(claims: &str, flaw: TokenFlaw) -> TokenFlaw {
     let Ok(Value::Object(claims)) = part(claims, "claims") else { return flaw };
     let is_sound = |name: &str| match (name, claims.get(name)) {
@@ -287,7 +288,7 @@ fn lacking(claims: &str, flaw: TokenFlaw) -> TokenFlaw {
     wrong.map_or(flaw, TokenFlaw::Form)
 }
 
-/// Who a token says has issued it, whatever else is wrong with it; proven by nobody.
+/// Returns the unverified issuer of a token, even if the token has other faults.
 pub fn claimed_issuer(token: &str) -> Option<String> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;
@@ -304,14 +305,14 @@ fn moment(seconds: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds).ok()?))
 }
 
-/// Who issues the tokens of a cluster, and the keys that prove it.
+/// An issuer of tokens and its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerKeys {
     issuer: Arc<str>,
     keys: BTreeMap<String, PublicKey>,
 }
 
-/// Why keys can't be used.
+/// Reason why keys can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidKeys(pub &'static str);
@@ -343,17 +344,17 @@ struct KeyText {
 }
 
 impl IssuerKeys {
-    /// Those of a JSON Web Key Set. Keys of kinds that are not for us are passed over; of two of one name the first
-    /// counts.
+    /// Parses a JSON Web Key Set. Keys of other kinds are ignored; of two keys with one ID, the
+    /// first one is used.
     ///
     /// # Errors
-    /// It is none, has more than 32 keys, or none that can be used.
+    /// If it is not a key set, has more than 32 keys, or has no usable key.
     pub fn parse(issuer: &str, key_set: &[u8]) -> Result<Self, InvalidKeys> {
         if issuer.is_empty() || issuer.len() > ISSUER_MAX {
-            return Err(InvalidKeys("the issuer has no name, or one of more than 2048 bytes"));
+            return Err(InvalidKeys("the name of the issuer is empty or longer than 2048 bytes"));
         }
-        let set: KeySetText =
-            serde_json::from_slice(key_set).map_err(|_| InvalidKeys("it is no set of keys"))?;
+        let set: KeySetText = serde_json::from_slice(key_set)
+            .map_err(|_| InvalidKeys("it is not a JSON Web Key Set"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(InvalidKeys("there are more than 32 keys"));
         }
@@ -367,19 +368,17 @@ impl IssuerKeys {
             }
         }
         if keys.is_empty() {
-            return Err(InvalidKeys(
-                "there is no key for RS256, ES256 or ES384 that has a name (kid)",
-            ));
+            return Err(InvalidKeys("there is no key for RS256, ES256 or ES384 with an ID (kid)"));
         }
         Ok(Self { issuer: issuer.into(), keys })
     }
 
-    /// Who issues.
+    /// Returns the name of the issuer.
     pub fn issuer(&self) -> &Arc<str> {
         &self.issuer
     }
 
-    /// As a JSON Web Key Set, which [`Self::parse`] reads.
+    /// Returns the keys as a JSON Web Key Set that [`Self::parse`] reads.
     pub fn to_key_set(&self) -> String {
         let keys = self.keys.iter().map(|(id, key)| key.to_json(id));
         json!({ "keys": keys.collect::<Vec<_>>() }).to_string()
@@ -394,7 +393,7 @@ impl PublicKey {
         let number = |text: &Option<String>| bytes(text.as_deref()?);
         let point = |length: usize| {
             let (x, y) = (number(&text.x)?, number(&text.y)?);
-            // Uncompressed (SEC 1, section 2.3.3).
+            // Uncompressed form (SEC 1, section 2.3.3).
             (x.len() == length && y.len() == length).then(|| [&[4], &x[..], &y[..]].concat())
         };
         let key = match (&*text.kty, text.crv.as_deref()) {
@@ -411,7 +410,7 @@ impl PublicKey {
         fits.then_some(key)
     }
 
-    /// The one algorithm that it is for: a token chooses none.
+    /// Returns the only algorithm of the key; the token does not choose it.
     fn algorithm(&self) -> &'static str {
         match self {
             Self::Rsa { .. } => "RS256",
@@ -456,13 +455,13 @@ impl PublicKey {
     }
 }
 
-/// Takes any bytes as a set of keys, and as a token: what is read as keys is read again as it was, and what nobody has
-/// signed is proven by none.
+/// Parses any bytes as keys and as a token. Accepted keys must be equal after encoding and parsing,
+/// and an unsigned token must never verify.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) -> bool {
     if let Ok(keys) = IssuerKeys::parse("https://issuer.example", bytes) {
         let again = IssuerKeys::parse(keys.issuer(), keys.to_key_set().as_bytes());
-        assert_eq!(again.as_ref(), Ok(&keys), "what we write ourselves is read");
+        assert_eq!(again.as_ref(), Ok(&keys), "encoded keys can be parsed");
         return true;
     }
     let Ok(token) = str::from_utf8(bytes) else { return false };

@@ -1,4 +1,4 @@
-//! Signs tokens as an API server does, for tests of this crate and of those above it.
+//! Signs tokens like an API server, for tests of this and other crates.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use crate::token::IssuerKeys;
 
-/// Signs tokens as an API server does, with a key made for it.
+/// Signs tokens like an API server, with a new key.
 pub struct Signer {
-    /// The issuer of its tokens.
+    /// The issuer of the tokens.
     pub issuer: String,
     key: EcdsaKeyPair,
     id: &'static str,
 }
 
 impl Signer {
-    /// A signer with a new key of this ID.
+    /// Creates a signer with a new key of this ID.
     pub fn new(issuer: &str, id: &'static str) -> Self {
         let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("a key");
@@ -27,7 +27,7 @@ impl Signer {
         Self { issuer: issuer.to_owned(), key, id }
     }
 
-    /// The keys that verify its tokens.
+    /// Returns the keys that verify its tokens.
     pub fn keys(&self) -> IssuerKeys {
         IssuerKeys::parse(&self.issuer, self.key_set().to_string().as_bytes()).expect("keys")
     }
@@ -39,7 +39,8 @@ impl Signer {
         json!({ "keys": [key] })
     }
 
-    /// The claims of a token of pod `web-0` of account `web` in namespace `shop`, which lives for an hour.
+    /// Returns the claims of a token that is valid for one hour, of pod `web-0` and account `web`
+    /// in namespace `shop`.
     pub fn claims(&self, now: SystemTime) -> Value {
         let now = now.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         json!({
@@ -54,7 +55,7 @@ impl Signer {
         })
     }
 
-    /// A token with these claims.
+    /// Signs a token with these claims.
     pub fn sign(&self, claims: &Value) -> String {
         self.sign_as(&json!({ "alg": "ES256", "kid": self.id }), &claims.to_string())
     }

@@ -1,27 +1,28 @@
-//! How an API server is reached: plain data, in which running a program, reading a file or skipping
-//! verification can't be expressed.
+//! The access to an API server: plain data that cannot express running a program, reading a file or
+//! skipping verification.
 
 use std::fmt;
 
-/// Everything needed to reach one API server.
+/// Everything that is needed to reach one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     /// `https://HOST:PORT[/path]`.
     pub server: http::Uri,
-    /// The roots its certificate must chain to, PEM; `None` for the host's own roots.
+    /// The PEM root certificates that its certificate must chain to; `None` for the host's own
+    /// roots.
     pub ca_pem: Option<Vec<u8>>,
-    /// The name its certificate must carry, where it isn't the URL's host.
+    /// The name that its certificate must be valid for, if it isn't the URL's host.
     pub tls_server_name: Option<String>,
-    /// Who we are.
+    /// The credential that is sent.
     pub credential: ApiCredential,
     /// Whether a loopback address may be dialled.
     pub loopback: Loopback,
 }
 
-/// Who we are to an API server.
+/// A credential for an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiCredential {
-    /// Nobody.
+    /// No credential.
     None,
     /// A bearer token.
     Token(Redacted<String>),
@@ -39,8 +40,8 @@ pub enum ApiCredential {
         /// The key.
         key_pem: Redacted<Vec<u8>>,
     },
-    /// A client certificate and a bearer token, both sent, as AKS writes them: an API server takes
-    /// the token where it doesn't know the certificate.
+    /// A client certificate and a bearer token, both sent, as AKS writes them: an API server uses
+    /// the token if it doesn't know the certificate.
     CertificateAndToken {
         /// The chain.
         certificate_pem: Vec<u8>,
@@ -54,15 +55,17 @@ pub enum ApiCredential {
 /// Whether a loopback address may be dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loopback {
-    /// Also where a name resolves to one, as desktop clusters have it: the operator's own kubeconfig.
+    /// Also if a host name resolves to one, as on desktop clusters: for the operator's own
+    /// kubeconfig.
     Named,
-    /// Where it is written as an address: a member's, with `--config-dir` or outside a pod.
+    /// If it is written as an address: for a member's kubeconfig, with `--config-dir` or outside a
+    /// pod.
     Allowed,
-    /// Never: a member's, in a pod.
+    /// Never: for a member's kubeconfig, in a pod.
     Refused,
 }
 
-/// A secret: it can be used, but neither printed nor serialised.
+/// A secret: it can be used, but neither printed nor serialized.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Redacted<T>(T);
 
@@ -72,7 +75,7 @@ impl<T> Redacted<T> {
         Self(secret)
     }
 
-    /// The secret itself, for the one place that sends it.
+    /// Returns the secret, for the code that sends it.
     pub fn reveal(&self) -> &T {
         &self.0
     }

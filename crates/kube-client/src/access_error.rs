@@ -1,10 +1,10 @@
-//! Why an API server can't be reached as asked, found without any connection.
+//! The reasons why an access is unusable, found without any connection.
 
 use std::net::IpAddr;
 
 use strait_base::address::Special;
 
-/// Why an [`super::Access`] can't be used, found without any connection.
+/// The reason why an [`super::Access`] is unusable, found without any connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// Not `https://HOST[:PORT][/path]`.
@@ -15,16 +15,16 @@ pub enum AccessError {
     Address {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// Why it is not dialled.
         objection: Special,
     },
-    /// The CA is no certificate.
-    #[error("the CA holds no PEM certificate that can be read")]
+    /// The CA contains no certificate.
+    #[error("the CA contains no readable PEM certificate")]
     Ca,
-    /// The token, user name, certificate or key can't be used. Never says what it is.
+    /// The token, user name, certificate or key cannot be used. Never contains its value.
     #[error("the {0} can't be used")]
     Credential(&'static str),
-    /// TLS can't be set up with these parts.
+    /// TLS cannot be set up with these parts.
     #[error("TLS can't be set up: {0}")]
     Tls(String),
 }

@@ -1,41 +1,41 @@
-//! What all readers of one server hold of it together: bytes that are no object yet, objects of lists that are
-//! not complete yet, and what whoever reads has kept. Each has bounds of its own as well; this is the one for
-//! their sum, which is what a server that means harm can make us hold.
+//! The memory that all readers of one server use together: undecoded bytes, objects of incomplete
+//! lists, and the objects that the receiver stores. Each part also has its own limit. This account
+//! limits the sum, because a malicious server determines it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The account of one server.
+/// The memory account of one server.
 #[derive(Debug, Default)]
 pub struct ServerAccount {
-    /// Of readers: what has been received and not passed on yet.
+    /// Bytes that readers have received and not passed on yet.
     read: AtomicUsize,
-    /// Of the receiver: what it holds of what was passed on.
+    /// Bytes that the receiver stores.
     held: AtomicUsize,
-    /// When readers ask again that met too much, by their kind.
+    /// The next request of readers that received too much, by kind.
     again: Mutex<BTreeMap<&'static str, SystemTime>>,
 }
 
 impl ServerAccount {
-    /// Sets how much is held of what was passed on.
+    /// Sets how many bytes the receiver stores.
     pub fn hold(&self, bytes: usize) {
         self.held.store(bytes, Ordering::Relaxed);
     }
 
-    /// The sum of all.
+    /// Returns the sum in bytes.
     pub fn total(&self) -> usize {
         self.read.load(Ordering::Relaxed).saturating_add(self.held.load(Ordering::Relaxed))
     }
 
-    /// When the first of those readers asks again that leave the server alone for a while.
+    /// Returns the earliest next request among readers that pause because they received too much.
     pub fn again(&self) -> Option<SystemTime> {
         let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
         again.values().min().copied()
     }
 
-    /// The reader of a kind asks again after that pause; without one it asks now.
+    /// Records that the reader of a kind makes its next request after that pause; `None` means now.
     pub(super) fn asks(&self, kind: &'static str, after: Option<Duration>) {
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
         match after.and_then(|after| SystemTime::now().checked_add(after)) {
@@ -45,38 +45,38 @@ impl ServerAccount {
     }
 }
 
-/// One reader's part of an account; it is given back in the end.
+/// One reader's part of an account; it is released on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     account: Arc<ServerAccount>,
-    /// Bytes that are no object yet.
+    /// Undecoded bytes.
     buffered: usize,
-    /// Objects of a list that is not complete yet.
+    /// Bytes of objects of an incomplete list.
     gathered: usize,
 }
 
 impl Share {
-    /// A part of nothing yet.
+    /// Creates an empty part.
     pub(super) fn of(account: &Arc<ServerAccount>) -> Self {
         Self { account: Arc::clone(account), buffered: 0, gathered: 0 }
     }
 
-    /// So many bytes are no object yet.
+    /// Sets the number of undecoded bytes.
     pub(super) fn buffers(&mut self, bytes: usize) {
         self.change(bytes, self.gathered);
     }
 
-    /// The list is longer by so much.
+    /// Adds bytes of a list.
     pub(super) fn gathers(&mut self, bytes: usize) {
         self.change(self.buffered, self.gathered.saturating_add(bytes));
     }
 
-    /// Nothing is held any more.
+    /// Releases all bytes.
     pub(super) fn give_back(&mut self) {
         self.change(0, 0);
     }
 
-    /// Whether all readers together, and what was passed on, are above that.
+    /// Whether all readers together, and the receiver, exceed the limit.
     pub(super) fn exceeds(&self, limit: usize) -> bool {
         self.account.total() > limit
     }
@@ -85,7 +85,7 @@ impl Share {
         let sum = |a: usize, b: usize| a.saturating_add(b);
         let (before, after) = (sum(self.buffered, self.gathered), sum(buffered, gathered));
         (self.buffered, self.gathered) = (buffered, gathered);
-        // What is taken away was added before: the sum never wraps.
+        // Subtracts only previously added bytes: the sum never wraps.
         match after.checked_sub(before) {
             Some(more) => drop(self.account.read.fetch_add(more, Ordering::Relaxed)),
             None => drop(self.account.read.fetch_sub(before - after, Ordering::Relaxed)),
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_readers_hold_together_counts_and_is_given_back() {
+    fn memory_of_all_readers_is_counted_and_released() {
         let account = Arc::default();
         let (mut pods, mut nodes) = (Share::of(&account), Share::of(&account));
         pods.buffers(10);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_who_asks_again_is_told() {
+    fn earliest_next_request_is_reported() {
         let account = ServerAccount::default();
         assert_eq!(account.again(), None);
         account.asks("pods", Some(Duration::from_secs(600)));

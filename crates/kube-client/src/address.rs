@@ -1,8 +1,8 @@
-//! Which addresses an API server may have.
+//! Checks the addresses of API servers.
 //!
-//! A kubeconfig comes from somebody else, so it must not make us dial ourselves or the metadata
-//! service of a cloud. A name is judged by what it resolves to at the moment of dialling: an earlier
-//! look-up could be answered differently (DNS rebinding).
+//! A kubeconfig comes from someone else, so it must not make the process dial itself or the
+//! metadata service of a cloud. A host name is judged by its addresses at the moment of dialling:
+//! an earlier lookup may have had a different result (DNS rebinding).
 
 use std::future::Future;
 use std::io;
@@ -15,13 +15,13 @@ use hyper_util::client::legacy::connect::dns::Name;
 use super::Loopback;
 use strait_base::address::{ReservedAddress, Special, special};
 
-/// Why `address` is not dialled; `None` where it may be.
+/// Returns why `address` is not dialled; `None` if it may be dialled.
 pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<Special> {
     let allowed = |kind| kind == ReservedAddress::Loopback && loopback != Loopback::Refused;
     special(address).filter(|special| !allowed(special.kind))
 }
 
-/// A name led only to addresses that are not dialled.
+/// A host name resolved only to addresses that are not dialled.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} resolves to {address}, {objection}, which is never dialled")]
 pub(super) struct RefusedAddresses {
@@ -30,10 +30,11 @@ pub(super) struct RefusedAddresses {
     objection: Special,
 }
 
-/// What a name leads to now.
+/// The addresses that a host name resolves to now.
 type LookedUpName = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// Resolves names as the host does, anew for each connection, and leaves out what is not dialled.
+/// Resolves host names like the host does, for each connection, and omits addresses that are not
+/// dialled.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolver {
     loopback: Loopback,
@@ -74,7 +75,7 @@ fn permitted(
     found: Vec<SocketAddr>,
     loopback: Loopback,
 ) -> io::Result<Vec<SocketAddr>> {
-    // A member's name never leads to loopback, whoever runs us where.
+    // A host name of a member must never lead to loopback, independent of the environment.
     let loopback = if loopback == Loopback::Named { Loopback::Allowed } else { Loopback::Refused };
     let mut refused = None;
     let mut good = Vec::with_capacity(found.len());
@@ -106,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_lead_to_ourselves_or_to_metadata_are_not_dialled() {
-        // What they are is judged in `strait_base::address`.
+    fn loopback_and_metadata_addresses_are_not_dialled() {
+        // The special addresses are defined in `strait_base::address`.
         for bad in [
             "127.0.0.1",
             "::ffff:169.254.169.254",
@@ -125,31 +126,34 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_loopback_is_dialled_only_where_allowed() {
+    fn literal_loopback_address_is_dialled_only_if_allowed() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(objection(loopback, Loopback::Allowed), None);
         assert!(objection(loopback, Loopback::Refused).is_some());
     }
 
     #[test]
-    fn a_name_is_dialled_at_its_good_addresses_only() {
+    fn host_name_is_dialled_only_at_permitted_addresses() {
         let bad: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let good: SocketAddr = "203.0.113.9:0".parse().expect("an address");
         let members = Loopback::Allowed;
-        let found = permitted("a.example", vec![bad, good], members).expect("one is good");
+        let found =
+            permitted("a.example", vec![bad, good], members).expect("one address is permitted");
         assert_eq!(found, [good]);
-        let own = permitted("a.example", vec![bad], Loopback::Named).expect("the operator's own");
+        let own = permitted("a.example", vec![bad], Loopback::Named)
+            .expect("the operator's own kubeconfig");
         assert_eq!(own, [bad]);
         let metadata = "169.254.169.254:0".parse().expect("an address");
         permitted("a.example", vec![metadata], Loopback::Named).expect_err("never");
-        let error = permitted("a.example", vec![bad], members).expect_err("none is good");
+        let error =
+            permitted("a.example", vec![bad], members).expect_err("no address is permitted");
         assert_eq!(
             error.to_string(),
             "a.example resolves to 127.0.0.1, a loopback address, which is never dialled"
         );
     }
 
-    /// Each look-up says another address, the second one our own.
+    /// Returns a different address on each lookup, the second time a loopback address.
     fn rebinding(_: Name) -> LookedUpName {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         const SAID: [&str; 3] = ["192.0.2.1:0", "127.0.0.1:0", "192.0.2.3:0"];
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_leads_elsewhere_later_is_judged_anew_by_each_connection() {
+    async fn host_name_is_resolved_and_checked_for_each_connection() {
         let mut resolver = Resolver { look_up: rebinding, ..Resolver::new(Loopback::Allowed) };
         let mut ask = async || {
             let name = "api.example.org".parse().expect("a name");
@@ -166,7 +170,7 @@ mod tests {
             Ok::<_, String>(found.map(|socket| socket.ip().to_string()).collect::<Vec<_>>())
         };
         assert_eq!(ask().await, Ok(vec!["192.0.2.1".to_owned()]));
-        let refused = ask().await.expect_err("our own address");
+        let refused = ask().await.expect_err("a loopback address");
         assert!(refused.contains("resolves to 127.0.0.1, a loopback address"), "{refused}");
         assert_eq!(ask().await, Ok(vec!["192.0.2.3".to_owned()]));
     }

@@ -1,8 +1,8 @@
-//! How long to wait after failures: longer each time, never in step with others.
+//! Delays after failures: exponential, with jitter.
 
 use std::time::Duration;
 
-/// Doubling pauses between a first and a longest one.
+/// Delays that double from a first to a maximum one.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -12,15 +12,15 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses that begin near `first`, double, and stay below `longest`.
+    /// Creates delays that begin near `first`, double, and stay near or below `longest`.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0, last: Duration::ZERO }
     }
 
-    /// The next pause. `random` is in `0..1` and moves it by up to a quarter either way, so that
-    /// many clients who lost the same server don't come back together.
+    /// Returns the next delay. `random` in `0..1` changes it by up to a quarter in either
+    /// direction, so that many clients that lost the same server don't reconnect at the same time.
     pub fn pause(&mut self, random: f64) -> Duration {
-        // 2^16 times any first pause is beyond every longest one.
+        // 2^16 times any first delay exceeds every maximum.
         let doubled = self.first.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         self.last = doubled.min(self.longest).mul_f64(0.75 + random.clamp(0.0, 1.0) / 2.0);
@@ -28,9 +28,9 @@ impl Backoff {
         self.last
     }
 
-    /// Notes that what came after the last pause held for `lasted`. Where that was at least twice
-    /// the pause, waiting was worth it and the failures are forgotten; a server that breaks off
-    /// every few seconds is so read most of the time, one that breaks off at once is left alone.
+    /// Records how long the attempt after the last delay lasted. If that was at least twice the
+    /// delay, the failures are forgotten. So a server that disconnects every few seconds is read
+    /// most of the time, and a server that disconnects at once is retried slowly.
     pub fn held(&mut self, lasted: Duration) {
         if lasted > self.first && lasted >= self.last * 2 {
             self.failures = 0;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn delays_double_up_to_the_maximum() {
         let mut backoff = quick();
         let pauses: Vec<_> = (0..8).map(|_| backoff.pause(0.5).as_millis()).collect();
         assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
@@ -57,18 +57,22 @@ mod tests {
     }
 
     #[test]
-    fn chance_moves_a_pause_by_a_quarter() {
+    fn jitter_changes_a_delay_by_a_quarter() {
         assert_eq!(quick().pause(0.0).as_millis(), 600);
         assert_eq!(quick().pause(1.0).as_millis(), 1000);
     }
 
     #[test]
-    fn failures_are_forgotten_when_the_wait_was_worth_it() {
+    fn failures_are_forgotten_after_a_long_attempt() {
         let mut backoff = quick();
         backoff.pause(0.5);
         backoff.pause(0.5);
         backoff.held(Duration::from_secs(2));
-        assert_eq!(backoff.pause(0.5).as_millis(), 3200, "2 s is not worth a wait of 1.6 s");
+        assert_eq!(
+            backoff.pause(0.5).as_millis(),
+            3200,
+            "an attempt of 2 s is too short after a delay of 1.6 s"
+        );
         backoff.held(Duration::from_secs(7));
         assert_eq!(backoff.pause(0.5).as_millis(), 800);
     }

@@ -1,4 +1,4 @@
-//! Text that is borrowed from an answer where it stands there as it is.
+//! Text that is borrowed from a response if it is unescaped there.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,17 +7,18 @@ use std::ops::Deref;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 
-/// The most elements of a list within an object, and entries of a map: three bytes each may become a hundred
-/// when they are decoded, so that an object within its bound would cost a multiple of it.
+/// Maximum number of elements of a list within an object, and of entries of a map. Three bytes each
+/// may expand to a hundred when decoded, so that an object within its size limit would cost a
+/// multiple of it.
 pub(super) const ELEMENTS_MAX: usize = 10_000;
 
-/// Text in the bytes it came in; a copy only where JSON has escapes in it. Text that is missing or
-/// null is empty: no field read here means something else by that.
+/// Text in the bytes of the response; copied only if JSON contains escapes. Missing text and null
+/// are empty: for the fields read here, this makes no difference.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BorrowedText<'a>(pub(super) Cow<'a, str>);
 
 impl BorrowedText<'_> {
-    /// The text, `None` where it is empty.
+    /// Returns the text, or `None` if it is empty.
     pub fn given(&self) -> Option<&str> {
         Some(&**self).filter(|text| !text.is_empty())
     }
@@ -65,7 +66,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for BorrowedText<'a> {
                 Ok(BorrowedText::default())
             }
         }
-        // What it is decides how it is read: text or null.
+        // The type of the value decides: text or null.
         deserializer.deserialize_any(Borrowed)
     }
 }

@@ -1,7 +1,8 @@
-//! From [`Access`] to a client.
+//! Creates a client from an [`Access`].
 //!
-//! TLS is set up by the kube crate, its configuration filled in field by field with inline data: no file is read, no program run, no proxy taken from the environment, no redirect followed, no
-//! compression asked for.
+//! The kube crate sets up TLS. Its configuration is filled in field by field with inline data: no
+//! file is read, no program is run, no proxy is taken from the environment, no redirect is
+//! followed, no compression is requested.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -37,44 +38,47 @@ use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::pem::encode_key;
 
-/// How long connecting and the TLS handshake may take together.
+/// The time limit of connecting, including the TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection that is quiet for so long is tried.
+/// Idle time after which TCP keepalive probes a connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-/// So often, and so many times; then it is dead: about 25 s after the last sign of life.
+/// The interval and the number of keepalive probes. A connection is dead about 25 s after its last
+/// packet.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// What is offered (ALPN), the best first. Most servers take HTTP/1.1 for granted where nothing is.
+/// The offered protocols (ALPN), preferred first. Most servers use HTTP/1.1 if none is offered.
 const HTTP2_OR_1: &[&str] = &["h2", "http/1.1"];
 const HTTP1: &[&str] = &[];
-/// What we sent must be acknowledged within this time (Linux): a request on a dead connection.
+/// The time limit for the acknowledgement of sent data (Linux), which detects a request on a dead
+/// connection.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 
-/// Sends requests to one API server. Clones share connections.
+/// A client for one API server. Clones share connections.
 #[derive(Clone)]
 pub struct ApiClient {
     pool: Arc<ConnectionPool>,
     purpose: Purpose,
     base: Uri,
     authorization: Option<HeaderValue>,
-    /// Counts up when a probe finds the server back, for readers that wait, for the end of a pause or for
-    /// news, and for those that will when they have done what they are at.
+    /// A counter that increases when a probe finds the server reachable again. It wakes readers
+    /// that wait for the end of a pause or for changes; other readers see it after their current
+    /// work.
     pub(super) revived: Arc<watch::Sender<u64>>,
-    /// How often readers were to list anew what they watch, by plural.
+    /// The number of requested new lists, by plural kind.
     pub(super) again: Arc<watch::Sender<BTreeMap<&'static str, u64>>>,
-    /// What is held of what it says.
+    /// The memory account of the server.
     pub(super) account: Arc<ServerAccount>,
-    /// When it last sent something that is of use.
+    /// The time of the last useful response.
     pub(super) heard: Arc<Heard>,
     unreadable_ca_blocks: usize,
 }
 
 impl ApiClient {
-    /// Prepares a client. Nothing is dialled until the first request.
+    /// Creates a client. No connection is opened until the first request.
     ///
     /// # Errors
-    /// What makes `access` unusable, whatever the server.
+    /// Fails if `access` is unusable, independent of the server.
     pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
@@ -87,7 +91,7 @@ impl ApiClient {
             &access.credential
         {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            // The library judges a key by the label of its block.
+            // The library derives the type of a key from the label of the PEM block.
             let key_pem = match private_key(key_pem.reveal()) {
                 Ok(key) => encode_key(&key).into_bytes(),
                 Err(_) => key_pem.reveal().clone(),
@@ -111,42 +115,43 @@ impl ApiClient {
         })
     }
 
-    /// Whether both share their connections.
+    /// Whether both clients share their connections.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &other.pool)
     }
 
-    /// The same, for probes.
+    /// Returns a client for probes with the same connections.
     pub(super) fn probing(&self) -> Self {
         Self { purpose: Purpose::Probe, ..self.clone() }
     }
 
-    /// Asks nothing more over the connections there are: they may be dead. What is being answered stays.
+    /// Sends no further requests over the existing connections, because they may be dead. Pending
+    /// responses continue.
     pub(super) fn forget_connections(&self) {
         self.pool.forget();
     }
 
-    /// Lets all readers of a kind list it anew, after a short pause: to confirm what is hard to believe.
+    /// Makes all readers of a kind list it again after a short pause, to confirm a doubtful change.
     pub fn list_again(&self, plural: &'static str) {
         self.again.send_modify(|counts| *counts.entry(plural).or_default() += 1);
     }
 
-    /// What is held of what it says.
+    /// Returns the memory account of the server.
     pub fn account(&self) -> &Arc<ServerAccount> {
         &self.account
     }
 
-    /// How many blocks of the CA bundle can't be read and are ignored.
+    /// Returns the number of unreadable blocks in the CA bundle, which are ignored.
     pub fn unreadable_ca_blocks(&self) -> usize {
         self.unreadable_ca_blocks
     }
 
-    /// Where requests go, for messages.
+    /// Returns the URL of the server, for messages.
     pub fn server(&self) -> &Uri {
         &self.base
     }
 
-    /// Sends one request as it is, credential added; the caller sets the deadline.
+    /// Sends one request with the credential added; the caller sets the deadline.
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -156,8 +161,9 @@ impl ApiClient {
             USER_AGENT,
             HeaderValue::from_static(concat!("strait/", env!("CARGO_PKG_VERSION"))),
         );
-        // Who also reads another form says so. Pages that are no objects have types of their own: keys of tokens are
-        // `application/jwk-set+json`, and 406 for who takes plain JSON alone.
+        // Callers that accept other encodings set the header themselves. Other documents have
+        // specific types: the keys of tokens are `application/jwk-set+json`, and the server
+        // responds 406 to clients that accept plain JSON only.
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
@@ -165,7 +171,7 @@ impl ApiClient {
         self.pool.exchange(request, self.purpose).await
     }
 
-    /// The whole URI of a path below the server's own.
+    /// Returns the complete URI of a path below the server's base path.
     pub(super) fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
         let prefix = self.base.path().trim_end_matches('/');
         let mut parts = self.base.clone().into_parts();
@@ -180,23 +186,24 @@ impl std::fmt::Debug for ApiClient {
     }
 }
 
-/// Connections to a server that is no API server but is named by the operator: `http` or `https`, its
-/// certificate judged by the CAs in `ca_pem`, or by those of this machine.
+/// Creates connections to a server that is not an API server and that the operator names: `http` or
+/// `https`, its certificate verified with the CAs in `ca_pem`, or with this machine's CAs.
 ///
 /// # Errors
-/// Where `ca_pem` holds no certificate, or TLS can't be set up.
+/// Fails if `ca_pem` contains no certificate, or TLS cannot be set up.
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?.map(|(roots, _)| roots);
     Ok(http1_over(Tls::new(&config)?.dial(tcp(Loopback::Named), HTTP1)))
 }
 
-/// TCP connections to a server that the operator names, which end soon after the other side is gone.
+/// Creates TCP connections to a server that the operator names; they end soon after the peer is
+/// gone.
 pub fn tcp_to_named() -> HttpConnector<Resolver> {
     tcp(Loopback::Named)
 }
 
-/// TCP connections with our deadlines, to addresses that may be dialled.
+/// Creates TCP connections with deadlines, to addresses that may be dialled.
 fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
     let mut tcp = HttpConnector::new_with_resolver(Resolver::new(loopback));
     tcp.enforce_http(false);
@@ -210,19 +217,19 @@ fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
     tcp
 }
 
-/// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name, for
+/// Adds TLS to `tcp`, with the roots, the client certificate and the server name in `config`, for
 /// HTTP/1.1.
 ///
 /// # Errors
-/// What makes these parts unusable.
+/// Fails if these parts are unusable.
 pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, AccessError> {
     Ok(Tls::new(config)?.connector(tcp, HTTP1))
 }
 
-/// How TLS is spoken to a server.
+/// The TLS settings for a server.
 struct Tls {
     config: ClientConfig,
-    /// Who it must be: always this one, or the host that is asked.
+    /// The expected server name: always this one, or the host of the request.
     name: Arc<dyn ResolveServerName + Send + Sync>,
 }
 
@@ -234,12 +241,12 @@ impl Tls {
         if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {
             tls.dangerous().set_certificate_verifier(GivenRoots::new(roots)?);
         }
-        // One server and no more: by itself it makes room for 32.
+        // For one server; by default there is room for 32.
         tls.resumption = Resumption::in_memory_sessions(1);
         let name: Arc<dyn ResolveServerName + Send + Sync> = match &config.tls_server_name {
             Some(name) => {
                 let name = ServerName::try_from(name.clone()).map_err(|_| {
-                    AccessError::Tls(format!("tls-server-name {name:?} is no name"))
+                    AccessError::Tls(format!("tls-server-name {name:?} is not a valid name"))
                 })?;
                 Arc::new(FixedServerNameResolver::new(name))
             }
@@ -248,17 +255,17 @@ impl Tls {
         Ok(Self { config: tls, name })
     }
 
-    /// TLS on top of `tcp` that offers `protocols`, the best first.
+    /// Adds TLS to `tcp`, offering `protocols`, preferred first.
     fn connector<H>(&self, tcp: H, protocols: &[&str]) -> HttpsConnector<H> {
         let mut tls = self.config.clone();
         tls.alpn_protocols = protocols.iter().map(|one| one.as_bytes().to_vec()).collect();
         HttpsConnector::new(tcp, tls, false, Arc::clone(&self.name))
     }
 
-    /// Connections with our deadlines.
+    /// Creates connections with deadlines.
     fn dial(&self, tcp: HttpConnector<Resolver>, protocols: &[&str]) -> Dial {
         let connector = self.connector(tcp, protocols).map_future(|connecting| {
-            // The connector's own limit leaves out the handshake.
+            // The connector's own limit excludes the handshake.
             Box::pin(async {
                 match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
                     Ok(connected) => connected,
@@ -277,7 +284,7 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
     let bad = || AccessError::Server(super::error::one_line(&access.server.to_string()));
     let server = &access.server;
     let authority = server.authority().ok_or_else(bad)?;
-    // User info would be a credential in a place that is logged.
+    // User info would be a credential in a value that is logged.
     if server.scheme_str() != Some("https")
         || authority.as_str().contains('@')
         || server.query().is_some()
@@ -296,7 +303,7 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
     Ok(server.clone())
 }
 
-/// The certificates of a CA bundle, and how many of its blocks can't be read; at least one certificate.
+/// Returns the certificates of a CA bundle, at least one, and the number of unreadable blocks.
 fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
     let CaBundle { certificates, unreadable } = CaBundle::read(pem);
     if certificates.is_empty() {
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn only_https_servers_at_permitted_addresses_are_taken() {
+    fn only_https_servers_at_permitted_addresses_are_accepted() {
         for good in ["https://api.example:6443", "https://10.0.0.1", "https://h/k8s/c-1/"] {
             assert!(ApiClient::new(&access(good)).is_ok(), "{good}");
         }
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_the_server_url_stays_in_front() {
+    fn path_in_the_server_url_is_a_prefix() {
         let client = ApiClient::new(&access("https://rancher.example/k8s/c-1/")).expect("usable");
         assert_eq!(
             client.uri("/api/v1/pods?limit=1").expect("a URI").to_string(),

@@ -1,7 +1,7 @@
-//! What answers say, whatever the form they are written in: pages of a list, events of a watch.
+//! Decodes responses in any encoding: pages of a list, events of a watch.
 //!
-//! [`Encoding`] follows from the answer's content type. `json.rs` and `protobuf.rs` know one form each and decode the
-//! same to the same; tests hold them against each other.
+//! [`Encoding`] follows from the response's content type. `json.rs` and `protobuf.rs` each decode
+//! one encoding, with equal results; tests compare them.
 
 use bytes::Bytes;
 
@@ -12,11 +12,11 @@ use super::object::{Gather, InvalidField, ObjectKind};
 use super::protobuf::Frames;
 use super::{ReadLimits, WatchEvent, json, protobuf};
 
-/// Reads a whole answer to a list, which arrives in pieces of so many bytes. For tests, benches and
-/// fuzzers; a [`super::ApiClient`] reads what arrives.
+/// Decodes a complete response to a list, split into pieces of this many bytes. For tests, benches
+/// and fuzzers; a [`super::ApiClient`] decodes pieces as they arrive.
 ///
 /// # Errors
-/// It is no list.
+/// Fails if the response is not a list.
 pub fn read_list<K: ObjectKind>(
     kind: &K,
     encoding: Encoding,
@@ -37,11 +37,11 @@ pub fn read_list<K: ObjectKind>(
     list.end().map(|_| WatchEvent::Restarted { objects, invalid })
 }
 
-/// Reads a whole answer in JSON to a list of objects that are kept as they are: those of it, one by one, that make
-/// sense. For fuzzers.
+/// Decodes a complete JSON response to a list of objects that are stored unchanged, and returns the
+/// valid ones. For fuzzers.
 ///
 /// # Errors
-/// It is no list.
+/// Fails if the response is not a list.
 pub fn read_objects<T: super::OwnedObject>(bytes: &[u8]) -> Result<Vec<T>, String> {
     match read_list(&super::object::AsIs::<T>::new(), Encoding::Json, bytes, 64)? {
         WatchEvent::Restarted { objects, .. } => Ok(objects),
@@ -49,10 +49,10 @@ pub fn read_objects<T: super::OwnedObject>(bytes: &[u8]) -> Result<Vec<T>, Strin
     }
 }
 
-/// As [`read_list`], for a watch.
+/// Decodes a complete response to a watch, like [`read_list`] does for a list.
 ///
 /// # Errors
-/// It is no watch.
+/// Fails if the response is not a watch.
 pub fn read_watch<K: ObjectKind>(
     kind: &K,
     encoding: Encoding,
@@ -76,14 +76,14 @@ pub fn read_watch<K: ObjectKind>(
     if cut.has_rest() { Err("it ended within an event".into()) } else { Ok(events) }
 }
 
-/// Cuts a list into its objects as it arrives; never holds more than one of them.
+/// Splits a list into its objects as it arrives; never stores more than one object.
 pub(super) enum ListDecoder {
     Json(json::JsonList),
     Protobuf(protobuf::ProtobufList),
 }
 
 impl ListDecoder {
-    /// A list whose objects are at most `longest` bytes long.
+    /// Creates a decoder for objects of at most `longest` bytes.
     pub(super) fn new(encoding: Encoding, longest: usize) -> Self {
         match encoding {
             Encoding::Json => Self::Json(json::JsonList::new(longest)),
@@ -91,7 +91,7 @@ impl ListDecoder {
         }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         match self {
             Self::Json(list) => list.push(bytes),
@@ -99,7 +99,7 @@ impl ListDecoder {
         }
     }
 
-    /// How many bytes are no object yet.
+    /// Returns the number of bytes that are not a complete object yet.
     pub(super) fn buffered(&self) -> usize {
         match self {
             Self::Json(list) => list.buffered(),
@@ -107,7 +107,7 @@ impl ListDecoder {
         }
     }
 
-    /// Takes the next whole object; `None` until there is one.
+    /// Returns the next complete object; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         match self {
             Self::Json(list) => list.next(),
@@ -115,7 +115,7 @@ impl ListDecoder {
         }
     }
 
-    /// What the list says of itself, once all has been received.
+    /// Returns the list's own metadata, after everything has been received.
     pub(super) fn end(self) -> Result<ListEnd, String> {
         match self {
             Self::Json(list) => list.end(),
@@ -124,14 +124,14 @@ impl ListDecoder {
     }
 }
 
-/// Cuts a watch into its events as it arrives.
+/// Splits a watch into its events as it arrives.
 pub(super) enum Events {
     Lines(LineBuffer),
     Frames(Frames),
 }
 
 impl Events {
-    /// Events of at most `longest` bytes.
+    /// Creates a splitter for events of at most `longest` bytes.
     pub(super) fn new(encoding: Encoding, longest: usize) -> Self {
         match encoding {
             Encoding::Json => Self::Lines(LineBuffer::new(longest)),
@@ -139,7 +139,7 @@ impl Events {
         }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         match self {
             Self::Lines(lines) => lines.push(bytes),
@@ -147,7 +147,7 @@ impl Events {
         }
     }
 
-    /// How many bytes are no event yet.
+    /// Returns the number of bytes that are not a complete event yet.
     pub(super) fn buffered(&self) -> usize {
         match self {
             Self::Lines(lines) => lines.buffered(),
@@ -155,7 +155,7 @@ impl Events {
         }
     }
 
-    /// Takes the next whole event; `None` until there is one.
+    /// Returns the next complete event; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         match self {
             Self::Lines(lines) => lines.next(),
@@ -163,7 +163,7 @@ impl Events {
         }
     }
 
-    /// Whether half an event is left over.
+    /// Whether an incomplete event is left over.
     pub(super) fn has_rest(&self) -> bool {
         match self {
             Self::Lines(lines) => lines.has_rest(),
@@ -185,7 +185,7 @@ pub(super) fn object<K: ObjectKind>(
     keep(kind, form?).map(|(kept, _)| kept)
 }
 
-/// Decodes an event of a watch. An error says that it is not one at all.
+/// Decodes an event of a watch. An error means that the bytes are not an event.
 pub(super) fn line<K: ObjectKind>(
     kind: &K,
     encoding: Encoding,

@@ -1,10 +1,10 @@
-//! What is cut out of an answer, whichever encoding it has.
+//! The parts of a response, independent of the encoding.
 
 use super::error::one_line;
 use super::object::{Form as _, InvalidField, Meta, ObjectKind};
 use super::{ApiError, NamespacedName};
 
-/// The form an answer is written in.
+/// The encoding of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/json`.
@@ -13,48 +13,48 @@ pub enum Encoding {
     Protobuf,
 }
 
-/// The most that is read of a list besides its objects.
+/// Maximum size of a list's data besides its objects, in bytes.
 pub(super) const ENVELOPE_BYTES_MAX: usize = 64 << 10;
 
-/// Why bytes can't be cut into objects or events.
+/// The reason why bytes cannot be split into objects or events.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CutError {
-    /// One of them grew beyond the bound.
+    /// An object or event exceeds the limit.
     TooLong,
-    /// They are not what they should be.
+    /// The bytes are malformed.
     Malformed(String),
 }
 
-/// What a list says of itself.
+/// The metadata of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ListEnd {
     /// Its version.
     pub(super) version: String,
-    /// Where the next page goes on; `None` after the last one.
+    /// The token of the next page; `None` after the last one.
     pub(super) next: Option<String>,
 }
 
 /// One event of a watch.
 #[derive(Debug)]
 pub(super) enum WatchLine<T> {
-    /// This object is so now.
+    /// The current version of an object.
     Applied { object: T, version: String },
-    /// This object is gone.
+    /// The object was deleted.
     Deleted { key: NamespacedName, version: String },
-    /// This object makes no sense; it is taken for gone, as a fresh list would leave it out.
+    /// The object is invalid; it counts as deleted, because a fresh list would omit it.
     Invalid { invalid: InvalidField, version: String },
-    /// Nothing happened up to this version.
+    /// No further change up to this version.
     Bookmark { version: String, initial_events_end: bool },
-    /// The watch ends for this reason.
+    /// The watch ends with this error.
     Error(ApiError),
 }
 
 impl<T> WatchLine<T> {
-    /// What an event of this type says. How its object is read, as a whole, as metadata or as a
-    /// status, its form knows.
+    /// Creates a line from an event of this type. The closures decode its object completely, as
+    /// metadata, or as a status.
     ///
     /// # Errors
-    /// There is no such type, or it needs what can't be read.
+    /// Fails if the type is unknown, or a required part is unreadable.
     pub(super) fn of_event<'a>(
         kind: &str,
         object: impl FnOnce() -> Result<(T, String), InvalidField>,
@@ -82,15 +82,15 @@ impl<T> WatchLine<T> {
                 }
             }
             "ERROR" => status()?,
-            other => return Err(format!("{:?} is no type of event", one_line(other))),
+            other => return Err(format!("{:?} is not a type of event", one_line(other))),
         })
     }
 
-    /// The end that a status object stands for.
+    /// Creates the end of a watch from a status object.
     pub(super) fn of_status(code: i64, reason: &str, message: &str) -> Self {
         let code = match (u16::try_from(code).unwrap_or_default(), reason) {
             (_, "Expired" | "Gone") => 410,
-            // A status without a code is a failure all the same.
+            // A status without a code is still a failure.
             (0, _) => 500,
             (code, _) => code,
         };
@@ -98,14 +98,17 @@ impl<T> WatchLine<T> {
     }
 }
 
-/// Keeps what is needed of an object whose names make sense, and says which version it is of.
+/// Converts a valid object for storage, and returns its version.
 pub(super) fn keep<'a, K: ObjectKind>(
     kind: &K,
     form: K::ObjectForm<'a>,
 ) -> Result<(K::Kept, String), InvalidField> {
     let identity = form.identity();
     if !identity.makes_sense() {
-        return Err(InvalidField { key: None, reason: "its name or namespace is no name".into() });
+        return Err(InvalidField {
+            key: None,
+            reason: "its name or namespace is not valid".into(),
+        });
     }
     let version = identity.version.to_owned();
     Ok((kind.keep(form), version))

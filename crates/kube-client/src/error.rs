@@ -1,4 +1,4 @@
-//! What can go wrong between us and an API server, as facts that a caller acts on.
+//! The errors of requests to an API server, as facts that a caller acts on.
 
 use std::error::Error as StdError;
 use std::io;
@@ -8,53 +8,54 @@ use std::time::Duration;
 use strait_base::codes;
 use strait_base::descriptors::is_none_free;
 
-/// How rustls begins to say that the server sent an alert.
+/// The start of rustls' message about an alert that the server sent.
 const ALERT: &str = "received fatal alert: ";
 
-/// Why a request brought no answer we can use. The texts name the fact: status, address, dates.
+/// The reason why a request has no usable response. The texts state the fact: status, address,
+/// dates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// Its certificate is not acceptable, or it does not speak TLS.
+    /// The server's certificate is not accepted, or it does not use TLS.
     #[error("{0}")]
     Tls(String),
-    /// No connection: no such name, an address that is not dialled, refused, no route.
+    /// No connection: unknown host name, address that is not dialled, connection refused, no route.
     #[error("{0}")]
     Unreachable(String),
-    /// It accepted the request and sent nothing for this long.
-    #[error("no answer to {request} within {} s", .limit.as_secs())]
+    /// The server accepted the request and sent nothing for this long.
+    #[error("no response to {request} within {} s", .limit.as_secs())]
     Silent {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// For how long we waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// The connection or the answer broke off.
-    #[error("the answer to {request} broke off: {fact}")]
+    /// The connection or the response was interrupted.
+    #[error("the response to {request} was interrupted: {fact}")]
     Broken {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// How it broke off.
+        /// The reason.
         fact: String,
     },
-    /// It does not know our credential (401), or refuses our client certificate.
+    /// The server does not accept the credential (401), or rejects the client certificate.
     #[error("the credential is not accepted: {0}")]
     Unauthorized(String),
-    /// It knows us, but we may not do that (403).
+    /// The server accepts the credential, but it lacks the permission (403).
     #[error("not permitted: {0}")]
     Forbidden(String),
-    /// There is no such object or kind (404).
+    /// The object or kind does not exist (404).
     #[error("not found: {0}")]
     NotFound(String),
-    /// The version or the continuation asked for is too old (410).
-    #[error("the version asked for has expired: {0}")]
+    /// The requested version or continuation has expired (410).
+    #[error("the requested version has expired: {0}")]
     Gone(String),
-    /// The version asked for is one it has not reached: it was restored, or lags behind.
-    #[error("the version asked for is not reached yet: {0}")]
+    /// The server has not reached the requested version: it was restored, or lags behind.
+    #[error("the requested version is not reached yet: {0}")]
     VersionAhead(String),
-    /// It asks us to come back later (429).
+    /// The server throttles requests (429).
     #[error("too many requests")]
     TooManyRequests {
-        /// `Retry-After`, where given.
+        /// The value of `Retry-After`, if present.
         retry_after: Option<Duration>,
     },
     /// Another status from 400 to 499.
@@ -63,26 +64,26 @@ pub enum ApiError {
     /// A status from 500 to 599.
     #[error("{0}")]
     Server(ApiStatus),
-    /// It answers what no API server answers.
+    /// The response is not that of an API server.
     #[error("{0}")]
     Misbehaving(String),
-    /// It answers more than its budget.
+    /// The response exceeds its budget.
     #[error("{0}")]
     OverBudget(String),
 }
 
-/// A status and what the server says about it.
+/// A status and the server's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("status {code}: {message}")]
 pub struct ApiStatus {
     /// The HTTP status.
     pub code: u16,
-    /// Its message, cut to a line of 200 characters.
+    /// The message, cut to a line of 200 characters.
     pub message: String,
 }
 
 impl ApiError {
-    /// The error that a status stands for, both as an HTTP answer and as an event in a watch.
+    /// Returns the error for a status of an HTTP response or of an event in a watch.
     pub fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = one_line(message);
         match code {
@@ -91,28 +92,28 @@ impl ApiError {
             404 => Self::NotFound(message),
             410 => Self::Gone(message),
             429 => Self::TooManyRequests { retry_after },
-            // The API server has no status of its own for this; client-go looks for the text, too.
+            // The API server has no specific status for this; client-go also checks the text.
             504 if message.to_ascii_lowercase().contains("too large resource version") => {
                 Self::VersionAhead(message)
             }
             400..=499 => Self::Rejected(ApiStatus { code, message }),
             500..=599 => Self::Server(ApiStatus { code, message }),
             300..=399 => Self::Misbehaving(format!("status {code}: redirects are not followed")),
-            _ => Self::Misbehaving(format!("status {code} makes no sense here: {message}")),
+            _ => Self::Misbehaving(format!("unexpected status {code}: {message}")),
         }
     }
 
-    /// The error behind a failed exchange: TLS, connection or answer.
+    /// Returns the error for a failed exchange: TLS, connection or response.
     pub fn of_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
         if let Some(tls) = find::<rustls::Error>(error) {
             return of_tls(tls);
         }
         let cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
         let fact = if find::<io::Error>(error).is_some_and(cut) {
-            // Else rustls explains itself at length.
+            // Instead of the long explanation of rustls.
             "the connection was closed".to_owned()
         } else if find::<io::Error>(error).is_some_and(is_none_free) {
-            // Ours, not the server's.
+            // The fault is local, not the server's.
             let code = &codes::DESCRIPTORS;
             format!("{code}: no file descriptor is free for a connection to it")
         } else {
@@ -121,7 +122,7 @@ impl ApiError {
         let connecting = find::<hyper_util::client::legacy::Error>(error)
             .is_some_and(hyper_util::client::legacy::Error::is_connect)
             || find::<NotConnected>(error).is_some();
-        // HTTP/2 hands on what went wrong below it as text.
+        // HTTP/2 passes on errors of lower layers as text.
         if let Some(alert) = fact.strip_prefix(ALERT) {
             return of_alert(alert);
         }
@@ -166,7 +167,7 @@ fn of_tls(error: &rustls::Error) -> ApiError {
             Bad::Other(other)
                 if find::<webpki::Error>(other) == Some(&webpki::Error::CaUsedAsEndEntity) =>
             {
-                "its certificate is a CA's own, and not one of those given as its CA".to_owned()
+                "its certificate is a CA certificate that is not among the given CAs".to_owned()
             }
             Bad::UnsupportedSignatureAlgorithmContext { .. }
             | Bad::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
@@ -178,7 +179,7 @@ fn of_tls(error: &rustls::Error) -> ApiError {
             }
             other => format!("its certificate is not acceptable: {other}"),
         },
-        // TLS 1.3 servers say so only after the handshake, in answer to the request.
+        // Servers with TLS 1.3 report this only after the handshake, in response to the request.
         rustls::Error::AlertReceived(alert) => return of_alert(&format!("{alert:?}")),
         rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
         other => format!("TLS fails: {other}"),
@@ -186,7 +187,7 @@ fn of_tls(error: &rustls::Error) -> ApiError {
     ApiError::Tls(one_line(&text))
 }
 
-/// The alerts by which a server refuses our certificate, or our lack of one (RFC 8446, 6.2).
+/// The alerts with which a server rejects the client certificate, or its absence (RFC 8446, 6.2).
 const CREDENTIAL_ALERTS: [&str; 9] = [
     "NoCertificate",
     "BadCertificate",
@@ -199,7 +200,7 @@ const CREDENTIAL_ALERTS: [&str; 9] = [
     "CertificateRequired",
 ];
 
-/// The error that an alert of the server stands for: our credential is refused, or TLS fails.
+/// Returns the error for an alert of the server: the credential is rejected, or TLS fails.
 fn of_alert(alert: &str) -> ApiError {
     let fact = match alert {
         _ if CREDENTIAL_ALERTS.contains(&alert) => {
@@ -216,13 +217,14 @@ fn of_alert(alert: &str) -> ApiError {
     ApiError::Tls(one_line(&format!("the server ended the TLS handshake with alert {alert}{fact}")))
 }
 
-/// A name of a certificate, which comes to us in Rust's form of it: `DnsName("a.example")`.
+/// Returns a certificate name without Rust's debug format: `DnsName("a.example")`.
 fn plain(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
 }
 
-/// Finds a cause of type `T`, also inside I/O errors, whose `source` skips what they wrap.
+/// Finds a cause of type `T`, also inside I/O errors, whose `source` skips the error that they
+/// wrap.
 fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -259,14 +261,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_we_have_no_descriptor_left_is_no_fault_of_the_server() {
+    fn lack_of_file_descriptors_is_not_reported_as_server_error() {
         let error = ApiError::of_exchange("GET /", &io::Error::from_raw_os_error(24));
         let ApiError::Broken { fact, .. } = error else { panic!("{error}") };
         assert!(fact.starts_with("STR0810"), "{fact}");
     }
 
     #[test]
-    fn a_refused_client_certificate_is_told_apart_over_http2_as_well() {
+    fn rejected_client_certificate_is_detected_over_http2() {
         let alert = rustls::AlertDescription::CertificateRequired;
         let known = io::Error::other(rustls::Error::AlertReceived(alert));
         for error in [io::Error::other(known.to_string()), known] {
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_alerts_about_certificates_refuse_the_credential() {
+    fn only_alerts_about_certificates_mean_a_rejected_credential() {
         use rustls::AlertDescription as Alert;
         let of = |alert| {
             let error = rustls::Error::AlertReceived(alert);
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_told_apart() {
+    fn statuses_map_to_distinct_errors() {
         let of = |code, message| ApiError::of_status(code, message, None);
         assert_eq!(of(410, "old"), ApiError::Gone("old".into()));
         assert!(matches!(
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_certificates_are_told_as_they_are_written() {
+    fn certificate_names_are_reported_without_debug_format() {
         for (presented, told) in [
             ("DnsName(\"localhost\")", "localhost"),
             ("IpAddress(127.0.0.1)", "127.0.0.1"),
@@ -342,7 +344,7 @@ mod tests {
     }
 }
 
-/// There is no connection, and why.
+/// A failed connection attempt, with the reason.
 #[derive(Debug, Clone)]
 pub(super) struct NotConnected(pub(super) Arc<dyn StdError + Send + Sync>);
 

@@ -1,46 +1,46 @@
-//! What a reader of a kind is told, and the most that it takes.
+//! The events that a reader of a kind sends, and its limits.
 
 use super::object::ObjectKind;
 use super::{ApiError, InvalidField, NamespacedName};
 
-/// What a reader of a kind is sent.
+/// An event from the reader of a kind.
 #[derive(Debug)]
 pub enum WatchEvent<T, L = Vec<T>> {
-    /// These are all there are: everything sent before is replaced.
+    /// A complete list, which replaces all previous objects.
     Restarted {
-        /// The objects; of two with one key the later counts.
+        /// The objects; the later of two with the same key applies.
         objects: L,
-        /// Those that make no sense and were left out.
+        /// The invalid objects, which were omitted.
         invalid: Vec<InvalidField>,
     },
-    /// This object is so now.
+    /// The current version of an object.
     Applied(T),
-    /// There is no such object any more, or never was.
+    /// The object does not exist (any more).
     Deleted(NamespacedName),
-    /// This object makes no sense now; it counts as gone, as a fresh list would leave it out.
+    /// The object is invalid now; it counts as deleted, because a fresh list would omit it.
     Invalid(InvalidField),
-    /// The server answered as it should.
+    /// The server sent a valid response.
     Answered,
-    /// It did not. What was sent before still holds; it will be asked again.
+    /// A request failed. Previously sent objects remain valid; the request will be repeated.
     Failed(ApiError),
 }
 
-/// What a reader of a kind is sent.
+/// An event from the reader of a kind.
 pub(super) type KindEvent<K> = WatchEvent<<K as ObjectKind>::Kept, <K as ObjectKind>::List>;
 
-/// The most that one reader takes from one server.
+/// The limits of one reader for one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
-    /// Bytes of one object, in a list or in an event.
+    /// Maximum size of one object in a list or an event, in bytes.
     pub object_bytes: usize,
-    /// Bytes of one page of a list.
+    /// Maximum size of one page of a list, in bytes.
     pub page_bytes: usize,
-    /// Objects of one kind.
+    /// Maximum number of objects of one kind.
     pub objects: usize,
-    /// Pages of one list, however little is on them.
+    /// Maximum number of pages of one list, even if they are small.
     pub pages: usize,
-    /// Bytes of memory that all of a server takes, of all its kinds: what has come in part, lists that are not
-    /// complete yet, and what is kept.
+    /// Maximum memory of all kinds of a server, in bytes: undecoded data, incomplete lists, and
+    /// stored objects.
     pub memory_bytes: usize,
 }
 

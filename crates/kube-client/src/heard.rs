@@ -1,24 +1,24 @@
-//! When a server last sent anything.
+//! The time of the last response of a server.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// When a server last sent something that is of use.
+/// The time of the last useful data from a server.
 #[derive(Debug, Default)]
 pub(super) struct Heard(Mutex<Option<Instant>>);
 
 impl Heard {
-    /// It does.
+    /// Sets the time to now.
     pub(super) fn now(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// What it sent before says nothing of now: a reader has failed since.
+    /// Forgets the time, because a reader has failed since.
     pub(super) fn forget(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// How much of `span` is left since then.
+    /// Returns how much of `span` remains since that time.
     pub(super) fn left_of(&self, span: Duration) -> Option<Duration> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         span.checked_sub(last?.elapsed()).filter(|left| !left.is_zero())

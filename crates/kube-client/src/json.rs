@@ -24,8 +24,8 @@ pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, InvalidField> {
     })
 }
 
-/// Decodes a value. That all of it is in UTF-8 is seen once, faster than of each text in it; where it
-/// isn't, only those texts need be that are read.
+/// Decodes a value. UTF-8 is validated once for the whole value, which is faster than for each text
+/// in it. If it is invalid, only the texts that are read must be valid.
 fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
     match std::str::from_utf8(json) {
         Ok(text) => serde_json::from_str(text),
@@ -41,8 +41,8 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
         kind: Cow<'a, str>,
         object: F,
     }
-    // Nearly all are objects that are so now and make sense: read in one go. The rest is looked at
-    // once more.
+    // Nearly all events contain a valid current object and are decoded in one pass. Others are
+    // decoded again.
     let applied = plain_line(json).or_else(|| {
         let Event { kind, object } = decode::<Event<'_, K::ObjectForm<'_>>>(json).ok()?;
         matches!(&*kind, "ADDED" | "MODIFIED").then_some(object)
@@ -75,7 +75,8 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
     )
 }
 
-/// The object of an event that says that it is so now, if both are written as API servers write them.
+/// Decodes the object of an event that reports its current version, if both have the format of API
+/// servers.
 fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
     let rest = json.strip_prefix(br#"{"type":""#)?;
     let rest = rest.strip_prefix(b"ADDED").or_else(|| rest.strip_prefix(b"MODIFIED"))?;
@@ -83,39 +84,39 @@ fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
     (rest == b"}").then_some(object)
 }
 
-/// Cuts a list into its objects as it arrives.
+/// Splits a list into its objects as it arrives.
 ///
-/// Follows strings and nesting only, by a counter; whether it is JSON is judged by whoever decodes
-/// the objects, and what is around them.
+/// Tracks strings and nesting only, with a counter. The decoders of the objects and of the envelope
+/// validate the JSON.
 pub(super) struct JsonList {
     longest: usize,
     buffer: BytesMut,
-    /// How many bytes of the buffer have been looked at.
+    /// Number of bytes of the buffer that have been scanned.
     seen: usize,
     place: JsonListPosition,
-    /// How many braces and brackets are open, counted from the place.
+    /// Number of open braces and brackets since the start of the current position.
     depth: usize,
     text: InText,
-    /// What is around the objects, decoded at the end.
+    /// The data around the objects, decoded at the end.
     envelope: Vec<u8>,
-    /// Where in the envelope the last text of the outermost object begins.
+    /// The position in the envelope of the last string of the outermost object.
     name_at: usize,
 }
 
-/// Where in a list we are.
+/// The position in a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum JsonListPosition {
     /// Around the objects.
     Envelope,
-    /// After `"items":`, before what that is.
+    /// After `"items":`, before its value.
     Items,
     /// Between two objects.
     Between,
-    /// In an object, or whatever is in its place.
+    /// In an object, or another value instead of one.
     Object,
 }
 
-/// Whether we are in a text.
+/// Whether the position is in a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InText {
     No,
@@ -125,7 +126,7 @@ enum InText {
 }
 
 impl JsonList {
-    /// A list whose objects are at most `longest` bytes long.
+    /// Creates a splitter for objects of at most `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         Self {
             longest,
@@ -139,20 +140,20 @@ impl JsonList {
         }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes are held.
+    /// Returns the number of buffered bytes.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the next whole object; `None` until there is one.
+    /// Returns the next complete object; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         while let Some(&byte) = self.buffer.get(self.seen) {
-            // Most of an object is text, and most of text is neither end nor escape.
+            // Most of an object is strings, and most bytes of strings are neither end nor escape.
             if self.place == JsonListPosition::Object && self.text == InText::Yes {
                 let rest = self.buffer.get(self.seen..).unwrap_or_default();
                 let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
@@ -168,7 +169,9 @@ impl JsonList {
                 JsonListPosition::Envelope | JsonListPosition::Items => {
                     self.envelope_byte(byte);
                     if self.envelope.len() > ENVELOPE_BYTES_MAX {
-                        return Err(CutError::Malformed("it has more to say than objects".into()));
+                        return Err(CutError::Malformed(
+                            "its data besides the objects is too large".into(),
+                        ));
                     }
                 }
                 JsonListPosition::Between => match byte {
@@ -180,7 +183,7 @@ impl JsonList {
                     }
                     b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
                     _ => {
-                        // What is before it has been taken care of.
+                        // The bytes before the object have been processed.
                         drop(self.buffer.split_to(self.seen));
                         (self.seen, self.depth, self.place) = (0, 0, JsonListPosition::Object);
                         continue;
@@ -204,7 +207,7 @@ impl JsonList {
         Ok(None)
     }
 
-    /// Takes a byte of what is around the objects.
+    /// Processes a byte around the objects.
     fn envelope_byte(&mut self, byte: u8) {
         if self.place == JsonListPosition::Items && !byte.is_ascii_whitespace() {
             self.place =
@@ -225,10 +228,10 @@ impl JsonList {
         }
     }
 
-    /// Takes a byte in the place of an object; returns the object if that ends it.
+    /// Processes a byte of an object. Returns the object if the byte ends it.
     fn object_byte(&mut self, byte: u8) -> Option<Bytes> {
         let was_in_text = self.text != InText::No;
-        // A number or a name in the place of an object ends where something else begins.
+        // A number or a literal instead of an object ends before the next token.
         if self.depth == 0 && !was_in_text && self.seen > 0 && matches!(byte, b',' | b']') {
             self.place = JsonListPosition::Between;
             let object = self.buffer.split_to(self.seen).freeze();
@@ -245,7 +248,7 @@ impl JsonList {
         })
     }
 
-    /// Follows texts and nesting.
+    /// Tracks strings and nesting.
     fn step(&mut self, byte: u8) {
         match (self.text, byte) {
             (InText::Escaped, _) | (InText::No, b'"') => self.text = InText::Yes,
@@ -257,14 +260,14 @@ impl JsonList {
         }
     }
 
-    /// What the list says of itself, once all has been received.
+    /// Returns the list's own metadata, after everything has been received.
     pub(super) fn end(self) -> Result<ListEnd, String> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
             #[serde(borrow)]
             metadata: Metadata<'a>,
-            // Not defaulted: JSON without items is no list, and an empty list would withdraw
-            // everything. Go writes an empty list as null.
+            // No default: JSON without items is not a list, and an empty list would withdraw
+            // everything. Go encodes an empty list as null.
             #[serde(deserialize_with = "null_as_default")]
             items: Vec<IgnoredAny>,
         }
@@ -282,7 +285,7 @@ impl JsonList {
         let envelope: Envelope<'_> =
             serde_json::from_slice(&self.envelope).map_err(|error| error.to_string())?;
         if !envelope.items.is_empty() {
-            return Err("its items are in no known place".into());
+            return Err("its items are at an unexpected position".into());
         }
         let Metadata { resource_version, next } = envelope.metadata;
         Ok(ListEnd {

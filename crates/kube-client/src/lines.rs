@@ -1,38 +1,38 @@
-//! Cuts a stream of bytes into lines, none longer than a bound.
+//! Splits a stream of bytes into lines of limited length.
 
 use bytes::{Bytes, BytesMut};
 
-/// A line grew beyond the bound.
+/// A line exceeds the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-/// Bytes received and not yet taken as lines.
+/// Received bytes that have not been returned as lines.
 #[derive(Debug)]
 pub(super) struct LineBuffer {
     buffer: BytesMut,
-    /// How many bytes of the buffer are known to hold no line end.
+    /// Number of bytes of the buffer that are known to contain no line end.
     searched: usize,
     longest: usize,
 }
 
 impl LineBuffer {
-    /// Lines of at most `longest` bytes, their end not counted.
+    /// Creates a splitter for lines of at most `longest` bytes without their end.
     pub(super) fn new(longest: usize) -> Self {
         Self { buffer: BytesMut::new(), searched: 0, longest }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes are held.
+    /// Returns the number of buffered bytes.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the next whole line without its end; `None` until there is one. Empty lines are left
-    /// out.
+    /// Returns the next complete line without its end; `None` until it is received. Empty lines are
+    /// skipped.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
@@ -53,13 +53,13 @@ impl LineBuffer {
         }
     }
 
-    /// Whether half a line is left over.
+    /// Whether an incomplete line is left over.
     pub(super) fn has_rest(&self) -> bool {
         !self.buffer.trim_ascii().is_empty()
     }
 }
 
-/// Gives back what a burst took, once all of it has been read: a watch is quiet most of its life.
+/// Releases an empty buffer after a burst: a watch is usually quiet.
 pub(super) fn release(buffer: &mut BytesMut) {
     if buffer.is_empty() {
         *buffer = BytesMut::new();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_the_bytes_arrive() {
+    fn lines_are_complete_for_any_split_of_the_bytes() {
         assert_eq!(lines_of(&["one\ntwo\n"]), (vec!["one".into(), "two".into()], false));
         assert_eq!(lines_of(&["o", "n", "e\n\n\r\nt"]), (vec!["one".into()], true));
         assert_eq!(lines_of(&["one\r\n"]), (vec!["one\r".into()], false));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_cut_at_the_bound() {
+    fn line_without_an_end_fails_at_the_limit() {
         let mut lines = LineBuffer::new(8);
         lines.push(b"12345678");
         assert_eq!(lines.next(), Ok(None));

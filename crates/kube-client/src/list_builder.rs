@@ -1,32 +1,33 @@
-//! What has come of a list that is not complete yet.
+//! Collects the objects of an incomplete list.
 //!
-//! While a server sends initial events, objects may go that it has sent already. Which ones is only noted,
-//! and all are dropped together when the list is complete: at once, each would cost a pass over what there
-//! is. A list of which nothing goes pays nothing for that.
+//! While a server sends initial events, it may report deletions of objects that it has already
+//! sent. Deletions are recorded, and applied together when the list is complete: applied
+//! immediately, each would cost a pass over the list. A list without deletions has no additional
+//! cost.
 
 use std::collections::BTreeSet;
 
 use super::object::{Gather, Identity, Keyed, ObjectKind};
 use super::{InvalidField, NamespacedName, ReadLimits};
 
-/// A list that is not complete yet.
+/// An incomplete list.
 pub(super) struct ListBuilder<K: ObjectKind> {
     objects: K::List,
-    /// Those that make no sense.
+    /// The invalid objects.
     pub(super) invalid: Vec<InvalidField>,
-    /// How many pages have come.
+    /// Number of received pages.
     pub(super) pages: usize,
-    /// What has gone, or makes no sense any more, and hasn't come again.
+    /// Objects that were deleted or became invalid, and were not sent again.
     gone: BTreeSet<NamespacedName>,
 }
 
 impl<K: ObjectKind> ListBuilder<K> {
-    /// Nothing yet.
+    /// Creates an empty list.
     pub(super) fn new() -> Self {
         Self { objects: K::List::default(), invalid: Vec::new(), pages: 0, gone: BTreeSet::new() }
     }
 
-    /// Takes one more. Of two with one key the later counts.
+    /// Adds an object. The later of two with the same key applies.
     pub(super) fn add(&mut self, object: K::Kept) {
         if !self.gone.is_empty() {
             self.gone.remove(&object.key());
@@ -34,21 +35,21 @@ impl<K: ObjectKind> ListBuilder<K> {
         self.objects.add(object);
     }
 
-    /// Takes what came of that key so far for gone.
+    /// Records that the object with this key was deleted.
     pub(super) fn forget(&mut self, key: NamespacedName) {
         let NamespacedName { namespace, name } = &key;
-        // Else nothing of it is kept, and it may be as long as an event.
+        // Other keys cannot be in the list, and may be as long as an event.
         if (Identity { namespace, name, version: "" }).makes_sense() {
             self.gone.insert(key);
         }
     }
 
-    /// Of what there is more than is read, if there is: the limit, and what it is of.
+    /// Returns the exceeded limit, if any, and its unit.
     pub(super) fn excess(&self, limits: &ReadLimits) -> Option<(usize, &'static str)> {
         if self.objects.len() + self.invalid.len() > limits.objects {
             Some((limits.objects, "objects"))
         } else if self.gone.len() > limits.objects {
-            Some((limits.objects, "objects that have gone"))
+            Some((limits.objects, "deleted objects"))
         } else if self.pages > limits.pages {
             Some((limits.pages, "pages"))
         } else {
@@ -56,7 +57,7 @@ impl<K: ObjectKind> ListBuilder<K> {
         }
     }
 
-    /// All there are, and those that make no sense.
+    /// Returns all objects, and the invalid ones.
     pub(super) fn finish(mut self) -> (K::List, Vec<InvalidField>) {
         if !self.gone.is_empty() {
             self.objects.forget_all(&self.gone);
@@ -75,11 +76,11 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// How many objects were asked for their key.
+        /// Number of calls for the key of an object.
         static ASKED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// An object and which state of it.
+    /// An object and its version.
     #[derive(Clone, Debug, PartialEq, Eq)]
     struct Thing(String, usize);
 
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Things, gathered as an `L`.
+    /// Test objects, collected as an `L`.
     struct Things<L>(PhantomData<fn() -> L>);
 
     impl<L: Gather<Thing>> ObjectKind for Things<L> {
@@ -127,8 +128,8 @@ mod tests {
         }
     }
 
-    /// What is gathered of items such as `+a`, which comes, and `-a`, which goes. The number of the item is the state
-    /// of its object.
+    /// Collects items such as `+a`, which adds, and `-a`, which deletes. The index of the item is
+    /// the version of the object.
     fn list_builder<L: Gather<Thing>>(words: &str) -> L {
         let mut gathered = ListBuilder::<Things<L>>::new();
         for (at, word) in words.split_whitespace().enumerate() {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_an_object_counts() {
+    fn last_event_about_an_object_applies() {
         for (words, left) in [
             ("+a +b", "a0 b1"),
             ("+a +b -a", "b1"),
@@ -160,7 +161,7 @@ mod tests {
                 shown.collect::<Vec<_>>().join(" ")
             };
             assert_eq!(shown(list_builder(words)), left, "{words}");
-            // Of two with one key the later counts.
+            // The later of two with the same key applies.
             let mut unique = ByName::default();
             list_builder::<Vec<_>>(words).into_iter().for_each(|thing| unique.add(thing));
             assert_eq!(shown(unique), left, "{words}");
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_costs_one_pass_over_the_list_however_much_it_is() {
+    fn deletions_cost_one_pass_over_the_list() {
         let asked = |words: &str| {
             ASKED.set(0);
             let left = list_builder::<Vec<_>>(words).len();
@@ -180,11 +181,11 @@ mod tests {
         assert_eq!(asked(&format!("{come} -7")), (999, 1000));
         assert_eq!(asked(&format!("{come} {go}")), (0, 1000));
         let by_turns: String = (0..1000).map(|n| format!("+{n} -{n} ")).collect();
-        assert_eq!(asked(&by_turns), (0, 1999), "each is asked when it comes as well");
+        assert_eq!(asked(&by_turns), (0, 1999), "each key is also read on arrival");
     }
 
     #[test]
-    fn what_goes_is_bounded_as_what_comes() {
+    fn number_of_deletions_is_limited() {
         let limits = ReadLimits { objects: 2, ..ReadLimits::default() };
         let mut gathered = ListBuilder::<Things<Vec<Thing>>>::new();
         for name in ["a", "b"] {
@@ -195,6 +196,6 @@ mod tests {
         gathered.forget(key(&"c".repeat(254)));
         assert_eq!(gathered.excess(&limits), None, "too long for a name");
         gathered.forget(key("c"));
-        assert_eq!(gathered.excess(&limits), Some((2, "objects that have gone")));
+        assert_eq!(gathered.excess(&limits), Some((2, "deleted objects")));
     }
 }

@@ -1,8 +1,9 @@
-//! What an object of a kind is: how it looks on the wire, and what is kept of it.
+//! The objects of a kind: their encoded form, and their stored part.
 //!
-//! An object is decoded on its own, so that one which makes no sense costs only itself. What a form
-//! does not name is skipped while decoding, without recursion and without being kept: managed
-//! fields, which are half of most objects, are never materialised, and depth is no attack.
+//! Each object is decoded separately, so that an invalid one does not affect the others. Fields
+//! that a form does not name are skipped while decoding, without recursion and without allocation:
+//! managed fields, which are half of most objects, are never created, and deep nesting is no
+//! attack.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,14 @@ use super::wire::{FieldValue, MalformedMessage, ProtobufMessage};
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacedName {
-    /// The namespace; empty for kinds without.
+    /// The namespace; empty for cluster-scoped kinds.
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
 }
 
 impl fmt::Display for NamespacedName {
-    /// `namespace/name`, or `name`.
+    /// Writes `namespace/name`, or `name`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
@@ -36,67 +37,68 @@ impl fmt::Display for NamespacedName {
     }
 }
 
-/// An object that makes no sense.
+/// An invalid object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidField {
-    /// Which, where that much is known.
+    /// The object, if known.
     pub key: Option<NamespacedName>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// How the objects of a kind are read: borrowed from the bytes received, as JSON or protobuf, and at
-/// once made into what is kept. So a list costs what is kept of it, and one object in full.
+/// Reads the objects of a kind: borrowed from the received bytes, as JSON or protobuf, and
+/// immediately converted to the stored part. A list therefore costs its stored objects and one
+/// complete object.
 pub trait ObjectKind: Send + Sync {
-    /// An object on the wire.
+    /// The encoded form of an object.
     type ObjectForm<'a>: Form<'a>;
-    /// What is kept of it.
+    /// The stored part of an object.
     type Kept: Keyed + Send + 'static;
-    /// What is kept of all of a list.
+    /// The stored part of a list.
     type List: Gather<Self::Kept>;
 
-    /// Whether its forms can be read from protobuf.
+    /// Whether its forms can be decoded from protobuf.
     const PROTOBUF: bool;
 
-    /// Keeps what is needed.
+    /// Converts the form to the stored part.
     fn keep(&self, form: Self::ObjectForm<'_>) -> Self::Kept;
 }
 
-/// The objects of a list while it comes, and then all of them.
+/// The objects of a list, while it arrives and when it is complete.
 pub trait Gather<T>: Default + Send + 'static {
-    /// Takes one more. Of two with one key the later counts.
+    /// Adds an object. The later of two with the same key applies.
     fn add(&mut self, object: T);
 
-    /// Drops the one of that key, if it is there.
+    /// Removes the object with this key, if present.
     fn forget(&mut self, key: &NamespacedName);
 
-    /// Drops those of these keys that are there: they have gone while the list came. For lists in which
-    /// one can't be found without looking at all of them, a single pass.
+    /// Removes the objects with these keys, which were deleted while the list arrived. A single
+    /// pass for lists in which finding an object needs a search of the whole list.
     fn forget_all(&mut self, gone: &BTreeSet<NamespacedName>) {
         gone.iter().for_each(|key| self.forget(key));
     }
 
-    /// How many there are, at least.
+    /// Returns a lower limit of the number of objects.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What is kept of an object and knows of which.
+/// The stored part of an object, with its key.
 pub trait Keyed: Sized {
-    /// Which object this was kept of.
+    /// Returns the key of the object.
     fn key(&self) -> NamespacedName;
 
-    /// About how much memory it takes.
+    /// Returns the approximate memory use in bytes.
     fn weight(&self) -> usize {
         size_of::<Self>()
     }
 }
 
-/// One by one, as they came; who reads them sees to it which of two counts.
+/// Stores objects in order of arrival; the reader decides between two with the same key.
 impl<T: Keyed + Send + 'static> Gather<T> for Vec<T> {
     fn add(&mut self, object: T) {
         self.push(object);
@@ -115,32 +117,33 @@ impl<T: Keyed + Send + 'static> Gather<T> for Vec<T> {
     }
 }
 
-/// An object in as much detail as its reader needs, borrowed from the bytes it came in. Fields that
-/// may be missing, null or odd in the wild are optional or defaulted; an object that can't be decoded
-/// even so is left out.
+/// An object with the fields that its reader needs, borrowed from the received bytes. Fields that
+/// may be missing, null or invalid in practice are optional or have defaults; an object that still
+/// cannot be decoded is omitted.
 pub trait Form<'a>: Deserialize<'a> {
-    /// Decodes protobuf. Objects of an API that was installed have no such form, unless somebody says otherwise.
+    /// Decodes protobuf. By default, kinds have no protobuf form: CustomResourceDefinitions don't.
     ///
     /// # Errors
-    /// It is not this form.
+    /// Fails if the bytes are not of this form.
     fn of_protobuf(_bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         Err(MalformedMessage::NO_FORM)
     }
 
-    /// Decodes the JSON at the beginning of `json` if it is written just as API servers write this form, and says
-    /// what follows. `None` is no verdict: what is written in another way, or wrong, is then decoded in full.
+    /// Decodes the JSON at the beginning of `json` if it has exactly the format of API servers, and
+    /// returns the remaining bytes. `None` if the format differs or is invalid: the object is then
+    /// decoded with the general parser.
     fn of_plain_json(_json: &'a [u8]) -> Option<(Self, &'a [u8])> {
         None
     }
 
-    /// Which object it is: namespace, name, version.
+    /// Returns namespace, name and version of the object.
     fn identity(&self) -> Identity<'_>;
 }
 
-/// Which object, and which state of it.
+/// The key and the version of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
-    /// The namespace; empty for kinds without.
+    /// The namespace; empty for cluster-scoped kinds.
     pub namespace: &'a str,
     /// The name.
     pub name: &'a str,
@@ -154,8 +157,8 @@ impl Identity<'_> {
         NamespacedName { namespace: self.namespace.into(), name: self.name.into() }
     }
 
-    /// Whether namespace and name can be those of the kinds read here: they end up in host names,
-    /// keys and logs.
+    /// Whether namespace and name are valid for the kinds read here: they become parts of host
+    /// names, keys and logs.
     pub(super) fn makes_sense(self) -> bool {
         is_name(self.name) && (self.namespace.is_empty() || is_name(self.namespace))
     }
@@ -167,38 +170,38 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b))
 }
 
-/// What every object has, as far as anybody here needs it.
+/// The used part of an object's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta<'a> {
     /// The name.
     #[serde(borrow)]
     pub name: BorrowedText<'a>,
-    /// The namespace; empty for kinds without.
+    /// The namespace; empty for cluster-scoped kinds.
     #[serde(borrow)]
     pub namespace: BorrowedText<'a>,
-    /// Unique over time.
+    /// The UID, unique over time.
     #[serde(borrow)]
     pub uid: BorrowedText<'a>,
     /// The version; opaque.
     #[serde(borrow)]
     pub resource_version: BorrowedText<'a>,
-    /// Which state of what is wished for; 0 for kinds that count none.
+    /// The generation of the specification; 0 for kinds without.
     #[serde(deserialize_with = "null_as_default")]
     pub generation: i64,
-    /// When it was made.
+    /// The creation time.
     #[serde(borrow)]
     pub creation_timestamp: Moment<'a>,
-    /// When it was to go, if it is to go; 0 else.
+    /// The deletion time, if deletion was requested; otherwise 0.
     #[serde(borrow)]
     pub deletion_timestamp: Moment<'a>,
     /// Labels.
     #[serde(borrow)]
     pub labels: Pairs<'a>,
-    /// Those annotations that may mean something here: the mesh's (`*.istio.io/`) and our own.
+    /// The annotations that may be used: the mesh's (`*.istio.io/`) and Strait's own.
     #[serde(borrow, deserialize_with = "meaningful")]
     pub annotations: Pairs<'a>,
-    /// What made it and looks after it.
+    /// The owner that controls the object.
     #[serde(borrow, rename = "ownerReferences", deserialize_with = "controller")]
     pub controller: OwnerReference<'a>,
 }
@@ -207,7 +210,7 @@ pub struct Meta<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct OwnerReference<'a> {
-    /// Its kind; empty where there is none.
+    /// Its kind; empty if there is no owner.
     #[serde(borrow)]
     pub kind: BorrowedText<'a>,
     /// Its name.
@@ -218,12 +221,12 @@ pub struct OwnerReference<'a> {
 }
 
 impl Meta<'_> {
-    /// Which object, and which state of it.
+    /// Returns the key and the version of the object.
     pub fn identity(&self) -> Identity<'_> {
         Identity { namespace: &self.namespace, name: &self.name, version: &self.resource_version }
     }
 
-    /// Whether it is of the bookmark that ends a streamed list.
+    /// Whether the metadata is that of the bookmark that ends a streamed list.
     pub(super) fn ends_initial_events(&self) -> bool {
         self.annotations.get(INITIAL_EVENTS_END) == Some("true")
     }
@@ -266,7 +269,7 @@ impl<'a> ProtobufMessage<'a> for OwnerReference<'a> {
     }
 }
 
-/// The one of a list of owners that is the controller; API servers take no second one.
+/// Returns the controller among the owners; API servers accept only one.
 fn controller<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<OwnerReference<'a>, D::Error> {
     let owners: Option<Vec<OwnerReference<'a>>> = Deserialize::deserialize(json)?;
     let mut owners = owners.unwrap_or_default().into_iter();
@@ -277,7 +280,7 @@ fn meaningful<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<Pairs<'a>, D
     Pairs::deserialize_wanted(json, means_something)
 }
 
-/// Only the metadata of an object, whatever it is.
+/// The metadata of an object of any kind.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct OnlyMeta<'a> {
@@ -291,10 +294,10 @@ impl<'a> ProtobufMessage<'a> for OnlyMeta<'a> {
     }
 }
 
-/// Decodes `null` like a missing field: Go writes empty lists and maps as `null`.
+/// Decodes `null` like a missing field: Go encodes empty lists and maps as `null`.
 ///
 /// # Errors
-/// Those of the value itself.
+/// Fails if decoding the value fails.
 pub fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -306,7 +309,7 @@ where
 /// Decodes a list within an object; `null` is an empty one.
 ///
 /// # Errors
-/// Those of its elements, or there are more than 10,000.
+/// Fails if decoding an element fails, or if there are more than 10,000 elements.
 pub fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -338,7 +341,8 @@ where
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// Annotations are free text of any size; only those of the mesh and our own are kept, and those that say whose an Ingress is.
+/// Whether an annotation is stored. Annotations are free text of any size; only annotations of the
+/// mesh, of Strait, and for the selection of an Ingress controller are stored.
 fn means_something(annotation: &[u8]) -> bool {
     let domain = annotation.split(|byte| *byte == b'/').next().unwrap_or_default();
     let of_a_domain = domain.len() < annotation.len();
@@ -346,7 +350,8 @@ fn means_something(annotation: &[u8]) -> bool {
         || OF_KUBERNETES.iter().any(|one| annotation == one.as_bytes())
 }
 
-/// Those of Kubernetes' own that mean something. (Kubernetes, "Well-Known Labels, Annotations and Taints".)
+/// The Kubernetes annotations that are used. (Kubernetes, "Well-Known Labels, Annotations and
+/// Taints".)
 const OF_KUBERNETES: [&str; 3] = [
     INITIAL_EVENTS_END,
     "kubernetes.io/ingress.class",
@@ -363,31 +368,32 @@ pub struct ObjectMetadata {
     /// The name; never empty once decoded.
     #[serde(deserialize_with = "null_as_default")]
     pub name: Arc<str>,
-    /// The namespace; empty for kinds without.
+    /// The namespace; empty for cluster-scoped kinds.
     #[serde(deserialize_with = "null_as_default")]
     pub namespace: Arc<str>,
-    /// Unique over time.
+    /// The UID, unique over time.
     #[serde(deserialize_with = "null_as_default")]
     pub uid: Arc<str>,
     /// The version; opaque.
     #[serde(deserialize_with = "null_as_default")]
     pub resource_version: String,
-    /// Counts the forms of what it shall be; 0 where that isn't counted.
+    /// The generation of the specification; 0 if it isn't counted.
     #[serde(deserialize_with = "null_as_default")]
     pub generation: i64,
-    /// When it was made, RFC 3339; empty where unknown.
+    /// The creation time, RFC 3339; empty if unknown.
     #[serde(deserialize_with = "null_as_default")]
     pub creation_timestamp: String,
     /// Labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Those annotations that may mean something here: the mesh's (`*.istio.io/`), our own, and Ingress classes.
+    /// The annotations that may be used: the mesh's (`*.istio.io/`), Strait's own, and Ingress
+    /// classes.
     #[serde(deserialize_with = "annotations")]
     pub annotations: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl ObjectMetadata {
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn key(&self) -> NamespacedName {
         NamespacedName { namespace: Arc::clone(&self.namespace), name: Arc::clone(&self.name) }
     }
@@ -426,16 +432,15 @@ where
     deserializer.deserialize_any(Kept)
 }
 
-/// An object that is decoded into a value of its own and kept as it is: for kinds of which there are
-/// few.
+/// An object that is decoded into an owned value and stored unchanged: for kinds with few objects.
 pub trait OwnedObject: DeserializeOwned + Send + 'static {
-    /// Its metadata.
+    /// Returns its metadata.
     fn metadata(&self) -> &ObjectMetadata;
 }
 
 impl<'a, T: OwnedObject> Form<'a> for T {
     fn of_protobuf(_: &'a [u8]) -> Result<Self, MalformedMessage> {
-        Err(MalformedMessage("nobody asked for it"))
+        Err(MalformedMessage("protobuf was not requested"))
     }
 
     fn identity(&self) -> Identity<'_> {

@@ -1,7 +1,7 @@
-//! Certificates and keys in PEM, as Go's clients read them.
+//! Certificates and keys in PEM, read like Go's clients do.
 //!
-//! Go judges a private key by its content and not by the label of its block, and it ignores unreadable blocks
-//! in a bundle of CAs. Kubeconfigs that work with kubectl must work here.
+//! Go determines the type of a private key from its content instead of the PEM block's label, and
+//! it ignores unreadable blocks in a CA bundle. Kubeconfigs that work with kubectl must work here.
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -16,12 +16,12 @@ const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
 pub struct CaBundle {
     /// The certificates that can be trust anchors, in the order of the bundle.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// How many blocks are labelled as certificates and can't be read.
+    /// Number of blocks with the label of a certificate that are unreadable.
     pub unreadable: usize,
 }
 
 impl CaBundle {
-    /// Reads a bundle block by block, so that an unreadable block loses no other.
+    /// Reads a bundle block by block, so that an unreadable block does not affect others.
     pub fn read(text: &[u8]) -> Self {
         let mut bundle = Self::default();
         for block in blocks(text).filter(|block| label(block) == Some(b"CERTIFICATE")) {
@@ -37,10 +37,10 @@ impl CaBundle {
     }
 }
 
-/// Reads the first private key in a text. The label of its block does not matter.
+/// Reads the first private key in a text. The label of the PEM block does not matter.
 ///
 /// # Errors
-/// There is no such block, or its content is no private key.
+/// Fails if there is no such block, or its content is not a private key.
 pub fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> {
     let der = pem::private_key(text)?;
     if der.windows(P521.len()).any(|window| window == P521) {
@@ -69,7 +69,7 @@ mod tests {
             assert!(matches!(key, PrivateKeyDer::Pkcs8(_)), "{label}");
             assert_eq!(encode_key(&key), block("PRIVATE KEY", &pkcs8));
         }
-        // The beginnings of an RSA key (PKCS#1) and of an EC key (SEC1) by their DER.
+        // The first DER bytes of an RSA key (PKCS#1) and of an EC key (SEC1).
         for (der, expected) in [
             (&[0x30, 0x06, 0x02, 0x01, 0x00, 0x02, 0x01, 0x05][..], "RSA PRIVATE KEY"),
             (&[0x30, 0x06, 0x02, 0x01, 0x01, 0x04, 0x01, 0x05][..], "EC PRIVATE KEY"),

@@ -1,10 +1,10 @@
 //! The connections to one API server.
 //!
-//! Which protocol a server speaks shows when the TLS handshake of the first connection ends (ALPN). Over
-//! HTTP/2 all questions share that connection: lists, watches, probes. Over HTTP/1.1 each open question
-//! has one of its own, and those that are idle are used again.
+//! The protocol of a server is known after the TLS handshake of the first connection (ALPN). With
+//! HTTP/2, all requests share that connection: lists, watches, probes. With HTTP/1.1, each open
+//! request has a separate connection, and idle connections are reused.
 //!
-//! Owns the connections that may be given out. Whoever asks has the deadline.
+//! Owns the connections that requests may use. Callers set the deadlines.
 
 use std::future::poll_fn;
 use std::io;
@@ -27,91 +27,94 @@ use super::error::NotConnected;
 use super::transport::{Dial, ServerStream, Transport, http1_over};
 use strait_base::lock::lock;
 
-/// What one stream may send ahead of its reader, in bytes: at 100 ms to the server and back, 10 MB/s.
+/// Receive window of one stream in bytes: 10 MB/s with a round trip of 100 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// No more streams share a connection, whatever the server permits: with their windows full all of them fit
-/// the connection's, so one that nobody reads does not stop the others.
+/// Maximum number of streams per connection, even if the server permits more: their full windows
+/// fit into the window of the connection, so that a stream without a reader does not block the
+/// others.
 const STREAMS_MAX: usize = 16;
-/// What all streams of a connection may send ahead, in bytes.
+/// Receive window of a connection in bytes.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
-/// How many connections may end under one request before it was sent.
+/// Maximum number of connections that may end before one request has been sent.
 const CONNECTIONS_LOST_MAX: usize = 3;
-/// Bytes of requests that are buffered for a stream.
+/// Size of the send buffer of a stream in bytes.
 const SEND_BUFFER: usize = 16 << 10;
 
 type Connection = http2::Connection<ServerStream, Full<Bytes>, TokioExecutor>;
-/// Gone when it has ended, so that nothing waits in it.
+/// `None` once it has ended, so that no request waits in it.
 type Driven = Arc<Mutex<Option<Connection>>>;
 type Sender = http2::SendRequest<Full<Bytes>>;
 
-/// Connections to one server.
+/// The connections to one server.
 pub(super) struct ConnectionPool {
     /// Offers HTTP/2 and HTTP/1.1.
     offering: Dial,
-    /// Offers HTTP/1.1 alone.
+    /// Offers only HTTP/1.1.
     http1: Dial,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// To a server that speaks HTTP/2. One, but for those that end and where a server permits few streams.
+    /// Connections to a server that supports HTTP/2. Usually one; more if connections are ending,
+    /// or if the server permits few streams.
     shared: Vec<Shared>,
-    /// To one that chose HTTP/1.1.
+    /// Connections to a server that chose HTTP/1.1.
     single: Option<Single>,
-    /// How the connection turns out that is being made; who makes it holds the other end.
+    /// The result of the connection attempt in progress; the request that dials has the sender.
     dialling: Option<watch::Receiver<Option<Dialled>>>,
 }
 
 type Dialled = Result<(), NotConnected>;
 
-/// Connections of which each serves one request at a time.
+/// Connections that each serve one request at a time.
 struct Single {
     questions: Transport,
-    /// One for probes alone. It dies with the others, which a connection that a probe found made would not show.
+    /// A separate connection for probes. It fails together with the others, which a connection
+    /// newly opened for a probe would not show.
     probes: Transport,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To know the answer.
+    /// Needs the content of the response.
     Question,
-    /// To know whether there is one.
+    /// Needs to know whether there is a response.
     Probe,
 }
 
-/// What a request is given.
+/// The resource that a request uses.
 enum Dispatch {
     /// A stream of a shared connection.
     Stream(Sender, StreamPermit),
-    /// Connections of its own.
+    /// Separate connections.
     Single(Transport),
-    /// A connection that somebody else is making.
+    /// A connection that another request is opening.
     Wait(watch::Receiver<Option<Dialled>>),
-    /// The task to make one, and to say how it went.
+    /// The task of opening a connection and reporting the result.
     Dial(watch::Sender<Option<Dialled>>),
 }
 
-/// The right to a stream, for as long as it is held.
+/// The permit for a stream, while it exists.
 #[derive(Debug)]
 pub(super) struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
 
-/// A connection that several requests use at once.
+/// A connection that several requests use concurrently.
 struct Shared {
     sender: Sender,
     connection: Driven,
-    /// One more than there are streams.
+    /// One reference more than there are streams.
     permits: Arc<()>,
 }
 
 impl ConnectionPool {
-    /// No connections yet.
+    /// Creates a pool without connections.
     pub(super) fn new(offering: Dial, http1: Dial) -> Self {
         Self { offering, http1, state: Mutex::default() }
     }
 
-    /// Sends a request. The permit is to be held until its answer has been read.
+    /// Sends a request. The permit must be kept until the response has been read.
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -124,7 +127,8 @@ impl ConnectionPool {
                 Dispatch::Stream(mut sender, permit) => {
                     match sender.try_send_request(request).await {
                         Ok(response) => return Ok((response, Some(permit))),
-                        // Where the connection ended before the request was on it, another will do.
+                        // If the connection ended before the request was sent, another connection
+                        // is used.
                         Err(mut error) => match error.take_message() {
                             Some(unsent) => (request, lost) = (unsent, lost + 1),
                             None => return Err(error.into_error().into()),
@@ -132,7 +136,7 @@ impl ConnectionPool {
                     }
                 }
                 Dispatch::Wait(mut dialled) => {
-                    // An error says that whoever made it gave up: then it is our turn.
+                    // An error means that the dialling request gave up: this one dials next.
                     if let Ok(dialled) = dialled.wait_for(Option::is_some).await {
                         dialled.clone().transpose()?;
                     }
@@ -148,12 +152,13 @@ impl ConnectionPool {
         Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
     }
 
-    /// Gives out none of the connections again that there are: they may be dead. Those in use stay.
+    /// Uses none of the existing connections for new requests, because they may be dead. Open
+    /// requests continue.
     pub(super) fn forget(&self) {
         *self.state() = State::default();
     }
 
-    /// Whether a connection that was just made has ended already.
+    /// Whether a newly opened connection has already ended.
     fn is_empty(&self) -> bool {
         let mut state = self.state();
         state.shared.retain(|one| !one.sender.is_closed());
@@ -180,7 +185,7 @@ impl ConnectionPool {
         Dispatch::Dial(told)
     }
 
-    /// Makes a connection and puts it where requests find it.
+    /// Opens a connection and adds it to the pool.
     async fn dial(&self, server: &Uri) -> Dialled {
         let failed = |error: BoxError| NotConnected(error.into());
         let io = self.offering.clone().oneshot(server.clone()).await.map_err(failed)?;
@@ -195,7 +200,7 @@ impl ConnectionPool {
         Ok(())
     }
 
-    /// Requests over HTTP/1.1, the first on the connection that is there.
+    /// Creates requests over HTTP/1.1 that use the existing connection first.
     fn http1_from(&self, io: ServerStream) -> Transport {
         let (first, dial) = (Arc::new(Mutex::new(Some(io))), self.http1.clone());
         http1_over(service_fn(move |server: Uri| {
@@ -229,7 +234,8 @@ impl Shared {
         Ok(Self { sender, connection, permits: Arc::new(()) })
     }
 
-    /// A stream, where one more may be opened. Where a server permits none, the first waits until it does.
+    /// Returns a stream if another may be opened. If the server permits none, the first stream
+    /// waits for the permission.
     fn permit(&self) -> Option<(Sender, StreamPermit)> {
         let permitted = lock(&self.connection).as_ref()?.current_max_send_streams();
         let is_free = Arc::strong_count(&self.permits) <= permitted.clamp(1, STREAMS_MAX);
@@ -237,11 +243,11 @@ impl Shared {
     }
 }
 
-/// Lets a connection send what it is given. It ends when it is neither given out any more nor in use.
+/// Drives a connection. Ends when it is neither in the pool nor in use.
 async fn drive(connection: Driven) {
     poll_fn(|cx| {
         let mut held = lock(&connection);
-        // Whoever uses it learns how it ended.
+        // Requests on the connection receive the reason of its end.
         let ended = held.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
         if ended.is_ready() {
             *held = None;

@@ -1,9 +1,9 @@
-//! Whether a server is there at all.
+//! Probes whether a server is reachable.
 //!
-//! A watch is quiet both when nothing happens and when the server hangs, and the kernel answers TCP
-//! keepalives for a process that has stopped. So something small is asked now and then of who says nothing:
-//! over the connection that all else uses, where there is one for all, so that a dead one is found as well.
-//! (Else a dead connection to a living server is found by those keepalives.)
+//! A watch is quiet both without changes and when the server hangs, and the kernel answers TCP
+//! keepalives for a stopped process. Therefore a small request is sent at intervals to servers that
+//! send nothing. It uses the shared connection, if there is one, so that a dead connection is
+//! detected as well. (Otherwise keepalives detect a dead connection to a running server.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,21 +15,21 @@ use tokio::time::{sleep, timeout};
 
 use super::{ApiClient, ApiError};
 
-/// So long after its last response a server is probed while all is well: a hung one shows within 15 s, where there are
-/// not very many: see [`PROBES_PER_SECOND`].
+/// Time from the last response of a healthy server to the next probe. A hung server is detected
+/// within 15 s, unless there are very many servers: see [`PROBES_PER_SECOND`].
 const PERIOD: Duration = Duration::from_secs(10);
-/// So many probes this process sends in a second, all servers taken together; from so many servers on that this is more
-/// than [`PERIOD`] lets them have, each has its turn later. A probe takes half a millisecond of CPU.
+/// Maximum number of probes of this process per second. If [`PERIOD`] would need more, the period
+/// grows with the number of servers. A probe takes half a millisecond of CPU.
 const PROBES_PER_SECOND: u32 = 64;
-/// Between probes while it is not.
+/// The interval of probes while the server is unreachable.
 const PERIOD_FAILING: Duration = Duration::from_secs(5);
-/// How long an answer may take.
+/// The time limit of a probe.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How many servers are probed now.
+/// The number of servers that are probed now.
 static PROBED: AtomicU32 = AtomicU32::new(0);
 
-/// A server's part in the probes of this process.
+/// A server's share of the probes of this process.
 struct ProbeShare;
 
 impl ProbeShare {
@@ -45,37 +45,41 @@ impl Drop for ProbeShare {
     }
 }
 
-/// So long after its last response each of so many servers is probed while all is well.
+/// Returns the time from the last response to the next probe with this number of servers.
 fn period(servers: u32) -> Duration {
     PERIOD.max(Duration::from_secs(1) * servers / PROBES_PER_SECOND)
 }
 
-/// What a probe found, or would have.
+/// The result of a probe, or of a recent response that replaces it.
 #[derive(Debug)]
 pub struct Probed(pub Result<(), ApiError>);
 
 impl ApiClient {
-    /// Asks for something small that everybody may read.
+    /// Sends a small request that every client may send.
     ///
     /// # Errors
-    /// Every [`ApiError`] but [`ApiError::Forbidden`] and [`ApiError::NotFound`]: those are answers too.
+    /// Every [`ApiError`] except [`ApiError::Forbidden`] and [`ApiError::NotFound`], which are
+    /// responses too.
     pub async fn probe(&self) -> Result<(), ApiError> {
         let path = "/version";
         match timeout(LIMIT, self.json::<IgnoredAny>(Method::GET, path, None)).await {
             Ok(Ok(_) | Err(ApiError::Forbidden(_) | ApiError::NotFound(_))) => Ok(()),
             Ok(Err(error)) => Err(error),
-            // Its answer waits behind a long list.
+            // The response is queued behind a long list.
             Err(_) if self.heard.left_of(LIMIT).is_some() => Ok(()),
             Err(_) => Err(ApiError::Silent { request: format!("GET {path}"), limit: LIMIT }),
         }
     }
 
-    /// Probes until `sink` is closed, and reports each result to it. A server that sends something by itself is not
-    /// probed: that it was heard, and that no reader has failed since, is reported. When the server is back, readers
-    /// that wait after a failure ask again at once, those whose request is open do so if it fails, and watches that
-    /// were open begin again from their last version: nobody knows whether their connections survived. When a probe
-    /// is not answered, nothing more is asked over the connections there are: where they died silently, each would
-    /// cost whoever takes it a whole time limit.
+    /// Probes until `sink` is closed, and reports each result to it. A server that sends data by
+    /// itself is not probed; its recent response, without a failure of a reader since, is reported
+    /// instead.
+    ///
+    /// When the server is reachable again, readers that pause after a failure retry at once;
+    /// readers with an open request do so if it fails; and open watches restart from their last
+    /// version, because their connections may be dead. When a probe is not answered, the existing
+    /// connections are not used for further requests: on a silently broken one, each request would
+    /// wait for the whole time limit.
     pub async fn keep_probing<E: From<Probed>>(&self, sink: &mpsc::Sender<E>) {
         let (mut failing, probing, _share) = (false, self.probing(), ProbeShare::take());
         loop {
@@ -84,7 +88,7 @@ impl ApiClient {
             sleep(if failing { PERIOD_FAILING } else { pause }).await;
             let speaks = !failing && self.heard.left_of(period).is_some();
             let found = if speaks { Ok(()) } else { Box::pin(probing.probe()).await };
-            // Any other error was an answer: the connection lives.
+            // Any other error is a response: the connection works.
             if let Err(
                 ApiError::Silent { .. } | ApiError::Broken { .. } | ApiError::Unreachable(_),
             ) = found
@@ -98,7 +102,7 @@ impl ApiClient {
         }
     }
 
-    /// Says that the server is back, where it was `failing` and this probe succeeded.
+    /// Wakes readers if the server was `failing` and this probe succeeded.
     pub(super) fn note(&self, found: &Result<(), ApiError>, failing: &mut bool) {
         if std::mem::replace(failing, found.is_err()) && !*failing {
             self.revived.send_modify(|count| *count += 1);
@@ -111,10 +115,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn very_many_servers_wait_for_their_turn() {
+    fn probe_interval_grows_with_the_number_of_servers() {
         assert_eq!(period(1), PERIOD);
         assert_eq!(period(640), PERIOD);
-        // 2,000 members: a hung one shows within 37 s.
+        // With 2,000 members, a hung one is detected within 37 s.
         assert_eq!(period(2000), Duration::from_millis(31_250));
     }
 }

@@ -1,9 +1,9 @@
-//! Lists and events of a watch in the protobuf of Kubernetes.
+//! Lists and events of a watch in the protobuf encoding of Kubernetes.
 //!
-//! Every object is wrapped: four bytes `k8s\0`, then a `runtime.Unknown` {1: type, 2: the object}. An
-//! event is a frame of four bytes length and a `WatchEvent` {1: type, 2: {1: a wrapped object}}, which
-//! itself is not wrapped. A list is {1: its metadata, 2: each object}, in one wrapper.
-//! (k8s.io/apimachinery: pkg/runtime/serializer/protobuf, pkg/runtime/generated.proto,
+//! Every object has a wrapper: the four bytes `k8s\0`, then a `runtime.Unknown` {1: type, 2: the
+//! object}. An event is a frame of four bytes length and a `WatchEvent` {1: type, 2: {1: a wrapped
+//! object}}, which has no wrapper itself. A list is {1: its metadata, 2: each object}, in one
+//! wrapper. (k8s.io/apimachinery: pkg/runtime/serializer/protobuf, pkg/runtime/generated.proto,
 //! pkg/apis/meta/v1/generated.proto)
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -14,7 +14,7 @@ use super::lines::{TooLong, release};
 use super::object::{Form, InvalidField, ObjectKind, OnlyMeta};
 use super::wire::{FieldValue, MalformedMessage, ProtobufMessage, key, varint};
 
-/// What every wrapped object begins with.
+/// The first bytes of every wrapped object.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes an object of a list.
@@ -34,8 +34,8 @@ pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, InvalidField> 
 pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K::Kept>, String> {
     let mut event = ProtobufEvent::default();
     let text = |error: MalformedMessage| error.to_string();
-    // kube-apiserver wraps no event; where one is wrapped, it can't be taken for a bare one, as no
-    // field begins with `k`.
+    // kube-apiserver does not wrap events. A wrapped one cannot be mistaken for a bare one, because
+    // no field begins with `k`.
     let bare = if frame.starts_with(MAGIC) { unwrap(frame)?.raw } else { frame };
     event.merge(bare).map_err(text)?;
     let wrapped = unwrap(event.object)?;
@@ -56,7 +56,7 @@ pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K:
     )
 }
 
-/// What an error answer says.
+/// Returns the message of an error response.
 pub(super) fn status_message(bytes: &[u8]) -> Option<String> {
     let wrapped = unwrap(bytes).ok()?;
     let mut status = ProtobufStatus::default();
@@ -64,15 +64,15 @@ pub(super) fn status_message(bytes: &[u8]) -> Option<String> {
     (wrapped.kind.kind == BorrowedText::from("Status")).then(|| status.message.to_string())
 }
 
-/// Takes the wrapper off.
+/// Removes the wrapper.
 fn unwrap(bytes: &[u8]) -> Result<Unknown<'_>, String> {
-    let wrapped = bytes.strip_prefix(MAGIC).ok_or("it does not begin as Kubernetes' protobuf")?;
+    let wrapped = bytes.strip_prefix(MAGIC).ok_or("it does not begin like Kubernetes protobuf")?;
     let mut unknown = Unknown::default();
     unknown.merge(wrapped).map_err(|error| error.to_string())?;
     if unknown.encoding.is_empty() {
         Ok(unknown)
     } else {
-        Err("it has an encoding, which nobody asked for".into())
+        Err("it has a content encoding, which was not requested".into())
     }
 }
 
@@ -184,7 +184,8 @@ impl<'a> ProtobufMessage<'a> for ListMeta<'a> {
     }
 }
 
-/// Frames received and not yet taken: each is four bytes length, big-endian, and as many bytes.
+/// Received frames that have not been returned: each has four bytes length, big-endian, and as many
+/// bytes of content.
 #[derive(Debug)]
 pub(super) struct Frames {
     buffer: BytesMut,
@@ -192,22 +193,22 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Frames of at most `longest` bytes.
+    /// Creates a splitter for frames of at most `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         Self { buffer: BytesMut::new(), longest }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes are held.
+    /// Returns the number of buffered bytes.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the next whole frame; `None` until there is one.
+    /// Returns the next complete frame; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         let Some(length) = self.buffer.first_chunk() else {
             release(&mut self.buffer);
@@ -224,57 +225,57 @@ impl Frames {
         Ok(Some(self.buffer.split_to(length).freeze()))
     }
 
-    /// Whether half a frame is left over.
+    /// Whether an incomplete frame is left over.
     pub(super) fn has_rest(&self) -> bool {
         !self.buffer.is_empty()
     }
 }
 
-/// Cuts a list into its objects as it arrives.
+/// Splits a list into its objects as it arrives.
 pub(super) struct ProtobufList {
     longest: usize,
     buffer: BytesMut,
     place: ListPosition,
-    /// Whether it says that it is a list.
+    /// Whether its type is that of a list.
     is_list: bool,
     end: Option<ListEnd>,
 }
 
-/// Where in a list we are.
+/// The position in a list.
 #[derive(Clone, Copy)]
 enum ListPosition {
     /// Before the wrapper.
     Magic,
     /// In the wrapper.
     Wrapper,
-    /// In the list, of which so many bytes are left.
+    /// In the list, with the number of remaining bytes.
     List { left: u64 },
 }
 
 impl ProtobufList {
-    /// A list whose objects are at most `longest` bytes long.
+    /// Creates a splitter for objects of at most `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         let place = ListPosition::Magic;
         Self { longest, buffer: BytesMut::new(), place, is_list: false, end: None }
     }
 
-    /// Adds what was received.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// How many bytes are held.
+    /// Returns the number of buffered bytes.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the next whole object; `None` until there is one.
+    /// Returns the next complete object; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         loop {
             if let ListPosition::Magic = self.place {
                 let Some(magic) = self.buffer.first_chunk::<4>() else { return Ok(None) };
                 if magic != MAGIC {
-                    return malformed("it does not begin as Kubernetes' protobuf");
+                    return malformed("it does not begin like Kubernetes protobuf");
                 }
                 self.buffer.advance(MAGIC.len());
                 self.place = ListPosition::Wrapper;
@@ -283,7 +284,7 @@ impl ProtobufList {
                 self.place = ListPosition::Wrapper;
             }
             let Some(head) = head(&self.buffer)? else { return Ok(None) };
-            // The list itself is gone through, not waited for.
+            // The list field is entered, not buffered.
             if let (ListPosition::Wrapper, 2) = (self.place, head.number) {
                 self.buffer.advance(head.length);
                 self.place = ListPosition::List { left: head.value };
@@ -297,7 +298,7 @@ impl ProtobufList {
                 return Err(CutError::TooLong);
             }
             if let ListPosition::List { left } = &mut self.place {
-                // Below the bounds above, so this adds up.
+                // Below the limits above, so the sum does not overflow.
                 let whole = u64::try_from(head.length + value).unwrap_or(u64::MAX);
                 match left.checked_sub(whole) {
                     Some(after) if self.buffer.len() >= head.length + value => *left = after,
@@ -318,7 +319,7 @@ impl ProtobufList {
         }
     }
 
-    /// Takes what the wrapper and the list say of themselves.
+    /// Processes a field of the wrapper or of the list's metadata.
     fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), MalformedMessage> {
         let value = FieldValue::Bytes(bytes);
         match (self.place, number) {
@@ -336,17 +337,17 @@ impl ProtobufList {
                 self.is_list = kind.kind.ends_with("List");
             }
             (ListPosition::Wrapper, 3) if !bytes.is_empty() => {
-                return Err(MalformedMessage("it has an encoding, which nobody asked for"));
+                return Err(MalformedMessage("it has a content encoding, which was not requested"));
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// What the list says of itself, once all has been received.
+    /// Returns the list's own metadata, after everything has been received.
     pub(super) fn end(self) -> Result<ListEnd, String> {
         if !self.is_list {
-            return Err("it is no list".into());
+            return Err("it is not a list".into());
         }
         let whole = matches!(self.place, ListPosition::Wrapper | ListPosition::List { left: 0 });
         if !whole || !self.buffer.is_empty() {
@@ -357,17 +358,17 @@ impl ProtobufList {
     }
 }
 
-/// How a field begins.
+/// The head of a field.
 struct FieldHead {
     number: u32,
-    /// How long the beginning is.
+    /// Length of the head in bytes.
     length: usize,
-    /// How long the rest is.
+    /// Length of the value in bytes.
     value: u64,
 }
 
-/// The head of the field at the beginning of `bytes`; `None` where it is not all there. Numbers
-/// between objects mean nothing: their value is part of the head.
+/// Decodes the head of the field at the beginning of `bytes`; `None` if it is incomplete. Numbers
+/// between objects have no effect: their value is part of the head.
 fn head(bytes: &[u8]) -> Result<Option<FieldHead>, CutError> {
     let fact = |MalformedMessage(fact)| CutError::Malformed(fact.into());
     let Some((tag, first)) = varint(bytes).map_err(fact)? else { return Ok(None) };
@@ -377,7 +378,7 @@ fn head(bytes: &[u8]) -> Result<Option<FieldHead>, CutError> {
     match kind {
         2 => Ok(Some(FieldHead { number, length: first + second, value })),
         0 if number > 2 => Ok(Some(FieldHead { number, length: first + second, value: 0 })),
-        _ => malformed("a field of a type that no list has"),
+        _ => malformed("a field of a type that is not valid in a list"),
     }
 }
 

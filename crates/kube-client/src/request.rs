@@ -1,4 +1,4 @@
-//! One request and its answer, with a deadline and a bound on each part of it.
+//! Requests and their responses, with a deadline and a size limit for each part.
 
 use std::time::Duration;
 
@@ -16,30 +16,31 @@ use super::envelope::Encoding;
 use super::pool::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
 
-/// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
-/// a slow server is read to the end, a silent one is left.
+/// Time limit for the head of a response, and for each further piece. The total time is not
+/// limited: a slow server is read to the end, a silent one is abandoned.
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// The longest answer to anything but a list or a watch: objects are below 1.5 MiB in etcd.
+/// Maximum size of responses other than lists and watches, in bytes: objects are smaller than 1.5
+/// MiB in etcd.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// The longest error answer that is read for its message, and for how long.
+/// Maximum size of an error response that is read for its message, and the time limit.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 const ERROR_LIMIT: Duration = Duration::from_secs(5);
 
-/// The content types of the two forms an answer may have.
+/// The content types of the two encodings of responses.
 const JSON: &str = "application/json";
-/// JSON as well, of an API server's own keys.
+/// JSON with an API server's signing keys.
 const KEY_SET: &str = "application/jwk-set+json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Protobuf where the server has it; proxies and extension servers often have JSON only.
+/// Protobuf if the server supports it; proxies and extension servers often support only JSON.
 const EITHER: HeaderValue =
     HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
 
-/// How a patch is to be read.
+/// The type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patch {
     /// JSON merge patch (RFC 7386).
     Merge,
-    /// Server-side apply as this field manager, conflicts forced: the object in full.
+    /// Server-side apply with this field manager, conflicts forced: the complete object.
     Apply(&'static str),
 }
 
@@ -52,7 +53,7 @@ impl ApiClient {
         self.json(Method::GET, path, None).await
     }
 
-    /// Creates `object` below `path`, also for requests that are objects, such as a TokenRequest.
+    /// Creates `object` below `path`. Also for requests that are objects, such as a TokenRequest.
     ///
     /// # Errors
     /// Every [`ApiError`]; an object that exists is [`ApiError::Rejected`] with 409.
@@ -64,7 +65,7 @@ impl ApiClient {
         self.json(Method::POST, path, Some(("application/json", encode(object)?))).await
     }
 
-    /// Changes the object at `path`.
+    /// Patches the object at `path`.
     ///
     /// # Errors
     /// Every [`ApiError`].
@@ -84,10 +85,10 @@ impl ApiClient {
         self.json(Method::PATCH, &path, Some((content_type, encode(change)?))).await
     }
 
-    /// Puts `object` in the place of that at `path`, where that still is in the version that `object` names.
+    /// Replaces the object at `path` if it still has the version in `object`.
     ///
     /// # Errors
-    /// Every [`ApiError`]; one that has changed meanwhile is [`ApiError::Rejected`] with 409.
+    /// Every [`ApiError`]; an object that has changed meanwhile is [`ApiError::Rejected`] with 409.
     pub async fn replace<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -99,7 +100,7 @@ impl ApiClient {
     /// Deletes the object at `path`.
     ///
     /// # Errors
-    /// Every [`ApiError`]; where there is none, [`ApiError::NotFound`].
+    /// Every [`ApiError`]; [`ApiError::NotFound`] if it does not exist.
     pub async fn delete(&self, path: &str) -> Result<(), ApiError> {
         self.json::<IgnoredAny>(Method::DELETE, path, None).await.map(drop)
     }
@@ -116,7 +117,7 @@ impl ApiClient {
             .map_err(|error| ApiError::Broken { request: answer.request, fact: error.to_string() })
     }
 
-    /// Sends a request and waits for the head of a good answer: in JSON, or also in `best`.
+    /// Sends a request and waits for the head of a successful response in JSON or `best`.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -137,12 +138,12 @@ impl ApiClient {
             }
             None => Bytes::new(),
         };
-        let request = self
-            .uri(path)
-            .and_then(|uri| request.uri(uri).body(Full::new(bytes)))
-            .map_err(|error| ApiError::Misbehaving(format!("{plain_path} is no path: {error}")))?;
+        let request =
+            self.uri(path).and_then(|uri| request.uri(uri).body(Full::new(bytes))).map_err(
+                |error| ApiError::Misbehaving(format!("{plain_path} is not a path: {error}")),
+            )?;
 
-        // Apart, so that a watch doesn't hold what asking takes for as long as it lasts.
+        // Boxed, so that a watch does not keep the memory of the request.
         let exchange = Box::pin(self.exchange(request));
         let (response, permit) = match timeout(SILENCE_LIMIT, exchange).await {
             Ok(Ok(answered)) => answered,
@@ -161,12 +162,12 @@ impl ApiClient {
     }
 }
 
-/// An answer whose head was good and whose body is still to come.
+/// A response with a successful head whose body is still to be read.
 #[derive(Debug)]
 pub(super) struct OpenResponse {
-    /// What was asked, for messages.
+    /// The request, for messages.
     pub(super) request: String,
-    /// The form it is written in.
+    /// The encoding of the body.
     pub(super) encoding: Encoding,
     body: Incoming,
     _permit: Option<StreamPermit>,
@@ -190,11 +191,12 @@ impl OpenResponse {
         };
         let mut answer =
             Self { request, encoding: encoding.unwrap_or(Encoding::Json), body, _permit: permit };
-        // Nothing compressed is asked for, and nothing is unpacked: what it would unpack to has no bound.
+        // Compression is not requested, and responses are never decompressed: the size of the
+        // result is not limited.
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|one| **one != "identity") {
             let coding = super::error::one_line(&String::from_utf8_lossy(coding.as_bytes()));
             return Err(ApiError::Misbehaving(format!(
-                "the answer to {} is compressed ({coding}), which was not asked for",
+                "the response to {} is compressed ({coding}), which was not requested",
                 answer.request
             )));
         }
@@ -203,19 +205,19 @@ impl OpenResponse {
             let message = Box::pin(answer.message(head.status)).await;
             return Err(ApiError::of_status(head.status.as_u16(), &message, retry_after));
         }
-        // A captive portal or a load balancer answers 200 with a page: that is not an empty list.
-        // Nor is protobuf an answer to who didn't ask for it.
+        // A captive portal or a load balancer responds 200 with a page, which is not an empty list.
+        // Protobuf is not valid for a request that did not accept it.
         if encoding.is_none_or(|encoding| encoding != Encoding::Json && encoding != best) {
             let content_type = super::error::one_line(&String::from_utf8_lossy(content_type));
             return Err(ApiError::Misbehaving(format!(
-                "the answer to {} is {content_type:?} in place of {JSON}",
+                "the response to {} is {content_type:?} instead of {JSON}",
                 answer.request
             )));
         }
         Ok(answer)
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Returns the next piece of the body; `None` at its end.
     pub(super) async fn piece(&mut self, silence: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
             match timeout(silence, self.body.frame()).await {
@@ -225,7 +227,7 @@ impl OpenResponse {
                 Ok(None) => return Ok(None),
                 Ok(Some(Err(error))) => return Err(ApiError::of_exchange(&self.request, &error)),
                 Ok(Some(Ok(frame))) => {
-                    // Trailers carry nothing for us.
+                    // Trailers are not used.
                     if let Ok(bytes) = frame.into_data() {
                         return Ok(Some(bytes));
                     }
@@ -234,13 +236,13 @@ impl OpenResponse {
         }
     }
 
-    /// The whole body, at most `bytes_max` of it.
+    /// Returns the complete body of at most `bytes_max` bytes.
     pub(super) async fn whole(&mut self, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece(SILENCE_LIMIT).await? {
             if whole.len() + piece.len() > bytes_max {
                 return Err(ApiError::Misbehaving(format!(
-                    "the answer to {} is longer than {} MiB",
+                    "the response to {} is longer than {} MiB",
                     self.request,
                     bytes_max >> 20
                 )));
@@ -250,7 +252,7 @@ impl OpenResponse {
         Ok(whole)
     }
 
-    /// The message of an error answer, as far as it can be read.
+    /// Returns the message of an error response, if it can be read.
     async fn message(&mut self, status: StatusCode) -> String {
         #[derive(serde::Deserialize)]
         struct Status {
@@ -269,7 +271,7 @@ impl OpenResponse {
 }
 
 fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
-    // Only a map with keys that are no strings fails, which no Kubernetes object has.
+    // Only a map with keys that are not strings fails, which no Kubernetes object has.
     serde_json::to_vec(object)
         .map(Bytes::from)
         .map_err(|error| ApiError::Misbehaving(format!("the object can't be sent: {error}")))
@@ -279,7 +281,7 @@ fn seconds(value: &HeaderValue) -> Option<Duration> {
     value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// Writes `text` so that it stands for itself in a query.
+/// Percent-encodes `text` for a query.
 pub(super) fn percent_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -297,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_value_stands_for_itself() {
+    fn query_value_is_percent_encoded() {
         assert_eq!(percent_encode("a=b,c!=d é"), "a%3Db%2Cc%21%3Dd%20%C3%A9");
     }
 

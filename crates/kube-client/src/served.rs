@@ -1,11 +1,11 @@
-//! In which version a server has a kind. Kinds outlive versions: what a reader knows in several is asked
-//! for in the best of those that the server has.
+//! Selects the version of a kind. Kinds outlive versions: a reader that supports several uses the
+//! best version of the server.
 
 use serde::Deserialize;
 
 use super::{ApiClient, ApiError};
 
-/// What a server says of an API group.
+/// The versions of an API group on a server.
 #[derive(Debug, Deserialize)]
 struct ApiGroup {
     versions: Vec<GroupVersion>,
@@ -28,11 +28,12 @@ struct ApiResource {
 }
 
 impl ApiClient {
-    /// The first of `versions` in which the server has `plural` of `group`. Who may not ask which there are
-    /// is given the last: the oldest, which servers have had for the longest.
+    /// Returns the first of `versions` in which the server has `plural` of `group`. If the
+    /// discovery is forbidden, returns the last one: the oldest, which servers have supported for
+    /// the longest time.
     ///
     /// # Errors
-    /// Those of asking; [`ApiError::NotFound`] where the server has none of them.
+    /// Fails if a request fails; [`ApiError::NotFound`] if the server has none of them.
     pub async fn served(
         &self,
         group: &str,
@@ -51,7 +52,7 @@ impl ApiClient {
                 Ok(list) if list.resources.iter().any(|one| one.name == plural) => {
                     return Ok(version);
                 }
-                // Other kinds of the group are in that version, or were a moment ago.
+                // The version has other kinds of the group, or had them a moment ago.
                 Ok(_) | Err(ApiError::NotFound(_)) => {}
                 Err(ApiError::Forbidden(_)) => return Ok(version),
                 Err(error) => return Err(error),
@@ -67,7 +68,7 @@ impl ApiClient {
     }
 }
 
-/// Those of `versions` that the group has, the best first.
+/// Returns the `versions` that the group has, preferred first.
 fn known(versions: &'static [&'static str], group: &ApiGroup) -> Vec<&'static str> {
     let is_served = |version: &&str| group.versions.iter().any(|one| one.version == *version);
     versions.iter().copied().filter(is_served).collect()
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_versions_that_a_server_has_the_best_known_ones_are_tried() {
+    fn supported_versions_of_a_server_are_tried_in_order_of_preference() {
         for (served, tried) in [
             (&["v1alpha1"][..], &["v1alpha1"][..]),
             (&["v1alpha1", "v1beta1"], &["v1beta1", "v1alpha1"]),

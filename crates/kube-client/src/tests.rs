@@ -1,4 +1,4 @@
-//! The client against a simulated API server, as other modules use it.
+//! Tests of the client with a simulated API server, as other crates use it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -67,7 +67,7 @@ fn secret(namespace: &str, name: &str, labels: Value) -> Value {
 
 async fn told(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
     let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
-    match event.expect("in time").expect("the watch goes on") {
+    match event.expect("in time").expect("the watch continues") {
         WatchEvent::Restarted { objects, invalid } => {
             assert!(invalid.is_empty());
             let names: Vec<_> = objects.iter().map(|one| one.metadata.name.to_string()).collect();
@@ -84,7 +84,7 @@ async fn told(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
 }
 
 #[tokio::test]
-async fn a_selection_is_told_whole_and_then_change_by_change() {
+async fn selection_is_sent_completely_and_then_as_changes() {
     let (sim, client) = start().await;
     let member = || json!({"istio/multiCluster": "true"});
     for (namespace, name, labels) in [
@@ -110,7 +110,7 @@ async fn a_selection_is_told_whole_and_then_change_by_change() {
     assert_eq!(told(&mut events).await, r#"applied plain {"east": "eA=="}"#);
     sim.store().apply(secret("strait-system", "plain", json!({}))).expect("unlabelled");
     assert_eq!(told(&mut events).await, "deleted strait-system/plain");
-    sim.store().delete("Secret", "strait-system", "a").expect("it is there");
+    sim.store().delete("Secret", "strait-system", "a").expect("the object exists");
     assert_eq!(told(&mut events).await, "deleted strait-system/a");
 }
 
@@ -134,7 +134,7 @@ async fn objects_are_created_read_changed_and_deleted() {
     client.probe().await.expect("it answers");
 }
 
-/// A relay to the server, which counts the connections that are made to it.
+/// Starts a relay to the server that counts its connections.
 fn counting(tasks: &Supervisor, listener: TcpListener, target: SocketAddr) -> Arc<AtomicUsize> {
     let (made, connections) = (Arc::new(AtomicUsize::new(0)), tasks.clone());
     let counted = Arc::clone(&made);
@@ -151,7 +151,7 @@ fn counting(tasks: &Supervisor, listener: TcpListener, target: SocketAddr) -> Ar
 }
 
 #[tokio::test]
-async fn all_questions_share_a_connection_over_http2_and_have_one_each_over_http1() {
+async fn requests_share_a_connection_with_http2_and_have_one_each_with_http1() {
     for (http2, expected) in [(true, [1, 2]), (false, [5, 10])] {
         let sim = start_with(Options { http2, ..Options::default() }).await;
         let (listener, client) = in_front_of(&sim).await;
@@ -173,7 +173,7 @@ async fn all_questions_share_a_connection_over_http2_and_have_one_each_over_http
 }
 
 #[tokio::test]
-async fn a_server_that_permits_few_streams_is_given_more_connections() {
+async fn more_connections_are_opened_if_a_server_permits_few_streams() {
     let sim = start_with(Options { streams: 2, ..Options::default() }).await;
     let (listener, client) = in_front_of(&sim).await;
     let tasks = Supervisor::new();
@@ -188,9 +188,9 @@ async fn a_server_that_permits_few_streams_is_given_more_connections() {
 }
 
 #[tokio::test]
-async fn a_stream_that_nobody_reads_stops_no_other() {
+async fn stream_without_a_reader_does_not_block_others() {
     let (sim, client) = start().await;
-    // More than a stream may send ahead.
+    // More data than the window of a stream.
     for number in 0..12 {
         let mut large = secret("elsewhere", &format!("large-{number}"), json!({}));
         large["data"]["east"] = json!("eA==".repeat(100 << 10));
@@ -203,11 +203,11 @@ async fn a_stream_that_nobody_reads_stops_no_other() {
     }
     client.probe().await.expect("it answers");
     for answer in &mut unread {
-        assert!(answer.whole(16 << 20).await.expect("all of it").len() > 4 << 20);
+        assert!(answer.whole(16 << 20).await.expect("the complete response").len() > 4 << 20);
     }
 }
 
-/// A listener for `client`, which the server is behind if anybody connects it.
+/// Creates a listener for `client`; connections must be relayed to the server.
 async fn in_front_of(sim: &SimCluster) -> (TcpListener, ApiClient) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let client = client_at(sim, &format!("https://{}", listener.local_addr().expect("bound")));
@@ -227,24 +227,24 @@ fn watch_secrets(
     events
 }
 
-/// A probe succeeds after one that failed.
+/// Reports a successful probe after a failed one.
 fn comes_back(client: &ApiClient) {
     client.note(&Ok(()), &mut true);
 }
 
-/// The next that is told is what changes now.
+/// Checks that the next event is a change made now.
 async fn reads_on(sim: &SimCluster, events: &mut mpsc::Receiver<WatchEvent<Secret>>) {
     sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
     assert_eq!(told(events).await, r#"applied a {"east": "eA=="}"#);
 }
 
 #[tokio::test]
-async fn only_a_probe_that_succeeds_after_one_that_failed_wakes_readers() {
+async fn only_a_successful_probe_after_a_failed_one_wakes_readers() {
     let (_sim, client) = start().await;
     let (mut revived, mut failing) = (client.revived.subscribe(), false);
     let mut wakes = |found| {
         client.note(&found, &mut failing);
-        let woken = revived.has_changed().expect("the client is there");
+        let woken = revived.has_changed().expect("the client exists");
         revived.mark_unchanged();
         woken
     };
@@ -254,7 +254,7 @@ async fn only_a_probe_that_succeeds_after_one_that_failed_wakes_readers() {
 }
 
 #[tokio::test]
-async fn a_question_that_fails_although_the_server_is_back_meanwhile_is_asked_again_at_once() {
+async fn request_that_fails_after_the_server_returned_is_retried_at_once() {
     let (sim, _) = start().await;
     let (listener, client) = in_front_of(&sim).await;
     let tasks = Supervisor::new();
@@ -266,13 +266,13 @@ async fn a_question_that_fails_although_the_server_is_back_meanwhile_is_asked_ag
             drop(connection);
         }
     };
-    // The pauses would take twice as long.
+    // With pauses it would take twice as long.
     let in_time = tokio::time::timeout(Duration::from_secs(9), asked).await;
     assert!(in_time.is_ok(), "it pauses");
 }
 
 #[tokio::test]
-async fn a_watch_begins_again_when_the_server_came_back_while_the_reader_could_not_tell() {
+async fn watch_restarts_if_the_server_returned_while_the_reader_was_busy() {
     let (sim, client) = start().await;
     let tasks = Supervisor::new();
     let mut events = watch_secrets(&tasks, &client, 1);
@@ -286,13 +286,13 @@ async fn a_watch_begins_again_when_the_server_came_back_while_the_reader_could_n
     assert_eq!(told(&mut events).await, "answered");
     assert_eq!(told(&mut events).await, "restarted ");
     let failed = told(&mut events).await;
-    assert!(failed.ends_with("the server was away meanwhile"), "{failed}");
+    assert!(failed.ends_with("the server was unreachable in the meantime"), "{failed}");
     assert_eq!(told(&mut events).await, "answered");
     reads_on(&sim, &mut events).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_came_after_the_server_was_back_is_read_on() {
+async fn response_received_after_the_server_returned_is_read_to_its_end() {
     let (sim, _) = start().await;
     let (listener, client) = in_front_of(&sim).await;
     let (tasks, target) = (Supervisor::new(), sim.address());
@@ -309,15 +309,15 @@ async fn an_answer_that_came_after_the_server_was_back_is_read_on() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_named() {
+async fn error_names_the_unreachable_server() {
     let (sim, client) = start().await;
     sim.stop().await;
-    let error = client.probe().await.expect_err("it is away");
+    let error = client.probe().await.expect_err("it is unreachable");
     let ApiError::Unreachable(fact) = error else { panic!("{error:?}") };
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
 }
 
-/// A kind that may be read from protobuf, of which the name is kept.
+/// A kind that can be decoded from protobuf. Only the name is stored.
 struct Names;
 
 impl<'a> Form<'a> for OnlyMeta<'a> {
@@ -349,8 +349,8 @@ impl Keyed for String {
     }
 }
 
-/// What a reader of namespaces is told of `sim` until it knows of one made after it had read all, and the
-/// verb and `Accept` of what it asked.
+/// Reads namespaces until a namespace created after the first list is received. Returns the events,
+/// and the verb and `Accept` of each request.
 async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let (sim, client) = start().await;
     faults.iter().for_each(|fault| sim.fault(fault.clone()));
@@ -364,13 +364,13 @@ async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let mut told = Vec::new();
     while told.last().is_none_or(|name| name != "late") {
         let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
-        match event.expect("in time").expect("the watch goes on") {
+        match event.expect("in time").expect("the watch continues") {
             WatchEvent::Restarted { objects, .. } => {
                 told.extend(objects);
                 sim.store().apply(objects::namespace("late")).expect("a namespace");
             }
             WatchEvent::Applied(name) => told.push(name),
-            // That a server without streaming lists is asked again is another test's.
+            // The fallback for servers without streaming lists is checked by another test.
             WatchEvent::Answered | WatchEvent::Failed(_) => {}
             other => panic!("{other:?}"),
         }
@@ -380,7 +380,7 @@ async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
 }
 
 #[tokio::test]
-async fn lists_and_watches_ask_for_protobuf_and_take_json() {
+async fn lists_and_watches_request_protobuf_and_accept_json() {
     let no_streams = Fault::NoStreamingLists { how: Refusal::Invalid };
     let (streamed, asked_to_stream) = reads(&[]).await;
     let (listed, asked_to_list) = reads(std::slice::from_ref(&no_streams)).await;
@@ -391,7 +391,7 @@ async fn lists_and_watches_ask_for_protobuf_and_take_json() {
         assert_eq!(offers, ["application/vnd.kubernetes.protobuf", "application/json"], "{verb}");
     }
     assert_eq!(listed, streamed);
-    // A server that has no protobuf is read as well.
+    // A server without protobuf is read as well.
     assert_eq!(reads(&[Fault::JsonOnly]).await.0, streamed);
     assert_eq!(reads(&[Fault::JsonOnly, no_streams]).await.0, streamed);
 }
@@ -404,7 +404,7 @@ fn only(version: &str) -> Fault {
 }
 
 #[tokio::test]
-async fn the_best_version_that_a_server_has_is_told() {
+async fn best_version_of_a_server_is_selected() {
     let (sim, client) = start().await;
     let served = async |plural| client.served(ISTIO_GROUP, ISTIO, plural).await;
     assert!(matches!(served("serviceentries").await, Err(ApiError::NotFound(_))));
@@ -422,7 +422,7 @@ async fn the_best_version_that_a_server_has_is_told() {
 }
 
 #[tokio::test]
-async fn a_kind_is_read_as_soon_as_it_is_there_and_in_whatever_version_it_is_then() {
+async fn kind_is_read_once_it_exists_in_its_current_version() {
     let (sim, client) = start().await;
     let (sink, mut events) = mpsc::channel(16);
     let tasks = Supervisor::new();
@@ -439,7 +439,7 @@ async fn a_kind_is_read_as_soon_as_it_is_there_and_in_whatever_version_it_is_the
     };
     sim.store().apply(entry("a")).expect("an entry");
     while told(&mut events).await != "restarted a" {}
-    // The definition is replaced by one with another version; the old is not served any more.
+    // The definition is replaced by one with another version; the old version is no longer served.
     sim.stop().await;
     sim.fault(only("v1"));
     sim.store().apply(entry("b")).expect("an entry");

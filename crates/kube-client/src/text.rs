@@ -1,4 +1,4 @@
-//! What is borrowed from the bytes received: text, and maps of text.
+//! Text and maps of text that are borrowed from the received bytes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer};
 use super::borrowed_text::{BorrowedText, ELEMENTS_MAX};
 use super::wire::{FieldValue, MalformedMessage, ProtobufMessage};
 
-/// Text that is compared or looked up rather than read, so that nobody needs to know whether it is in
-/// UTF-8: an EndpointSlice is little else.
+/// Text that is compared or looked up rather than read, so that it need not be validated as UTF-8:
+/// an EndpointSlice consists mostly of such text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw<'a>(Cow<'a, [u8]>);
 
 impl Raw<'_> {
-    /// Only so many bytes of it.
+    /// Truncates the text to this many bytes.
     pub fn cut(self, bytes: usize) -> Self {
         Self(match self.0 {
             Cow::Borrowed(text) => Cow::Borrowed(text.get(..bytes).unwrap_or(text)),
@@ -65,42 +65,42 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     }
 }
 
-/// A map of text, in the order it came in.
+/// A map of text in order of arrival.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pairs<'a>(Vec<(BorrowedText<'a>, BorrowedText<'a>)>);
 
 impl<'a> Pairs<'a> {
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
-        // Of a name that comes twice the last one counts, as in a map.
+        // The last of two entries with the same name applies, as in a map.
         self.0.iter().rev().find(|(key, _)| **key == *name).map(|(_, value)| &**value)
     }
 
-    /// Those whose name is `wanted`.
+    /// Keeps only the entries whose name is `wanted`.
     pub fn only(mut self, wanted: impl Fn(&str) -> bool) -> Self {
         self.0.retain(|(name, _)| wanted(name));
         self
     }
 
-    /// By name, each name once.
+    /// Returns the entries sorted by name, without duplicates.
     pub fn sorted(mut self) -> Vec<(BorrowedText<'a>, BorrowedText<'a>)> {
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
-        // The last one counts; `dedup` keeps the first.
+        // The last entry applies; `dedup` keeps the first.
         self.0.reverse();
         self.0.dedup_by(|(a, _), (b, _)| a == b);
         self.0.reverse();
         self.0
     }
 
-    /// Takes an entry of a protobuf map.
+    /// Adds an entry of a protobuf map.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is not an entry.
     pub fn take(&mut self, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         self.take_wanted(value, |_| true)
     }
 
-    /// Takes an entry of a protobuf map if its name is `wanted`.
+    /// Adds an entry of a protobuf map if its name is `wanted`.
     pub(super) fn take_wanted(
         &mut self,
         value: FieldValue<'a>,
@@ -108,25 +108,26 @@ impl<'a> Pairs<'a> {
     ) -> Result<(), MalformedMessage> {
         let mut entry = TextEntry::default();
         value.message(&mut entry)?;
-        // Nobody needs to know of any other whether it is text.
+        // Other entries are not validated.
         if !wanted(entry.name) {
             return Ok(());
         }
         let text = |bytes| FieldValue::Bytes(bytes).text();
-        // A name that is no text is nobody's; its value is not looked at.
+        // An entry with an invalid name is ignored without checking its value.
         let Ok(name) = text(entry.name) else { return Ok(()) };
         if self.0.len() == ELEMENTS_MAX {
             return Err(MalformedMessage::TOO_MANY);
         }
         if self.0.capacity() == 0 {
-            // Most objects have more labels than a vector begins with, and few have more than these.
+            // Most objects have more labels than the initial capacity of a vector, and few have
+            // more than this.
             self.0.reserve_exact(8);
         }
         self.0.push((name, text(entry.value)?));
         Ok(())
     }
 
-    /// Reads a map of JSON, without the entries whose name is not `wanted`.
+    /// Decodes a JSON map without the entries whose name is not `wanted`.
     pub(super) fn deserialize_wanted<D: Deserializer<'a>>(
         deserializer: D,
         wanted: impl Fn(&[u8]) -> bool,
@@ -195,12 +196,12 @@ pub struct NumberOrName<'a> {
 }
 
 impl NumberOrName<'_> {
-    /// The name, where it is one that says something.
+    /// Returns the name, if the value is a non-empty name.
     pub fn name(&self) -> Option<&str> {
         self.name.given().filter(|_| self.by_name)
     }
 
-    /// The number, where it is one; 0 where nothing is given.
+    /// Returns the number, if the value is a number; otherwise 0.
     pub fn number(&self) -> i64 {
         if self.by_name { 0 } else { self.number }
     }
@@ -254,7 +255,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for NumberOrName<'a> {
     }
 }
 
-/// When an object was made: RFC 3339 in JSON, seconds in protobuf.
+/// The creation time of an object: RFC 3339 in JSON, seconds in protobuf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moment<'a> {
     text: BorrowedText<'a>,
@@ -262,7 +263,7 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// Seconds since 1970; 0 where unknown.
+    /// Returns seconds since 1970; 0 if unknown.
     pub fn seconds(&self) -> i64 {
         match self.text.given() {
             Some(text) => text.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_second),
@@ -283,7 +284,7 @@ impl<'a> ProtobufMessage<'a> for Moment<'a> {
 impl<'de: 'a, 'a> Deserialize<'de> for Moment<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = BorrowedText::deserialize(deserializer)?;
-        // Bounds what is parsed later.
+        // Limits the text that is parsed later.
         if text.len() > 64 {
             return Err(D::Error::custom("a time is longer than any"));
         }

@@ -1,4 +1,4 @@
-//! Requests to a server, over whatever connections.
+//! Sends requests to a server over any connection.
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -10,14 +10,14 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
-/// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
-/// the first list and stays so.
+/// Size of a connection's read buffer in bytes: one TLS record. Without this setting, the buffer of
+/// each watch grows to 400 KiB with the first list and is never reduced.
 pub(super) const READ_BUFFER: usize = 16 << 10;
 
 /// Sends requests to a server. Clones share connections.
 pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
-/// Requests over HTTP/1.1, each open one on a connection of its own.
+/// Creates requests over HTTP/1.1, each open one on a separate connection.
 pub(super) fn http1_over<C>(dial: C) -> Transport
 where
     C: Service<Uri, Response = ServerStream, Error = BoxError> + Clone + Send + Sync + 'static,
@@ -32,5 +32,5 @@ where
 /// A connection with its TLS.
 pub(super) type ServerStream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
-/// Makes connections, within our limit of time.
+/// Opens connections, within the time limit.
 pub(super) type Dial = BoxCloneSyncService<Uri, ServerStream, BoxError>;

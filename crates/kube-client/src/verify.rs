@@ -1,9 +1,10 @@
-//! How the certificate of an API server is judged.
+//! Verifies the certificate of an API server.
 //!
-//! As rustls judges it, and in one case as Go's clients do: a server may show a certificate that is itself
-//! one of the roots given. `openssl req -x509` marks what it makes as a CA, and rustls takes no CA for a
-//! server. Whoever gave exactly this certificate as a root believes it already; its name, dates and use
-//! count as ever, and the handshake still proves that the server holds its key.
+//! Like rustls, and in one case like Go's clients: a server may present a certificate that is
+//! itself a given root. `openssl req -x509` marks its certificates as CAs, and rustls rejects a CA
+//! as server certificate. An operator who gave exactly this certificate as a root trusts it
+//! already. Its name, dates and usage are checked as usual, and the handshake still proves that the
+//! server has its key.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::access_error::AccessError;
 
-/// Believes the roots given, both as issuers and as themselves.
+/// Accepts the given roots, both as issuers and as server certificates.
 #[derive(Debug)]
 pub(super) struct GivenRoots {
     issuers: Arc<WebPkiServerVerifier>,
@@ -24,7 +25,7 @@ pub(super) struct GivenRoots {
 }
 
 impl GivenRoots {
-    /// The verifier for `roots`, DER.
+    /// Creates the verifier for `roots`, DER.
     pub(super) fn new(roots: &[Vec<u8>]) -> Result<Arc<Self>, AccessError> {
         let roots: Vec<_> = roots.iter().cloned().map(CertificateDer::from).collect();
         let mut store = RootCertStore::empty();
@@ -79,7 +80,7 @@ impl ServerCertVerifier for GivenRoots {
     }
 }
 
-/// Whether its dates hold now, and it may be used by servers.
+/// Checks that the certificate is currently valid and permits use by servers.
 fn usable(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
     let (_, parsed) =
         X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
@@ -108,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// What `openssl req -x509` makes: a certificate of its own issue, marked as a CA.
+    /// Parameters of a certificate as created by `openssl req -x509`: self-signed, marked as a CA.
     fn params() -> CertificateParams {
         let mut params = CertificateParams::new(vec!["api.example".into()]).expect("names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -122,7 +123,7 @@ mod tests {
         params.self_signed(&key).expect("a certificate").der().clone()
     }
 
-    /// Judges `shown` as `name` in the year `year`.
+    /// Verifies `shown` for `name` in the year `year`.
     fn judge(
         roots: &[&CertificateDer<'_>],
         shown: &CertificateDer<'_>,
@@ -140,11 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn a_root_may_be_shown_by_the_server_itself() {
+    fn server_may_present_a_given_root() {
         let (own, other) = (made(&params()), made(&params()));
-        judge(&[&other, &own], &own, "api.example", 2025).expect("it is a root");
+        judge(&[&other, &own], &own, "api.example", 2025).expect("it is a given root");
         for (roots, name, year, said) in [
-            // The same names and issuer, another key.
+            // The same names and issuer, with another key.
             (vec![&other], "api.example", 2025, "CaUsedAsEndEntity"),
             (vec![&own], "other.example", 2025, "not valid for name"),
             (vec![&own], "api.example", 2019, "not valid yet"),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_not_for_servers_is_refused() {
+    fn root_that_is_not_for_servers_is_rejected() {
         let mut params = params();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let own = made(&params);

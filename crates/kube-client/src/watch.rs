@@ -1,8 +1,8 @@
-//! Lists a kind and watches it, for as long as somebody wants to know.
+//! Lists and watches a kind until its receiver is dropped.
 //!
-//! Moves bytes and keeps bounds; [`WatchState`] decides. An object is decoded when its last byte is there,
-//! and what is kept of it is all that a list costs. Data is only ever replaced as a whole: what was
-//! gathered of a list that breaks off is dropped, and readers keep what they had.
+//! Transfers data and enforces limits; [`WatchState`] decides. An object is decoded when its last
+//! byte has arrived, and a list costs only the stored parts of the objects. Data is always replaced
+//! as a whole: an interrupted list is discarded, and receivers keep their objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,44 +25,45 @@ use super::watch_state::{NextRequest, WatchState};
 use super::{ApiClient, ApiError, InvalidField, OwnedObject};
 use strait_base::mass_deletion::ASK_AGAIN;
 
-/// What noting that an object is gone, or makes no sense, takes.
+/// Memory for the record that an object was deleted or is invalid, in bytes.
 const GONE_BYTES: usize = 128;
-/// How many objects are asked for in one page.
+/// Number of objects that are requested in one page.
 const PAGE_OBJECTS: usize = 500;
-/// How long a watch lasts that begins with everything.
+/// The requested duration of a watch that begins with initial events.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(300);
-/// How much longer than asked for a watch may last before we end it.
+/// How long a watch may exceed the requested duration before the client ends it.
 const LIFETIME_GRACE: Duration = Duration::from_secs(15);
 
-/// Which objects.
+/// The objects to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListSelection {
     /// The API group; empty for the core group.
     pub group: &'static str,
-    /// Its version; of several the one that the server was last found to have.
+    /// The version; if several are possible, the version that the server was last found to have.
     pub version: &'static str,
-    /// The versions to choose from, the best first, where servers differ.
+    /// The possible versions, preferred first, if servers differ.
     pub versions: &'static [&'static str],
     /// The kind in plural, as in paths.
     pub plural: &'static str,
-    /// One namespace only.
+    /// The only namespace to read, if set.
     pub namespace: Option<String>,
     /// A label selector.
     pub labels: Option<String>,
     /// A field selector.
     pub fields: Option<String>,
-    /// Whether a server needn't have the kind: where it has not, it is asked for ever more rarely.
+    /// Whether a server may lack the kind. If it does, the intervals between requests grow.
     pub is_optional: bool,
 }
 
 impl ListSelection {
-    /// All objects of a kind.
+    /// Selects all objects of a kind.
     pub const fn all(group: &'static str, version: &'static str, plural: &'static str) -> Self {
         let (namespace, labels, fields, is_optional) = (None, None, None, false);
         Self { group, version, versions: &[], plural, namespace, labels, fields, is_optional }
     }
 
-    /// All objects of a kind, in the first of `versions` that the server has ([`ApiClient::served`]).
+    /// Selects all objects of a kind, in the first of `versions` that the server has
+    /// ([`ApiClient::served`]).
     pub const fn in_best(
         group: &'static str,
         versions: &'static [&'static str],
@@ -91,9 +92,9 @@ impl ListSelection {
 }
 
 impl ApiClient {
-    /// Sends `sink` all there is of `selection` and then what changes, until `sink` is closed.
-    /// Errors are reported and survived. A full `sink` makes this reader wait, and in the end the
-    /// server: it never costs memory.
+    /// Sends all objects of `selection` to `sink`, and then changes, until `sink` is closed. Errors
+    /// are reported and survived. A full `sink` makes this reader wait, and with it the server: it
+    /// never costs memory.
     pub async fn watch<T, E>(
         &self,
         selection: ListSelection,
@@ -106,7 +107,8 @@ impl ApiClient {
         self.read(AsIs::<T>::new(), selection, limits, sink).await;
     }
 
-    /// As [`ApiClient::watch`], for a kind of which little is kept and which may be read from protobuf.
+    /// Reads a kind like [`ApiClient::watch`], for kinds with a small stored part that may be
+    /// decoded from protobuf.
     pub async fn read<K, E>(
         &self,
         kind: K,
@@ -140,10 +142,10 @@ impl ApiClient {
     }
 }
 
-/// Nobody listens any more.
+/// The receiver was dropped.
 struct Closed;
 
-/// Why a question ended before its end.
+/// The reason why a request ended early.
 enum Stop {
     Failed(ApiError),
     Closed,
@@ -164,27 +166,27 @@ impl From<Closed> for Stop {
 struct KindReader<'a, K: ObjectKind, E> {
     client: &'a ApiClient,
     kind: K,
-    /// The form that is asked for besides JSON.
+    /// The encoding that is requested in addition to JSON.
     best: Encoding,
     selection: ListSelection,
     limits: ReadLimits,
     sink: Sink<'a, K, E>,
     state: WatchState,
     again: Again,
-    /// Changes when the server is back. What has been seen of it is no reason to ask again: that was
-    /// before this question, or before its answer.
+    /// Changes when the server is reachable again. A change that was already seen is no reason to
+    /// retry: it happened before this request, or before its response.
     revived: watch::Receiver<u64>,
     list: ListBuilder<K>,
-    /// What of the server's account is this reader's.
+    /// This reader's part of the server's memory account.
     share: Share,
 }
 
-/// Whether a fresh list is wanted.
+/// Whether a fresh list is requested.
 struct Again {
-    /// How often one was, by plural.
+    /// The number of requests for fresh lists, by plural kind.
     wanted: watch::Receiver<BTreeMap<&'static str, u64>>,
     plural: &'static str,
-    /// How often one was taken up.
+    /// The number of requests that were processed.
     seen: u64,
 }
 
@@ -199,7 +201,7 @@ impl Again {
         self.wanted.borrow_and_update().get(self.plural).copied().unwrap_or_default()
     }
 
-    /// Waits until one is.
+    /// Waits for a request.
     async fn wanted(&mut self) {
         loop {
             let count = self.count();
@@ -213,10 +215,10 @@ impl Again {
     }
 }
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begin {
-    /// With all there is, up to the bookmark that says so.
+    /// With all objects, up to the bookmark that ends them.
     Everything,
     /// With the next change.
     Changes,
@@ -240,12 +242,12 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                     self.share.give_back();
                     if matches!(error, ApiError::NotFound(_)) && !self.selection.versions.is_empty()
                     {
-                        // The kind may be there in another version.
+                        // The kind may exist in another version.
                         self.state.start_over();
                     }
                     let pause = self.state.failed(&error, began.elapsed(), random());
                     debug!(kind = self.selection.plural, %error, ?pause, "to be asked again");
-                    // That its probe is answered again says nothing of how much there is.
+                    // A successful probe does not change the amount of data.
                     hurries = !matches!(error, ApiError::OverBudget(_));
                     if matches!(error, ApiError::OverBudget(_) | ApiError::Misbehaving(_)) {
                         self.client.account.asks(self.selection.plural, Some(pause));
@@ -256,14 +258,14 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                // Perhaps while the question was still open.
+                // Possibly while the request was still open.
                 Ok(()) = self.revived.changed(), if hurries => {}
             }
             self.client.account.asks(self.selection.plural, None);
         }
     }
 
-    /// Asks, and passes on what comes. Returns the pause before the next request.
+    /// Sends a request, and passes on the response. Returns the pause before the next request.
     async fn put(&mut self, question: NextRequest) -> Result<Duration, Stop> {
         if matches!(question, NextRequest::InitialEvents | NextRequest::Page { token: None }) {
             self.choose_version().await?;
@@ -278,7 +280,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 Box::pin(self.page(&path)).await?;
                 Ok(Duration::ZERO)
             }
-            // An empty version asks for the newest state; only the bookmarks say where it ends.
+            // An empty version requests the current state; only the bookmarks show its end.
             NextRequest::InitialEvents => {
                 let path = format!(
                     "{path}watch=1&allowWatchBookmarks=true&sendInitialEvents=true\
@@ -287,8 +289,8 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 );
                 self.stream(&path, INITIAL_LIFETIME, Begin::Everything).await
             }
-            // A version that the server has not seen is "too large" for a list. One object is enough,
-            // and of it the head of the answer.
+            // The server rejects the list with "too large" if it has not reached the version. One
+            // object is enough, and of the response only the head is read.
             NextRequest::Check { version } => {
                 let path = format!(
                     "{path}limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
@@ -309,15 +311,15 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         }
     }
 
-    /// Asks, and waits for a good answer to begin.
+    /// Sends a request, and waits for the head of a successful response.
     async fn ask(&mut self, path: &str) -> Result<OpenResponse, ApiError> {
         let answer = Box::pin(self.client.ask(Method::GET, path, None, self.best)).await?;
-        // If the server came back meanwhile, this is its answer and that connection is alive.
+        // If the server returned in the meantime, this is its response and the connection works.
         self.revived.mark_unchanged();
         Ok(answer)
     }
 
-    /// Whenever everything is read anew: what a server has can change.
+    /// Selects the version before each full read: the versions of a server can change.
     async fn choose_version(&mut self) -> Result<(), ApiError> {
         let ListSelection { group, versions, plural, .. } = self.selection;
         if !versions.is_empty() {
@@ -327,7 +329,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         Ok(())
     }
 
-    /// Reads a page. Of what is received no more than one object is held.
+    /// Reads a page. At most one received object is buffered.
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
         let mut answer = self.ask(path).await?;
         let mut list = ListDecoder::new(answer.encoding, self.limits.object_bytes);
@@ -354,7 +356,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         self.list.pages += 1;
         self.check_budget()?;
         match end.next {
-            // A page proves nothing: the next one may fail each time.
+            // A page alone is not a success: the next one may fail each time.
             Some(token) => self.state.page_read(token),
             None => {
                 self.sink.answered().await?;
@@ -364,7 +366,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         Ok(())
     }
 
-    /// Reads a watch to its end. Returns the pause before the next question.
+    /// Reads a watch to its end. Returns the pause before the next request.
     async fn stream(
         &mut self,
         path: &str,
@@ -382,13 +384,14 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         let mut told = false;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // Initial events come without a pause; afterwards silence only says that all is quiet.
+            // Initial events arrive without pauses; afterwards, silence means that there are no
+            // changes.
             let silence = if initial { left.min(SILENCE_LIMIT) } else { left };
             let piece = tokio::select! {
                 piece = answer.piece(silence) => piece,
-                // What was open while the server was away may be dead without knowing it.
+                // A connection that was open while the server was unreachable may be dead.
                 Ok(()) = self.revived.changed() => {
-                    Err(self.broken("the server was away meanwhile"))
+                    Err(self.broken("the server was unreachable in the meantime"))
                 }
                 () = self.again.wanted(), if !initial => {
                     self.state.start_over();
@@ -425,14 +428,14 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         Ok(self.state.watch_ended(began.elapsed(), told, random()))
     }
 
-    /// Takes one of the initial events. Returns whether it was the last.
+    /// Processes an initial event. Returns whether it was the last.
     async fn gather(&mut self, line: WatchLine<K::Kept>) -> Result<bool, Stop> {
         match line {
             WatchLine::Applied { object, .. } => {
                 self.add(object);
                 self.check_budget()?;
             }
-            // What changes while the initial events are sent: the last event counts.
+            // The last event about an object that changes during the initial events applies.
             WatchLine::Deleted { key, .. } => {
                 self.share.gathers(GONE_BYTES);
                 self.list.forget(key);
@@ -450,8 +453,8 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 self.listed(version).await?;
                 return Ok(true);
             }
-            // A server that doesn't know initial events sends a plain watch, whose first part never
-            // ends, and its bookmarks.
+            // A server without initial events sends a plain watch with bookmarks, which never ends
+            // the first part.
             WatchLine::Bookmark { .. } => {
                 return Err(self.broken("a bookmark came before the initial events ended").into());
             }
@@ -460,7 +463,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         Ok(false)
     }
 
-    /// Takes one more object of a list.
+    /// Adds an object to a list.
     fn add(&mut self, object: K::Kept) {
         self.share.gathers(object.weight());
         self.list.add(object);
@@ -474,7 +477,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
         let (objects, invalid) = std::mem::replace(&mut self.list, ListBuilder::new()).finish();
         self.sink.send(WatchEvent::Restarted { objects, invalid }).await?;
-        // From here on the receiver holds it.
+        // From here on, the receiver accounts for it.
         self.share.give_back();
         self.state.listed(version, Instant::now(), random());
         Ok(())
@@ -509,8 +512,8 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         }
     }
 
-    /// An answer that can't be read. Something between us and the server may not be able to carry
-    /// protobuf: from then on it is JSON.
+    /// Returns the error for an undecodable response. A proxy in between may not support protobuf:
+    /// from then on, JSON is requested.
     fn unread(&mut self, answer: &OpenResponse, fact: &str) -> ApiError {
         if answer.encoding == Encoding::Protobuf {
             self.best = Encoding::Json;
@@ -531,7 +534,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         }
         let Some((limit, what)) = self.list.excess(&self.limits) else { return Ok(()) };
         Err(ApiError::OverBudget(format!(
-            "its list of {} has more than {limit} {what}, the most that is read",
+            "its list of {} has more than {limit} {what}, which is the limit",
             self.selection.plural
         )))
     }
@@ -552,7 +555,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     }
 }
 
-/// Where events go, and what was last reported of the server.
+/// The receiver of events, and the last reported state of the server.
 struct Sink<'a, K, E> {
     sender: &'a mpsc::Sender<E>,
     answering: bool,
@@ -564,7 +567,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> Sink<'_, K, E> {
         self.sender.send(event.into()).await.map_err(|_| Closed)
     }
 
-    /// Says so once, not with every answer.
+    /// Reports this once, not with every response.
     async fn answered(&mut self) -> Result<(), Closed> {
         if !std::mem::replace(&mut self.answering, true) {
             self.send(WatchEvent::Answered).await?;
@@ -578,10 +581,10 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> Sink<'_, K, E> {
     }
 }
 
-/// All kinds together take too much.
+/// Returns the error for all kinds together exceeding the limit.
 fn over_memory(limit: usize, plural: &str) -> ApiError {
     ApiError::OverBudget(format!(
-        "all that is held of it, with what has come of its {plural}, takes more than {limit} bytes, the most that it may"
+        "all of its data, including the received {plural}, takes more than {limit} bytes, which is the limit"
     ))
 }
 

@@ -1,4 +1,4 @@
-//! What to ask an API server next, and when: the list-and-watch protocol as a value.
+//! The list-and-watch protocol as a state machine: the next request to an API server, and its time.
 //!
 //! ```text
 //!             ┌───────────── gone, version ahead, time for a fresh list ─────────────┐
@@ -11,76 +11,79 @@
 //!                                  └───┴─────────────────────────────────────────────┘
 //! ```
 //!
-//! Does no I/O and reads no clock; [`super::watch`] carries out what this decides. The rules are
-//! those of client-go's reflector, plus: a watch that ends at once is not begun again at once; and, because
-//! after a restore of etcd a watch may wait for ever for a version that has gone (kubernetes issue 107457), the
-//! server is asked after each failure whether it knows our version, and a fresh list is taken now and then
-//! whatever the watch says.
+//! Does no I/O and reads no clock; [`super::watch`] carries out its decisions. The rules are the
+//! same as in client-go's reflector, with two additions. A watch that ends at once is not restarted
+//! at once. And because a watch after a restore of etcd may wait forever for a version that no
+//! longer exists (kubernetes issue 107457), each failure is followed by a check whether the server
+//! has reached the version, and fresh lists are requested at intervals whatever the watch reports.
 
 use std::time::{Duration, Instant};
 
 use super::ApiError;
 use super::backoff::Backoff;
 
-/// A fresh list is taken this long after the last one, give or take a fifth.
+/// The interval of fresh lists, plus or minus a fifth.
 const RELIST_PERIOD: Duration = Duration::from_secs(600);
-/// A watch is asked to last between these, at random, so that watches don't all end together.
+/// The range of the requested duration of a watch. It is random, so that watches don't all end
+/// together.
 const WATCH_LIFETIME_MIN: Duration = Duration::from_secs(240);
 const WATCH_LIFETIME_MAX: Duration = Duration::from_secs(300);
-/// Between questions that fail.
+/// Pauses between failed requests.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
-/// After answers that there is no such kind, of one that needn't be there: thousands of servers may do without it for
-/// ever.
+/// Pauses after responses that an optional kind does not exist: thousands of servers may never have
+/// it.
 const ABSENCE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(120));
-/// After answers that make no sense: what gives them may stand in front of the server, and go.
+/// Pauses after invalid responses: a proxy in front of the server may send them temporarily.
 const NONSENSE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(300));
-/// After answers that were too much: the next one would be, too.
+/// Pauses after too large responses: the next one would probably be too large as well.
 const EXCESS_PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(600));
-/// Watches that end without an error begin at least this far apart.
+/// Minimum interval between the starts of watches that end without an error.
 const WATCH_SPACING: Duration = Duration::from_secs(1);
-/// The longest `Retry-After` that is obeyed.
+/// Maximum `Retry-After` that is respected.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// What to ask next.
+/// The next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextRequest {
     /// A page of a list: the first, or the one after `token`.
     Page { token: Option<String> },
-    /// A watch that begins with all there is (`sendInitialEvents`).
+    /// A watch that begins with all objects (`sendInitialEvents`).
     InitialEvents,
-    /// Whether the server has come as far as `version`.
+    /// A check whether the server has reached `version`.
     Check { version: String },
-    /// A watch of what changes after `version`, for `lifetime`.
+    /// A watch of changes after `version`, for the duration `lifetime`.
     Watch { version: String, lifetime: Duration },
 }
 
-/// How far we are, and how it has gone so far.
+/// The progress of reading a kind, and its failures so far.
 #[derive(Debug)]
 pub(super) struct WatchState {
     position: Position,
-    /// The server may be another than the one that gave us our version.
+    /// Whether a different server may have sent the version.
     doubted: bool,
     listing: ListMode,
-    /// When the position is given up for a fresh list.
+    /// When the position is discarded for a fresh list.
     relist_at: Option<Instant>,
-    /// After faults that pass: lost connections, server errors.
+    /// After transient errors: lost connections, server errors.
     faults: Backoff,
-    /// After versions that the server doesn't know. It answers then: how long it was away before is no reason to wait.
+    /// After versions that the server doesn't know. The server responds then, so an earlier outage
+    /// is no reason to wait.
     forgotten: Backoff,
-    /// After answers that only somebody's hand changes: 401, 403, 404. They pass, too: a server that has
-    /// just started permits nobody anything until it has read who may do what.
+    /// After responses that only an operator's action changes: 401, 403, 404. They may be temporary
+    /// too: a server that has just started denies all requests until it has read its authorization
+    /// rules.
     refusals: Backoff,
-    /// After answers that there is no such kind, where it needn't be there.
+    /// After responses that an optional kind does not exist.
     absences: Option<Backoff>,
-    /// After answers that make no sense, which each cost little.
+    /// After invalid responses, which each cost little.
     nonsense: Backoff,
-    /// After answers that were too much, each of which costs what it may.
+    /// After too large responses, which each cost up to the limit.
     excesses: Backoff,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Position {
-    /// Nothing is known, or no longer to be trusted.
+    /// No version is known, or it is no longer trusted.
     Nowhere,
     /// In the middle of a list.
     Page { token: String },
@@ -88,8 +91,8 @@ enum Position {
     Version(String),
 }
 
-/// How everything is asked for. The API server refuses initial events where it is too old for them
-/// or has them switched off; then pages it is, for the rest of this course.
+/// How all objects are requested. An API server rejects initial events if it is too old for them or
+/// has them disabled; from then on, pages are requested.
 #[derive(Debug, PartialEq, Eq)]
 enum ListMode {
     InitialEvents,
@@ -97,7 +100,7 @@ enum ListMode {
 }
 
 impl WatchState {
-    /// A course that begins with a list.
+    /// Creates a state that begins with a list.
     pub(super) fn new() -> Self {
         Self {
             position: Position::Nowhere,
@@ -113,12 +116,12 @@ impl WatchState {
         }
     }
 
-    /// The same, of a kind that a server needn't have.
+    /// Creates a state for a kind that a server may lack.
     pub(super) fn of_optional() -> Self {
         Self { absences: Some(ABSENCE_PAUSES), ..Self::new() }
     }
 
-    /// What to ask now. `random` is in `0..1`.
+    /// Returns the request to send now. `random` is in `0..1`.
     pub(super) fn ask(&mut self, now: Instant, random: f64) -> NextRequest {
         if self.relist_at.is_some_and(|at| at <= now) {
             self.position = Position::Nowhere;
@@ -138,46 +141,46 @@ impl WatchState {
                 let lifetime = WATCH_LIFETIME_MIN + span.mul_f64(random);
                 let until_relist =
                     self.relist_at.map_or(lifetime, |at| at.saturating_duration_since(now));
-                // The API server counts whole seconds, and takes 0 for its own choice.
+                // The API server counts whole seconds, and 0 means its own default.
                 let lifetime = lifetime.min(until_relist).max(Duration::from_secs(1));
                 NextRequest::Watch { version: version.clone(), lifetime }
             }
         }
     }
 
-    /// A fresh list is wanted, whatever is known.
+    /// Discards the position for a fresh list.
     pub(super) fn start_over(&mut self) {
         self.position = Position::Nowhere;
         self.relist_at = None;
     }
 
-    /// A page came, and there are more after `token`.
+    /// Records that a page was received, with more after `token`.
     pub(super) fn page_read(&mut self, token: String) {
         self.position = Position::Page { token };
     }
 
-    /// Everything came, by pages or as initial events; it is of `version`.
+    /// Records that all objects were received, by pages or as initial events, as of `version`.
     pub(super) fn listed(&mut self, version: String, now: Instant, random: f64) {
         self.position = Position::Version(version);
         self.doubted = false;
         self.relist_at = Some(now + RELIST_PERIOD.mul_f64(0.8 + 0.4 * random));
     }
 
-    /// The server knows our version.
+    /// Records that the server has reached the version.
     pub(super) fn checked(&mut self) {
         self.doubted = false;
     }
 
-    /// The watch reported everything up to `version`. Versions are opaque: the last one reported
-    /// counts, not the greatest.
+    /// Records that the watch reported everything up to `version`. Versions are opaque: the last
+    /// reported one applies, not the greatest.
     pub(super) fn advanced(&mut self, version: String) {
         if !version.is_empty() {
             self.position = Position::Version(version);
         }
     }
 
-    /// The watch ended as it should after `lasted`, and reported something or not. Returns the
-    /// pause before the next request.
+    /// Records that the watch ended without an error after `lasted`; `told` is whether it reported
+    /// anything. Returns the pause before the next request.
     pub(super) fn watch_ended(&mut self, lasted: Duration, told: bool, random: f64) -> Duration {
         if told || lasted >= WATCH_SPACING {
             self.faults.held(lasted);
@@ -190,23 +193,24 @@ impl WatchState {
             self.excesses.held(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
         }
-        // An empty answer at once, perhaps again and again: a stale watch, or a broken proxy.
+        // An empty response that ended at once, possibly repeatedly: a stale watch, or a broken
+        // proxy.
         self.faults.pause(random)
     }
 
-    /// The question failed after `lasted`. Returns the pause before the next one.
+    /// Records that the request failed after `lasted`. Returns the pause before the next one.
     pub(super) fn failed(&mut self, error: &ApiError, lasted: Duration, random: f64) -> Duration {
         self.faults.held(lasted);
         self.forgotten.held(lasted);
-        // That a refusal took long to come is no reason to ask again sooner. Anything else that lasted was
-        // let in, or met nobody.
+        // A slow refusal is no reason to retry sooner. Any other request that lasted was accepted,
+        // or reached no server.
         let refused = is_refusal(error);
         if !refused && lasted >= WATCH_SPACING {
             self.refusals = PAUSES;
         }
         self.doubted = true;
         if !matches!(self.position, Position::Version(_)) {
-            // Half a list is worth nothing: its continuation may have been what failed.
+            // An incomplete list is useless: its continuation may have caused the failure.
             let streamed = self.listing == ListMode::InitialEvents;
             self.position = Position::Nowhere;
             if streamed && blames_initial_events(error) {
@@ -219,7 +223,7 @@ impl WatchState {
         match (error, &mut self.absences) {
             (ApiError::NotFound(_), Some(absences)) => return absences.pause(random),
             (ApiError::Forbidden(_) | ApiError::Unauthorized(_), _) | (_, None) => {}
-            // The server may be another, or have been given what it lacked.
+            // The server may be a different one, or the kind may have been installed.
             (_, Some(absences)) => *absences = ABSENCE_PAUSES,
         }
         match error {
@@ -228,8 +232,8 @@ impl WatchState {
                 self.forgotten.pause(random)
             }
             ApiError::TooManyRequests { retry_after: Some(after) } => {
-                // Later than asked rather than sooner: others were given the same. Bounded first: a
-                // quarter more than the longest duration is a panic.
+                // Later than requested rather than sooner, because other clients received the same
+                // value. Limited first: a quarter more than the longest duration would panic.
                 let later = (*after).min(RETRY_AFTER_MAX).mul_f64(1.0 + random / 4.0);
                 later.min(RETRY_AFTER_MAX).max(self.faults.pause(random))
             }
@@ -241,7 +245,7 @@ impl WatchState {
     }
 }
 
-/// Whether the question was understood, or the server found, and the answer is no.
+/// Whether the request was understood, or the server was found, and the response is a refusal.
 fn is_refusal(error: &ApiError) -> bool {
     match error {
         ApiError::Unauthorized(_)
@@ -261,7 +265,7 @@ fn is_refusal(error: &ApiError) -> bool {
     }
 }
 
-/// Whether an error may come from asking for initial events rather than from the server's state.
+/// Whether an error may be caused by the request for initial events instead of the server's state.
 fn blames_initial_events(error: &ApiError) -> bool {
     matches!(
         error,
@@ -302,7 +306,7 @@ mod tests {
             self.state.ask(self.now, 0.5)
         }
 
-        /// Of the watch that is asked for, on a server that knows the version.
+        /// Returns the version of the requested watch, on a server that has reached it.
         fn version(&mut self) -> Option<String> {
             let checked = match self.ask() {
                 NextRequest::Check { version } => {
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_initial_events_become_pages_at_once() {
+    fn rejected_initial_events_are_replaced_by_pages_at_once() {
         let mut run = Run::new();
         assert_eq!(run.ask(), NextRequest::InitialEvents);
         let refusal = ApiError::Rejected(ApiStatus { code: 422, message: "forbidden".into() });
@@ -348,18 +352,18 @@ mod tests {
         run.state.listed("5".into(), run.now, 0.5);
         assert_eq!(run.version().as_deref(), Some("5"));
         run.failed(gone());
-        assert_eq!(run.ask(), NextRequest::Page { token: None }, "pages for good");
+        assert_eq!(run.ask(), NextRequest::Page { token: None }, "pages from now on");
     }
 
     #[test]
-    fn a_server_that_is_away_keeps_its_initial_events() {
+    fn unreachable_server_keeps_its_initial_events() {
         let mut run = Run::new();
         run.failed(ApiError::Unreachable("connection refused".into()));
         assert_eq!(run.ask(), NextRequest::InitialEvents);
     }
 
     #[test]
-    fn an_expired_version_means_one_fresh_list_after_a_pause() {
+    fn expired_version_causes_one_fresh_list_after_a_pause() {
         let mut run = Run::watching("5");
         assert_eq!(run.failed(gone()), 800);
         assert_eq!(run.ask(), NextRequest::InitialEvents);
@@ -370,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_away_and_forgot_our_version_is_listed_soon() {
+    fn server_that_returns_without_the_version_is_listed_soon() {
         for answer in [gone(), ApiError::VersionAhead("Too large resource version".into())] {
             let mut run = Run::watching("5");
             for _ in 0..6 {
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_page_begins_the_list_again() {
+    fn expired_page_restarts_the_list() {
         let mut run = Run::new();
         run.failed(ApiError::Rejected(ApiStatus { code: 400, message: String::new() }));
         run.state.page_read("t".into());
@@ -392,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_the_server_is_asked_whether_it_knows_the_version() {
+    fn version_is_checked_after_a_failure() {
         let mut run = Run::watching("5");
-        assert!(matches!(run.ask(), NextRequest::Watch { .. }), "nothing has happened");
+        assert!(matches!(run.ask(), NextRequest::Watch { .. }), "nothing was reported");
         run.failed(broken());
         assert_eq!(run.ask(), NextRequest::Check { version: "5".into() });
         run.failed(ApiError::VersionAhead("Too large resource version".into()));
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_ahead_of_the_server_is_given_up() {
+    fn version_ahead_of_the_server_is_discarded() {
         let mut run = Run::watching("5");
         run.failed(ApiError::VersionAhead("Too large resource version".into()));
         assert_eq!(run.ask(), NextRequest::InitialEvents);
@@ -433,26 +437,26 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_asked_again_ever_more_slowly() {
+    fn refused_requests_are_retried_at_growing_intervals() {
         let mut run = Run::watching("5");
         let pauses: Vec<_> =
             (0..7).map(|_| run.failed(ApiError::Unauthorized("".into()))).collect();
         assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
-        // A list that is too long is found to be so after much of it was read.
+        // A list is found to be too long only after much of it was read.
         let (mut run, long) = (Run::new(), Duration::from_secs(20));
         let mut refused = |error: &ApiError| run.state.failed(error, long, 0.5).as_secs_f64();
         let too_long = ApiError::OverBudget("too long".into());
         let pauses: Vec<_> = (0..11).map(|_| refused(&too_long)).collect();
         let minutes = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0];
-        assert_eq!(pauses, minutes, "each costs what it may");
-        // A page of somebody in between costs little, and may go.
+        assert_eq!(pauses, minutes, "each response costs up to the limit");
+        // A page from a proxy costs little, and may be temporary.
         let nonsense = ApiError::Misbehaving("a web page".into());
         let pauses: Vec<_> = (0..10).map(|_| refused(&nonsense)).collect();
         assert_eq!((pauses[0], pauses[6], pauses[9]), (0.8, 51.2, 300.0));
     }
 
     #[test]
-    fn what_a_server_needs_not_have_is_asked_for_ever_more_rarely() {
+    fn missing_optional_kind_is_requested_at_growing_intervals() {
         let absent =
             || ApiError::NotFound("the server could not find the requested resource".into());
         let asked_in_an_hour = |state: WatchState| {
@@ -464,39 +468,39 @@ mod tests {
             asked
         };
         assert_eq!(asked_in_an_hour(WatchState::of_optional()), 37);
-        assert_eq!(asked_in_an_hour(WatchState::new()), 125, "without it nothing works");
+        assert_eq!(asked_in_an_hour(WatchState::new()), 125, "the kind is required");
         let mut run = Run { state: WatchState::of_optional(), ..Run::new() };
         for _ in 0..20 {
             run.failed(absent());
         }
         run.failed(ApiError::Unreachable("connection refused".into()));
-        assert_eq!(
-            run.failed(absent()),
-            800,
-            "it may have been installed while the server was away"
-        );
+        assert_eq!(run.failed(absent()), 800, "the kind may have been installed during the outage");
     }
 
     #[test]
-    fn a_server_that_starts_and_permits_nothing_yet_is_asked_again_soon() {
+    fn starting_server_that_denies_requests_is_retried_soon() {
         let forbidden = || ApiError::Forbidden("services is forbidden".into());
         let mut run = Run::watching("5");
         for _ in 0..6 {
             run.failed(ApiError::Unreachable("connection refused".into()));
         }
-        assert_eq!(run.failed(forbidden()), 800, "however long it was away");
+        assert_eq!(run.failed(forbidden()), 800, "independent of the length of the outage");
         assert_eq!(run.failed(forbidden()), 1600);
-        // It was let in, for a while.
+        // Requests were accepted for a while.
         run.state.checked();
         run.state.failed(&broken(), Duration::from_secs(2), 0.5);
-        assert_eq!(run.failed(forbidden()), 800, "as soon after the next start");
-        // May list, and not watch.
+        assert_eq!(run.failed(forbidden()), 800, "at once after the next start");
+        // Lists are allowed, watches are not.
         run.state.checked();
-        assert_eq!(run.failed(forbidden()), 1600, "a question that is refused at once is no proof");
+        assert_eq!(
+            run.failed(forbidden()),
+            1600,
+            "a request that is refused at once is no success"
+        );
     }
 
     #[test]
-    fn retry_after_is_obeyed_up_to_a_minute() {
+    fn retry_after_is_respected_up_to_a_minute() {
         let of = |seconds| {
             let retry_after = Some(Duration::from_secs(seconds));
             let error = ApiError::TooManyRequests { retry_after };
@@ -512,15 +516,23 @@ mod tests {
     }
 
     #[test]
-    fn watches_that_end_resume_and_never_loop_hot() {
+    fn ended_watches_resume_without_a_busy_loop() {
         let mut run = Run::watching("5");
         let second = Duration::from_secs(1);
         for _ in 0..100 {
-            assert_eq!(run.state.watch_ended(second, false, 0.5), AT_ONCE, "each second is fine");
+            assert_eq!(
+                run.state.watch_ended(second, false, 0.5),
+                AT_ONCE,
+                "once per second is allowed"
+            );
             assert_eq!(run.version().as_deref(), Some("5"));
         }
         let soon = Duration::from_millis(10);
-        assert_eq!(run.state.watch_ended(soon, true, 0.5).as_millis(), 990, "it told something");
+        assert_eq!(
+            run.state.watch_ended(soon, true, 0.5).as_millis(),
+            990,
+            "it reported something"
+        );
         let mut total = AT_ONCE;
         for _ in 0..100 {
             total += run.state.watch_ended(AT_ONCE, false, 0.5);
@@ -529,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_reset_every_five_seconds_is_read_most_of_the_time() {
+    fn connection_reset_every_five_seconds_is_read_most_of_the_time() {
         let mut run = Run::watching("5");
         let five = Duration::from_secs(5);
         for _ in 0..100 {
@@ -539,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_list_is_taken_in_time_whatever_the_watch_says() {
+    fn fresh_list_is_requested_at_intervals_whatever_the_watch_reports() {
         for (random, seconds) in [(0.0, 480), (0.5, 600), (1.0, 720)] {
             let mut run = Run::new();
             run.state.listed("5".into(), run.now, random);

@@ -1,46 +1,47 @@
-//! Protobuf field by field, as a visitor wants it: no schema, no allocation, nothing kept.
+//! Decodes protobuf field by field with a visitor: no schema, no allocation, nothing stored.
 //!
-//! A [`ProtobufMessage`] is given each field and takes those it knows; all others are stepped over by their length,
-//! however deep they go. So hostile bytes cost what they are long, and never recursion.
+//! A [`ProtobufMessage`] receives each field and processes the known ones; all others are skipped
+//! by their length, whatever their depth. The cost of hostile bytes is limited by their length,
+//! without recursion.
 
 use super::borrowed_text::{BorrowedText, ELEMENTS_MAX};
 
-/// Bytes that are no protobuf, or not of the message expected.
+/// Bytes that are not protobuf, or not the expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed protobuf: {0}")]
 pub struct MalformedMessage(pub(super) &'static str);
 
 impl MalformedMessage {
-    /// Of a kind that is never written in this way.
+    /// The kind has no protobuf form.
     pub const NO_FORM: Self = Self("no object of this kind is written in protobuf");
-    /// Of a list within an object.
+    /// A list within an object is too long.
     pub(super) const TOO_MANY: Self = Self("a list of more than 10,000 elements");
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, Clone, Copy)]
 pub enum FieldValue<'a> {
     /// A varint.
     Number(u64),
     /// Text, bytes or a message.
     Bytes(&'a [u8]),
-    /// A number of fixed width, which no field read here is.
+    /// A number of fixed width, which no known field is.
     Fixed,
 }
 
-/// A message that takes its fields one by one. Of a field that comes twice the last one counts, and
-/// messages are merged, as protobuf has it.
+/// A message that processes its fields one by one. The last of two values of a field applies, and
+/// messages are merged, as in protobuf.
 pub trait ProtobufMessage<'a> {
-    /// Takes a field; one it doesn't know is nothing to it.
+    /// Processes a field; unknown fields are ignored.
     ///
     /// # Errors
-    /// The field is not of the type it should be.
+    /// Fails if the field has the wrong type.
     fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage>;
 
-    /// Takes all fields of `bytes`.
+    /// Processes all fields of `bytes`.
     ///
     /// # Errors
-    /// Bytes that are no protobuf, or a field that is not of its type.
+    /// Fails if the bytes are not protobuf, or a field has the wrong type.
     fn merge(&mut self, bytes: &'a [u8]) -> Result<(), MalformedMessage> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -59,32 +60,32 @@ pub trait ProtobufMessage<'a> {
 }
 
 impl<'a> FieldValue<'a> {
-    /// An `int32`, `int64` or enum.
+    /// Returns an `int32`, `int64` or enum.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is not a number.
     #[inline]
     pub fn number(self) -> Result<i64, MalformedMessage> {
         match self {
-            // Two's complement, as protobuf writes negative numbers.
+            // Two's complement, as protobuf encodes negative numbers.
             Self::Number(number) => Ok(number.cast_signed()),
-            _ => Err(MalformedMessage("a field that should be a number is none")),
+            _ => Err(MalformedMessage("a field that should be a number is not one")),
         }
     }
 
-    /// A `bool`.
+    /// Returns a `bool`.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is not a number.
     #[inline]
     pub fn flag(self) -> Result<bool, MalformedMessage> {
         self.number().map(|number| number != 0)
     }
 
-    /// Bytes.
+    /// Returns bytes.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is a number.
     #[inline]
     pub fn bytes(self) -> Result<&'a [u8], MalformedMessage> {
         match self {
@@ -93,29 +94,29 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Text.
+    /// Returns text.
     ///
     /// # Errors
-    /// It is none, or not in UTF-8.
+    /// Fails if the value is a number or not valid UTF-8.
     #[inline]
     pub fn text(self) -> Result<BorrowedText<'a>, MalformedMessage> {
         let text = std::str::from_utf8(self.bytes()?);
         text.map(BorrowedText::from).map_err(|_| MalformedMessage("text that is not UTF-8"))
     }
 
-    /// A message, merged into what is known of it.
+    /// Merges the value into `message`.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is not a valid message.
     #[inline]
     pub fn message(self, message: &mut impl ProtobufMessage<'a>) -> Result<(), MalformedMessage> {
         message.merge(self.bytes()?)
     }
 
-    /// One more of a repeated message.
+    /// Adds an element of a repeated message.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the value is not a valid message, or there are too many.
     #[inline]
     pub fn push<M: ProtobufMessage<'a> + Default>(
         self,
@@ -126,16 +127,16 @@ impl<'a> FieldValue<'a> {
             return Err(MalformedMessage::TOO_MANY);
         }
         messages.push(M::default());
-        // Filled where it stays.
+        // Decoded in place.
         messages.last_mut().map_or(Ok(()), |message| message.merge(bytes))
     }
 }
 
 impl<'a> FieldValue<'a> {
-    /// A text, added to others.
+    /// Adds a text.
     ///
     /// # Errors
-    /// It is none, or one too many.
+    /// Fails if the value is not text, or there are too many.
     pub fn push_text(self, texts: &mut Vec<BorrowedText<'a>>) -> Result<(), MalformedMessage> {
         if texts.len() == ELEMENTS_MAX {
             return Err(MalformedMessage::TOO_MANY);
@@ -145,8 +146,8 @@ impl<'a> FieldValue<'a> {
     }
 }
 
-/// The field at the beginning of `bytes` and what follows, where its key, and its length or value, are two bytes
-/// each at most.
+/// Returns the field at the beginning of `bytes` and the remaining bytes, if its key and its length
+/// or value take at most two bytes each.
 #[inline(always)]
 fn take_short(bytes: &[u8]) -> Option<(u32, FieldValue<'_>, &[u8])> {
     let (key, rest) = short_varint(bytes)?;
@@ -163,7 +164,7 @@ fn take_short(bytes: &[u8]) -> Option<(u32, FieldValue<'_>, &[u8])> {
     }
 }
 
-/// A varint of one or two bytes and what follows.
+/// Decodes a varint of one or two bytes. Returns it with the remaining bytes.
 #[inline(always)]
 fn short_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     match bytes {
@@ -175,7 +176,7 @@ fn short_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     }
 }
 
-/// Takes the next field off `rest`, whatever it is.
+/// Removes the next field from `rest`.
 #[inline(never)]
 fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, FieldValue<'a>), MalformedMessage> {
     let (number, kind) = key(take_varint(rest)?)?;
@@ -188,12 +189,12 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, FieldValue<'a>), Malforme
         }
         5 => take(rest, 4).map(|_| FieldValue::Fixed)?,
         // Groups are older than Kubernetes.
-        _ => return Err(MalformedMessage("a field of no known type")),
+        _ => return Err(MalformedMessage("a field of an unknown type")),
     };
     Ok((number, value))
 }
 
-/// The number and the wire type that a field begins with.
+/// Returns the number and the wire type in a field's key.
 pub(super) fn key(key: u64) -> Result<(u32, u8), MalformedMessage> {
     let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0);
     // Three bits.
@@ -212,7 +213,8 @@ fn take_varint(rest: &mut &[u8]) -> Result<u64, MalformedMessage> {
     Ok(number)
 }
 
-/// The varint at the beginning of `bytes` and how long it is; `None` where it goes on after them.
+/// Decodes the varint at the beginning of `bytes`. Returns it with its length; `None` if it is
+/// incomplete.
 pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, MalformedMessage> {
     let mut number = 0;
     for (at, byte) in bytes.iter().take(10).enumerate() {
@@ -240,7 +242,7 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], MalformedMes
 mod tests {
     use super::*;
 
-    /// Records what it is given.
+    /// Records its fields.
     #[derive(Default)]
     struct Recorded(Vec<String>);
 
@@ -261,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_told_apart() {
+    fn fields_are_distinguished() {
         assert_eq!(recorded(b"").as_deref(), Ok(""));
         assert_eq!(recorded(b"\x08\x96\x01\x12\x02hi").as_deref(), Ok("1=150 2:hi"));
         assert_eq!(recorded(b"\x09........\x15....\x18\x01").as_deref(), Ok("1! 2! 3=1"));
         assert_eq!(recorded(b"\x82\x01\x02hi\xf8\x7f\x05").as_deref(), Ok("16:hi 2047=5"));
-        assert_eq!(recorded(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than need be");
+        assert_eq!(recorded(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than necessary");
         let long = [&b"\x0a\xc8\x01"[..], &[b'a'; 200], b"\x10\x01"].concat();
         assert_eq!(recorded(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
         let most = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_protobuf_is_an_error() {
+    fn invalid_protobuf_is_an_error() {
         let bad: [&[u8]; 12] = [
             b"\x08",
             b"\x80\x00\x01",

@@ -1,9 +1,11 @@
-//! What the mesh was before: each version's difference from the one before it, so that now can be held against then.
+//! The history of the mesh: the difference between each version and its predecessor, for comparing
+//! the present with the past.
 //!
-//! Owns a bounded list of [`HistoryRecord`]s. A task of its own compares the versions that the event loop publishes, at most one a
-//! second, so that versions which follow each other faster are one record: nobody who publishes or sends waits for it. With a state
-//! directory the records outlast a restart, and so does what the mesh was at a proper end; after another end nobody knows what was
-//! otherwise before ([`RecordGap`]).
+//! [`History`] owns a bounded list of [`HistoryRecord`]s. A separate task ([`HistoryRecorder`])
+//! compares the versions that the event loop publishes, at most one per second, so that several
+//! versions in quick succession become one record. Publishing and sending never wait for it. With a
+//! state directory, the records survive a restart, and so does a summary of the mesh at an orderly
+//! shutdown. After any other shutdown, the first difference is unknown ([`RecordGap`]).
 
 mod difference;
 mod recorder;
@@ -17,14 +19,15 @@ use serde::{Deserialize, Serialize};
 pub use self::difference::{MeshDifference, ServiceDifference, SetDifference, ValueDifference};
 pub use self::recorder::HistoryRecorder;
 
-/// How many records are kept; the oldest go first.
+/// The maximum number of records; the oldest are dropped first.
 const RECORDS_MAX: usize = 1024;
-/// How many bytes all of them may have, as they are written.
+/// The maximum size of all serialized records, in bytes.
 const BYTES_MAX: usize = 8 << 20;
-/// How many bytes one of them may have: of more only that there was more is kept.
+/// The maximum size of one serialized record, in bytes. A larger difference is dropped and replaced
+/// by [`RecordGap::Size`].
 const RECORD_BYTES_MAX: usize = 2 << 20;
 
-/// The records of all versions that are kept.
+/// The records of all retained versions.
 #[derive(Debug, Default)]
 pub struct History(Mutex<HistoryTable>);
 
@@ -32,106 +35,107 @@ pub struct History(Mutex<HistoryTable>);
 struct HistoryTable {
     records: VecDeque<(Arc<HistoryRecord>, usize)>,
     bytes: usize,
-    /// The last version that was looked at; it may be no record of its own.
+    /// The last version that was compared. It has no record if nothing differed.
     seen: u64,
 }
 
-/// What a version has otherwise than the one of the record before it.
+/// The difference between a version and the version of the previous record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryRecord {
-    /// The version; each process counts from 1.
+    /// The version; each process starts at 1.
     pub version: u64,
-    /// When it was recorded.
+    /// The time of recording.
     pub at: SystemTime,
-    /// Why the difference is not known, where it isn't.
+    /// Why the difference is unknown, or `None` if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<RecordGap>,
-    /// What is otherwise.
+    /// The difference.
     pub difference: MeshDifference,
-    /// Whether it is from before this process.
+    /// Whether a previous process recorded it.
     #[serde(skip)]
     pub restored: bool,
 }
 
-/// Why nobody knows what a version has otherwise than before it.
+/// Why the difference between a version and its predecessor is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RecordGap {
-    /// It is the first of a process, and the one before it kept no state, or did not end properly.
+    /// The version is the process's first, and the previous process stored no state or
+    /// crashed.
     Start,
-    /// It is more than is kept.
+    /// The difference exceeded the size limit.
     Size,
 }
 
 impl RecordGap {
-    /// The reason in words.
+    /// Returns the reason as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Start => {
-                "it is the first that was recorded, or the process before it kept no state or did not end properly"
+                "it is the first recorded version, or the previous process stored no state or did not shut down properly"
             }
-            Self::Size => "it is more than is kept of one version",
+            Self::Size => "it exceeds the size limit for one version",
         }
     }
 }
 
-/// A moment to look back to.
+/// The moment in the past to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PastMoment {
-    /// When this version of this process was there.
+    /// The moment when this version of this process was current.
     Version(u64),
-    /// A time.
+    /// A point in time.
     Time(SystemTime),
 }
 
-/// Now held against then.
+/// The difference between a past moment and the present.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// The version that was there then, and since when.
+    /// The version that was current at that moment, and when it was recorded.
     pub from: (u64, SystemTime),
-    /// The version that was looked at last, and since when the mesh is so.
+    /// The last compared version, and the time of the last record.
     pub to: (u64, SystemTime),
-    /// What is otherwise now.
+    /// The difference between the two versions.
     pub difference: MeshDifference,
 }
 
-/// Why now can't be held against then.
+/// Why a past moment cannot be compared with the present.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownMoment {
-    /// Nothing is recorded.
-    #[error("nothing has been recorded yet")]
+    /// No version has been recorded.
+    #[error("no version has been recorded yet")]
     Nothing,
-    /// It is to come.
-    #[error("there is no version {asked} yet; the last one that was looked at is {last}")]
+    /// The requested version is in the future.
+    #[error("version {asked} does not exist yet; the last compared version is {last}")]
     Later {
-        /// The version that was asked for.
+        /// The requested version.
         asked: u64,
-        /// The last.
+        /// The last compared version.
         last: u64,
     },
-    /// It is too long ago.
-    #[error("what was before version {version} is not kept any more, or was never recorded")]
+    /// The moment is before the oldest record.
+    #[error("the state before version {version} was never recorded or is no longer retained")]
     Earlier {
-        /// The oldest version that is kept.
+        /// The version of the oldest record.
         version: u64,
-        /// Since when it was there.
+        /// When it was recorded.
         at: SystemTime,
     },
-    /// Something between then and now is not known.
-    #[error("what version {version} has otherwise than what was before it is not known: {}", .gap.as_str())]
+    /// A difference between that moment and the present is unknown.
+    #[error("the difference between version {version} and the version before it is unknown: {}", .gap.as_str())]
     Gap {
-        /// The version.
+        /// The version whose difference is unknown.
         version: u64,
-        /// Since when it was there.
+        /// When it was recorded.
         at: SystemTime,
-        /// Why.
+        /// Why it is unknown.
         gap: RecordGap,
     },
 }
 
 impl History {
-    /// One that goes on behind these records, which are in order.
+    /// Creates a history that starts with the records of previous processes, in order.
     pub fn restored(records: Vec<HistoryRecord>) -> Self {
         let history = Self::default();
         for record in records {
@@ -140,22 +144,22 @@ impl History {
         history
     }
 
-    /// All records, oldest first.
+    /// Returns all records, oldest first.
     pub fn records(&self) -> Vec<Arc<HistoryRecord>> {
         self.table().records.iter().map(|(record, _)| Arc::clone(record)).collect()
     }
 
-    /// The record of a version, the newest of that number.
+    /// Returns the newest record with this version.
     pub fn record(&self, version: u64) -> Option<Arc<HistoryRecord>> {
         let table = self.table();
         let found = table.records.iter().rev().find(|(record, _)| record.version == version);
         found.map(|(record, _)| Arc::clone(record))
     }
 
-    /// What is otherwise now than it was then.
+    /// Returns the difference between `moment` and the present.
     ///
     /// # Errors
-    /// When then is not known.
+    /// If `moment` is not recorded, or a difference since then is unknown.
     pub fn since(&self, moment: PastMoment) -> Result<Comparison, UnknownMoment> {
         let records = self.records();
         let seen = self.table().seen;
@@ -189,12 +193,12 @@ impl History {
         Ok(Comparison { from: (before.version, before.at), to: (seen, last.at), difference })
     }
 
-    /// A version of this process was looked at, and has nothing otherwise than the last record.
+    /// Notes that a version of this process was compared and does not differ from the last record.
     fn saw(&self, version: u64) {
         self.table().seen = version;
     }
 
-    /// Adds the newest record, as it is kept.
+    /// Appends the newest record and returns it as stored.
     fn push(&self, record: HistoryRecord) -> Arc<HistoryRecord> {
         let mut record = record;
         let mut bytes = record.line().len();
@@ -224,7 +228,7 @@ impl History {
 }
 
 impl HistoryRecord {
-    /// As it is written.
+    /// Serializes the record as one line of the file.
     fn line(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -241,7 +245,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// A version that adds one endpoint, and takes the one away that the version before it added.
+    /// Returns the record of a version that adds one endpoint and removes the endpoint that the
+    /// previous version added.
     fn record(version: u64, seconds: u64, size: usize) -> HistoryRecord {
         let name = |version: u64| format!("{version}{}", "x".repeat(size));
         let endpoints = SetDifference {
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn now_is_held_against_any_version_and_any_time_that_is_kept() {
+    fn any_retained_version_or_time_can_be_compared_with_the_present() {
         let history = History::default();
         assert_eq!(history.since(PastMoment::Version(1)), Err(UnknownMoment::Nothing));
         for (version, seconds) in [(1, 10), (4, 20), (5, 30)] {
@@ -274,7 +279,7 @@ mod tests {
         }
         let found = |moment| history.since(moment).as_ref().map(ends).map_err(Clone::clone);
         let texts = |texts: &[&str]| texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        // Version 3 was never recorded by itself: what was recorded last before it counts.
+        // Version 3 has no record: the last record before it applies.
         for moment in [
             PastMoment::Version(1),
             PastMoment::Version(3),
@@ -290,7 +295,7 @@ mod tests {
         assert_eq!(found(PastMoment::Time(at(9))), Err(earlier.clone()));
         assert_eq!(found(PastMoment::Version(0)), Err(earlier));
         assert_eq!(history.record(4).map(|it| it.at), Some(at(20)));
-        // A version that changed nothing of this is none of its own.
+        // A version without a difference has no record.
         history.saw(7);
         assert_eq!(found(PastMoment::Version(6)), Ok((5, 7, Vec::new())));
         let later = UnknownMoment::Later { asked: 8, last: 7 };
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_looked_over_by_time_and_only_where_nothing_is_missing() {
+    fn comparison_across_a_restart_needs_a_time_and_no_gap() {
         let before = vec![record(7, 10, 0), record(8, 20, 0)];
         for gap in [None, Some(RecordGap::Start)] {
             let history = History::restored(before.clone());
@@ -313,7 +318,7 @@ mod tests {
                 }
             }
             assert_eq!(history.since(PastMoment::Version(1)).map(|it| it.from), Ok((1, at(30))));
-            // Versions of before are not this process's.
+            // Version numbers of a previous process are not valid in this process.
             assert!(matches!(
                 history.since(PastMoment::Version(7)),
                 Err(UnknownMoment::Later { asked: 7, last: 2 })
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn history_is_bounded() {
         let history = History::default();
         for version in 1..=(RECORDS_MAX as u64 + 100) {
             history.push(record(version, version, 10));

@@ -1,8 +1,11 @@
-//! A configuration that is held: proxies go on with it, whatever operators' objects say meanwhile, until it is released.
+//! Held configurations: while a configuration is held, proxies keep it regardless of changes to
+//! objects, until it is released.
 //!
-//! Owns the form of a hold, the file that has it outlast a restart ([`HoldFile`]), the form in which all replicas learn of it
-//! ([`SharedHold`]), and the configurations that can be gone back to ([`KeptConfigurations`]). What is held is configuration alone: what clusters report goes on. Who reads objects
-//! (`strait_server::feed`) does the holding; nothing here changes what proxies are given. (docs/decisions/0048-held-configuration.md)
+//! Defines a hold ([`ConfigurationHold`]), the file that preserves it across restarts
+//! ([`HoldFile`]), the form in which replicas share it ([`SharedHold`]), and the configurations
+//! that can be restored ([`KeptConfigurations`]). A hold covers configuration only; changes that
+//! clusters report still apply. `strait_server::feed` reads the objects and implements the hold;
+//! nothing in this module changes what proxies receive. (docs/decisions/0048-held-configuration.md)
 
 mod file;
 mod kept;
@@ -19,139 +22,141 @@ pub use self::kept::{KeptConfiguration, KeptConfigurations, UnknownConfiguration
 pub use self::shared::{HoldMark, HoldSharing, PARTS_MAX, SharedHold, pack, unpack};
 use strait_model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
 
-/// A configuration that is held, and why.
+/// A held configuration, with the reason for holding it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationHold {
-    /// What proxies go on with.
+    /// The configuration that proxies keep.
     pub configuration: Arc<ConfigurationSnapshot>,
-    /// Since when, to the millisecond.
+    /// When the hold started, with millisecond precision.
     pub since: SystemTime,
-    /// Who holds it, as they call themselves.
+    /// The name that the operator gave.
     pub by: String,
-    /// Why.
+    /// The reason that the operator gave.
     pub reason: String,
-    /// How much of it is held.
+    /// The parts of the configuration that the hold covers.
     pub scope: HoldScope,
 }
 
 impl ConfigurationHold {
-    /// Since when, in milliseconds since the Unix epoch.
+    /// Returns when the hold started, in milliseconds since the Unix epoch.
     pub fn since_ms(&self) -> u64 {
         milliseconds(self.since)
     }
 }
 
-/// Milliseconds since the Unix epoch; 0 for what was before it.
+/// Returns milliseconds since the Unix epoch; 0 for earlier times.
 pub fn milliseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     u64::try_from(since).unwrap_or(u64::MAX)
 }
 
-/// Now, as times are told and kept: to the millisecond.
+/// Returns the current time, truncated to milliseconds, the precision in which times are displayed
+/// and stored.
 pub fn now_to_the_millisecond() -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(milliseconds(SystemTime::now()))
 }
 
-/// How much of a configuration is held.
+/// The parts of a configuration that a hold covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldScope {
-    /// Traffic rules, mesh config and mesh networks. Access policies go on: a DENY that is added counts.
+    /// Traffic rules, mesh config and mesh networks. Changes to access policies still apply, such
+    /// as a new DENY.
     WithoutAccess,
     /// Access policies as well.
     WithAccess,
 }
 
 impl HoldScope {
-    /// Whether access policies are held.
+    /// Returns whether the hold covers access policies.
     pub fn is_with_access(self) -> bool {
         self == Self::WithAccess
     }
 }
 
-/// What an operator asks for.
+/// A change that an operator requests.
 #[derive(Debug, Clone)]
 pub enum HoldChange {
-    /// That this is held, in the place of what is held already.
+    /// Hold this configuration, replacing an existing hold.
     Hold(Arc<ConfigurationHold>),
-    /// That what objects say counts again.
+    /// Release the hold: the current objects apply again.
     Release,
-    /// That all proxies are given at once what is being let out to a share of them.
+    /// Finish the rollout: send the change to all proxies at once.
     Promote,
-    /// That nobody is given it, and what counts for the others is held.
+    /// Abort the rollout: no proxy receives the change, and the configuration of the other proxies
+    /// is held.
     Abort {
-        /// Who asks.
+        /// The operator's name.
         by: String,
-        /// Why.
+        /// The operator's reason.
         reason: String,
     },
 }
 
-/// A change that is asked for, and where the answer goes.
+/// A requested change, with the channel for the response.
 #[derive(Debug)]
 pub struct HoldRequest {
-    /// What is asked for.
+    /// The requested change.
     pub change: HoldChange,
-    /// What became of it.
+    /// Receives the result.
     pub answer: oneshot::Sender<Result<(), HoldRefusal>>,
 }
 
-/// Where changes are asked for. Bounded: whoever asks waits for those before.
+/// The queue of requested changes. Bounded: a request waits for earlier requests.
 pub type HoldRequests = mpsc::Sender<HoldRequest>;
 
-/// Why a hold is not as it was asked for; what was in force stays in force.
+/// Why a requested change was refused. The active configuration is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldRefusal {
-    /// There is a state directory, and it takes no file.
-    #[error(
-        "the hold can't be written into the state directory, and a restart would forget it: {0}"
-    )]
+    /// The state directory exists but cannot be written.
+    #[error("cannot write the hold to the state directory, so a restart would lose it: {0}")]
     Unwritable(#[source] std::io::Error),
-    /// The mesh config or the mesh networks of it can't be read by this version.
-    #[error("the mesh config or the mesh networks of that configuration can't be read: {0}")]
+    /// This version cannot parse the configuration's mesh config or mesh networks.
+    #[error("cannot parse the mesh config or mesh networks of that configuration: {0}")]
     Unreadable(String),
-    /// No change is being let out.
-    #[error("no change is being let out")]
+    /// No rollout is in progress.
+    #[error("no rollout is in progress")]
     NothingLetOut,
 }
 
-/// What is held at the moment, and what waits meanwhile.
+/// The current hold and the changes that wait for its release.
 #[derive(Debug, Clone, Default)]
 pub struct HoldState {
-    /// What is held.
+    /// The current hold.
     pub held: Option<Arc<ConfigurationHold>>,
-    /// Whether it outlasts a restart: there is a state directory.
+    /// Whether the hold survives a restart, which requires a state directory.
     pub is_durable: bool,
-    /// Why what was held before the start is not held any more; none where it is, or nothing was.
+    /// Why a hold from before the start was lost; `None` if no hold was lost.
     pub lost: Option<Arc<str>>,
-    /// What objects say now: what counts once the hold is released. None until they have been read.
+    /// The configuration that the current objects define. It takes effect when the hold is
+    /// released. `None` until the objects have been read.
     pub live: Option<Arc<ConfigurationSnapshot>>,
-    /// What of that is otherwise than what is held.
+    /// The differences between `live` and the held configuration.
     pub waiting: Arc<Waiting>,
 }
 
-/// What waits for the release of a hold.
+/// Changes that wait for the release of a hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Objects that came, went or changed.
+    /// Objects that were added, removed or changed.
     pub objects: BTreeSet<ObjectKey>,
-    /// Whether the mesh config is another.
+    /// Whether the mesh config differs.
     pub mesh_config: bool,
-    /// Whether the mesh networks are others.
+    /// Whether the mesh networks differ.
     pub mesh_networks: bool,
 }
 
 impl Waiting {
-    /// How many objects and texts wait.
+    /// Returns the number of waiting objects and texts.
     pub fn len(&self) -> usize {
         self.objects.len() + usize::from(self.mesh_config) + usize::from(self.mesh_networks)
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no change waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is otherwise in `live` than in what is held of it.
+    /// Returns the differences between the held parts of a configuration and `live`.
     pub fn between(hold: &ConfigurationHold, live: &ConfigurationSnapshot) -> Self {
         let held = &hold.configuration;
         let mut pairs = vec![(&held.traffic, &live.traffic)];

@@ -1,8 +1,11 @@
-//! A change of configuration that is let out to a share of proxies first, then to more, and that stops by itself.
+//! Rollouts: a configuration change is sent to a percentage of proxies first, then to more, and
+//! stops automatically on errors.
 //!
-//! Owns who is in a share ([`Cohort`]), what is told of a roll-out ([`RolloutState`]) and the files that have it outlast a restart
-//! ([`RolloutFiles`]). Who reads objects (`strait_server::feed`) begins and ends it, `strait_server::rollout` goes from step to step, and
-//! streams ask whose configuration they are given (`strait_envoy::heads`). (docs/decisions/0049-shares-of-proxies.md)
+//! Defines the set of proxies that receive the change ([`Cohort`]), the state of a rollout
+//! ([`RolloutState`]) and the files that preserve it across restarts ([`RolloutFiles`]).
+//! `strait_server::feed` starts and ends a rollout, `strait_server::rollout` advances it, and
+//! `strait_envoy::heads` assigns streams to the configurations.
+//! (docs/decisions/0049-shares-of-proxies.md)
 
 mod file;
 
@@ -16,28 +19,31 @@ pub use self::file::RolloutFiles;
 use strait_model::policy::RolloutPlan;
 use strait_model::{Collection, ConfigurationSnapshot, Proxy, ProxyType};
 
-/// Who holds a configuration of which a roll-out was stopped.
+/// The name of the operator in a hold that was created because a rollout stopped. It is stored in
+/// the state directory and in Secrets, where it identifies such holds, so the spelling stays.
 pub const STOPPED_BY: &str = "strait roll-out";
 
-/// The proxies of a share: at most so many of those that were connected while it was filled. Whoever is in stays in, over
-/// reconnections and restarts, and as the share grows; who connects later is in when there is room.
+/// The proxies that receive a change: a percentage of the proxies that were connected when the
+/// cohort was filled. A member stays in the cohort across reconnections, restarts and later steps.
+/// Proxies that connect later are added while there is room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cohort {
-    /// The name of the configuration, which says who comes first.
+    /// The name of the configuration, which determines the order of proxies.
     pub name: Arc<str>,
-    /// How many of a hundred proxies.
+    /// The percentage of proxies.
     pub percent: u8,
-    /// The places of those that are in, ascending.
+    /// The positions of the members, ascending.
     places: Arc<[u64]>,
 }
 
 impl Cohort {
-    /// Of this share, with nobody in it yet; where that is 100 % all are in, now and later.
+    /// Creates a cohort without members. With 100 %, it contains all proxies, now and later.
     pub fn new(name: Arc<str>, percent: u8) -> Self {
         Self { name, percent, places: Arc::default() }
     }
 
-    /// Whether a proxy is in. Routers, through which others' requests go, are in when all are.
+    /// Returns whether a proxy is a member. Routers, which forward requests of other clients, are
+    /// members only at 100 %.
     pub fn contains(&self, proxy: &Proxy) -> bool {
         self.percent >= 100
             || (proxy.kind != ProxyType::Router
@@ -45,12 +51,13 @@ impl Cohort {
                 && self.places.binary_search(&place(&self.name, proxy)).is_ok())
     }
 
-    /// The same with so many of these proxies more as there is room for: a share of those that are connected, rounded down, and
-    /// one at least. Of several the same ones come first in every process; others for another configuration. Nobody goes out.
+    /// Returns the cohort with as many of these proxies added as there is room for: the percentage
+    /// of the connected proxies, rounded down, with a minimum of one. The order of proxies is the
+    /// same in every process and differs between configurations. No member is removed.
     pub fn filled<'a>(&self, percent: u8, connected: impl Iterator<Item = &'a Proxy>) -> Self {
         let sidecars = connected.filter(|proxy| proxy.kind != ProxyType::Router);
         let mut there: Vec<u64> = sidecars.map(|proxy| place(&self.name, proxy)).collect();
-        // Of several streams of one proxy one counts.
+        // Several streams of one proxy count once.
         there.sort_unstable();
         there.dedup();
         let room = (there.len() * usize::from(percent) / 100).max(1);
@@ -62,115 +69,119 @@ impl Cohort {
     }
 }
 
-/// Where a proxy stands among all: the first are in a share first.
+/// Returns the position of a proxy in the order of proxies; the lowest are added first.
 fn place(name: &str, proxy: &Proxy) -> u64 {
     let mut hash = Xxh3::new();
     for part in [name, proxy.cluster.as_str(), &proxy.id] {
         hash.update(part.as_bytes());
-        // No part has it.
+        // A separator that no part contains.
         hash.update(&[0]);
     }
     hash.digest()
 }
 
-/// What a configuration is called by its traffic rules, mesh config and mesh networks alone: access policies are in no roll-out.
+/// Returns the name of a configuration without its access policies, which are not part of a
+/// rollout.
 pub fn name_of(configuration: &ConfigurationSnapshot) -> Arc<str> {
     let ConfigurationSnapshot { traffic, mesh, networks, .. } = configuration;
     let nothing = Collection::default();
     ConfigurationSnapshot::new(traffic.clone(), nothing, mesh.clone(), networks.clone()).id()
 }
 
-/// What is let out at the moment.
+/// The state of rollouts.
 #[derive(Debug, Clone, Default)]
 pub struct RolloutState {
-    /// How changes are let out; `None` for to all at once.
+    /// The plan for rollouts; `None` to send changes to all proxies at once.
     pub plan: Option<Arc<RolloutPlan>>,
-    /// What is being let out.
+    /// The rollout in progress.
     pub running: Option<RunningRollout>,
-    /// How many have been stopped since the start, whoever stopped them.
+    /// The number of rollouts stopped since the start, automatically or by an operator.
     pub stopped: u64,
-    /// How many have come to all proxies since the start.
+    /// The number of rollouts completed since the start.
     pub completed: u64,
-    /// Why what counted for all before the start is not known, until the next change is let out; none where it is, or there was
-    /// nothing.
+    /// Why the configuration of all proxies before the start is unknown, until the next rollout;
+    /// `None` if it is known or did not exist.
     pub lost: Option<Arc<str>>,
 }
 
-/// A change that is being let out.
+/// A rollout in progress.
 #[derive(Debug, Clone)]
 pub struct RunningRollout {
-    /// How many there have been since the start, this one included.
+    /// The number of rollouts since the start, including this one.
     pub number: u64,
     /// The new configuration.
     pub next: Arc<ConfigurationSnapshot>,
-    /// See [`name_of`].
+    /// The name of the new configuration; see [`name_of`].
     pub name: Arc<str>,
-    /// The one for all others.
+    /// The configuration of all other proxies.
     pub settled: Arc<ConfigurationSnapshot>,
-    /// How it is let out. A plan that changes meanwhile is that of the next.
+    /// The plan. A changed plan applies to the next rollout.
     pub plan: Arc<RolloutPlan>,
-    /// Since when, in this process.
+    /// When the rollout started in this process.
     pub begun: SystemTime,
-    /// How far it is; `None` until the first share is given it.
+    /// The current step; `None` before the first step.
     pub step: Option<RolloutStep>,
-    /// Who is given it.
+    /// The proxies that receive the new configuration.
     pub cohort: Cohort,
-    /// Whether a restart goes on with it.
+    /// Whether the rollout continues after a restart.
     pub is_durable: bool,
 }
 
 /// A step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RolloutStep {
-    /// Which, from 0.
+    /// The index of the step, starting at 0.
     pub at: usize,
-    /// Since when.
+    /// When the step started.
     pub since: SystemTime,
 }
 
 impl RunningRollout {
-    /// The share that is given it; 0 before the first.
+    /// Returns the percentage of proxies that receive the new configuration; 0 before the first
+    /// step.
     pub fn percent(&self) -> u8 {
         self.step.and_then(|step| self.plan.steps.get(step.at).copied()).unwrap_or(0)
     }
 
-    /// When the next step is due.
+    /// Returns when the next step is due.
     pub fn next_step_at(&self) -> Option<SystemTime> {
         self.step.map(|step| step.since + self.plan.every)
     }
 }
 
-/// What becomes of a roll-out.
+/// The outcome of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutVerdict {
-    /// All are given the new configuration.
+    /// All proxies receive the new configuration.
     Promote,
-    /// Nobody is; this is why.
+    /// No proxy receives it, for this reason.
     Stop(StopReason),
 }
 
-/// Why a roll-out is stopped.
+/// Why a rollout is stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// Proxies refused what it made of their configuration.
+    /// Proxies rejected the resources generated from the new configuration.
     Refused {
-        /// How many.
+        /// The number of proxies.
         count: usize,
-        /// One of them: its node id.
+        /// The node ID of an affected proxy.
         proxy: Arc<str>,
-        /// What it says.
+        /// The error that this proxy reported.
         error: Arc<str>,
     },
-    /// It takes endpoints away: which, in words.
+    /// The change removes endpoints, with a description of the loss.
     LostEndpoints(String),
 }
 
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { count: 1, proxy, error } => write!(f, "{proxy} refused it: {error}"),
+            Self::Refused { count: 1, proxy, error } => {
+                write!(f, "{proxy} rejected the change: {error}")
+            }
             Self::Refused { count, proxy, error } => {
-                write!(f, "{count} proxies refused it, among them {proxy}: {error}")
+                write!(f, "{count} proxies rejected the change, among them {proxy}: {error}")
             }
             Self::LostEndpoints(words) => write!(f, "{words}"),
         }

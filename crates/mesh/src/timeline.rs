@@ -1,8 +1,10 @@
-//! The last changes: which objects caused each, what it was, who was sent it, and when they had answered.
+//! The timeline of recent changes: the objects that caused each change, its effect, the proxies
+//! that received it, and when they acknowledged it.
 //!
-//! Owns a bounded list. The event loop enters what it has published; each stream that is woken for a change holds a
-//! [`Receipt`] and hands it back with the proxy's answer, so that nobody has to ask the streams. With a state directory the
-//! list is also in a file ([`TimelineFile`]). Knows nothing of xDS.
+//! Owns a bounded list. The event loop adds each published change. Each stream that is woken for a
+//! change holds a [`Receipt`] and returns it with the proxy's response, so streams need not be
+//! queried. With a state directory, the list is also stored in a file ([`TimelineFile`]). This
+//! module does not know xDS.
 
 mod delivery;
 mod file;
@@ -19,37 +21,39 @@ pub use self::delivery::{
 pub use self::file::{TimelineFile, keep};
 use strait_model::Causes;
 
-/// How many changes are kept; the oldest go first. Some 500 bytes each, and up to 3 KB for steps of proxies.
+/// The maximum number of changes; the oldest are dropped first. Each takes about 500 bytes, plus up
+/// to 3 KB for the steps of proxies.
 const ENTRIES_MAX: usize = 1024;
 
-/// The last changes.
+/// The recent changes.
 #[derive(Debug)]
 pub struct Timeline {
     entries: Mutex<VecDeque<Arc<TimelineEntry>>>,
-    /// The number of the last one.
+    /// The number of the last change.
     last: watch::Sender<u64>,
 }
 
 /// One change: a version of the mesh.
 #[derive(Debug)]
 pub struct TimelineEntry {
-    /// Its number: 1, 2, …
+    /// The sequence number, starting at 1.
     pub seq: u64,
-    /// When the first of it was heard.
+    /// When its first event was received.
     pub at: SystemTime,
-    /// The objects behind it.
+    /// The objects that caused it.
     pub causes: Causes,
-    /// What it made of services and networks, in words.
+    /// The effect on services and networks, as text.
     pub effect: String,
-    /// The version of the mesh that it is.
+    /// The version of the mesh.
     pub version: u64,
-    /// From when the first of it was heard until a version was begun: what else came meanwhile is part of it.
+    /// The time from its first event until building the version began. Events in this time are part
+    /// of the change.
     pub waited: Duration,
-    /// From when the first of it was heard until the version was there.
+    /// The time from its first event until the version was published.
     pub published_after: Duration,
-    /// Whether it is from before this process.
+    /// Whether a previous process recorded it.
     pub restored: bool,
-    /// How far proxies have followed.
+    /// The progress of the delivery to proxies.
     pub delivery: Arc<Delivery>,
 }
 
@@ -60,14 +64,14 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// One that goes on behind these changes of before, which are in order.
+    /// Creates a timeline that starts with the changes of previous processes, in order.
     pub fn restored(past: Vec<TimelineEntry>) -> Self {
         let entries: VecDeque<_> = past.into_iter().map(Arc::new).collect();
         let last = entries.back().map_or(0, |last| last.seq);
         Self { entries: Mutex::new(entries), last: watch::Sender::new(last) }
     }
 
-    /// Enters a change that was just published, of a version that was begun then.
+    /// Adds a change that was just published. `begun` is when building its version began.
     pub fn enter(
         &self,
         version: u64,
@@ -102,21 +106,21 @@ impl Timeline {
         entry
     }
 
-    /// Those after the one numbered `seq`, oldest first.
+    /// Returns the changes after sequence number `seq`, oldest first.
     pub fn since(&self, seq: u64) -> Vec<Arc<TimelineEntry>> {
         let entries = self.entries();
         let from = entries.partition_point(|entry| entry.seq <= seq);
         entries.range(from..).cloned().collect()
     }
 
-    /// The one with that number, where it is kept.
+    /// Returns the change with this sequence number, if it is retained.
     pub fn entry(&self, seq: u64) -> Option<Arc<TimelineEntry>> {
         let entries = self.entries();
         let at = entries.binary_search_by_key(&seq, |entry| entry.seq).ok()?;
         entries.get(at).cloned()
     }
 
-    /// The number of the last one; 0 before the first.
+    /// Returns a receiver for the sequence number of the last change; 0 before the first.
     pub fn last(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
@@ -133,7 +137,7 @@ mod tests {
     use strait_model::Cause;
 
     #[test]
-    fn the_last_changes_are_kept_and_numbered_on() {
+    fn recent_changes_are_retained_and_numbered_consecutively() {
         let timeline = Timeline::default();
         let enter = |version: u64| {
             let cause = Cause::named("east".into(), "Service", format!("s{version}"));

@@ -1,4 +1,4 @@
-//! Why something changed: the objects behind a change.
+//! The causes of a change: the objects that led to it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,37 +6,37 @@ use std::sync::Arc;
 
 use super::{ClusterId, ObjectKey};
 
-/// How many objects one change names; of further ones only the number is known.
+/// The maximum number of named objects per change; further ones are only counted.
 const NAMED_MAX: usize = 8;
 
-/// An object that changed, or all of its kind.
+/// An object that changed, or all objects of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// The cluster that it is in; empty where it is in none that is known here.
+    /// The cluster of the object; empty if it belongs to no known cluster.
     pub cluster: ClusterId,
-    /// Its kind, as manifests have it.
+    /// The kind, as in manifests.
     pub kind: Cow<'static, str>,
-    /// Its namespace; empty for kinds without.
+    /// The namespace; empty for kinds without one.
     pub namespace: Arc<str>,
-    /// Its name; empty where all of its kind were read anew.
+    /// The name; empty if all objects of the kind were read again.
     pub name: Arc<str>,
 }
 
 impl Cause {
-    /// An object of the mesh's own, whichever store it is in.
+    /// Returns the cause for an object of the mesh configuration, in any store.
     pub fn of_object(kind: &'static str, key: &ObjectKey) -> Self {
         let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
         Self { cluster: ClusterId::default(), kind: Cow::Borrowed(kind), namespace, name }
     }
 
-    /// Something that is in no namespace.
+    /// Returns the cause for an object without a namespace.
     pub fn named(cluster: ClusterId, kind: &'static str, name: impl Into<Arc<str>>) -> Self {
         Self { cluster, kind: Cow::Borrowed(kind), namespace: "".into(), name: name.into() }
     }
 }
 
 impl fmt::Display for Cause {
-    /// `VirtualService shop/web of cluster east`, without parts that are empty.
+    /// Formats it as `VirtualService shop/web of cluster east`, without empty parts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cluster, kind, namespace, name } = self;
         write!(f, "{kind}")?;
@@ -49,7 +49,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The objects behind one change, in the order in which they came: the first few by name.
+/// The causes of one change, in order of arrival: the first ones by name, the others as a count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Causes {
     named: Vec<Cause>,
@@ -57,7 +57,7 @@ pub struct Causes {
 }
 
 impl Causes {
-    /// Adds an object; one that is named already counts once.
+    /// Adds an object, unless it is already named.
     pub fn add(&mut self, cause: Cause) {
         if self.named.contains(&cause) {
             return;
@@ -69,7 +69,7 @@ impl Causes {
         }
     }
 
-    /// Adds those of another change.
+    /// Adds the causes of another change.
     pub fn merge(&mut self, other: Self) {
         if self.named.is_empty() {
             let more = self.more;
@@ -81,19 +81,20 @@ impl Causes {
         self.more += other.more;
     }
 
-    /// The same with so many more.
+    /// Adds `more` unnamed causes.
     #[must_use]
     pub fn and_more(mut self, more: usize) -> Self {
         self.more += more;
         self
     }
 
-    /// Those that are named, at most eight.
+    /// Returns the named causes, at most eight.
     pub fn named_causes(&self) -> &[Cause] {
         &self.named
     }
 
-    /// How many there were beside these. One that changed several times may count as often.
+    /// Returns the number of unnamed causes. An object that changed several times may be counted
+    /// several times.
     pub fn more(&self) -> usize {
         self.more
     }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_eight_are_named_and_the_rest_counted() {
+    fn first_eight_causes_are_named_and_the_rest_counted() {
         let mut causes = Causes::default();
         (0..20).for_each(|number| causes.add(pod(number)));
         causes.add(pod(0));

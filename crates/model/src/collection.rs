@@ -1,4 +1,4 @@
-//! Objects of the mesh's configuration as they are stored, of all kinds.
+//! Objects of the mesh configuration of all kinds, as they are stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::object_json::ObjectJson;
 use super::sorted::filling;
 
-/// What identifies an object, whatever the version of its API.
+/// The identity of an object, independent of the API version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The kind.
@@ -25,7 +25,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of an object; `None` where it lacks a name or a kind.
+    /// Returns the key of an object, or `None` if it has no name or kind.
     pub fn of(object: &Value) -> Option<Self> {
         let text = |path| object.pointer(path).and_then(Value::as_str);
         let group = text("/apiVersion")?.split_once('/').map_or("", |(group, _)| group);
@@ -37,7 +37,7 @@ impl ObjectKey {
         })
     }
 
-    /// The same, with the texts of another key where they are equal.
+    /// Shares equal texts with another key, to save memory.
     fn sharing(self, other: &Self) -> Self {
         let share = |own: Arc<str>, others: &Arc<str>| {
             if own == *others { Arc::clone(others) } else { own }
@@ -52,84 +52,85 @@ impl ObjectKey {
 }
 
 impl fmt::Display for ObjectKey {
-    /// `ServiceEntry shop/db`.
+    /// Formats the key as `ServiceEntry shop/db`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
     }
 }
 
-/// By file, the keys of the objects in it.
+/// The keys of the objects in each file.
 pub type ObjectFiles = BTreeMap<Arc<str>, Arc<Vec<ObjectKey>>>;
 
-/// What is remembered of a store of objects over a restart.
+/// The content of a store of objects that is preserved across a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RememberedObjects {
-    /// Its objects.
+    /// The objects of the store.
     pub objects: Collection,
-    /// Of a directory, in which file which of them are.
+    /// For a directory, the objects in each file.
     pub files: Arc<ObjectFiles>,
 }
 
-/// An object that makes no sense as it is stored, and what it was when it last did.
+/// An invalid object, and its last valid version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandIn {
-    /// Which.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// What it is.
+    /// The stored, invalid version.
     pub now: ObjectJson,
-    /// What it was, which counts.
+    /// The last valid version, which applies.
     pub good: ObjectJson,
 }
 
-/// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is
-/// found without looking at the rest.
+/// A set of objects with unique keys. Clones share all data, and comparing two collections that
+/// were cloned from each other costs only the differences.
 ///
-/// A key shares its texts with its neighbour's, and is one allocation: each collection that holds an object has 8 bytes
-/// for its key, in place of 64, in nodes that are half empty.
+/// A key shares its texts with its neighbour's key and is one allocation. So each collection that
+/// contains an object stores 8 bytes for its key instead of 64, in tree nodes that are half empty.
 #[derive(Clone, Default)]
 pub struct Collection(OrdMap<Arc<ObjectKey>, ObjectJson>);
 
-/// One object that differs between two collections.
+/// An object that differs between two collections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference<'a> {
-    /// Which.
+    /// The key of the object.
     pub key: &'a ObjectKey,
-    /// What it is now; `None` where it has gone.
+    /// The current object; `None` if it was removed.
     pub now: Option<&'a ObjectJson>,
 }
 
 impl Collection {
-    /// How many there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the collection is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The object of a key.
+    /// Returns the object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<&ObjectJson> {
         self.0.get(key)
     }
 
-    /// The key of an object, to be kept elsewhere as well.
+    /// Returns the shared key of an object, for use in another collection.
     pub fn shared_key(&self, key: &ObjectKey) -> Option<&Arc<ObjectKey>> {
         self.0.get_key_value(key).map(|(key, _)| key)
     }
 
-    /// All, by key.
+    /// Returns all objects, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectJson)> {
         self.0.iter().map(|(key, object)| (&**key, object))
     }
 
-    /// All objects, in the order of their keys.
+    /// Returns all objects without their keys, sorted by key.
     pub fn values(&self) -> impl Iterator<Item = &ObjectJson> {
         self.0.values()
     }
 
-    /// Puts an object in the place of the one that has its key. Equal content stays what it was.
+    /// Inserts an object, replacing an existing object with the same key. Does nothing if the
+    /// content is equal.
     pub fn insert(&mut self, key: ObjectKey, object: impl Into<ObjectJson>) {
         let object = object.into();
         if self.0.get(&key) != Some(&object) {
@@ -137,7 +138,7 @@ impl Collection {
         }
     }
 
-    /// Likewise, with a key that another collection has.
+    /// Like [`Self::insert`], with a key that another collection contains.
     pub fn insert_shared(&mut self, key: &Arc<ObjectKey>, object: ObjectJson) {
         if self.0.get(&**key) != Some(&object) {
             self.0.insert(Arc::clone(key), object);
@@ -152,22 +153,22 @@ impl Collection {
         self.0.insert(Arc::new(key), object);
     }
 
-    /// Takes an object out.
+    /// Removes and returns an object.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<ObjectJson> {
         self.0.remove(key)
     }
 
-    /// Whether it is the very same, of which one is a clone of the other.
+    /// Returns whether both share the same data: one is an unmodified clone of the other.
     pub fn is(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// The same with what counts in the place of what makes no sense.
+    /// Returns the collection with invalid objects replaced by their last valid versions.
     #[must_use]
     pub fn standing_in(&self, stand_ins: &[StandIn]) -> Self {
         let mut all = self.clone();
         for StandIn { key, now, good } in stand_ins {
-            // Another store may hold an object of that name that is another one.
+            // Another store may contain a different object with this key.
             if self.get(key) == Some(now) {
                 all.insert(key.clone(), good.clone());
             }
@@ -175,7 +176,7 @@ impl Collection {
         all
     }
 
-    /// What differs from an earlier collection.
+    /// Returns the differences from an earlier collection.
     pub fn differences<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Difference<'a>> {
         before.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(key, now) => Difference { key, now: Some(now) },
@@ -200,7 +201,7 @@ impl PartialEq for Collection {
 impl Eq for Collection {}
 
 impl FromIterator<Arc<Value>> for Collection {
-    /// Of two with one key the first counts; what has no key is left out.
+    /// Of several objects with the same key, the first is used. Objects without a key are skipped.
     fn from_iter<T: IntoIterator<Item = Arc<Value>>>(objects: T) -> Self {
         let mut all = BTreeMap::new();
         for object in objects {
@@ -213,7 +214,7 @@ impl FromIterator<Arc<Value>> for Collection {
 }
 
 impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
-    /// Of two with one key the last counts.
+    /// Of several objects with the same key, the last is used.
     fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {
         let all = objects.into_iter().map(|(key, object)| (key, object.into()));
         all.collect::<BTreeMap<_, ObjectJson>>().into()
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_found_and_equal_content_is_the_same() {
+    fn differences_are_found_and_equal_content_is_unchanged() {
         let before: Collection = ["a", "b", "c"].map(|name| object(name, 1)).into_iter().collect();
         let mut now = before.clone();
         for (name, spec) in [("a", 1), ("b", 2), ("d", 1)] {
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_share_their_neighbours_texts_and_are_shared_by_collections() {
+    fn keys_share_texts_with_neighbours_and_are_shared_by_collections() {
         let all: Collection = [object("a", 1), object("b", 1)].into_iter().collect();
         let keys: Vec<_> = all.iter().map(|(key, _)| key).collect();
         let [a, b] = keys[..] else { panic!("{keys:?}") };

@@ -1,4 +1,5 @@
-//! What the objects of operators say at one moment, as a value: what can be held, gone back to, and told apart by its content.
+//! The configuration from operators' objects at one moment, as a value: it can be held, restored,
+//! and identified by its content.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,29 +9,31 @@ use serde_json::{Map, Value};
 use super::collection::Collection;
 use super::object_json::ObjectJson;
 
-/// The one annotation that changes what an object means. (Istio, AuthorizationPolicy, "Dry run".)
+/// The only annotation that changes the meaning of an object. (Istio, AuthorizationPolicy, "Dry
+/// run".)
 const DRY_RUN: &str = "istio.io/dry-run";
-/// How many bytes of the digest name a configuration.
+/// The number of bytes of the digest that form the name of a configuration.
 const ID_BYTES: usize = 16;
 
-/// The configuration of the mesh at one moment: traffic rules and access policies as they count, with the texts of the mesh
-/// config and the mesh networks. Of an object that can't be read it holds the last form that could. What clusters report
-/// (services, endpoints, pods) is no part of it, nor are entries, which describe such.
+/// The configuration of the mesh at one moment: the effective traffic rules and access policies,
+/// and the texts of the mesh config and mesh networks. An invalid object is included in its last
+/// valid version. Data that clusters report (services, endpoints, pods) is not included, and
+/// neither are entries, which describe such data.
 #[derive(Debug, Default)]
 pub struct ConfigurationSnapshot {
     /// The objects of the traffic configuration.
     pub traffic: Collection,
     /// The access policies.
     pub access: Collection,
-    /// The mesh config as JSON; `None` where the defaults hold.
+    /// The mesh config as JSON; `None` if the defaults apply.
     pub mesh: Option<Arc<str>>,
-    /// The mesh networks as JSON; `None` where there are none.
+    /// The mesh networks as JSON; `None` without any.
     pub networks: Option<Arc<str>>,
     id: OnceLock<Arc<str>>,
 }
 
 impl ConfigurationSnapshot {
-    /// Of these parts.
+    /// Creates a snapshot of these parts.
     pub fn new(
         traffic: Collection,
         access: Collection,
@@ -40,8 +43,8 @@ impl ConfigurationSnapshot {
         Self { traffic, access, mesh, networks, id: OnceLock::new() }
     }
 
-    /// What names it: 32 hexadecimal digits, made of its content alone, so that it is the same in every replica and after a
-    /// restart. Worked out when it is first asked for: that costs a look at every object.
+    /// Returns the name: 32 hexadecimal digits, computed from the content, and therefore equal in
+    /// every replica and after a restart. Computed on the first call, which reads every object.
     pub fn id(&self) -> Arc<str> {
         Arc::clone(self.id.get_or_init(|| {
             let mut digest = Context::new(&SHA256);
@@ -58,12 +61,13 @@ impl ConfigurationSnapshot {
         }))
     }
 
-    /// All objects, those of the traffic configuration first.
+    /// Returns all objects; traffic objects first.
     pub fn objects(&self) -> impl Iterator<Item = &ObjectJson> {
         self.traffic.values().chain(self.access.values())
     }
 
-    /// About how many bytes it takes beside one before it, with which it shares what is equal.
+    /// Returns the approximate size in bytes of the parts that differ from `before`; equal parts
+    /// are shared.
     pub fn bytes_beside(&self, before: Option<&Self>) -> usize {
         let nothing = Self::default();
         let before = before.unwrap_or(&nothing);
@@ -85,18 +89,18 @@ impl PartialEq for ConfigurationSnapshot {
 
 impl Eq for ConfigurationSnapshot {}
 
-/// A part and its length, so that no two rows of parts are the same bytes.
+/// Adds a part with its length, so that different sequences of parts never give the same bytes.
 fn field(digest: &mut Context, bytes: &[u8]) {
     digest.update(&(bytes.len() as u64).to_be_bytes());
     digest.update(bytes);
 }
 
-/// What of an object counts: not who wrote it, its labels, or what was written into its status.
+/// The relevant part of an object: without its author, its labels, and its status.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted<'a>(pub &'a Value);
 
 impl Counted<'_> {
-    /// That part of the object, as an object of its own.
+    /// Returns the relevant part as an object.
     pub fn to_value(self) -> Value {
         let Self(object) = self;
         let metadata = &object["metadata"];
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn its_name_is_made_of_what_counts_alone() {
+    fn name_depends_only_on_relevant_content() {
         let (one, two) = (object("one", 1), object("two", 2));
         let first = of(&[one.clone(), two.clone()], None);
         assert_eq!(first.id().len(), 32);
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_what_it_does_not_share() {
+    fn size_counts_only_parts_that_are_not_shared() {
         let (one, two) = (object("one", 1), object("two", 2));
         let first = of(&[one.clone(), two.clone()], None);
         let alone = first.bytes_beside(None);

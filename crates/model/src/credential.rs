@@ -1,6 +1,8 @@
-//! Certificates that gateways request by name: what a name stands for, and the state of the credential found under it.
+//! Certificates that gateways request by name: the meaning of a name, and the state of the
+//! credential found under it.
 //!
-//! Knows neither Kubernetes nor xDS: the readers of Secrets and the senders of secrets exchange these values.
+//! This module knows neither Kubernetes nor xDS: readers of Secrets and senders of secrets exchange
+//! these values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,8 +39,8 @@ pub enum CredentialPart {
     Roots,
 }
 
-/// Returns the resource name for a Secret in the gateway's namespace. A text that already is a resource name is returned
-/// unchanged.
+/// Returns the resource name for a Secret in the gateway's namespace. A text that already is a
+/// resource name is returned unchanged.
 pub fn resource_name(secret: &str) -> String {
     if secret.starts_with(KUBERNETES) || secret.starts_with(GATEWAY) {
         secret.to_owned()
@@ -48,7 +50,8 @@ pub fn resource_name(secret: &str) -> String {
 }
 
 impl CredentialName {
-    /// Parses a resource name that a proxy of namespace `own` requests. Returns `None` if it names no Secret.
+    /// Parses a resource name that a proxy of namespace `own` requests. Returns `None` if it names
+    /// no Secret.
     pub fn parse(text: &str, own: &Namespace) -> Option<Self> {
         let (namespace, name) = match (text.strip_prefix(KUBERNETES), text.strip_prefix(GATEWAY)) {
             (Some(rest), _) => rest.split_once('/').unwrap_or((own.as_str(), rest)),
@@ -85,7 +88,8 @@ impl fmt::Display for CredentialName {
 /// The content of a credential, as a gateway receives it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// A certificate chain, leaf first, and the key of the leaf, as PEM from the Secret. The label of the key fits its content.
+    /// A certificate chain, leaf first, and the key of the leaf, as PEM from the Secret. The label
+    /// of the key fits its content.
     Pair {
         /// The chain.
         chain: Vec<u8>,
@@ -102,7 +106,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// The bytes of its PEM texts.
+    /// Returns the size of the PEM texts in bytes.
     pub fn size(&self) -> usize {
         match self {
             Self::Pair { chain, key } => chain.len() + key.len(),

@@ -8,7 +8,8 @@ use std::time::Instant;
 /// The changes since a stream last took them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Whether any resource may have changed: mesh settings, networks or the stream's own workload did.
+    /// Whether any resource may have changed: mesh settings, networks or the stream's own workload
+    /// did.
     pub everything: bool,
     /// The wildcard types in which a resource changed.
     pub lists: Wildcards,
@@ -23,7 +24,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         !self.everything
             && self.lists.is_empty()
@@ -51,17 +52,17 @@ impl Wildcards {
     /// The set of all wildcard types.
     pub const ALL: Self = Self(7);
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the set contains `one`.
+    /// Returns whether the set contains `one`.
     pub fn contains(self, one: Wildcard) -> bool {
         self.0 & Self::from(one).0 != 0
     }
 
-    /// The intersection of two sets.
+    /// Returns the intersection of two sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)

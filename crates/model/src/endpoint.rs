@@ -1,4 +1,4 @@
-//! One address and port behind one service port.
+//! An endpoint: one address and port behind one service port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,72 +6,74 @@ use std::sync::Arc;
 
 use super::{Labels, NetworkId, WorkloadKey};
 
-/// The address of an endpoint that has none: what it stands for is behind the gateways of its network, and nobody is
-/// sent this.
+/// The address of an endpoint without its own address. It represents endpoints behind the gateways
+/// of its network, and is never sent to proxies.
 pub const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// An endpoint as one registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it listens, or [`NO_ADDRESS`].
+    /// The address on which it listens, or [`NO_ADDRESS`].
     pub address: IpAddr,
     /// The target port.
     pub port: u16,
-    /// The name of the service port it serves.
+    /// The name of the service port that it serves.
     pub port_name: Arc<str>,
-    /// Whether it may be sent.
+    /// The health, which decides whether it may be sent.
     pub health: Health,
-    /// Its share among equals, at least 1.
+    /// The load-balancing weight, at least 1.
     pub weight: u32,
-    /// Where it runs.
+    /// The locality in which it runs.
     pub locality: Arc<Locality>,
-    /// The network its own label claims; `None` leaves that to the cluster (docs/reference/interface.md, "Networks").
+    /// The endpoint's network label; `None` to use the cluster's network
+    /// (docs/reference/interface.md, "Networks").
     pub network_label: Option<NetworkId>,
-    /// Whether it takes mTLS.
+    /// Whether it accepts mTLS.
     pub tls_mode: TlsMode,
-    /// Its SPIFFE ID, where its pod is known.
+    /// Its SPIFFE ID, if its pod is known.
     pub service_account: Option<Arc<str>>,
     /// The pod or entry behind it.
     pub workload: Option<Arc<WorkloadKey>>,
-    /// What is known of its pod.
+    /// The state of the pod.
     pub pod: PodState,
-    /// The node it runs on.
+    /// The node on which it runs.
     pub node: Option<Arc<str>>,
-    /// What telemetry calls it: [`super::telemetry`]; `None` where that is sent to nobody.
+    /// Its telemetry name, see [`super::telemetry`]; `None` if telemetry names are not sent.
     pub telemetry: Option<Arc<str>>,
-    /// The labels of its pod or entry, by which it is of a subset of its service; one value for all pods of a template.
-    /// `None` where it has none.
+    /// The pod's or entry's labels, which determine the subsets to which it belongs. All pods of
+    /// a template share one value. `None` if it has no labels.
     pub labels: Option<Arc<Labels>>,
 }
 
-/// What a registry knows of the pod behind an endpoint.
+/// The state of the pod behind an endpoint, as a registry knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodState {
-    /// The pod has been seen: identity and labels are its own.
+    /// The pod has been seen; identity and labels come from the pod.
     Known,
-    /// A pod is named but has not been seen yet: withheld until it is.
+    /// The endpoint names a pod that has not been seen yet; withheld until it is.
     Missing,
-    /// No pod is named, or pods may not be read: sent without an identity.
+    /// The endpoint names no pod, or the registry may not read pods; sent without an identity.
     Unnamed,
-    /// The source copied it from another cluster, whose pod it is. Sent without an identity if no cluster has that pod.
+    /// The source copied it from another cluster, which runs the pod. Sent without an identity if
+    /// no cluster has that pod.
     Mirrored,
 }
 
-/// Whether an endpoint may take traffic.
+/// Whether an endpoint may receive traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
     /// Ready.
     Healthy,
     /// Not ready.
     Unhealthy,
-    /// Serving those it already knows; takes no new sessions.
+    /// Serves existing sessions; accepts no new sessions.
     Draining,
-    /// Going away.
+    /// Terminating.
     Terminating,
 }
 
 impl Health {
-    /// The name as users see it in `/debug/endpoints`.
+    /// Returns the name, as users see it in `/debug/endpoints`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -82,16 +84,17 @@ impl Health {
     }
 }
 
-/// The label by which a workload says how it takes connections.
+/// The label by which a workload declares how it accepts connections.
 pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
-/// Whether an endpoint takes mTLS: label `security.istio.io/tlsMode`.
+/// Whether an endpoint accepts mTLS, from the label `security.istio.io/tlsMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum TlsMode {
-    /// A proxy before it terminates mTLS.
+    /// The endpoint's proxy terminates mTLS.
     Istio,
-    /// Clients send plain text while the proxy before it goes on terminating mTLS, or begins to: gateways carry what
-    /// comes for it, until all clients have learnt of a PeerAuthentication that changes that.
+    /// Clients send plain text, while the endpoint's proxy still terminates mTLS or already does.
+    /// Gateways keep forwarding its traffic until all clients have received the PeerAuthentication
+    /// that causes the change.
     Changing,
     /// Plain text.
     #[default]
@@ -99,7 +102,7 @@ pub enum TlsMode {
 }
 
 impl TlsMode {
-    /// The label's value, of what clients send.
+    /// Returns the value of the label that corresponds to the clients' behavior.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Istio => "istio",
@@ -107,13 +110,13 @@ impl TlsMode {
         }
     }
 
-    /// Reads the label; all but `istio` is plain text.
+    /// Parses the label; any value other than `istio` means plain text.
     pub fn from_label(value: Option<&str>) -> Self {
         if value == Some("istio") { Self::Istio } else { Self::Disabled }
     }
 }
 
-/// Region, zone and subzone; empty parts are unknown.
+/// Region, zone and subzone; an empty part is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Locality {
     /// `topology.kubernetes.io/region`.
@@ -125,15 +128,16 @@ pub struct Locality {
 }
 
 impl Locality {
-    /// Reads `region/zone/subzone`; missing parts are empty.
+    /// Parses `region/zone/subzone`; missing parts are empty.
     pub fn parse(text: &str) -> Self {
         let mut parts = text.splitn(3, '/').map(Arc::<str>::from);
         let mut next = || parts.next().unwrap_or_else(|| "".into());
         Self { region: next(), zone: next(), subzone: next() }
     }
 
-    /// The locality that a workload's own labels claim; `None` where they claim none. A label's value
-    /// has no `/`, so `.` divides the parts. (Istio, "Locality Load Balancing".)
+    /// Returns the locality that a workload's own labels declare, or `None` if they declare none.
+    /// Because a label's value cannot contain `/`, `.` separates the parts. (Istio, "Locality Load
+    /// Balancing".)
     pub fn claimed(labels: &Labels) -> Option<Self> {
         let given = |name| labels.get(name).filter(|text| !text.is_empty());
         let claim = given("topology.istio.io/locality").or_else(|| given("istio-locality"))?;
@@ -141,21 +145,23 @@ impl Locality {
         Some(Self::parse(&parts)).filter(|claim| !claim.is_empty())
     }
 
-    /// Whether both are in one region. If only one of them names its region, an equal zone is enough.
+    /// Returns whether both are in the same region. If only one names its region, an equal
+    /// zone is sufficient.
     pub fn has_region_of(&self, other: &Self) -> bool {
         let is_unknown = self.region.is_empty() || other.region.is_empty();
         self.region == other.region
             || (is_unknown && !self.zone.is_empty() && self.zone == other.zone)
     }
 
-    /// Whether nothing is known.
+    /// Returns whether all parts are unknown.
     pub fn is_empty(&self) -> bool {
         self.region.is_empty() && self.zone.is_empty() && self.subzone.is_empty()
     }
 }
 
 impl fmt::Display for Locality {
-    /// `region/zone/subzone` without trailing empty parts; empty where nothing is known.
+    /// Formats it as `region/zone/subzone` without trailing empty parts; empty if all parts are
+    /// unknown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}/{}/{}", self.region, self.zone, self.subzone);
         f.write_str(text.trim_end_matches('/'))

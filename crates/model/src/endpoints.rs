@@ -1,10 +1,11 @@
-//! The endpoints that one shard gives one service, packed.
+//! The endpoints of one service in one shard, in packed form.
 //!
-//! An [`Endpoint`] is the full form in which a source reports it; what is kept is a [`EndpointRow`] of 24 bytes, and
-//! small tables of what rows have in common. Rows keep the order in which they came, and tables are filled in that
-//! order, so equal endpoints make equal blocks. docs/fast-path.md draws the layout.
+//! An [`Endpoint`] is the full form in which a source reports it. Stored are an [`EndpointRow`] of
+//! 24 bytes per endpoint and small tables of the values that rows share. Rows keep the order of the
+//! source, and tables are filled in that order, so equal endpoints give equal blocks.
+//! docs/fast-path.md shows the layout.
 //!
-//! Never changed once made: a source that has other endpoints makes a new value.
+//! A value is never modified: a source whose endpoints changed creates a new value.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,11 +15,11 @@ use super::{
     Endpoint, Health, Labels, Locality, Namespace, NetworkId, PodState, TlsMode, WorkloadKey,
 };
 
-/// How many of the latest entries of a table are looked at before a new one is made. An entry that
-/// stands twice costs its own size and nothing else.
+/// The number of recent table entries that are searched before a new entry is added. A duplicate
+/// entry costs only its own size.
 const LOOK_BACK: usize = 32;
 
-/// Endpoints in the order of their source. A clone shares them.
+/// Endpoints in the order of their source. Clones share the data.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Endpoints(Arc<EndpointBlock>);
 
@@ -27,9 +28,9 @@ struct EndpointBlock {
     rows: Box<[EndpointRow]>,
     kinds: Arc<[EndpointGroup]>,
     localities: Box<[Arc<Locality>]>,
-    /// The tails of workload names, one after the other.
+    /// The concatenated tails of workload names.
     tails: Box<str>,
-    /// What few endpoints need.
+    /// Data that only few endpoints need.
     rare: Option<Box<Rare>>,
 }
 
@@ -39,19 +40,19 @@ struct Rare {
     nodes: Vec<Arc<str>>,
 }
 
-/// What endpoints have to themselves. Numbers without a unit are places in the tables of the block.
+/// The data of one endpoint. Fields without a unit are indices into the tables of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct EndpointRow {
-    /// The IPv4 address, or where the IPv6 address stands.
+    /// The IPv4 address, or the index of the IPv6 address.
     address: u32,
     kind: u32,
     locality: u32,
-    /// One more than the place of the node; 0 for none.
+    /// The index of the node plus one; 0 for none.
     node: u32,
-    /// Where the tail of the workload's name begins.
+    /// The offset of the tail of the workload's name.
     tail: u32,
     port: u16,
-    /// Bytes of the tail.
+    /// The length of the tail in bytes.
     tail_length: u8,
     /// [`IPV6`], and [`Health`] in the two bits of [`HEALTH`].
     bits: u8,
@@ -59,11 +60,11 @@ struct EndpointRow {
 
 const IPV6: u8 = 1;
 const HEALTH: u8 = 0b110;
-/// In the order of their declaration, which is their number.
+/// In declaration order, so that the index is the number.
 const HEALTHS: [Health; 4] =
     [Health::Healthy, Health::Unhealthy, Health::Draining, Health::Terminating];
 
-/// What endpoints of one set of pods have in common: often there is one for all.
+/// The data that the endpoints of one set of pods share. Often a service has only one group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EndpointGroup {
     /// See [`Endpoint::port_name`].
@@ -87,12 +88,13 @@ pub struct EndpointGroup {
 }
 
 impl EndpointGroup {
-    /// The namespace of their workloads, where these are known.
+    /// Returns the namespace of the workloads, if they are known.
     pub fn workload_namespace(&self) -> Option<&Namespace> {
         self.workload.as_ref().map(|(namespace, _)| namespace)
     }
 
-    /// Whether such an endpoint takes mTLS, or may as soon as its workload, which is known, says so.
+    /// Returns whether these endpoints accept mTLS, or may start to when the labels of their known
+    /// workload change.
     pub fn may_take_mtls(&self) -> bool {
         self.tls_mode == TlsMode::Istio
             || self.pod == PodState::Known
@@ -100,7 +102,7 @@ impl EndpointGroup {
     }
 }
 
-/// One endpoint, borrowed: the fields of an [`Endpoint`].
+/// A borrowed endpoint, with the fields of an [`Endpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is documented at the field of Endpoint with its name")]
 pub struct EndpointRef<'a> {
@@ -120,19 +122,20 @@ pub struct EndpointRef<'a> {
     pub labels: Option<&'a Arc<Labels>>,
 }
 
-/// The key of a workload, borrowed in the parts in which it is kept.
+/// The borrowed key of a workload, in the parts in which it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkloadRef<'a> {
     /// The namespace.
     pub namespace: &'a Namespace,
-    /// The name up to its last `-`, which the pods of one set share: see [`Self::split`].
+    /// The name up to its last `-`, which the pods of one set share; see [`Self::split`].
     pub stem: &'a str,
-    /// The rest of it.
+    /// The rest of the name.
     pub tail: &'a str,
 }
 
 impl Endpoints {
-    /// Packs endpoints; `share` turns the list of their kinds into the one that others have as well.
+    /// Packs endpoints. `share` replaces the list of their kinds with an equal one that is already
+    /// shared.
     pub fn sharing<'a>(
         endpoints: impl Iterator<Item = EndpointRef<'a>>,
         share: impl FnOnce(Vec<EndpointGroup>) -> Arc<[EndpointGroup]>,
@@ -142,7 +145,7 @@ impl Endpoints {
             rows: Vec::with_capacity(count),
             kinds: Vec::with_capacity(1),
             localities: Vec::with_capacity(count.min(3)),
-            // Deployments' pods have five letters of their own.
+            // The names of a Deployment's pods end with five random letters.
             tails: String::with_capacity(5 * count),
             rare: Rare::default(),
         };
@@ -150,66 +153,67 @@ impl Endpoints {
         packer.finish(share)
     }
 
-    /// How many there are.
+    /// Returns the number of endpoints.
     pub fn len(&self) -> usize {
         self.0.rows.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no endpoints.
     pub fn is_empty(&self) -> bool {
         self.0.rows.is_empty()
     }
 
-    /// Each endpoint, in the order of the source.
+    /// Returns each endpoint, in the order of the source.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = EndpointRef<'_>> + Clone {
         self.0.rows.iter().map(|row| self.0.endpoint(row))
     }
 
-    /// The first one.
+    /// Returns the first endpoint.
     pub fn first(&self) -> Option<EndpointRef<'_>> {
         self.iter().next()
     }
 
-    /// Each endpoint as its source reported it.
+    /// Returns each endpoint as its source reported it.
     pub fn to_vec(&self) -> Vec<Endpoint> {
         self.iter().map(EndpointRef::to_endpoint).collect()
     }
 
-    /// The list of kinds, to be shared with endpoints whose kinds are the same.
+    /// Returns the list of kinds, to be shared with endpoints of the same kinds.
     pub fn shared_kinds(&self) -> Arc<[EndpointGroup]> {
         Arc::clone(&self.0.kinds)
     }
 
-    /// What kinds there are. An endpoint's place in this list is [`PackedEndpoint::kind`].
+    /// Returns the kinds. [`PackedEndpoint::kind`] is an index into this list.
     pub fn kinds(&self) -> &[EndpointGroup] {
         &self.0.kinds
     }
 
-    /// The localities there are. An endpoint's place in this list is [`PackedEndpoint::locality`].
+    /// Returns the localities. [`PackedEndpoint::locality`] is an index into this list.
     pub fn localities(&self) -> &[Arc<Locality>] {
         &self.0.localities
     }
 
-    /// Each endpoint as it is kept, for readers that decide by kind rather than by endpoint.
+    /// Returns each endpoint in packed form, for callers that decide by kind instead of by
+    /// endpoint.
     pub fn packed(
         &self,
     ) -> impl ExactSizeIterator<Item = PackedEndpoint<'_>> + DoubleEndedIterator + Clone {
         self.0.rows.iter().map(|row| PackedEndpoint { block: &self.0, row })
     }
 
-    /// Whether there are addresses of both families.
+    /// Returns whether both address families occur.
     pub fn is_dual_stack(&self) -> bool {
         let ipv6 = self.0.rare.as_ref().map_or(0, |rare| rare.ipv6.len());
         ipv6 != 0 && ipv6 < self.len()
     }
 
-    /// Whether both are the very same value, which is cheap to know.
+    /// Returns whether both share the same data, which is a cheap test.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// One endpoint as it is kept.
+/// One endpoint in packed form.
 #[derive(Clone, Copy)]
 pub struct PackedEndpoint<'a> {
     block: &'a EndpointBlock,
@@ -217,48 +221,48 @@ pub struct PackedEndpoint<'a> {
 }
 
 impl<'a> PackedEndpoint<'a> {
-    /// Where it listens.
-    #[inline] // For each endpoint of each assignment: a call costs a tenth of what encoding it does.
+    /// Returns the address on which it listens.
+    #[inline] // Called for each endpoint of each assignment; a function call costs a tenth of its encoding.
     pub fn address(self) -> IpAddr {
         self.block.address(self.row)
     }
 
-    /// The target port.
+    /// Returns the target port.
     pub fn port(self) -> u16 {
         self.row.port
     }
 
-    /// Whether it may be sent.
+    /// Returns the health, which decides whether it may be sent.
     pub fn health(self) -> Health {
         HEALTHS[usize::from((self.row.bits & HEALTH) >> 1)]
     }
 
-    /// Whether [`Self::address`] is of that family.
+    /// Returns whether [`Self::address`] is an IPv4 address.
     pub fn is_ipv4(self) -> bool {
         self.row.bits & IPV6 == 0
     }
 
-    /// Whether it has an address of its own, and not [`NO_ADDRESS`](super::NO_ADDRESS).
+    /// Returns whether it has its own address, not [`NO_ADDRESS`](super::NO_ADDRESS).
     pub fn has_address(self) -> bool {
         !self.is_ipv4() || self.row.address != 0
     }
 
-    /// Its place in [`Endpoints::kinds`].
+    /// Returns its index in [`Endpoints::kinds`].
     pub fn kind(self) -> usize {
         self.row.kind as usize
     }
 
-    /// Its place in [`Endpoints::localities`].
+    /// Returns its index in [`Endpoints::localities`].
     pub fn locality(self) -> usize {
         self.row.locality as usize
     }
 
-    /// The node it runs on.
+    /// Returns the node on which it runs.
     pub fn node(self) -> Option<&'a Arc<str>> {
         self.block.node(self.row)
     }
 
-    /// All there is to know of it.
+    /// Returns the endpoint with all its fields.
     pub fn unpack(self) -> EndpointRef<'a> {
         self.block.endpoint(self.row)
     }
@@ -392,7 +396,8 @@ fn place(at: usize) -> u32 {
 }
 
 impl EndpointGroup {
-    /// Whether endpoints of it claim their addresses in this state: see [`EndpointRef::claims_address`].
+    /// Returns whether endpoints of this kind claim their addresses in this state; see
+    /// [`EndpointRef::claims_address`].
     pub fn claims_address(&self, health: Health) -> bool {
         claims_address(self.workload.is_some(), self.pod, health)
     }
@@ -445,14 +450,14 @@ impl EndpointGroup {
 }
 
 impl<'a> WorkloadRef<'a> {
-    /// The workload `name` in `namespace`.
+    /// Creates the key of workload `name` in `namespace`.
     pub fn of(namespace: &'a Namespace, name: &'a str) -> Self {
         let (stem, tail) = Self::split(name);
         Self { namespace, stem, tail }
     }
 
-    /// A workload's name up to its last `-`, which the pods of one set share, and the rest, which is at
-    /// most 255 bytes long.
+    /// Splits a workload's name after its last `-`: the first part is shared by the pods of one
+    /// set, the second has at most 255 bytes.
     pub fn split(name: &str) -> (&str, &str) {
         let at = name.rfind('-').map_or(0, |dash| dash + 1);
         if name.len() - at > usize::from(u8::MAX) { (name, "") } else { name.split_at(at) }
@@ -460,12 +465,12 @@ impl<'a> WorkloadRef<'a> {
 }
 
 impl WorkloadRef<'_> {
-    /// The key in one piece.
+    /// Returns the key as one value.
     pub fn to_key(self) -> WorkloadKey {
         WorkloadKey::new(self.namespace.clone(), self.name())
     }
 
-    /// The name in one piece.
+    /// Returns the name as one string.
     pub fn name(self) -> String {
         [self.stem, self.tail].concat()
     }
@@ -478,19 +483,20 @@ impl PartialEq<WorkloadKey> for WorkloadRef<'_> {
 }
 
 impl fmt::Display for WorkloadRef<'_> {
-    /// `name.namespace`, as for a [`WorkloadKey`].
+    /// Formats it as `name.namespace`, like a [`WorkloadKey`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}.{}", self.stem, self.tail, self.namespace)
     }
 }
 
-/// A named pod that takes traffic, and that has been seen where pods can be.
+/// Returns whether it is a pod that receives traffic and has been seen, if pods can be read.
 fn claims_address(is_named: bool, pod: PodState, health: Health) -> bool {
     is_named && pod != PodState::Missing && matches!(health, Health::Healthy | Health::Draining)
 }
 
 impl EndpointRef<'_> {
-    /// Whether it is a pod that takes traffic: nobody else can have its address in its network then.
+    /// Returns whether it is a pod that receives traffic. No other pod can have its address in its
+    /// network then.
     pub fn claims_address(self) -> bool {
         claims_address(self.workload.is_some(), self.pod, self.health)
     }
@@ -517,7 +523,7 @@ impl<'a> EndpointRef<'a> {
         }
     }
 
-    /// The endpoint as its source reported it.
+    /// Returns the endpoint as its source reported it.
     pub fn to_endpoint(self) -> Endpoint {
         Endpoint {
             address: self.address,
@@ -548,7 +554,7 @@ impl fmt::Debug for Endpoints {
 mod tests {
     use super::*;
 
-    /// Every value of every field, in all sorts of company.
+    /// Returns endpoints with all values of all fields in various combinations.
     fn assorted() -> Vec<Endpoint> {
         let names = ["web-7d8b9-x2x4z", "web-7d8b9-abcde", "db-0", "single", "", "-", "ü-é"];
         let long = "a".repeat(300);
@@ -583,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_reads_back_as_it_was_said() {
+    fn packed_endpoints_round_trip() {
         let said = assorted();
         let packed = Endpoints::from(said.clone());
         assert_eq!(packed.to_vec(), said);
@@ -596,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_endpoints_make_equal_values_and_others_do_not() {
+    fn only_equal_endpoints_give_equal_values() {
         let said = assorted();
         let packed = Endpoints::from(said.clone());
         assert!(packed == said.iter().cloned().collect());
@@ -620,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_known_by_its_whole_name() {
+    fn workload_is_identified_by_its_whole_name() {
         let packed = Endpoints::from(assorted());
         let workloads: Vec<_> = packed.iter().filter_map(|endpoint| endpoint.workload).collect();
         for workload in &workloads {
@@ -633,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_24_bytes() {
+    fn row_has_24_bytes() {
         assert_eq!(size_of::<EndpointRow>(), 24);
     }
 }

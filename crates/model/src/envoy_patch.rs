@@ -1,17 +1,21 @@
-//! Which patches of Envoy a proxy lacks that rules of access count on, by the versions that it says.
+//! Detects security patches of Envoy that a proxy lacks and that access rules depend on, from the
+//! version that it reports.
 
 use super::Proxy;
 
-/// Headers that come twice are looked at one by one. Whoever lacks it joins them by commas before.
+/// Repeated headers are matched individually. An Envoy without the patch joins them with commas
+/// first.
 const REPEATED_HEADERS: &str = "CVE-2026-26308";
 
-/// The first patched version of each line of Envoy's releases that has one; later lines have it from the start.
+/// The first patched version of each minor release of Envoy; later minor releases include the
+/// patch.
 const OF_ENVOY: &[[u32; 3]] = &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]];
-/// The same of Istio's, whose proxies are built of an Envoy with patches and call themselves by its next version.
+/// The first patched versions of Istio's proxies. They are built from a patched Envoy and report
+/// Envoy's next version.
 const OF_ISTIO: &[[u32; 3]] = &[[1, 27, 8], [1, 28, 5], [1, 29, 1]];
 
 impl Proxy {
-    /// The patches that it lacks, as far as it says which version it is.
+    /// Returns the patches that the proxy lacks, as far as its reported version tells.
     pub fn missing_patches(&self) -> Vec<&'static str> {
         let by_istio =
             self.istio_version.as_deref().and_then(numbers).map(|is| lacks(is, OF_ISTIO));
@@ -24,13 +28,15 @@ impl Proxy {
     }
 }
 
-/// Whether a version is older than the first patched one of its line, or of a line before all that were patched.
+/// Returns whether a version precedes the first patched version in the same minor release, or all
+/// patched minor releases.
 fn lacks(version: [u32; 3], patched: &[[u32; 3]]) -> bool {
     let line = patched.iter().find(|first| first[..2] == version[..2]);
     line.or(patched.first()).is_some_and(|first| version < *first)
 }
 
-/// Major, minor and patch of a version such as `1.28.5` or `1.28.5-distroless`; `None` of a build that is no release.
+/// Parses major, minor and patch of a version like `1.28.5` or `1.28.5-distroless`. Returns
+/// `None` for a build that is no release.
 fn numbers(version: &str) -> Option<[u32; 3]> {
     let mut parts = version.splitn(3, '.');
     let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);

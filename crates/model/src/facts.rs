@@ -1,4 +1,4 @@
-//! What a cluster says of itself besides its services and pods.
+//! Facts that a cluster reports in addition to its services and pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,41 +8,41 @@ use serde_json::Value;
 
 use super::{Collection, DeclaredGateway, Locality, WorkloadKey};
 
-/// What a cluster says of itself besides its services and pods. A clone shares everything.
+/// Facts that a cluster reports in addition to its services and pods. Clones share all data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterFacts {
-    /// Where its nodes are, by name; nodes that don't say are left out.
+    /// The localities of nodes by name, without nodes that have none.
     pub localities: Arc<BTreeMap<Arc<str>, Arc<Locality>>>,
-    /// Pods with an address that take no traffic: not ready, or going away.
+    /// Pods with an address that receive no traffic, because they are not ready or terminating.
     pub unready: OrdSet<WorkloadKey>,
-    /// Entrances of networks that it declares, by the name of the object.
+    /// The gateways of networks that it declares, by name of the object.
     pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
     /// Its WorkloadEntries as they are stored, by name.
     pub entries: Arc<BTreeMap<WorkloadKey, Arc<Value>>>,
-    /// Its traffic objects as they are stored, where they count for its proxies.
+    /// Its own traffic objects as they are stored, if they apply to its proxies.
     pub traffic: Collection,
 }
 
-/// What is read of the traffic objects of a cluster.
+/// The traffic objects of a cluster, as far as they have been read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnTraffic {
-    /// Whether they count.
+    /// Whether they apply to the cluster's proxies.
     pub is_wanted: bool,
-    /// They; `None` until all have been read once.
+    /// The objects; `None` until all have been read once.
     pub objects: Option<Collection>,
-    /// What keeps some of them from being read.
+    /// The problems that prevent some of them from being read.
     pub problems: Vec<String>,
 }
 
 impl OwnTraffic {
-    /// Whether nothing more of it is waited for.
+    /// Returns whether no further object is awaited.
     pub fn is_read(&self) -> bool {
         !self.is_wanted || self.objects.is_some()
     }
 }
 
 impl ClusterFacts {
-    /// Whether the pod of this name takes traffic, as far as is known.
+    /// Returns whether the pod with this name receives traffic; true if it is unknown.
     pub fn is_ready(&self, pod: &WorkloadKey) -> bool {
         !self.unready.contains(pod)
     }

@@ -1,4 +1,4 @@
-//! Keys of token issuers that are fetched: where they are, and what policies are made with.
+//! Fetched keys of token issuers: their locations, and the results of fetching.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::Namespace;
 
-/// Where keys are that are fetched.
+/// The location of fetched keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyPlace {
-    /// At this URI.
+    /// The keys are at this URI.
     Uri(Arc<str>),
-    /// Where this issuer says (OpenID Connect Discovery).
+    /// This issuer publishes the keys' location (OpenID Connect Discovery).
     Issuer(Arc<str>),
 }
 
@@ -21,16 +21,16 @@ impl fmt::Display for KeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uri(uri) => f.write_str(&shown_uri(uri)),
-            Self::Issuer(issuer) => write!(f, "what issuer {} names", shown_uri(issuer)),
+            Self::Issuer(issuer) => write!(f, "issuer {}", shown_uri(issuer)),
         }
     }
 }
 
-/// What names of parameters have in them whose values are nobody else's affair.
+/// Substrings in names of query parameters whose values are confidential.
 const SECRET_PARAMETERS: [&str; 7] = ["token", "key", "secret", "sig", "pass", "auth", "code"];
 
-/// A URI as it may be shown, in logs and to whoever reads metrics: without who asks and by which password, and without parameters that
-/// are secret by their names.
+/// Returns a URI for display in logs and metrics: without user and password, and with the values of
+/// confidential parameters replaced.
 pub fn shown_uri(uri: &str) -> String {
     let (before, query) = match uri.split_once('?') {
         Some((before, query)) => (before, Some(query)),
@@ -49,7 +49,8 @@ pub fn shown_uri(uri: &str) -> String {
     shown
 }
 
-/// The same without who asks: that is refused, and told to nobody.
+/// Replaces user and password in a URI. URIs with a user are rejected, and the user must not be
+/// displayed.
 fn without_user(uri: &str) -> Cow<'_, str> {
     let hidden = uri.split_once("://").and_then(|(scheme, rest)| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -59,42 +60,42 @@ fn without_user(uri: &str) -> Cow<'_, str> {
     hidden.map_or(Cow::Borrowed(uri), Cow::Owned)
 }
 
-/// Where a rule's keys are, and how long fetching them may take.
+/// The location of a rule's keys, and the timeout for fetching them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeySource {
-    /// Where.
+    /// The location.
     pub place: KeyPlace,
-    /// How long.
+    /// The timeout.
     pub timeout: Duration,
 }
 
-/// What policies want of a place.
+/// The requirements of all policies for one location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedKeys {
-    /// How long a fetch may take: the longest that any of them says.
+    /// The timeout for fetching: the longest that any policy requests.
     pub timeout: Duration,
-    /// The namespaces of those that name it.
+    /// The namespaces of the policies that use the location.
     pub namespaces: BTreeSet<Namespace>,
 }
 
 impl WantedKeys {
-    /// What these want of it as well.
+    /// Adds the requirements of further policies.
     pub fn join(&mut self, other: Self) {
         self.timeout = self.timeout.max(other.timeout);
         self.namespaces.extend(other.namespaces);
     }
 }
 
-/// What is known of a place.
+/// The result of fetching from one location.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyState {
-    /// The last keys that made sense, as a JSON Web Key Set; `None` where there were none yet.
+    /// The last valid keys, as a JSON Web Key Set; `None` if there were none yet.
     pub keys: Option<Arc<str>>,
-    /// Why they could not be fetched the last time; `None` where they could, or nobody has tried yet.
+    /// Why the last fetch failed; `None` if it succeeded or was not tried yet.
     pub trouble: Option<String>,
 }
 
-/// What is known of each place.
+/// The results by location.
 pub type FetchedKeys = BTreeMap<KeyPlace, KeyState>;
 
 #[cfg(test)]
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_in_a_place_of_keys_is_not_shown() {
+    fn password_in_a_key_location_is_not_shown() {
         let shown = |uri: &str| KeyPlace::Uri(uri.into()).to_string();
         assert_eq!(shown("https://me:secret@a.example/k@1"), "https://***@a.example/k@1");
         assert_eq!(shown("https://a.example/k@1"), "https://a.example/k@1");
@@ -111,6 +112,6 @@ mod tests {
             "https://a.example/k?p=b2c_1&access_token=***&x-api-KEY=***&n"
         );
         let issuer = KeyPlace::Issuer("https://me:secret@a.example".into()).to_string();
-        assert_eq!(issuer, "what issuer https://***@a.example names");
+        assert_eq!(issuer, "issuer https://***@a.example");
     }
 }

@@ -1,4 +1,4 @@
-//! An east-west gateway: where traffic enters a network.
+//! East-west gateways, through which traffic enters a network.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,30 +7,32 @@ use std::sync::Arc;
 
 use super::NetworkId;
 
-/// The label that says which network something is in, or, on a gateway, leads into.
+/// The label with the network of an object. On a gateway, it is the network into which the gateway
+/// routes.
 pub const NETWORK_LABEL: &str = "topology.istio.io/network";
-/// The label that names a gateway's mTLS port.
+/// The label with the mTLS port of a gateway.
 pub const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-/// The mTLS port of a gateway that names none. (docs/reference/interface.md, "Networks".)
+/// The default mTLS port of a gateway. (docs/reference/interface.md, "Networks".)
 pub const GATEWAY_PORT: u16 = 15443;
 
-/// The mTLS port that a value of [`GATEWAY_PORT_LABEL`] names; 0 and what is no port name none.
+/// Parses the value of [`GATEWAY_PORT_LABEL`]. Returns the default for 0 and for values that are no
+/// port.
 pub fn gateway_port(label: Option<&str>) -> u16 {
     let named = label.and_then(|text| text.parse().ok());
     named.filter(|port| *port != 0).unwrap_or(GATEWAY_PORT)
 }
 
-/// An address, or a name that DNS turns into addresses.
+/// An address, or a hostname that DNS resolves to addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GatewayHost {
-    /// Reached as it is.
+    /// An IP address.
     Address(IpAddr),
-    /// To be resolved.
+    /// A hostname to be resolved.
     Name(Arc<str>),
 }
 
 impl GatewayHost {
-    /// An address where `text` is one, else a name in lower case without its final dot.
+    /// Parses an IP address; any other text becomes a hostname in lower case without its final dot.
     pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(
             |_| Self::Name(text.trim_end_matches('.').to_ascii_lowercase().into()),
@@ -48,25 +50,26 @@ impl fmt::Display for GatewayHost {
     }
 }
 
-/// A gateway that a cluster declares by an object of its own, without a Service.
+/// A gateway that a cluster declares by a Gateway object, without a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeclaredGateway {
-    /// The network it leads into.
+    /// The network into which it routes.
     pub network: NetworkId,
-    /// Whether it stands elsewhere, which only the config cluster may say.
+    /// Whether it runs outside the declaring cluster; only the config cluster may declare this
+    /// gateway.
     pub of_config_cluster_only: bool,
-    /// Where it is reached.
+    /// Its addresses.
     pub addresses: Vec<GatewayHost>,
-    /// The port that takes mTLS by SNI, and the HBONE port; 0 for none.
+    /// Pairs of the port for mTLS with SNI routing and the HBONE port; 0 for none.
     pub entrances: BTreeSet<(u16, u16)>,
 }
 
-/// Where a gateway was learned, shown in `/debug/networks`.
+/// The object that defines a gateway, shown in `/debug/networks`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GatewaySource {
-    /// A Service that carries the network label: `namespace/name`.
+    /// A Service with the network label: `namespace/name`.
     Service(Arc<str>),
-    /// A `Gateway` of the Gateway API that carries the network label: `namespace/name`.
+    /// A `Gateway` of the Gateway API with the network label: `namespace/name`.
     Gateway(Arc<str>),
     /// MeshNetworks, `registryServiceName`: the service's hostname.
     RegistryService(Arc<str>),

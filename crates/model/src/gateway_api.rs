@@ -1,4 +1,4 @@
-//! The names of the Gateway API that more than one reader needs.
+//! Names of the Gateway API that several modules use.
 
-/// Its API group.
+/// The API group.
 pub const GATEWAY_API: &str = "gateway.networking.k8s.io";

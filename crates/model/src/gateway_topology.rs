@@ -1,35 +1,36 @@
-//! What stands before a router, as far as that decides what it believes of a request's way. (Istio, `ProxyConfig`,
-//! `gatewayTopology`.)
+//! The proxies in front of a router, as far as they determine which headers of a request it trusts.
+//! (Istio, `ProxyConfig`, `gatewayTopology`.)
 
-/// How much of what requests and connections say of their way to a router is believed there.
+/// Which claims of requests and connections about their path a router trusts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct GatewayTopology {
-    /// How many proxies before it name the client's address behind what is there already (`x-forwarded-for`).
+    /// The number of trusted proxies in front of the router that append an address to
+    /// `x-forwarded-for`.
     pub trusted_proxies: u32,
-    /// What becomes of what requests say of the client's certificate.
+    /// The handling of headers about the client's certificate.
     pub client_certificate: ForwardedCertificate,
-    /// Whether each connection says first whose it is (PROXY protocol).
+    /// Whether each connection begins with the address of the client (PROXY protocol).
     pub proxy_protocol: bool,
 }
 
-/// What becomes of what a request says of its client's certificate (`x-forwarded-client-cert`).
+/// The handling of a request's header about its client's certificate (`x-forwarded-client-cert`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ForwardedCertificate {
-    /// It is taken out.
+    /// The header is removed.
     Sanitize,
-    /// It is passed on where the connection is in mTLS.
+    /// The header is forwarded if the connection uses mTLS.
     ForwardOnly,
-    /// The same, with what the router itself sees behind it.
+    /// As [`Self::ForwardOnly`], and the certificate that the router itself sees is appended.
     AppendForward,
-    /// What the router itself sees stands in its place.
+    /// The header is replaced with the certificate that the router itself sees.
     #[default]
     SanitizeSet,
-    /// It is passed on, whoever says it.
+    /// The header is always forwarded.
     AlwaysForwardOnly,
 }
 
 impl ForwardedCertificate {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 5] = [
         Self::Sanitize,
         Self::ForwardOnly,
@@ -38,7 +39,7 @@ impl ForwardedCertificate {
         Self::AlwaysForwardOnly,
     ];
 
-    /// As Istio calls it.
+    /// Returns Istio's name for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sanitize => "SANITIZE",
@@ -49,7 +50,7 @@ impl ForwardedCertificate {
         }
     }
 
-    /// The one that Istio calls so.
+    /// Returns the value with this name in Istio.
     pub fn named(text: &str) -> Option<Self> {
         match text {
             "UNDEFINED" => Some(Self::default()),
@@ -57,7 +58,7 @@ impl ForwardedCertificate {
         }
     }
 
-    /// Whether what the router itself sees is said.
+    /// Returns whether the certificate that the router itself sees is forwarded.
     pub fn is_said(self) -> bool {
         matches!(self, Self::AppendForward | Self::SanitizeSet)
     }

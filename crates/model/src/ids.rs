@@ -1,4 +1,4 @@
-//! Names that must not be mixed, each a cheap-to-clone string of its own type.
+//! Names that must not be confused. Each is a distinct string type that is cheap to clone.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -14,17 +14,17 @@ macro_rules! name {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Takes the text as it is.
+            /// Creates a name from any text.
             pub fn new(text: impl Into<Arc<str>>) -> Self {
                 Self(text.into())
             }
 
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// Whether the text is empty.
+            /// Returns whether the text is empty.
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
@@ -62,7 +62,7 @@ macro_rules! name {
 
         impl Default for $type {
             fn default() -> Self {
-                // Shared by all: nothing is allocated.
+                // Shared by all empty names, so this never allocates.
                 Self(Arc::default())
             }
         }
@@ -86,12 +86,12 @@ name! {
     ClusterId
 }
 name! {
-    /// A network: a set of addresses that reach each other directly. The empty name is, for
-    /// Kubernetes endpoints and proxies, a network of its own.
+    /// A network: a set of addresses that reach each other directly. For Kubernetes endpoints and
+    /// proxies, the empty name is a separate network.
     NetworkId
 }
 name! {
-    /// A service's name across the mesh, such as `reviews.shop.svc.cluster.local`.
+    /// A service's name across the mesh, for example `reviews.shop.svc.cluster.local`.
     Hostname
 }
 name! {
@@ -99,16 +99,16 @@ name! {
     Namespace
 }
 
-/// Why a text can't be a cluster ID.
+/// Why a text is no valid cluster ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterIdError {
-    /// No text at all.
+    /// The text is empty.
     #[error("a cluster ID must not be empty")]
     Empty,
-    /// More than [`ClusterId::LENGTH_MAX`] characters.
+    /// It has more than [`ClusterId::LENGTH_MAX`] characters.
     #[error("a cluster ID has at most 63 characters, this one has {0}")]
     TooLong(usize),
-    /// Not a DNS-1123 subdomain.
+    /// It is no DNS-1123 subdomain.
     #[error(
         "a cluster ID is a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', each label starting and ending with a letter or digit"
     )]
@@ -116,7 +116,7 @@ pub enum ClusterIdError {
 }
 
 impl ClusterId {
-    /// The most characters an ID may have (docs/reference/interface.md, "Member clusters").
+    /// The maximum number of characters (docs/reference/interface.md, "Member clusters").
     pub const LENGTH_MAX: usize = 63;
 
     /// Checks that `text` is a DNS-1123 subdomain of at most [`Self::LENGTH_MAX`] characters.
@@ -143,24 +143,25 @@ impl ClusterId {
 }
 
 impl Hostname {
-    /// The name of a Kubernetes Service: `<name>.<namespace>.svc.<domain>`.
+    /// Returns the hostname of a Kubernetes Service: `<name>.<namespace>.svc.<domain>`.
     pub fn of_kubernetes_service(name: &str, namespace: &str, domain: &str) -> Self {
         Self::from(format!("{name}.{namespace}.svc.{domain}"))
     }
 
-    /// The name and the namespace of the Kubernetes Service that is called so; `None` where none can be.
+    /// Returns the name and namespace of the Kubernetes Service with this hostname, or `None` if it
+    /// can be none.
     pub fn service_in(&self, domain: &str) -> Option<(&str, &str)> {
         let short = self.as_str().strip_suffix(domain)?.strip_suffix(".svc.")?;
         short.rsplit_once('.')
     }
 
-    /// The key of a definition of this name that is for `namespace` alone, beside one for others. No
-    /// name of a service holds `@`.
+    /// Returns the key for a definition of this name that is private to `namespace`. Names of
+    /// services never contain `@`.
     pub fn private_to(&self, namespace: &Namespace) -> Self {
         Self::from(format!("{self}@{namespace}"))
     }
 
-    /// What [`Self::private_to`] made a key of.
+    /// Splits a key that [`Self::private_to`] created.
     pub fn split_private(&self) -> Option<(Self, Namespace)> {
         let (name, namespace) = self.as_str().split_once('@')?;
         Some((name.into(), namespace.into()))

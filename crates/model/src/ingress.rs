@@ -1,4 +1,4 @@
-//! What of Kubernetes' Ingress more than one reader needs: its names, and what it says of itself in its status. Pure.
+//! Names of Kubernetes' Ingress API that several modules use, and the status of an Ingress. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,23 +7,24 @@ use serde_json::{Value, json};
 
 use super::ObjectKey;
 
-/// Its API group.
+/// The API group.
 pub const INGRESS_API: &str = "networking.k8s.io";
 
-/// Where an Ingress shall say that it is reached. (Kubernetes, `IngressLoadBalancerStatus`.)
+/// The addresses that must be written into the status of an Ingress. (Kubernetes,
+/// `IngressLoadBalancerStatus`.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngressStatus {
-    /// Which Ingress.
+    /// The key of the Ingress.
     pub key: ObjectKey,
-    /// The generation of it that this is about.
+    /// The generation of the Ingress to which this applies.
     pub generation: i64,
-    /// IP addresses and host names.
+    /// IP addresses and hostnames.
     pub addresses: Arc<[Arc<str>]>,
 }
 
 impl IngressStatus {
-    /// The `loadBalancer` that is to be merged into a status; `None` where it says these addresses already, in whatever
-    /// order.
+    /// Returns the `loadBalancer` to merge into a status, or `None` if the status already contains
+    /// these addresses in any order.
     pub fn merged(&self, status: &Value) -> Option<Value> {
         let held = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
         let address = |one: &Value| {
@@ -39,7 +40,7 @@ impl IngressStatus {
             Err(_) => json!({ "hostname": address }),
         };
         let entries: Vec<Value> = self.addresses.iter().map(entry).collect();
-        // A list that is merged without entries goes.
+        // Merging a null value removes the list.
         let entries = if entries.is_empty() { Value::Null } else { entries.into() };
         Some(json!({ "ingress": entries }))
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_it_is_reached_is_said_once() {
+    fn addresses_are_written_only_if_they_differ() {
         let status = |addresses: &[&str]| IngressStatus {
             key: ObjectKey {
                 kind: "Ingress".into(),

@@ -1,4 +1,4 @@
-//! The clusters of the mesh, as far as sending configuration to proxies depends on them.
+//! The clusters of the mesh, as far as the configuration of proxies depends on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,111 +9,112 @@ use serde::Serialize;
 
 use super::{ClusterId, NetworkId};
 
-/// What an operator has asked for a cluster (`strait.dev/mode`).
+/// The mode that an operator set for a cluster (`strait.dev/mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Mode {
-    /// Nothing special.
+    /// Normal operation.
     #[default]
     Normal,
-    /// Its endpoints leave load balancing gracefully.
+    /// Its endpoints are removed from load balancing gracefully.
     Drain,
-    /// It is frozen at its last known good state.
+    /// Its state is frozen at the last known one.
     Pause,
 }
 
-/// The clusters held now: those whose Secret is there, and those within the grace of its removal.
-/// A cluster on standby, or refused, is not known.
+/// The active clusters: clusters with a Secret, and clusters within the grace period after its
+/// removal. A cluster that is on standby or refused is not included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KnownClusters {
-    /// By ID.
+    /// Clusters by ID.
     pub clusters: BTreeMap<ClusterId, KnownCluster>,
 }
 
-/// What is known of one cluster.
+/// The data of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownCluster {
-    /// The network fixed by its Secret's annotation: other claims are ignored.
+    /// The network that the Secret's annotation fixes; other claims are ignored.
     pub fixed_network: Option<NetworkId>,
     /// Whether it is the config cluster, which is merged first.
     pub config: bool,
-    /// Seconds since the Unix epoch at which the Secret was made that holds it; `None` where no creation
-    /// time is known.
+    /// When the cluster's Secret was created, in seconds since the Unix epoch; `None` if unknown.
     pub created: Option<i64>,
-    /// What an operator has asked for it.
+    /// The mode that an operator set.
     pub mode: Mode,
-    /// Why its endpoints leave load balancing, where nothing has been heard of it for too long.
+    /// Why its endpoints are withdrawn, if the cluster has been unreachable for too long.
     pub withdrawn: Option<Arc<str>>,
-    /// The trust domain of its workloads; empty until it is known.
+    /// The workloads' trust domain; empty until it is known.
     pub trust_domain: Arc<str>,
 }
 
-/// Which clusters come first where they differ: the config cluster, then those whose Secret is older, then
-/// those whose Secret has no known age. Of equal ones the first by ID. (docs/reference/interface.md, "Merging".)
+/// The precedence of clusters: the config cluster, then clusters with an older Secret, then those
+/// whose Secret has no known age. Equal clusters are ordered by ID. (docs/reference/interface.md,
+/// "Merging".)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seniority {
     /// The config cluster.
     Config,
-    /// The Secret was made at that time, in seconds since the Unix epoch.
+    /// When the Secret was created, in seconds since the Unix epoch.
     Since(i64),
-    /// Nobody says when.
+    /// The creation time is unknown.
     Unknown,
 }
 
-/// A claim to another network than the one that the Secret of its cluster fixes. It has no effect.
+/// A claim to another network than the cluster's Secret fixes. It has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct IgnoredClaim {
-    /// Who claims, as text.
+    /// The source of the claim, as text.
     pub claim: String,
-    /// The network that is claimed.
+    /// The claimed network.
     pub network: NetworkId,
 }
 
-/// Addresses that pods of a cluster have together with those of another cluster, in one network.
+/// Addresses that pods of a cluster share with pods of another cluster in one network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SameAddress {
     /// The network.
     pub network: NetworkId,
     /// The other cluster.
     pub cluster: ClusterId,
-    /// How many.
+    /// The number of shared addresses.
     pub addresses: usize,
-    /// The first of them.
+    /// The first shared address.
     pub first: IpAddr,
-    /// The cluster whose pods proxies of other clusters are given there.
+    /// The cluster whose pods proxies of other clusters receive for these addresses.
     pub holder: ClusterId,
 }
 
-/// That nodes of a cluster give pods addresses of a range of which nodes of another do so in the same network: sooner or
-/// later two pods have the same.
+/// A range from which nodes of two clusters assign addresses to pods in one network, so that two
+/// pods will have the same address sooner or later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SameRange {
     /// The network.
     pub network: NetworkId,
     /// The other cluster.
     pub cluster: ClusterId,
-    /// What is in both: of two ranges that overlap one holds the other.
+    /// The shared range: of two ranges that overlap, one contains the other, and this is the
+    /// smaller one.
     pub range: IpNet,
 }
 
 impl KnownClusters {
-    /// The network that the Secret of `cluster` fixes.
+    /// Returns the network that the Secret of `cluster` fixes.
     pub fn fixed_network(&self, cluster: &ClusterId) -> Option<&NetworkId> {
         self.clusters.get(cluster)?.fixed_network.as_ref()
     }
 
-    /// The trust domain of the workloads of `cluster`, where it is known.
+    /// Returns the trust domain of the workloads of `cluster`, if it is known.
     pub fn trust_domain(&self, cluster: &ClusterId) -> Option<&str> {
         let domain: &str = &self.clusters.get(cluster)?.trust_domain;
         (!domain.is_empty()).then_some(domain)
     }
 
-    /// The trust domains of all clusters of which it is known, by cluster.
+    /// Returns the known trust domains by cluster.
     pub fn trust_domains(&self) -> BTreeMap<&ClusterId, &str> {
         let known = self.clusters.keys();
         known.filter_map(|id| Some((id, self.trust_domain(id)?))).collect()
     }
 
-    /// Where `cluster` stands among others.
+    /// Returns the precedence of `cluster`.
     pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
         match self.clusters.get(cluster) {
             Some(known) if known.config => Seniority::Config,
@@ -122,8 +123,8 @@ impl KnownClusters {
         }
     }
 
-    /// The clusters of which it differs whether their endpoints count, where nothing else differs from `before`; `None`
-    /// where something else does.
+    /// Returns the clusters whose mode or withdrawal differs from `before`, or `None` if anything
+    /// else differs.
     pub fn differ_in_mode(&self, before: &Self) -> Option<BTreeSet<ClusterId>> {
         let mut differing = BTreeSet::new();
         if self.clusters.len() != before.clusters.len() {
@@ -145,13 +146,14 @@ impl KnownClusters {
         Some(differing)
     }
 
-    /// Whether `cluster` may be claimed by a proxy.
+    /// Returns whether a proxy may claim to be in `cluster`.
     pub fn contains(&self, cluster: &ClusterId) -> bool {
         self.clusters.contains_key(cluster)
     }
 }
 
-/// Whether `text` can be the trust domain of a SPIFFE ID: up to 255 of `a-z0-9.-_` (SPIFFE ID, section 2.1).
+/// Returns whether `text` is a valid trust domain of a SPIFFE ID: 1 to 255 of `a-z0-9.-_` (SPIFFE
+/// ID, section 2.1).
 pub fn is_trust_domain(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))

@@ -1,4 +1,4 @@
-//! Labels, and selectors of them.
+//! Labels and label selectors.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::SortedMap;
 /// Labels or a selector, in a stable order.
 pub type Labels = SortedMap<Arc<str>, Arc<str>>;
 
-/// Whether `labels` carry every pair of `selector`. An empty selector selects nothing here, as for
-/// a Kubernetes Service.
+/// Returns whether `labels` contain every pair of `selector`. An empty selector matches nothing
+/// here, like that of a Kubernetes Service.
 pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Labels of an endpoint: `None` where there are none.
+/// Returns the labels for an endpoint: `None` without any.
 pub fn given_labels(labels: &Arc<Labels>) -> Option<Arc<Labels>> {
     (!labels.is_empty()).then(|| Arc::clone(labels))
 }

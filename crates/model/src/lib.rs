@@ -1,11 +1,13 @@
 //! The vocabulary of the mesh: plain values that all other crates exchange.
 //!
-//! Identifiers, services, endpoints, workloads, proxies, gateways; the settings of the mesh ([`mesh_config`], [`policy`]);
-//! and the contract between the sources of services and the aggregate ([`registry`]). Invariants:
+//! Identifiers, services, endpoints, workloads, proxies, gateways; the settings of the mesh
+//! ([`mesh_config`], [`policy`]); and the contract between the sources of services and the
+//! aggregate ([`registry`]). Invariants:
 //!
 //! - No I/O, no tasks, no clock: values and pure functions only.
-//! - No type of Kubernetes, Envoy or Consul. The crates at the edges translate into these values and out of them.
-//! - A value that is shared is immutable and behind an [`std::sync::Arc`].
+//! - No type of Kubernetes, Envoy or Consul. The crates at the edges convert to and from these
+//!   values.
+//! - A shared value is immutable and behind an [`std::sync::Arc`].
 
 #![forbid(unsafe_code)]
 

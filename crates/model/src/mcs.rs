@@ -1,5 +1,5 @@
-//! Multi-cluster services: whether, and how, clusters say which of their services are for others, and what
-//! the mesh makes of it.
+//! Multi-cluster services: how clusters export services to others, and the resulting services of
+//! the mesh.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,49 +7,52 @@ use super::{ClusterId, WorkloadKey};
 
 /// The API group of ServiceExports and ServiceImports.
 pub const MCS_API: &str = "multicluster.x-k8s.io";
-/// The domain of services that are the same in all clusters of a set (KEP-1645).
+/// The domain of services that are shared by all clusters of a set (KEP-1645).
 pub const CLUSTERSET: &str = "clusterset.local";
 
-/// What ServiceExports and ServiceImports mean (`--mcs`).
+/// The meaning of ServiceExports and ServiceImports (`--mcs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mcs {
-    /// Nothing: services of one name are one service in all clusters.
+    /// They are ignored: services with the same name are one service in all clusters.
     #[default]
     Off,
-    /// A cluster's endpoints of a service are for others only where it exports it.
+    /// A cluster's endpoints of a service are available to other clusters only if it exports the
+    /// service.
     Exports,
-    /// The same, and what is exported or imported is `NAME.NAMESPACE.svc.clusterset.local` as well.
+    /// As [`Self::Exports`], and exported or imported services also have the hostname
+    /// `NAME.NAMESPACE.svc.clusterset.local`.
     Clusterset,
-    /// The same, and under its own name a service is its cluster's alone, exported or not.
+    /// As [`Self::Clusterset`], and under its own hostname, a service is local to its cluster even
+    /// if it is exported.
     Strict,
 }
 
-/// What the mesh makes of services that clusters share: for clusters in which that is written down.
+/// The shared services of the mesh, for the clusters into which they are written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedServices {
-    /// Those that at least one cluster exports, by namespace and name.
+    /// Services that at least one cluster exports, by namespace and name.
     pub services: BTreeMap<WorkloadKey, SharedService>,
-    /// By cluster, those that it is to export without being asked to (`--mcs-auto-export`).
+    /// Services that a cluster must export automatically, by cluster (`--mcs-auto-export`).
     pub to_export: BTreeMap<ClusterId, BTreeSet<WorkloadKey>>,
 }
 
 /// A service that at least one cluster exports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedService {
-    /// Whose endpoints are for proxies of all clusters, sorted.
+    /// The clusters whose endpoints are available to proxies of all clusters, sorted.
     pub clusters: Vec<ClusterId>,
-    /// Whose are not, since policy refuses their exports, sorted.
+    /// The clusters whose exports the policy refuses, sorted.
     pub refused: Vec<ClusterId>,
-    /// On what those clusters disagree.
+    /// The disagreement among the exporting clusters, if any.
     pub conflict: Option<Disagreement>,
 }
 
-/// On what the clusters disagree that export a service.
+/// The fields on which the clusters that export a service disagree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The reason of the condition `Conflict`, as the multi-cluster services API spells it; of several they
-    /// stand side by side with commas between.
+    /// The reason of the condition `Conflict`, as the multi-cluster services API spells it; several
+    /// are separated by commas.
     pub reason: String,
-    /// Who decides, and who states otherwise, as text.
+    /// The cluster whose value applies and the clusters that differ, as text.
     pub message: String,
 }

@@ -1,21 +1,23 @@
-//! Which namespaces belong to the mesh, by their labels (mesh config, `discoverySelectors`).
+//! Selection of the namespaces that belong to the mesh, by labels (mesh config,
+//! `discoverySelectors`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Labels;
 
-/// Which namespaces belong to the mesh: those that any selector admits, and all where there is none.
+/// Selects the namespaces that belong to the mesh: namespaces that any selector matches, or all
+/// without selectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NamespaceFilter {
-    /// In the order in which they were written.
+    /// The selectors in the order in which they were written.
     pub selectors: Vec<LabelSelector>,
 }
 
-/// A Kubernetes label selector: all of it must hold.
+/// A Kubernetes label selector; all its parts must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LabelSelector {
-    /// Labels with these values.
+    /// Required labels with their values.
     pub labels: Labels,
     /// Conditions on labels.
     pub conditions: Vec<LabelCondition>,
@@ -24,39 +26,39 @@ pub struct LabelSelector {
 /// A condition on the label `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelCondition {
-    /// The label.
+    /// The key of the label.
     pub key: Arc<str>,
-    /// What must hold.
+    /// The condition.
     pub test: Test,
 }
 
-/// What must hold of a label.
+/// A condition on a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// It is there and has one of these values.
+    /// The label exists and has a value in this set.
     In(BTreeSet<Arc<str>>),
-    /// It isn't there, or has none of these values.
+    /// The label does not exist or has none of these values.
     NotIn(BTreeSet<Arc<str>>),
-    /// It is there.
+    /// The label exists.
     Exists,
-    /// It isn't there.
+    /// The label does not exist.
     DoesNotExist,
 }
 
 impl NamespaceFilter {
-    /// Whether all namespaces belong to the mesh, even those of which nothing is known.
+    /// Returns whether all namespaces belong to the mesh, including unknown ones.
     pub fn admits_all(&self) -> bool {
         self.selectors.is_empty()
     }
 
-    /// Whether a namespace with these labels belongs to the mesh.
+    /// Returns whether a namespace with these labels belongs to the mesh.
     pub fn admits(&self, labels: &Labels) -> bool {
         self.admits_all() || self.selectors.iter().any(|selector| selector.matches(labels))
     }
 }
 
 impl LabelSelector {
-    /// Whether all of it holds. An empty selector matches everything.
+    /// Returns whether all parts match. An empty selector matches everything.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.conditions.iter().all(|condition| condition.holds(labels))

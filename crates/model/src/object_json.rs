@@ -1,8 +1,9 @@
-//! An object as it is stored, in few bytes.
+//! Stored objects in compressed form.
 //!
-//! A tree of `serde_json` takes some 14 KB for an access policy of three rules, most of it nodes of maps with one entry; its
-//! text takes one, and packed a part of that. What an object says is read once and kept in a form of its own, so that the object itself is looked at
-//! when it changes and when somebody asks for it.
+//! A tree of `serde_json` takes about 14 KB for an access policy with three rules, most of it for
+//! map nodes with one entry. Its text takes about 1 KB, and less when compressed. The content of an
+//! object is parsed once into a dedicated form, so the object itself is only read when it changes
+//! or when it is requested.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,52 +12,55 @@ use serde_json::Value;
 
 use super::packed_text::{length, pack, unpack, unpack_into};
 
-/// Texts up to this length have few values.
+/// The length in bytes up to which a text is assumed to have few values.
 const SHORT_TEXT: usize = 64 << 10;
 
-/// An object: its JSON with sorted keys and without blanks, packed. Equal content is equal bytes. A clone shares them.
+/// An object as JSON with sorted keys and without blanks, compressed. Equal content gives equal
+/// bytes. Clones share them.
 #[derive(Clone)]
 pub struct ObjectJson(Arc<[u8]>);
 
 impl ObjectJson {
-    /// What it says, read anew each time.
+    /// Parses the object on each call.
     pub fn to_value(&self) -> Value {
-        // It was written from a value, which was read within the same bounds.
+        // It was written from a value that was parsed within the same limits.
         serde_json::from_slice(&unpack(&self.0)).unwrap_or_default()
     }
 
-    /// Its text.
+    /// Returns the JSON text.
     fn text(&self) -> String {
         String::from_utf8(unpack(&self.0)).unwrap_or_default()
     }
 
-    /// How many values its text contains, each list and map among them, without reading them. 0 for short texts.
+    /// Returns the number of values in the text, including lists and maps, without parsing it; 0
+    /// for short texts.
     pub fn values(&self) -> usize {
         if self.text_len() <= SHORT_TEXT { 0 } else { values(&unpack(&self.0)) }
     }
 
-    /// How many bytes its text has.
+    /// Returns the length of the text in bytes.
     pub fn text_len(&self) -> usize {
         length(&self.0)
     }
 
-    /// Writes its text behind what is there: of thousands at once, without memory for each.
+    /// Appends the text to `out`, so that thousands of objects can be written without an allocation
+    /// for each.
     pub fn write_text(&self, out: &mut Vec<u8>) {
         unpack_into(&self.0, out);
     }
 
-    /// How many bytes are kept of it.
+    /// Returns the number of stored bytes.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
 
-    /// Its address in memory, which only its clones share. For tests.
+    /// Returns the address in memory, which only clones share. For tests.
     pub fn place(&self) -> *const u8 {
         self.0.as_ptr()
     }
 }
 
-/// How many values a text of JSON contains. A text without blanks has one for each list, each map and each comma.
+/// Counts the values in a JSON text without blanks: one per list, map and comma.
 fn values(text: &[u8]) -> usize {
     let (mut values, mut is_quoted, mut is_escaped) = (1, false, false);
     for byte in text {
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_counted_without_reading_them() {
+    fn values_are_counted_without_parsing() {
         for (text, count) in [("1", 1), ("[1,2]", 3), (r#"{"a,[":"\\\",{","b":["x"]}"#, 4)] {
             assert_eq!(values(text.as_bytes()), count, "{text}");
         }
@@ -120,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_content_is_equal_and_comes_out_as_it_went_in() {
+    fn equal_content_is_equal_and_round_trips() {
         let object = json!({ "b": [1, -2, 0.5, 1e300], "a": { "é\n": null, "c": "\u{1F600}" } });
         let stored = ObjectJson::from(&object);
         assert_eq!(stored.to_value(), object);

@@ -1,41 +1,42 @@
-//! What objects of Istio's kinds say of themselves in their status. Pure. (Istio, `IstioStatus`, `IstioCondition`.)
+//! The status that is written into objects. Pure. (Istio, `IstioStatus`, `IstioCondition`.)
 //!
-//! The conditions of such an object are one list, in which every controller writes under names of its own choice. Ours are
-//! told from another's of the same name by their reasons, which are those of [`ObjectStatus::REASONS`]. Where another has the
-//! name, ours has a prefix.
+//! The conditions of an object of Istio are one list, into which every controller writes its own
+//! condition types. A condition of Strait is recognized by its reason, which is one of
+//! [`ObjectStatus::REASONS`]. If another controller uses the same type, Strait's condition has a
+//! prefix.
 
 use serde_json::{Value, json};
 
 use super::status_condition::StatusCondition;
 use super::{IngressStatus, ObjectKey, RouteStatus};
 
-/// What stands before the name of a condition of ours that another controller has for one of its own.
+/// The prefix of a condition type that another controller already uses.
 const PREFIX: &str = "strait.dev/";
 
-/// What an object shall say of itself.
+/// The status that must be written into an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WantedStatus {
-    /// A route of the Gateway API, at each of its parents.
+    /// The status of a route of the Gateway API, for each parent.
     Route(RouteStatus),
-    /// An object of a kind of Istio's.
+    /// The status of an object of Istio.
     Object(ObjectStatus),
-    /// An Ingress, which says where it is reached.
+    /// The status of an Ingress, with its addresses.
     Ingress(IngressStatus),
 }
 
-/// What an object of a kind of Istio's shall say of itself.
+/// The status of an object of Istio.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectStatus {
-    /// Which object.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// The generation of it that this is about.
+    /// The generation of the object to which it applies.
     pub generation: i64,
-    /// One of each kind.
+    /// The conditions, at most one per type.
     pub conditions: Vec<StatusCondition>,
 }
 
 impl WantedStatus {
-    /// Which object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &ObjectKey {
         match self {
             Self::Route(route) => &route.key,
@@ -44,7 +45,7 @@ impl WantedStatus {
         }
     }
 
-    /// The generation of it that this is about.
+    /// Returns the generation of the object to which it applies.
     pub fn generation(&self) -> i64 {
         match self {
             Self::Route(route) => route.generation,
@@ -53,8 +54,8 @@ impl WantedStatus {
         }
     }
 
-    /// What is to be merged into a status, at a time in RFC 3339; `None` where all is said already. What others say in it
-    /// stays as it is.
+    /// Returns the change to merge into a status, with the time `now` in RFC 3339, or `None` if the
+    /// status is up to date. Entries of other controllers are unchanged.
     pub fn change(&self, status: &Value, now: &str) -> Option<Value> {
         let held = |field: &str| status[field].as_array().map(Vec::as_slice).unwrap_or_default();
         match self {
@@ -73,24 +74,24 @@ impl WantedStatus {
 }
 
 impl ObjectStatus {
-    /// The reasons of our conditions, by which they are known.
+    /// The reasons of Strait's conditions, by which they are recognized.
     pub const REASONS: [&str; 6] =
         ["InForce", "PartlyInForce", "Shadowed", "Refused", "NotUsed", "OnHold"];
 
-    /// Whether it says something that a status doesn't say yet.
+    /// Returns whether the status in the object is out of date.
     pub fn differs(&self, status: &Value) -> bool {
         let held = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         self.merged(held, "").is_some()
     }
 
-    /// The conditions that `held` is to be replaced by; `None` where all is said already.
+    /// Returns the conditions that replace `held`, or `None` if they are up to date.
     fn merged(&self, held: &[Value], now: &str) -> Option<Vec<Value>> {
         let mut merged = held.to_vec();
         for wanted in &self.conditions {
             let name = name_among(held, wanted.kind);
             let before = held.iter().find(|one| one["type"] == *name);
             let said = wanted.written(&name, self.generation, before, now);
-            // With a prefix it stands in place of one without.
+            // A condition with the prefix replaces one without.
             merged.retain(|one| *name == *wanted.kind || !is_ours(one, wanted.kind));
             match merged.iter_mut().find(|one| one["type"] == *name) {
                 Some(before) => *before = said,
@@ -101,13 +102,14 @@ impl ObjectStatus {
     }
 }
 
-/// Whether a condition of that name is ours.
+/// Returns whether a condition of this type belongs to Strait.
 fn is_ours(condition: &Value, kind: &str) -> bool {
     let reason = condition["reason"].as_str().unwrap_or_default();
     condition["type"] == kind && ObjectStatus::REASONS.contains(&reason)
 }
 
-/// How a condition of ours is called among these. Once it has a prefix it keeps it: who took the plain name may come back.
+/// Returns the type of Strait's condition in this list. A prefix is never removed again, because
+/// the other controller may return.
 fn name_among(held: &[Value], kind: &str) -> String {
     let prefixed = format!("{PREFIX}{kind}");
     let is_taken =
@@ -138,7 +140,7 @@ mod tests {
     const DAYS: [&str; 3] =
         ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"];
 
-    /// The types of conditions with the first letter of their status.
+    /// Formats the types of conditions with their status.
     fn condition_letters(status: &Value) -> String {
         let all = status["conditions"].as_array().expect("conditions").iter();
         let text = |one: &Value| one.as_str().unwrap_or_default().to_owned();
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_said_already_is_not_said_again() {
+    fn status_that_is_up_to_date_is_not_written_again() {
         let first = wanted(true, 1).change(&Value::Null, DAYS[0]).expect("nothing was said");
         assert_eq!(condition_letters(&first), "Accepted=True Reconciled=True");
         assert_eq!(wanted(true, 1).change(&first, DAYS[1]), None);
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_stays_and_has_its_name() {
+    fn conditions_of_other_controllers_are_unchanged() {
         let theirs = json!({ "type": "Reconciled", "status": "True", "reason": "",
             "message": "5/5 proxies up to date." });
         let of_mesh = json!({ "type": "ZtunnelAccepted", "status": "True", "reason": "Accepted" });
@@ -172,11 +174,11 @@ mod tests {
         assert_eq!(condition_letters(&first), expected);
         assert_eq!(first["validationMessages"], Value::Null, "nothing else is written");
         assert_eq!(wanted(false, 1).change(&first, DAYS[1]), None);
-        // They leave: the name that was given stays.
+        // The other conditions are removed: the prefixed type remains.
         let all = first["conditions"].as_array().expect("conditions");
         let left = json!({ "conditions": all[1..] });
         assert_eq!(wanted(false, 1).change(&left, DAYS[1]), None);
-        // They take a name that we have: there is one of ours afterwards.
+        // Another controller takes a type of Strait: a prefixed condition is added.
         let taken = wanted(false, 1).change(&Value::Null, DAYS[0]).expect("nothing was said");
         let mut taken = taken["conditions"].as_array().expect("conditions").clone();
         taken[0] = json!({ "type": "Accepted", "status": "True", "reason": "Accepted" });
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_condition_there_is_one() {
+    fn duplicate_condition_is_removed() {
         let ours = |name: &str| json!({ "type": name, "status": "True", "reason": "InForce" });
         let both = json!({ "conditions": [ours("Accepted"), ours("strait.dev/Accepted")] });
         let after = wanted(true, 1).change(&both, DAYS[0]).expect("one too many");

@@ -1,13 +1,14 @@
-//! JSON in fewer bytes.
+//! Compression of JSON texts.
 //!
-//! Objects of one kind say much alike, and each of them names its hosts several times. Each is an LZ4 block of its own, packed as
-//! if a text that says what many do stood before it: a quarter to a third of an object is left.
+//! Objects of one kind have much text in common, and each object repeats its hosts. Each object is
+//! a separate LZ4 block, compressed with a dictionary of typical content, to a quarter or a third
+//! of its size.
 
 use lz4_flex::block::{
     compress_prepend_size_with_dict, decompress_into_with_dict, uncompressed_size,
 };
 
-/// What many objects say, as each of them would.
+/// The dictionary: typical content of objects.
 const COMMON: &str = concat!(
     r#"{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy","metadata":{"#,
     r#""annotations":{},"labels":{"app":"}},"spec":{"action":"ALLOW","action":"DENY","rules":[{"#,
@@ -52,29 +53,29 @@ const COMMON: &str = concat!(
     r#""route":[{"destination":{"host":""}}]}]}}"#,
 );
 
-/// Packs a text. Equal texts are equal bytes.
+/// Compresses a text. Equal texts give equal bytes.
 pub(super) fn pack(json: &str) -> Vec<u8> {
     compress_prepend_size_with_dict(json.as_bytes(), COMMON.as_bytes())
 }
 
-/// The text that was packed.
+/// Decompresses a text.
 pub(super) fn unpack(packed: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     unpack_into(packed, &mut text);
     text
 }
 
-/// Writes the text that was packed behind what is there.
+/// Decompresses a text and appends it to `out`.
 pub(super) fn unpack_into(packed: &[u8], out: &mut Vec<u8>) {
     let Ok((length, packed)) = uncompressed_size(packed) else { return };
     let start = out.len();
     out.resize(start + length, 0);
     let written = decompress_into_with_dict(packed, &mut out[start..], COMMON.as_bytes());
-    // What is packed never leaves the process: it is as it was written here.
+    // Compressed texts never leave the process, so they are valid.
     debug_assert_eq!(written.ok(), Some(length));
 }
 
-/// How many bytes the text has that was packed.
+/// Returns the length of the text before compression, in bytes.
 pub(super) fn length(packed: &[u8]) -> usize {
     uncompressed_size(packed).map_or(0, |(length, _)| length)
 }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_out_as_it_was() {
+    fn compressed_text_round_trips() {
         let numbers: Vec<u32> = (0..50_000).collect();
         for value in [
             json!({}),
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_takes_less_than_half() {
+    fn rule_is_compressed_to_less_than_half() {
         let host = "reviews.shop.svc.cluster.local";
         let route = json!({ "destination": { "host": host, "subset": "v2" }, "weight": 25 });
         let text = json!({

@@ -1,4 +1,5 @@
-//! A proxy as it describes itself: claims, until they are checked against its certificate.
+//! A proxy as it describes itself. Its data are claims until they are checked against its
+//! certificate or token.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,17 +8,17 @@ use std::time::Duration;
 
 use super::{ClusterId, GatewayTopology, Labels, Locality, Namespace, NetworkId, WorkloadKey};
 
-/// The part a proxy plays.
+/// The type of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProxyType {
-    /// Beside one workload.
+    /// A sidecar of one workload.
     Sidecar,
     /// A gateway.
     Router,
 }
 
 impl ProxyType {
-    /// The name in a node id.
+    /// Returns the name in a node ID.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sidecar => "sidecar",
@@ -26,26 +27,28 @@ impl ProxyType {
     }
 }
 
-/// What a node id and its metadata say. (docs/reference/interface.md, "Proxies"; Istio's node metadata.)
+/// The content of a node ID and its metadata. (docs/reference/interface.md, "Proxies"; Istio's node
+/// metadata.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// The node id as sent.
+    /// The node ID as sent.
     pub id: Arc<str>,
-    /// Sidecar or router.
+    /// The type: sidecar or router.
     pub kind: ProxyType,
-    /// `INSTANCE_IPS` where all are valid, else the id's address. Never empty.
+    /// `INSTANCE_IPS` if all are valid, otherwise the address in the node ID. Never empty.
     pub addresses: Vec<IpAddr>,
-    /// Pod name and namespace.
+    /// Name and namespace of the pod.
     pub workload: WorkloadKey,
-    /// The fourth part of the id, `<namespace>.svc.<domain>`.
+    /// The fourth part of the node ID, `<namespace>.svc.<domain>`.
     pub dns_domain: Arc<str>,
-    /// `CLUSTER_ID`; empty where not given.
+    /// `CLUSTER_ID`; empty if missing.
     pub cluster: ClusterId,
-    /// `NETWORK`; `None` leaves it to be derived.
+    /// `NETWORK`; if `None`, the network is derived.
     pub network: Option<NetworkId>,
-    /// `REQUESTED_NETWORK_VIEW`: of named networks it is given these only, sorted; `None` where not given.
+    /// `REQUESTED_NETWORK_VIEW`: the named networks whose endpoints it receives, sorted; `None` if
+    /// missing.
     pub sees: Option<Arc<[NetworkId]>>,
-    /// `SERVICE_ACCOUNT`, where given.
+    /// `SERVICE_ACCOUNT`, if set.
     pub service_account: Option<Arc<str>>,
     /// `LABELS`.
     pub labels: Labels,
@@ -53,77 +56,79 @@ pub struct Proxy {
     pub locality: Locality,
     /// `NODE_NAME`.
     pub node_name: Option<Arc<str>>,
-    /// `DNS_AUTO_ALLOCATE`: it is sent addresses that we gave to hosts which have none.
+    /// `DNS_AUTO_ALLOCATE`: whether it receives addresses that the control plane allocated for
+    /// hosts without one.
     pub takes_given_addresses: bool,
-    /// `STRAIT_SDS`: files on its host that hold its secrets.
+    /// `STRAIT_SDS`: files on its host with its secrets.
     pub sds: Option<Arc<SdsFiles>>,
-    /// `PROXY_CONFIG.gatewayTopology`, where given.
+    /// `PROXY_CONFIG.gatewayTopology`, if set.
     pub topology: Option<GatewayTopology>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
-    /// `INTERCEPTION_MODE`: how connections of its workload come to it.
+    /// `INTERCEPTION_MODE`: how the workload's connections reach the proxy.
     pub interception: Interception,
-    /// `UNPRIVILEGED_POD`: it can't listen at [privileged ports](is_privileged).
+    /// `UNPRIVILEGED_POD`: it cannot listen on [privileged ports](is_privileged).
     pub is_unprivileged: bool,
-    /// `IDLE_TIMEOUT`: how long a connection of bytes may be silent where nothing else says it; zero for ever.
+    /// `IDLE_TIMEOUT`: the default idle timeout of TCP connections; zero for none.
     pub idle_timeout: Option<Duration>,
-    /// `TLS_SERVER_*`, `TLS_CLIENT_*`: files of its pod that its agent serves in place of the certificate that it was given.
+    /// `TLS_SERVER_*`, `TLS_CLIENT_*`: files in its pod that its agent serves instead of the issued
+    /// certificate.
     pub mounted: Arc<MountedSecrets>,
-    /// `POD_PORTS`: ports of its containers that have names, as long as its pod is not known.
+    /// `POD_PORTS`: named container ports, used while its pod is unknown.
     pub named_ports: BTreeMap<Arc<str>, u16>,
-    /// Where it is no Envoy but gRPC's own library.
+    /// Set if it is gRPC's own library instead of Envoy.
     pub grpc: Option<GrpcLibrary>,
-    /// The build's version, such as `1.40.0`; empty where not given.
+    /// The version of the build, for example `1.40.0`; empty if missing.
     pub envoy_version: Arc<str>,
-    /// Major and minor version, where it calls itself an Envoy and says so.
+    /// Major and minor version, if it identifies itself as Envoy with a version.
     pub envoy_release: Option<(u32, u32)>,
-    /// Those of Istio's own filters that it declares.
+    /// The Istio filters that it declares.
     pub istio_filters: IstioFilters,
-    /// `STRAIT_VHDS`, and what comes of it.
+    /// `STRAIT_VHDS`, and how it is applied.
     pub virtual_hosts: VirtualHostDelivery,
 }
 
-/// Whether a port is one at which only who may do more than others listens.
+/// Returns whether only privileged processes may listen on this port.
 pub fn is_privileged(port: u16) -> bool {
     port < 1024
 }
 
-/// How a proxy is sent virtual hosts.
+/// How a proxy receives virtual hosts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VirtualHostDelivery {
-    /// In their routes.
+    /// As part of route configurations.
     #[default]
     InRoutes,
-    /// One by one (VHDS), as it asked.
+    /// One by one (VHDS), as it requested.
     OneByOne,
-    /// It asked for them one by one and gets them in their routes, for this reason.
+    /// It requested VHDS but receives them as part of route configurations, for this reason.
     Refused(&'static str),
 }
 
 impl VirtualHostDelivery {
-    /// The same on a stream that may be of another form than Delta, which alone has them so.
+    /// Returns the delivery on a stream; only the Delta form supports VHDS.
     pub fn on_stream(self, is_delta: bool) -> Self {
         match self {
-            Self::OneByOne if !is_delta => Self::Refused("its stream is not of the Delta form"),
+            Self::OneByOne if !is_delta => Self::Refused("its stream does not use the Delta form"),
             other => other,
         }
     }
 }
 
-/// One of Istio's own filters. An Envoy that lacks it refuses all that names it.
+/// A filter that only Istio's proxies contain. An Envoy without it rejects resources that name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IstioFilter {
-    /// Tells the other end of a request of this one, and learns of it.
+    /// Exchanges metadata of the two ends of an HTTP request.
     PeerMetadata,
-    /// Says to servers which HTTP follows (ALPN).
+    /// Announces to servers which version of HTTP follows (ALPN).
     Alpn,
     /// Counts requests, as `istio_requests_total`.
     HttpStats,
-    /// The same as [`Self::PeerMetadata`] in connections that are taken.
+    /// Exchanges metadata on inbound TCP connections.
     MetadataExchange,
-    /// The same in connections that are made.
+    /// Exchanges metadata on outbound TCP connections.
     UpstreamMetadataExchange,
-    /// Counts connections.
+    /// Counts TCP connections.
     TcpStats,
 }
 
@@ -137,7 +142,7 @@ impl IstioFilter {
         Self::TcpStats,
     ];
 
-    /// The category and the type of configuration under which an Envoy declares it.
+    /// Returns the category and the configuration type under which an Envoy declares the filter.
     fn declaration(self) -> (&'static str, &'static str) {
         const HTTP: &str = "envoy.filters.http";
         const NETWORK: &str = "envoy.filters.network";
@@ -156,24 +161,25 @@ impl IstioFilter {
         }
     }
 
-    /// The one that an Envoy declares so, with or without the prefix that types have on the wire.
+    /// Returns the filter with this declaration; the type may have the prefix that it has on the
+    /// wire.
     pub fn declared(category: &str, type_url: &str) -> Option<Self> {
         let name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
         Self::ALL.into_iter().find(|filter| filter.declaration() == (category, name))
     }
 }
 
-/// Some of Istio's own filters.
+/// A set of Istio's filters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IstioFilters(u8);
 
 impl IstioFilters {
-    /// Whether it is among them.
+    /// Returns whether the set contains the filter.
     pub fn has(self, filter: IstioFilter) -> bool {
         self.0 & 1 << filter as u8 != 0
     }
 
-    /// Whether any of these is.
+    /// Returns whether the set contains any of these filters.
     pub fn has_any<const N: usize>(self, filters: [IstioFilter; N]) -> bool {
         filters.into_iter().any(|filter| self.has(filter))
     }
@@ -185,31 +191,32 @@ impl FromIterator<IstioFilter> for IstioFilters {
     }
 }
 
-/// gRPC's own library, which speaks xDS without a proxy.
+/// Properties of gRPC's own library, which uses xDS without a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrpcLibrary {
-    /// Whether its bootstrap has a certificate provider named `default`, so that it can speak mTLS: it says
-    /// `STRAIT_GRPC_MTLS`, or is given one by Istio's agent.
+    /// Whether its bootstrap has a certificate provider named `default`, so that it supports mTLS.
+    /// It declares this with `STRAIT_GRPC_MTLS`, or Istio's agent configured it.
     pub mtls: bool,
-    /// Whether it can choose the endpoint with fewer open requests of two (gRFC A48): one that can't refuses the upstream
-    /// cluster.
+    /// Whether it supports the load balancer LEAST_REQUEST (gRFC A48). Otherwise it rejects an
+    /// upstream cluster with it.
     pub least_request: bool,
 }
 
-/// How connections of a workload come to its sidecar.
+/// How connections of a workload reach its sidecar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Interception {
     /// They are redirected.
     #[default]
     Redirect,
-    /// They are handed over as they are, with both their addresses.
+    /// They are intercepted transparently, with both original addresses.
     Transparent,
-    /// They don't: it has those that are made to ports at which it listens itself.
+    /// They are not intercepted: the sidecar only receives connections to ports on which it
+    /// listens.
     None,
 }
 
 impl Interception {
-    /// What `INTERCEPTION_MODE` says.
+    /// Parses `INTERCEPTION_MODE`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "REDIRECT" => Some(Self::Redirect),
@@ -219,7 +226,7 @@ impl Interception {
         }
     }
 
-    /// The same, as it is written.
+    /// Returns the value of `INTERCEPTION_MODE`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Redirect => "REDIRECT",
@@ -229,38 +236,39 @@ impl Interception {
     }
 }
 
-/// Secrets that lie in a proxy's pod, by the names under which its agent serves them.
+/// Secrets mounted in a proxy's pod, by the names under which its agent serves them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MountedSecrets {
-    /// Where it is the server.
+    /// The secrets for inbound connections.
     pub server: SecretNames,
-    /// Where it is the client.
+    /// The secrets for outbound connections.
     pub client: SecretNames,
 }
 
-/// The names of secrets, as far as they are others than usual.
+/// The names of secrets that differ from the default names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretNames {
-    /// Of its certificate and key.
+    /// The name of the secret with certificate and key.
     pub certificate: Option<Arc<str>>,
-    /// Of the roots that it trusts.
+    /// The name of the secret with the trust roots.
     pub roots: Option<Arc<str>>,
 }
 
-/// Files of secrets on a proxy's own host, each in the form of a discovery response: absolute paths.
+/// Files with secrets on a proxy's host, each in the form of a discovery response. Paths are
+/// absolute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SdsFiles {
-    /// With its certificate and key, the secret `default`.
+    /// The file with its certificate and key, as secret `default`.
     pub certificate: Arc<str>,
-    /// With the roots it trusts, the secret `ROOTCA`.
+    /// The file with the trust roots, as secret `ROOTCA`.
     pub roots: Arc<str>,
 }
 
 impl SdsFiles {
-    /// The most bytes of a path.
+    /// The maximum length of a path, in bytes.
     pub const PATH_BYTES_MAX: usize = 256;
 
-    /// Whether a path may be one of them. It is opened by the proxy alone.
+    /// Returns whether the path is valid. Only the proxy opens it.
     pub fn is_path(path: &str) -> bool {
         path.starts_with('/')
             && path.len() <= Self::PATH_BYTES_MAX
@@ -269,45 +277,45 @@ impl SdsFiles {
 }
 
 impl Proxy {
-    /// The namespace whose configuration it gets.
+    /// Returns the namespace whose configuration it receives.
     pub fn namespace(&self) -> &Namespace {
         &self.workload.namespace
     }
 
-    /// Whether any of its addresses is IPv4.
+    /// Returns whether any address is IPv4.
     pub fn has_ipv4(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv4)
     }
 
-    /// Whether any of its addresses is IPv6.
+    /// Returns whether any address is IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv6)
     }
 
-    /// Whether it can listen at a port itself.
+    /// Returns whether it can listen on a port.
     pub fn may_listen_at(&self, port: u16) -> bool {
         !(self.is_unprivileged && is_privileged(port))
     }
 
-    /// Whether it can reach an address of that family.
+    /// Returns whether it supports the family of this address.
     pub fn speaks(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.has_ipv4() } else { self.has_ipv6() }
     }
 
-    /// Whether Istio's agent runs it, so that secrets come from the agent's socket.
+    /// Returns whether Istio's agent runs it, so that secrets are served by the agent's socket.
     pub fn has_istio_agent(&self) -> bool {
         self.istio_version.is_some()
     }
 
-    /// Whether it is gRPC's own library, without a proxy.
+    /// Returns whether it is gRPC's own library, without a proxy.
     pub fn is_proxyless(&self) -> bool {
         self.grpc.is_some()
     }
 
-    /// Splits a node id: `type~ip~name.namespace~domain`, exactly four parts.
+    /// Splits a node ID: `type~ip~name.namespace~domain`, exactly four parts.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// Returns the first problem.
     pub fn parse_id(id: &str) -> Result<(ProxyType, Option<IpAddr>, WorkloadKey, &str), NodeError> {
         let parts: Vec<&str> = id.split('~').collect();
         let [kind, ip, workload, domain] = parts[..] else {
@@ -323,7 +331,7 @@ impl Proxy {
         } else {
             Some(ip.parse().map_err(|_| NodeError::Address { found: ip.into() })?)
         };
-        // Pod names may hold dots, namespaces may not: the last dot divides them.
+        // Names of pods may contain dots and namespaces may not, so split at the last dot.
         let (name, namespace) = workload
             .rsplit_once('.')
             .filter(|(name, namespace)| !name.is_empty() && !namespace.is_empty())
@@ -332,52 +340,52 @@ impl Proxy {
     }
 }
 
-/// What is wrong with a node.
+/// Why a node is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
-    /// Not four parts.
+    /// The node ID does not have four parts.
     #[error("node id has {found} parts between '~', expected 4: type~ip~name.namespace~domain")]
     Parts {
-        /// How many there are.
+        /// The number of parts.
         found: usize,
     },
-    /// Neither sidecar nor router.
+    /// The type is neither sidecar nor router.
     #[error("node type {found:?} is not served, expected sidecar or router")]
     Type {
-        /// The type given.
+        /// The type.
         found: String,
     },
-    /// The address doesn't parse.
+    /// The address is invalid.
     #[error("node address {found:?} is not an IP address")]
     Address {
-        /// The text given.
+        /// The text of the address.
         found: String,
     },
-    /// No usable address in the id or the metadata.
+    /// Neither the node ID nor the metadata has a usable address.
     #[error("node has no valid address, neither in its id nor in INSTANCE_IPS")]
     NoAddress,
-    /// Not `name.namespace`.
+    /// The workload is not `name.namespace`.
     #[error("node workload {found:?} is not name.namespace")]
     Workload {
-        /// The text given.
+        /// The text of the workload.
         found: String,
     },
-    /// The metadata claims another namespace than the id.
+    /// The namespaces in metadata and node ID differ.
     #[error(
-        "node {id} claims namespace {claimed:?} in its metadata and another in its id; let a bootstrap say one: strait proxy bootstrap"
+        "node {id} has namespace {claimed:?} in its metadata and a different one in its id; generate its bootstrap with strait proxy bootstrap"
     )]
     Namespace {
-        /// The id.
+        /// The node ID.
         id: String,
-        /// What `NAMESPACE` says.
+        /// The value of `NAMESPACE`.
         claimed: String,
     },
-    /// A metadata value is unusable.
+    /// A metadata value is invalid.
     #[error("node metadata {key}: {reason}")]
     Metadata {
         /// The key.
         key: &'static str,
-        /// The fact.
+        /// The problem.
         reason: String,
     },
 }

@@ -1,19 +1,20 @@
-//! Groups of settings of which most objects say nothing.
+//! Groups of settings that most objects do not set.
 //!
-//! There may be tens of thousands of rules, each of a kind that has dozens of fields. What few of them say is a group of its
-//! own, and takes the room of a pointer where nothing of it is said.
+//! There may be tens of thousands of rules, each of a kind with dozens of fields. Rarely used
+//! fields form a separate group, which takes only the size of a pointer if none of them is set.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-/// A group with one value that says nothing, which all share.
+/// A group with a shared static default value.
 pub trait Unsaid: Default + Eq + 'static {
-    /// The default value.
+    /// Returns the default value.
     fn unsaid() -> &'static Self;
 }
 
-/// Implements [`Unsaid`] for groups, and has each owner that keeps one as its `more` read as that as well.
+/// Implements [`Unsaid`] for groups, and `Deref` to the group for each owner that stores it in the
+/// field `more`.
 #[macro_export]
 macro_rules! unsaid {
     ($($owner:ty: $group:ty),+) => {
@@ -34,12 +35,12 @@ macro_rules! unsaid {
     };
 }
 
-/// A group, of which nothing is kept where it says nothing. It reads as the group.
+/// A group that allocates nothing if it has the default value. It dereferences to the group.
 #[derive(Clone)]
 pub struct RareGroup<T>(Option<Box<T>>);
 
 impl<T: Unsaid> RareGroup<T> {
-    /// Keeps nothing of it where it says nothing any more.
+    /// Frees the allocation if the group has the default value.
     pub fn trim(&mut self) {
         if **self == *T::unsaid() {
             self.0 = None;
@@ -109,7 +110,7 @@ mod tests {
     unsaid!(Owner: Group);
 
     #[test]
-    fn nothing_is_kept_of_a_group_that_says_nothing() {
+    fn group_with_the_default_value_allocates_nothing() {
         assert!(RareGroup::from(Group(0)).0.is_none() && RareGroup::from(Group(1)).0.is_some());
         let mut group = RareGroup::from(Group(1));
         group.0 = Some(Box::new(Group(0)));

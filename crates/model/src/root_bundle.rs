@@ -1,13 +1,13 @@
-//! The roots that workloads are given to believe.
+//! The bundle of trust roots that workloads receive.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A set of root certificates: the same set is always the same text.
+/// A set of root certificates. Equal sets give equal texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootBundle {
-    /// All of them as one PEM text, sorted by their DER bytes, none twice.
+    /// All certificates as one PEM text, sorted by their DER bytes, without duplicates.
     pub pem: Arc<str>,
-    /// Each of them in DER.
+    /// Each certificate in DER.
     pub certificates: BTreeSet<Vec<u8>>,
 }

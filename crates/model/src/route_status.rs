@@ -1,40 +1,41 @@
-//! What routes of the Gateway API say of themselves in their status. Pure. (Gateway API, `RouteStatus`, `RouteParentStatus`.)
+//! The status that is written into routes of the Gateway API. Pure. (Gateway API, `RouteStatus`,
+//! `RouteParentStatus`.)
 
 use serde_json::{Value, json};
 
 use super::ObjectKey;
 use super::status_condition::StatusCondition;
 
-/// How this control plane signs its entries: `controllerName`.
+/// The `controllerName` in status entries of this control plane.
 pub const GATEWAY_CONTROLLER: &str = "strait.dev/gateway-controller";
-/// How many entries a status takes, and how many conditions an entry.
+/// The maximum number of entries in a status, and of conditions in an entry.
 const PARENTS_MAX: usize = 32;
 const CONDITIONS_MAX: usize = 8;
 
-/// What a route shall say of itself, for each Service that is its parent.
+/// The status that must be written into a route, for each parent Service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteStatus {
-    /// Which route.
+    /// The key of the route.
     pub key: ObjectKey,
-    /// The generation of it that this is about; 0 where that is not known.
+    /// The generation of the route to which it applies; 0 if unknown.
     pub generation: i64,
-    /// In the order in which it names its parents.
+    /// One item per parent, in the order in which the route names them.
     pub parents: Vec<RouteParentStatus>,
 }
 
-/// What becomes of a route at one of its parents.
+/// The status of a route at one parent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteParentStatus {
-    /// The parent, as the route names it.
+    /// The reference to the parent, as the route writes it.
     pub parent: Value,
-    /// One of each kind.
+    /// The conditions, at most one per type.
     pub conditions: Vec<StatusCondition>,
 }
 
 impl RouteStatus {
-    /// The entries that `held` is to be replaced by, at a time in RFC 3339; `None` where all is said already. Entries of other
-    /// controllers, and conditions that nobody here knows, stay as they are. What is about a later generation than this
-    /// knows is left alone.
+    /// Returns the entries that replace `held`, with the time `now` in RFC 3339, or `None` if they
+    /// are up to date. Entries of other controllers and unknown conditions are unchanged.
+    /// Conditions for a later generation are not overwritten.
     pub fn merged(&self, held: &[Value], now: &str) -> Option<Vec<Value>> {
         let is_ours = |entry: &&Value| entry["controllerName"] == GATEWAY_CONTROLLER;
         let mut merged: Vec<Value> = held.iter().filter(|entry| !is_ours(entry)).cloned().collect();
@@ -52,7 +53,7 @@ impl RouteStatus {
                 "conditions": self.conditions(&wanted.conditions, before, now),
             }));
         }
-        // The order of entries says nothing.
+        // The order of entries is irrelevant.
         let same = merged.len() == held.len() && merged.iter().all(|entry| held.contains(entry));
         (!same).then_some(merged)
     }
@@ -96,24 +97,24 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_said_already_is_not_said_again() {
+    fn status_that_is_up_to_date_is_not_written_again() {
         let first = wanted(true, 1).merged(&[], "2026-01-01T00:00:00Z").expect("nothing was said");
         assert_eq!(first[0]["controllerName"], GATEWAY_CONTROLLER);
         assert_eq!(wanted(true, 1).merged(&first, "2026-01-02T00:00:00Z"), None);
-        // Of a later form of the route it is told again, since the same time.
+        // For a later generation of the route it is written again, with the same transition time.
         let second = wanted(true, 2).merged(&first, "2026-01-02T00:00:00Z").expect("a change");
         assert_eq!(second[0]["conditions"][0]["observedGeneration"], 2);
         assert_eq!(since(&second), "2026-01-01T00:00:00Z");
         let third = wanted(false, 2).merged(&second, "2026-01-03T00:00:00Z").expect("a change");
         assert_eq!(since(&third), "2026-01-03T00:00:00Z");
-        // A parent that is named no more goes.
+        // The entry of a parent that is no longer referenced is removed.
         let none = RouteStatus { parents: Vec::new(), ..wanted(true, 3) };
         assert_eq!(none.merged(&third, "2026-01-04T00:00:00Z"), Some(Vec::new()));
         assert_eq!(none.merged(&[], "2026-01-04T00:00:00Z"), None);
     }
 
     #[test]
-    fn what_others_say_stays() {
+    fn entries_of_other_controllers_are_unchanged() {
         let other = json!({ "controllerName": "other.example/x", "parentRef": { "name": "gateway" },
             "conditions": [{ "type": "Accepted", "status": "True" }] });
         let held = [other.clone()];
@@ -125,13 +126,13 @@ mod tests {
         assert_eq!(wanted(true, 1).merged(&held, "2026-01-02T00:00:00Z"), None);
         let second = wanted(false, 1).merged(&held, "2026-01-02T00:00:00Z").expect("a change");
         assert_eq!(second[1]["conditions"][1], foreign);
-        // Entries of others have their places first.
+        // Entries of other controllers have precedence.
         let many = vec![other; PARENTS_MAX];
         assert_eq!(wanted(true, 1).merged(&many, "2026-01-01T00:00:00Z"), None);
     }
 
     #[test]
-    fn what_is_about_a_later_form_is_left_alone() {
+    fn condition_for_a_later_generation_is_not_overwritten() {
         let later = wanted(true, 7).merged(&[], "2026-01-01T00:00:00Z").expect("nothing was said");
         assert_eq!(wanted(false, 6).merged(&later, "2026-01-02T00:00:00Z"), None);
     }

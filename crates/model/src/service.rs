@@ -8,76 +8,79 @@ use ipnet::IpNet;
 
 use super::{Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, SortedMap, TlsMode};
 
-/// One service of one registry: a value that is never changed once sent.
+/// A service of one registry; never modified once sent.
 ///
-/// It reads as its [`Definition`], beside what is the registry's own.
+/// It dereferences to its [`Definition`]; the other fields are specific to the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// What clusters that run the same service mostly say alike, and then share.
+    /// The part that is usually equal in all clusters with the service, which then share it.
     pub definition: Arc<Definition>,
-    /// Virtual addresses in the registry's own cluster, first one first. Empty for headless ones.
+    /// Virtual addresses in the registry's own cluster, the primary one first. Empty for headless
+    /// services.
     pub vips: Vec<IpAddr>,
-    /// Addresses that reach it from outside the cluster: load balancer addresses (IP, else host
-    /// name), then `externalIPs`, in the source's order.
+    /// Addresses that reach it from outside the cluster: load balancer addresses (IP, otherwise
+    /// hostname), followed by `externalIPs`, in the order of the source.
     pub external_addresses: Vec<Arc<str>>,
-    /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
+    /// Node ports by service port, for NodePort gateways. If empty, external addresses use the
+    /// service ports.
     pub external_ports: SortedMap<u16, u16>,
-    /// Seconds since the Unix epoch at which the object was made; 0 where unknown.
+    /// When the object was created, in seconds since the Unix epoch; 0 if unknown.
     pub created: i64,
 }
 
-/// What a service is, wherever it is.
+/// The definition of a service, independent of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Definition {
-    /// The name under which registries are merged.
+    /// The hostname by which registries are merged.
     pub hostname: Hostname,
-    /// The object's own name.
+    /// The name of the object.
     pub name: Arc<str>,
-    /// The object's namespace.
+    /// The namespace of the object.
     pub namespace: Namespace,
     /// Ports in the order of the source.
     pub ports: Vec<Port>,
-    /// How its endpoints are found.
+    /// How proxies find its endpoints.
     pub resolution: Resolution,
-    /// Ranges of addresses that lead to it, whatever the cluster (ServiceEntries only).
+    /// Address ranges that belong to it in every cluster (ServiceEntries only).
     pub ranges: Vec<IpNet>,
-    /// Labels of the object, as far as they can mean something here.
+    /// Labels of the object that are relevant here.
     pub labels: Labels,
-    /// Pod selector; empty where there is none.
+    /// The pod selector; empty if it has none.
     pub selector: Labels,
-    /// SPIFFE IDs named on the object itself, in its order.
+    /// SPIFFE IDs that the object names, in its order.
     pub service_accounts: Vec<Arc<str>>,
-    /// Who may see it.
+    /// The namespaces to which it is visible.
     pub export_to: ExportTo,
-    /// `internalTrafficPolicy: Local`: only endpoints on the proxy's own node.
+    /// `internalTrafficPolicy: Local`: only endpoints on the proxy's own node are used.
     pub node_local: bool,
-    /// Which endpoints come first (`trafficDistribution`).
+    /// The endpoints that have priority (`trafficDistribution`).
     pub prefers: Distribution,
-    /// Whether its endpoints in this registry's cluster are for proxies of that cluster only, since it
-    /// isn't exported (multi-cluster services).
+    /// Whether its endpoints in this registry's cluster are only available to proxies of that
+    /// cluster, because it is not exported (multi-cluster services).
     pub is_cluster_local: bool,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
-    /// For how many seconds a client keeps its endpoint (`sessionAffinity: ClientIP`); `None` where it doesn't. Only
-    /// compared between clusters, which can disagree on it: proxies are not sent it.
+    /// The session affinity timeout in seconds (`sessionAffinity: ClientIP`); `None` without
+    /// affinity. It is only compared between clusters, which can disagree on it, and not sent to
+    /// proxies.
     pub affinity_seconds: Option<u32>,
-    /// Outside the mesh: no mTLS is expected.
+    /// Whether it is outside the mesh, so that no mTLS is expected.
     pub mesh_external: bool,
 }
 
 impl Service {
-    /// The first port of this number that is not UDP.
+    /// Returns the first port with this number that is not UDP.
     pub fn port(&self, number: u16) -> Option<&Port> {
         let mut ports = self.ports.iter();
         ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
-    /// Whether it is the same but for what is behind its ports: which pods these lead to, and where on them.
+    /// Returns whether everything is equal except the pods and target ports behind its ports.
     pub fn same_before_ports(&self, other: &Self) -> bool {
         let without = |one: &Self| {
             let mut one = one.clone();
             one.selector = Labels::new();
-            // Where the client chooses the address, its proxy replaces the port.
+            // If the client chooses the address, its proxy replaces the port.
             let is_of_client = one.resolution == Resolution::Passthrough;
             for port in one.ports.iter_mut().filter(|_| !is_of_client) {
                 port.target = TargetPort::Number(port.number);
@@ -87,14 +90,14 @@ impl Service {
         self == other || without(self) == without(other)
     }
 
-    /// Whether it carries [`NETWORK_LABEL`], as a gateway into a network does.
+    /// Returns whether it has the label [`NETWORK_LABEL`], like a gateway of a network.
     pub fn has_network_label(&self) -> bool {
         self.labels.contains_key(NETWORK_LABEL)
     }
 }
 
 impl From<Definition> for Service {
-    /// Without an address, of unknown age.
+    /// Creates a service without an address and of unknown age.
     fn from(definition: Definition) -> Self {
         Self {
             definition: Arc::new(definition),
@@ -115,7 +118,7 @@ impl Deref for Service {
 }
 
 impl DerefMut for Service {
-    /// A copy of its own, where others share the definition.
+    /// Clones the definition if it is shared.
     fn deref_mut(&mut self) -> &mut Definition {
         Arc::make_mut(&mut self.definition)
     }
@@ -124,17 +127,17 @@ impl DerefMut for Service {
 /// One port of a [`Service`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Port {
-    /// Its name; may be empty where a service has one port only.
+    /// The name; may be empty if the service has only one port.
     pub name: Arc<str>,
     /// The service port, 1 to 65535.
     pub number: u16,
-    /// What it speaks.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where it leads on the pod.
+    /// The port on the pod.
     pub target: TargetPort,
 }
 
-/// The port of a pod that a service port leads to.
+/// The port of a pod to which a service port routes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetPort {
     /// A number, 1 to 65535.
@@ -143,7 +146,7 @@ pub enum TargetPort {
     Name(Arc<str>),
 }
 
-/// What a port speaks, as far as Strait treats it differently.
+/// The protocol of a port, as far as Strait distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// Plain HTTP/1.1.
@@ -154,28 +157,28 @@ pub enum Protocol {
     Grpc,
     /// gRPC-Web over HTTP/1.1 or 2.
     GrpcWeb,
-    /// TLS with HTTP inside: routed as TLS.
+    /// TLS with HTTP inside; routed like TLS.
     Https,
-    /// TLS: opaque, routed by address or SNI.
+    /// TLS; opaque, routed by address or SNI.
     Tls,
-    /// Bytes.
+    /// Raw TCP.
     Tcp,
-    /// A protocol in which the server speaks first (MySQL): never sniffed.
+    /// A protocol in which the server sends first (MySQL); protocol detection is never used.
     Mysql,
-    /// MongoDB: treated as bytes.
+    /// MongoDB; treated as raw TCP.
     Mongo,
-    /// Redis: treated as bytes.
+    /// Redis; treated as raw TCP.
     Redis,
-    /// Datagrams: known, never proxied.
+    /// UDP; recognized but never proxied.
     Udp,
-    /// Nothing declared: sniffed at run time.
+    /// No protocol is declared; detected at run time.
     Auto,
 }
 
 impl Protocol {
-    /// The protocol of a Kubernetes port: `appProtocol` if set, else the name up to its first `-`;
-    /// sniffed where neither says, except on ports whose servers speak first.
-    /// (Istio, "Protocol Selection".)
+    /// Returns the protocol of a Kubernetes port: `appProtocol` if set, otherwise the name up to
+    /// its first `-`. If neither declares a protocol, it is detected at run time, except on
+    /// well-known ports whose servers send first. (Istio, "Protocol Selection".)
     pub fn of_port(transport: &str, app_protocol: Option<&str>, name: &str, number: u16) -> Self {
         if transport.eq_ignore_ascii_case("UDP") {
             return Self::Udp;
@@ -206,7 +209,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a text names a protocol that [`Self::of_port`] knows.
+    /// Returns whether [`Self::of_port`] recognizes this text.
     pub fn is_known(text: &str) -> bool {
         let text = text.to_ascii_lowercase();
         let first = text.split('-').next().unwrap_or_default();
@@ -229,22 +232,22 @@ impl Protocol {
         names.contains(&first)
     }
 
-    /// Whether requests are seen and routed one by one.
+    /// Returns whether requests are routed individually.
     pub fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb)
     }
 
-    /// Whether clients begin TLS themselves, and name a host in it.
+    /// Returns whether clients open TLS themselves, with an SNI.
     pub fn begins_tls(self) -> bool {
         matches!(self, Self::Tls | Self::Https)
     }
 
-    /// Whether the upstream must be spoken to in HTTP/2.
+    /// Returns whether HTTP/2 must be used for the upstream.
     pub fn is_http2(self) -> bool {
         matches!(self, Self::Http2 | Self::Grpc | Self::GrpcWeb)
     }
 
-    /// The protocol of that name, as [`Self::as_str`] says it.
+    /// Returns the protocol with this name, as returned by [`Self::as_str`].
     pub fn named(name: &str) -> Option<Self> {
         let all = [
             Self::Http,
@@ -263,7 +266,7 @@ impl Protocol {
         all.into_iter().find(|protocol| protocol.as_str() == name)
     }
 
-    /// The name as users see it in `/debug/services`.
+    /// Returns the name as users see it in `/debug/services`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "HTTP",
@@ -282,28 +285,29 @@ impl Protocol {
     }
 }
 
-/// How the endpoints of a service are found by a proxy.
+/// How a proxy finds the endpoints of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Resolution {
-    /// The control plane sends the endpoints, the proxy balances.
+    /// The control plane sends the endpoints, and the proxy balances the load.
     ClientSide,
-    /// Headless: the client has picked a pod address already.
+    /// Headless: the client has already chosen the address of a pod.
     Headless,
-    /// Another name for that host (ExternalName).
+    /// An alias of another host (ExternalName).
     Alias(Hostname),
-    /// The proxy resolves names itself.
+    /// The proxy resolves hostnames.
     ByName(ByName),
-    /// The client has picked an address, whatever it is (ServiceEntry, `resolution: NONE`).
+    /// The client has chosen any address (ServiceEntry, `resolution: NONE`).
     Passthrough,
 }
 
 impl Resolution {
-    /// Whether the client has picked an address before its proxy hears of the connection: the proxy chooses no endpoint.
+    /// Returns whether the client has already chosen an address, so that its proxy chooses no
+    /// endpoint.
     pub fn is_chosen_by_client(&self) -> bool {
         matches!(self, Self::Headless | Self::Passthrough)
     }
 
-    /// What the admin API calls it.
+    /// Returns the name in the admin API.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::ClientSide => "ClientSideLB",
@@ -316,58 +320,60 @@ impl Resolution {
     }
 }
 
-/// Endpoints that a proxy finds by names (ServiceEntry, `resolution: DNS` and `DNS_ROUND_ROBIN`).
+/// Endpoints that a proxy finds by hostname (ServiceEntry, `resolution: DNS` and
+/// `DNS_ROUND_ROBIN`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ByName {
-    /// A new connection goes to the address that the name has just then, instead of all addresses
-    /// being balanced: only the first endpoint counts.
+    /// Whether a new connection uses the address that the hostname currently has, instead of
+    /// balancing over all addresses. Then only the first endpoint is used.
     pub just_then: bool,
-    /// In the order of the source.
+    /// The endpoints in the order of the source.
     pub endpoints: Vec<NamedEndpoint>,
 }
 
-/// An endpoint by name. Its address may be an IP as well.
+/// An endpoint by hostname. The address may also be an IP address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedEndpoint {
-    /// The name, which the proxy resolves; or the path of a socket on the proxy's own host, which begins
-    /// with `/`, or with `@` for an abstract one.
+    /// The hostname, which the proxy resolves. Or the path of a socket on the proxy's host: it
+    /// begins with `/`, or with `@` if it is abstract.
     pub address: Arc<str>,
-    /// Where it listens, by the name of the service port.
+    /// The target port by name of the service port.
     pub ports: SortedMap<Arc<str>, u16>,
-    /// Its share among equals, at least 1.
+    /// The load-balancing weight, at least 1.
     pub weight: u32,
-    /// Where it runs.
+    /// The locality in which it runs.
     pub locality: Arc<Locality>,
-    /// The network it is in; `None` for one that is reached from all.
+    /// The network; `None` if it is reachable from every network.
     pub network: Option<NetworkId>,
-    /// Whether it takes mTLS.
+    /// Whether it accepts mTLS.
     pub tls_mode: TlsMode,
     /// See [`Endpoint::labels`](super::Endpoint::labels).
     pub labels: Option<Arc<Labels>>,
 }
 
 impl NamedEndpoint {
-    /// Whether it is a socket on the proxy's own host.
+    /// Returns whether it is a socket on the proxy's host.
     pub fn is_socket(&self) -> bool {
         self.address.starts_with(['/', '@'])
     }
 }
 
-/// Which endpoints of a service come first.
+/// Which endpoints of a service have priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Distribution {
-    /// All alike.
+    /// All are equal.
     #[default]
     Any,
-    /// Those in the proxy's zone, then those in its region.
+    /// Endpoints in the proxy's zone, then in its region.
     SameZone,
-    /// Those on the proxy's node, then as above.
+    /// Endpoints on the proxy's node, then as [`Self::SameZone`].
     SameNode,
 }
 
 impl Distribution {
-    /// Reads `spec.trafficDistribution` or the annotation `networking.istio.io/traffic-distribution`, in
-    /// whatever case. What it doesn't know prefers nothing.
+    /// Parses `spec.trafficDistribution` or the annotation
+    /// `networking.istio.io/traffic-distribution`, case-insensitively. Unknown values express no
+    /// preference.
     pub fn parse(text: &str) -> Self {
         match text.to_ascii_lowercase().as_str() {
             "preferclose" | "prefersamezone" => Self::SameZone,
@@ -376,7 +382,7 @@ impl Distribution {
         }
     }
 
-    /// The name as users see it.
+    /// Returns the name as users see it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Any => "Any",
@@ -386,18 +392,18 @@ impl Distribution {
     }
 }
 
-/// Who may see a service: `networking.istio.io/exportTo`.
+/// The namespaces to which a service is visible: `networking.istio.io/exportTo`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub enum ExportTo {
-    /// Everybody, other networks included.
+    /// All namespaces, in all networks.
     #[default]
     Public,
-    /// These namespaces only; empty for nobody (`~`).
+    /// Only these namespaces; empty for none (`~`).
     Namespaces(Vec<Namespace>),
 }
 
 impl ExportTo {
-    /// Reads the annotation's comma list; `own` is the namespace that `.` stands for.
+    /// Parses the annotation's comma-separated list; `own` is the namespace for `.`.
     pub fn parse(text: &str, own: &Namespace) -> Self {
         let mut namespaces = Vec::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -413,12 +419,12 @@ impl ExportTo {
         }
         namespaces.sort();
         namespaces.dedup();
-        // Thousands of rules name one.
+        // Thousands of rules name one namespace.
         namespaces.shrink_to_fit();
         Self::Namespaces(namespaces)
     }
 
-    /// Whether a proxy of `namespace` may see the service.
+    /// Returns whether a proxy in `namespace` may see the service.
     pub fn visible_to(&self, namespace: &Namespace) -> bool {
         match self {
             Self::Public => true,
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn export_to_names_everybody_some_or_nobody() {
+    fn export_to_lists_all_some_or_no_namespaces() {
         let own = Namespace::from("a");
         assert_eq!(ExportTo::parse("", &own), ExportTo::Public);
         assert_eq!(ExportTo::parse("b, *", &own), ExportTo::Public);

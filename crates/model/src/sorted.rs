@@ -1,8 +1,8 @@
-//! A map for few entries: one allocation of exactly what they take.
+//! A map for few entries, in one allocation of the exact size.
 //!
-//! A `BTreeMap` of two labels takes 364 bytes, and there are two such maps for each service of each
-//! cluster; here they take 64. Looking up is a binary search, adding copies: for values that are made
-//! once and then read.
+//! A `BTreeMap` of two labels takes 364 bytes, and there are two such maps per service and cluster;
+//! here they take 64. A look-up is a binary search, an insertion copies all entries. Use it for
+//! values that are built once and then read.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use std::marker::PhantomData;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Makes a tree compact that is filled and will change little. One that was filled in the order of its
-/// keys is half empty, as each node was split when it was full; made at once, its nodes are full.
+/// Rebuilds a tree that will change little, to make it compact. After insertion in key order, its
+/// nodes are half full, because each was split when it was full. After rebuilding, they are full.
 pub fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     *map = std::mem::take(map).into_iter().collect();
 }
 
-/// What comes in the order of its keys, in one in which it fills a tree of imbl: every second first, then the others. In the
-/// order of keys each node is split when it is full, and its first half stays half empty for ever; so there is room in it for
-/// those that come later, and no more.
+/// Reorders sorted items so that inserting them fills a tree of imbl well: every second item first,
+/// then the others. With insertion in key order, each node is split when it is full, and its first
+/// half stays half empty. With this order, the later items fill the gaps.
 pub fn filling<T>(sorted: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for (at, entry) in sorted.into_iter().enumerate() {
@@ -29,27 +29,27 @@ pub fn filling<T>(sorted: impl IntoIterator<Item = T>) -> impl Iterator<Item = T
     first.into_iter().chain(others)
 }
 
-/// Entries in order of their keys.
+/// A map as an array of entries, sorted by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SortedMap<K, V>(Box<[(K, V)]>);
 
 impl<K: Ord, V> SortedMap<K, V> {
-    /// No entries.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value at `key`.
+    /// Returns the value for `key`.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -57,7 +57,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.get_key_value(key).map(|(_, value)| value)
     }
 
-    /// The entry at `key`.
+    /// Returns the entry for `key`.
     pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -66,7 +66,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0.get(at).map(|(key, value)| (key, value))
     }
 
-    /// Whether there is an entry at `key`.
+    /// Returns whether the map contains `key`.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -74,7 +74,7 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// Puts a value in the place of the one at `key`, if there is one. Copies all entries.
+    /// Inserts a value, replacing an existing one for `key`. Copies all entries.
     pub fn insert(&mut self, key: K, value: V) {
         let mut entries = std::mem::take(&mut self.0).into_vec();
         match entries.binary_search_by(|(held, _)| held.cmp(&key)) {
@@ -84,17 +84,17 @@ impl<K: Ord, V> SortedMap<K, V> {
         self.0 = entries.into();
     }
 
-    /// The entries, in order of their keys.
+    /// Returns the entries, sorted by key.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// The keys, in order.
+    /// Returns the sorted keys.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// The values, in order of their keys.
+    /// Returns the values, sorted by key.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
@@ -107,7 +107,7 @@ impl<K, V> Default for SortedMap<K, V> {
 }
 
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
-    /// Of entries with one key the last counts.
+    /// Of several entries with the same key, the last is used.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<(K, V)> = entries.into_iter().collect();
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -167,20 +167,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_in_order_and_the_last_of_one_key_counts() {
+    fn entries_are_sorted_and_the_last_of_equal_keys_is_used() {
         let map: SortedMap<&str, i32> = [("b", 1), ("a", 2), ("b", 3), ("b", 4)].into();
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&"a", &2), (&"b", &4)]);
         assert_eq!((map.get("b"), map.get("c"), map.len()), (Some(&4), None, 2));
     }
 
     #[test]
-    fn what_fills_a_tree_is_all_that_there_is() {
+    fn filling_returns_all_items() {
         assert_eq!(filling(0..5).collect::<Vec<_>>(), [0, 2, 4, 1, 3]);
         assert_eq!(filling([""; 0]).next(), None);
     }
 
     #[test]
-    fn an_entry_is_added_at_its_place_or_replaced() {
+    fn entry_is_inserted_in_order_or_replaced() {
         let mut map = SortedMap::from([("b", 1)]);
         for (key, value) in [("a", 2), ("c", 3), ("b", 4)] {
             map.insert(key, value);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_map_in_json() {
+    fn it_serializes_as_a_map() {
         let map = SortedMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]);
         let json = serde_json::to_string(&map).expect("a map of numbers");
         assert_eq!(json, r#"{"a":1,"b":2}"#);

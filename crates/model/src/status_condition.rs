@@ -1,23 +1,24 @@
-//! A condition, as statuses of all kinds have them. Pure. (Kubernetes, `metav1.Condition`.)
+//! A condition in the status of an object. Pure. (Kubernetes, `metav1.Condition`.)
 
 use serde_json::{Value, json};
 
-/// A condition.
+/// A condition in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusCondition {
-    /// What it is about, such as `Accepted`.
+    /// The type, for example `Accepted`.
     pub kind: &'static str,
-    /// Whether it is so.
+    /// Whether the status is `True` or `False`.
     pub is_true: bool,
-    /// Why, in a word.
+    /// The reason, in one word.
     pub reason: &'static str,
-    /// Why, in words.
+    /// The message.
     pub message: String,
 }
 
 impl StatusCondition {
-    /// As it is written under that name, where `before` stands now. It is so since it was last otherwise; what is about a
-    /// later generation than this knows is left alone.
+    /// Returns the condition as JSON with type `name`; `before` is the condition in the object. The
+    /// transition time remains if the status is unchanged. A condition for a later generation is
+    /// returned unchanged.
     pub(super) fn written(
         &self,
         name: &str,

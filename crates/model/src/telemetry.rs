@@ -1,18 +1,19 @@
-//! What telemetry calls a workload, in the form that Istio's own filters read.
+//! Telemetry names of workloads, in the form that Istio's own filters read.
 
-/// What proxies are sent about an endpoint besides how to reach it (`--endpoint-metadata`).
+/// The endpoint metadata that proxies receive (`--endpoint-metadata`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndpointMetadata {
-    /// How to speak to it, once for all that are spoken to alike.
+    /// How to connect to the endpoint, shared by all endpoints with the same settings.
     #[default]
     Lean,
-    /// What Istio's control plane says: how to speak to it, and what telemetry calls it.
+    /// Like Istio's control plane: how to connect to the endpoint, and its telemetry
+    /// name.
     Full,
 }
 
-/// `NAME;NAMESPACE;CANONICAL NAME;CANONICAL REVISION` of a workload that a controller calls `name`, as
-/// Istio's telemetry has them; a label may name it otherwise. A revision of `latest`, which is what none
-/// means, is left out. (Istio, "Telemetry labels": canonical service and revision.)
+/// Returns `NAME;NAMESPACE;CANONICAL NAME;CANONICAL REVISION` of a workload whose controller has
+/// the name `name`, as in Istio's telemetry; labels can override the parts. A revision of `latest`,
+/// which is the default, is omitted. (Istio, "Telemetry labels": canonical service and revision.)
 pub fn telemetry<'a>(
     name: &'a str,
     namespace: &str,
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_say_what_telemetry_calls_a_workload() {
+    fn labels_override_the_telemetry_name_of_a_workload() {
         let cases: [(&[(&str, &str)], &str); 6] = [
             (&[], "web;shop;web;"),
             (&[("app", "cart"), ("version", "v2")], "web;shop;cart;v2"),

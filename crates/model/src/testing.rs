@@ -11,7 +11,7 @@ use crate::{
     TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
-/// A cluster that belongs to the mesh, whose Secret may fix its network.
+/// Returns a cluster of the mesh, whose Secret may fix its network.
 pub fn member(fixed_network: Option<&str>) -> KnownCluster {
     KnownCluster {
         fixed_network: fixed_network.map(NetworkId::from),
@@ -23,17 +23,17 @@ pub fn member(fixed_network: Option<&str>) -> KnownCluster {
     }
 }
 
-/// The name of `service` in `cluster.local`; `name.namespace` is given.
+/// Returns the hostname of a service `name.namespace` in `cluster.local`.
 pub fn host(name: &str) -> Hostname {
     Hostname::from(format!("{name}.svc.cluster.local"))
 }
 
-/// Labels from pairs.
+/// Returns labels from pairs.
 pub fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
 }
 
-/// A service `name.namespace` with port `http` 80 to 8080 that selects `app: name`.
+/// Returns a service `name.namespace` with port `http` 80 to 8080 that selects `app: name`.
 pub fn service(name: &str) -> Service {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
     Service::from(Definition {
@@ -56,7 +56,7 @@ pub fn service(name: &str) -> Service {
     })
 }
 
-/// A port whose name says its protocol.
+/// Returns a port whose protocol is derived from its name.
 pub fn port(name: &str, number: u16, target: u16) -> Port {
     Port {
         name: name.into(),
@@ -79,7 +79,7 @@ impl Service {
         self
     }
 
-    /// Makes it an east-west gateway of `network`, reached at `address`.
+    /// Makes it an east-west gateway of `network` with the external address `address`.
     pub fn gateway_of(mut self, network: &str, address: &str) -> Self {
         self.labels.insert("topology.istio.io/network".into(), network.into());
         self.external_addresses.push(address.into());
@@ -105,7 +105,7 @@ impl Service {
         self
     }
 
-    /// The service and its endpoints.
+    /// Returns the service with its endpoints.
     pub fn pair(self, endpoints: Vec<Endpoint>) -> (Self, Vec<Endpoint>) {
         (self, endpoints)
     }
@@ -116,7 +116,7 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A ready endpoint of port `http` that takes mTLS.
+/// Returns a ready endpoint of port `http` that accepts mTLS.
 pub fn endpoint(address: &str) -> Endpoint {
     Endpoint {
         address: ip(address),
@@ -136,12 +136,12 @@ pub fn endpoint(address: &str) -> Endpoint {
     }
 }
 
-/// What one cluster reports, built up step by step.
+/// A builder for the update of one cluster.
 pub struct Shard {
     update: RegistryUpdate,
 }
 
-/// The first update of `cluster`.
+/// Starts the first update of `cluster`.
 pub fn shard(cluster: &str, epoch: u64) -> Shard {
     let shard = ShardKey::kubernetes(cluster.into());
     let change = ShardChange::Reset(Contents { network_label: Some(None), ..Contents::default() });
@@ -156,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Makes it an update rather than a reset.
+    /// Makes it an update instead of a reset.
     pub fn update(mut self) -> Self {
         let mut contents = std::mem::take(self.contents());
         contents.network_label = None;
@@ -192,19 +192,19 @@ impl Shard {
         self
     }
 
-    /// The finished update.
+    /// Returns the update.
     pub fn built(self) -> RegistryUpdate {
         self.update
     }
 }
 
-/// The end of a cluster.
+/// Returns the update that removes a cluster.
 pub fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
     let shard = ShardKey::kubernetes(cluster.into());
     RegistryUpdate { shard, epoch: Epoch(epoch), change: ShardChange::Removed }
 }
 
-/// A pod `name.namespace` at `address`.
+/// Returns a pod `name.namespace` at `address`.
 pub fn workload(name: &str, address: &str, pairs: &[(&str, &str)]) -> (WorkloadKey, Workload) {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
     let profile = Profile {
@@ -220,7 +220,7 @@ pub fn workload(name: &str, address: &str, pairs: &[(&str, &str)]) -> (WorkloadK
     (WorkloadKey::new(namespace, short), pod)
 }
 
-/// A sidecar `name.namespace` of `cluster` at 10.0.0.1.
+/// Returns a sidecar `name.namespace` of `cluster` at 10.0.0.1.
 pub fn sidecar(name: &str, cluster: &str) -> Proxy {
     let id = format!("sidecar~10.0.0.1~{name}~{}.svc.cluster.local", "ns");
     let (kind, address, workload, domain) = Proxy::parse_id(&id).expect("a node id");
@@ -254,7 +254,7 @@ pub fn sidecar(name: &str, cluster: &str) -> Proxy {
     }
 }
 
-/// An endpoint that proxies resolve, at port 8080 of the port `http`.
+/// Returns an endpoint that proxies resolve, with target port 8080 for the port `http`.
 pub fn named_endpoint(address: &str) -> NamedEndpoint {
     NamedEndpoint {
         address: address.into(),

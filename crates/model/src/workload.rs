@@ -1,7 +1,8 @@
 //! A pod as its registry describes it, for identity checks and inbound listeners.
 //!
-//! Pods are many and alike: what those of one template share is a [`Profile`], and a [`Workload`] is
-//! only what is its own, 32 bytes of it. [`super::Workloads`] holds them with their names.
+//! Pods are numerous and similar. The data that the pods of one template share is a [`Profile`]. A
+//! [`Workload`] contains only the data of the individual pod and takes 32 bytes.
+//! [`super::Workloads`] stores them with their names.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
@@ -13,33 +14,33 @@ use super::{Labels, Locality, NetworkId, SortedMap, TlsMode};
 /// A pod, without its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// What it shares with others.
+    /// The data that it shares with other pods.
     pub profile: Arc<Profile>,
-    /// Its addresses, primary first, empty until it has one; and which of all pods of its name it is.
+    /// Its addresses, primary first, empty until it has one; with the UID's mark.
     pub addresses: Addresses,
-    /// The node it runs on; one value for all pods there.
+    /// The node on which it runs; one shared value for all pods there.
     pub node: Option<Arc<Arc<str>>>,
 }
 
-/// What the pods of one template share.
+/// The data that the pods of one template share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
     /// Their labels.
     pub labels: Arc<Labels>,
-    /// Their service account's name.
+    /// The name of their service account.
     pub service_account: Arc<str>,
     /// Their SPIFFE ID.
     pub identity: Arc<str>,
-    /// Whether they take mTLS.
+    /// Whether they accept mTLS.
     pub tls_mode: TlsMode,
-    /// The network that their label names.
+    /// The network of their label.
     pub network_label: Option<NetworkId>,
-    /// The locality that their labels claim, which goes before their node's.
+    /// The locality that their labels declare; it takes precedence over that of their node.
     pub locality: Option<Arc<Locality>>,
-    /// What telemetry calls them: [`super::telemetry`]; `None` where that is sent to nobody.
+    /// Their telemetry name, see [`super::telemetry`]; `None` if telemetry names are not sent.
     pub telemetry: Option<Arc<str>>,
-    /// The headless service below which each has a name of its own, the pod's (`subdomain`, where
-    /// `hostname` is the pod's name: what a StatefulSet gives its pods).
+    /// The headless service below which each pod has its own DNS name (`subdomain`, where
+    /// `hostname` is the pod's name, as in StatefulSets).
     pub subdomain: Option<Arc<str>>,
     /// Named container ports, for services that target a name.
     pub named_ports: SortedMap<Arc<str>, u16>,
@@ -54,46 +55,47 @@ impl Deref for Workload {
 }
 
 impl Workload {
-    /// Whether this is the pod with that UID; `None` where its own is not known, as of one that an earlier version
-    /// remembered.
+    /// Returns whether this is the pod with this UID. Returns `None` if its own UID is unknown, as
+    /// for pods in state stored by an earlier version.
     pub fn has_uid(&self, uid: &str) -> Option<bool> {
         self.addresses.mark().map(|mark| UidMark::of(uid) == Some(mark))
     }
 }
 
-/// A UID as a number of 4 bytes: tells a pod from the one that had its name before, but for one in 2^32.
+/// A UID as a number of 4 bytes. It distinguishes a pod from an earlier pod with the same name,
+/// except in about 1 of 2^32 cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidMark(NonZeroU32);
 
 impl UidMark {
-    /// That of a UID; of none there is none.
+    /// Returns the mark of a UID; `None` if the UID is empty.
     pub fn of(uid: &str) -> Option<Self> {
         let hash = xxhash_rust::xxh3::xxh3_64(uid.as_bytes()).to_le_bytes();
         let mark = u32::from_le_bytes([hash[0], hash[1], hash[2], hash[3]]).max(1);
         NonZeroU32::new(mark).map(Self).filter(|_| !uid.is_empty())
     }
 
-    /// As it is written.
+    /// Encodes the mark.
     pub fn to_bytes(self) -> [u8; 4] {
         self.0.get().to_le_bytes()
     }
 
-    /// As it was written.
+    /// Decodes a mark.
     pub fn from_bytes(bytes: [u8; 4]) -> Option<Self> {
         NonZeroU32::new(u32::from_le_bytes(bytes)).map(Self)
     }
 }
 
-/// Where a pod is, and which of all pods of its name. Nearly all have one address, of IPv4.
+/// The addresses of a pod and the UID's mark. Nearly all pods have one IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses(AddressStorage);
 
-/// Each with the mark, for which there is room beside the addresses: pods are many.
+/// Each variant includes the mark, which fits next to the addresses, because pods are numerous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AddressStorage {
     None(Option<UidMark>),
     One(Option<UidMark>, Ipv4Addr),
-    // A thin pointer: what is rare should cost those that are many nothing.
+    // A thin pointer, so that this rare variant does not increase the size of the others.
     #[expect(clippy::box_collection, reason = "half the size of a boxed slice")]
     Others(Option<UidMark>, Box<Vec<IpAddr>>),
 }
@@ -105,7 +107,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// The same, of the pod with this mark.
+    /// Sets the mark of the pod.
     #[must_use]
     pub fn marked(mut self, mark: Option<UidMark>) -> Self {
         match &mut self.0 {
@@ -116,7 +118,7 @@ impl Addresses {
         self
     }
 
-    /// Which pod it is whose addresses these are.
+    /// Returns the mark of the pod.
     pub fn mark(&self) -> Option<UidMark> {
         match &self.0 {
             AddressStorage::None(mark)
@@ -125,17 +127,17 @@ impl Addresses {
         }
     }
 
-    /// Whether there is none yet.
+    /// Returns whether the pod has no address yet.
     pub fn is_empty(&self) -> bool {
         matches!(self.0, AddressStorage::None(_))
     }
 
-    /// Whether `address` is one of them.
+    /// Returns whether the addresses contain `address`.
     pub fn contains(&self, address: &IpAddr) -> bool {
         self.iter().any(|own| own == *address)
     }
 
-    /// All of them, primary first.
+    /// Returns all addresses, primary first.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let (one, others) = match &self.0 {
             AddressStorage::None(_) => (None, &[][..]),
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_told_from_the_one_that_had_its_name_before() {
+    fn pod_is_distinguished_from_an_earlier_pod_with_the_same_name() {
         let pod = |addresses: &[&str], uid: &str| {
             let addresses = addresses.iter().map(|one| one.parse().expect("an address"));
             let addresses = addresses.collect::<Addresses>().marked(UidMark::of(uid));

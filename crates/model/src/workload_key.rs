@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Namespace;
 
-/// Namespace and name of a pod, unique in its cluster.
+/// The namespace and name of a pod, unique in its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkloadKey {
     /// The namespace.
@@ -15,14 +15,14 @@ pub struct WorkloadKey {
 }
 
 impl WorkloadKey {
-    /// The key of `name` in `namespace`.
+    /// Creates the key of `name` in `namespace`.
     pub fn new(namespace: impl Into<Namespace>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 }
 
 impl fmt::Display for WorkloadKey {
-    /// `name.namespace`, as in a node id.
+    /// Formats it as `name.namespace`, like in a node ID.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.name, self.namespace)
     }

@@ -1,9 +1,9 @@
-//! All pods of a cluster by name, as a value that costs nothing to share and little to change.
+//! All pods of a cluster by name, as a value that is cheap to share and to change.
 //!
-//! Pods stand in order of namespace and name, in chunks of at most [`CHUNK_MAX`]; a chunk is the names
-//! in one text, what those of a set have in common once, and the records in one array. A change copies
-//! one chunk. Whoever keeps an older value shares all chunks but those, and what two values differ in is
-//! found by looking at those alone.
+//! Pods are sorted by namespace and name, in chunks of at most [`CHUNK_MAX`]. A chunk contains the
+//! names as one text, in which the common parts of names occur once, and the pods in one array. A
+//! change copies one chunk. An older value shares all other chunks, and comparing two values only
+//! reads the chunks that differ.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,46 +11,47 @@ use std::sync::Arc;
 
 use super::{Namespace, Workload, WorkloadKey, WorkloadRef};
 
-/// The most pods in a chunk: a change copies half of that on average, some 2 KiB.
+/// The maximum number of pods in a chunk: a change copies half of that on average, about 2 KiB.
 const CHUNK_MAX: usize = 64;
 
-/// The longest name, of any object.
+/// The maximum length of an object's name, in bytes.
 const NAME_MAX: usize = 253;
 
 /// All pods of a cluster.
 #[derive(Clone, Default)]
 pub struct Workloads {
-    /// In order; none is empty.
+    /// Sorted; no chunk is empty.
     chunks: Arc<Vec<Arc<Chunk>>>,
     count: usize,
 }
 
-/// Where a pod was found, for [`Workloads::find_next`].
+/// The position of a pod, for [`Workloads::find_next`].
 #[derive(Debug, Default)]
 pub struct Near {
     chunk: usize,
     place: usize,
 }
 
-/// Some pods of one namespace, in order of their names.
+/// Some pods of one namespace, sorted by name.
 #[derive(Clone)]
 struct Chunk {
     namespace: Namespace,
-    /// The tail of each name, as [`WorkloadRef::split`] splits it, and before the first of those that
-    /// share a stem that stem.
+    /// The tails of all names, as split by [`WorkloadRef::split`]. The stem precedes the first tail
+    /// of each group with the same stem.
     names: Box<str>,
-    /// Where in `names` each tail ends. Names are at most 253 bytes, so this is below 2^14.
+    /// The offset in `names` at which each tail ends. Names have at most 253 bytes, so this is
+    /// below 2^14.
     ends: Box<[u16]>,
     stems: Box<[Stem]>,
     pods: Box<[Workload]>,
 }
 
-/// What the names of some pods that stand together begin with.
+/// The common beginning of the names of some adjacent pods.
 #[derive(Clone, Copy)]
 struct Stem {
-    /// The place of the first of them.
+    /// The index of the first pod.
     from: u16,
-    /// Where in the chunk's names it ends.
+    /// The offset in the chunk's names at which the stem ends.
     end: u16,
 }
 
@@ -58,23 +59,24 @@ struct Stem {
 type Name<'a> = (&'a str, &'a str);
 
 impl Workloads {
-    /// How many there are.
+    /// Returns the number of pods.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no pods.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The pod of this name.
+    /// Returns the pod with this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Workload> {
         self.find_near(&mut Near::default(), namespace, WorkloadRef::split(name))
     }
 
-    /// The pod that an endpoint names, for somebody who looks up many that are near each other, as the
-    /// members of a slice mostly are: each is looked for among those of the set of the one before, at first.
+    /// Returns the pod that an endpoint names, for callers that look up many nearby pods, for
+    /// example the members of an EndpointSlice. Searches first among the pods with the same stem as
+    /// the previous one.
     pub fn find_next(&self, near: &mut Near, pod: WorkloadRef<'_>) -> Option<&Workload> {
         self.find_near(near, pod.namespace.as_str(), (pod.stem, pod.tail))
     }
@@ -94,12 +96,12 @@ impl Workloads {
         held.pods.get(place)
     }
 
-    /// All of them with their names, in order.
+    /// Returns all pods with their names, in order.
     pub fn iter(&self) -> impl Iterator<Item = (WorkloadRef<'_>, &Workload)> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
-    /// Those of a namespace.
+    /// Returns the pods of a namespace.
     pub fn of_namespace(
         &self,
         namespace: &str,
@@ -110,8 +112,8 @@ impl Workloads {
         chunks.flat_map(|chunk| chunk.iter())
     }
 
-    /// Puts a pod in the place of the one of that name, if there is one. Names longer than 253 bytes,
-    /// which no object has, are cut.
+    /// Inserts a pod, replacing an existing one with the same name. Names longer than 253 bytes,
+    /// which no object has, are truncated.
     pub fn insert(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
         let name = WorkloadRef::split(name.get(..NAME_MAX).unwrap_or(name));
         let at = self.chunk_of(namespace, name);
@@ -124,8 +126,8 @@ impl Workloads {
             return;
         }
         self.count += 1;
-        // Into the chunk before, where that is of the namespace and not full: names mostly come in
-        // order.
+        // Use the previous chunk if it belongs to the namespace and is not full, because names
+        // usually arrive in order.
         let same = |chunk: Option<&Arc<Chunk>>| {
             chunk.is_some_and(|chunk| chunk.namespace.as_str() == &**namespace)
         };
@@ -146,7 +148,8 @@ impl Workloads {
         if pods.len() <= CHUNK_MAX {
             *held = Arc::new(Chunk::copied(&chunk.namespace, &pods));
         } else {
-            // A chunk that grows at its end stays nearly full, so that a list in order packs well.
+            // A chunk that grows at its end stays nearly full, so that a sorted list is stored
+            // compactly.
             let half = if place + 1 == pods.len() { CHUNK_MAX } else { CHUNK_MAX / 2 };
             let (first, second) = pods.split_at(half);
             *held = Arc::new(Chunk::copied(&chunk.namespace, first));
@@ -154,7 +157,7 @@ impl Workloads {
         }
     }
 
-    /// Takes a pod out.
+    /// Removes and returns a pod.
     pub fn remove(&mut self, namespace: &str, name: &str) -> Option<Workload> {
         let name = WorkloadRef::split(name);
         let at = self.chunk_of(namespace, name);
@@ -163,7 +166,7 @@ impl Workloads {
         let chunk = Arc::clone(chunks.get(at)?);
         let removed = chunk.pods.get(place)?.clone();
         self.count -= 1;
-        // Small neighbours become one, else many removals leave many small chunks.
+        // Merge small neighbours. Otherwise, many removals would leave many small chunks.
         let next = chunks.get(at + 1).cloned().filter(|next| {
             next.namespace == chunk.namespace && next.pods.len() + chunk.pods.len() < CHUNK_MAX / 2
         });
@@ -181,7 +184,7 @@ impl Workloads {
         Some(removed)
     }
 
-    /// The names at which two values differ, in order. Chunks that both share are not looked into.
+    /// Returns the names at which two values differ, sorted. Shared chunks are skipped.
     pub fn differences(&self, other: &Self) -> Vec<WorkloadKey> {
         let mut differ = Vec::new();
         if Arc::ptr_eq(&self.chunks, &other.chunks) {
@@ -216,7 +219,7 @@ impl Workloads {
         }
     }
 
-    /// The chunk in which a name is, or would be.
+    /// Returns the index of the chunk that contains a name or would contain it.
     fn chunk_of(&self, namespace: &str, name: Name<'_>) -> usize {
         self.chunks.partition_point(|chunk| {
             let of_namespace = chunk.namespace.as_str().cmp(namespace);
@@ -225,30 +228,30 @@ impl Workloads {
     }
 }
 
-/// Pods as a list has them, which become [`Workloads`] when all have come. Most lists are in order of namespace and
-/// name: then each chunk is full and made once, and nothing else is held of a pod meanwhile.
+/// Builds [`Workloads`] from the pods of a list. Most lists are sorted by namespace and name. Then
+/// each chunk is full and built once, and no other data of a pod is stored meanwhile.
 #[derive(Default)]
 pub struct WorkloadsBuilder {
-    /// All but those in `open`, before which they stand.
+    /// All pods before the ones in `open`.
     done: Workloads,
-    /// The last ones, in order and of one namespace; its room is used again and again.
+    /// The last pods, sorted and of one namespace; its buffers are reused.
     open: OpenChunk,
-    /// Whether some came out of order, which leaves chunks half full.
+    /// Whether some pods arrived out of order, which leaves chunks half full.
     uneven: bool,
 }
 
-/// A chunk that grows.
+/// A chunk that is being filled.
 #[derive(Default)]
 struct OpenChunk {
     namespace: Arc<str>,
-    /// One after the other, whole.
+    /// The full names, concatenated.
     names: String,
     ends: Vec<usize>,
     pods: Vec<Workload>,
 }
 
 impl WorkloadsBuilder {
-    /// Takes a pod, in the place of the one of that name if there is one.
+    /// Adds a pod, replacing an existing one with the same name.
     pub fn put(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
         if !self.ends_before(namespace, name) {
             self.close();
@@ -262,23 +265,23 @@ impl WorkloadsBuilder {
         self.open.push(name, pod);
     }
 
-    /// Drops a pod, if it is there.
+    /// Removes a pod, if it exists.
     pub fn remove(&mut self, namespace: &str, name: &str) {
         self.close();
         self.uneven |= self.done.remove(namespace, name).is_some();
     }
 
-    /// How many there are.
+    /// Returns the number of pods.
     pub fn len(&self) -> usize {
         self.done.len() + self.open.pods.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no pods.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them.
+    /// Returns the finished value.
     pub fn finish(mut self) -> Workloads {
         self.close();
         if !self.uneven {
@@ -293,7 +296,7 @@ impl WorkloadsBuilder {
         packed.finish()
     }
 
-    /// Whether a name stands behind all that there are.
+    /// Returns whether a name follows all existing names.
     fn ends_before(&self, namespace: &str, name: &str) -> bool {
         let open = self.open.names().next_back().map(|last| (&*self.open.namespace, last));
         let last = open.or_else(|| {
@@ -306,7 +309,7 @@ impl WorkloadsBuilder {
         last.is_none_or(is_before) && name.len() <= NAME_MAX
     }
 
-    /// Makes a chunk of those that are open.
+    /// Moves the open pods into a chunk.
     fn close(&mut self) {
         if !self.open.pods.is_empty() {
             self.done.count += self.open.pods.len();
@@ -330,7 +333,7 @@ impl OpenChunk {
         (0..self.ends.len()).filter_map(span).map(WorkloadRef::split)
     }
 
-    /// Leaves its room behind.
+    /// Returns the chunk and keeps the buffers.
     fn take(&mut self) -> Chunk {
         let pods = self.pods.drain(..).collect();
         let chunk = Chunk::of(Namespace::new(Arc::clone(&self.namespace)), self.names(), pods);
@@ -340,7 +343,7 @@ impl OpenChunk {
     }
 }
 
-/// How names in two parts compare, wherever each is parted.
+/// Compares names in two parts, independent of where each is split.
 fn order(one: Name<'_>, other: Name<'_>) -> Ordering {
     let common = one.0.len().min(other.0.len());
     let (head, rest) = one.0.as_bytes().split_at(common);
@@ -352,13 +355,13 @@ fn order(one: Name<'_>, other: Name<'_>) -> Ordering {
 }
 
 impl Chunk {
-    /// Pods of these names, in order.
+    /// Creates a chunk of pods with these names, in order.
     fn of<'a>(
         namespace: Namespace,
         names: impl Iterator<Item = Name<'a>> + Clone,
         pods: Box<[Workload]>,
     ) -> Self {
-        // As long as they will be: what is cut off at the end stays behind as a hole.
+        // Allocate the exact size, because shrinking would leave a hole in memory.
         let (mut length, mut count, mut last) = (0, 0, None);
         for (stem, tail) in names.clone() {
             if last.replace(stem) != Some(stem) {
@@ -391,7 +394,7 @@ impl Chunk {
         Some((self.stem(stem), self.tail(stem, at)))
     }
 
-    /// Which of the stems that of the name at a place is.
+    /// Returns the index of the stem of the name at index `at`.
     fn run_of(&self, at: usize) -> Option<usize> {
         self.stems.partition_point(|stem| usize::from(stem.from) <= at).checked_sub(1)
     }
@@ -401,14 +404,14 @@ impl Chunk {
         self.names.get(start..stem.end.into()).unwrap_or_default()
     }
 
-    /// The rest of the name at a place where this is the stem.
+    /// Returns the tail of the name at index `at`, whose stem is `stem`.
     fn tail(&self, stem: &Stem, at: usize) -> &str {
         let is_first = at == usize::from(stem.from);
         let start = if is_first { stem.end.into() } else { self.end_before(at) };
         self.names.get(start..self.end_before(at + 1)).unwrap_or_default()
     }
 
-    /// Where in the names that ends what belongs to those before a place.
+    /// Returns the offset at which the names before index `at` end.
     fn end_before(&self, at: usize) -> usize {
         let before = at.checked_sub(1).and_then(|before| self.ends.get(before));
         before.copied().unwrap_or_default().into()
@@ -419,13 +422,14 @@ impl Chunk {
         Some((self.stem(stem), self.tail(stem, self.ends.len().checked_sub(1)?)))
     }
 
-    /// Where a name is, if it stands together with the pod at a place and shares its stem.
+    /// Returns the index of a name, if it is in the same group of names as the pod at index `at`
+    /// and shares its stem.
     fn find_beside(&self, at: usize, name: Name<'_>) -> Option<usize> {
         let run = self.run_of(at)?;
         if self.stem(self.stems.get(run)?) != name.0 {
             return None;
         }
-        // Mostly it is the next one.
+        // It is usually the next one.
         self.search(run, at + 1, |tail| tail.cmp(name.1)).ok()
     }
 
@@ -442,12 +446,12 @@ impl Chunk {
         self.iter().map(|(key, pod)| ((key.stem, key.tail), pod))
     }
 
-    /// Where a name is, or would be.
+    /// Returns the index of a name, or the index at which it would be inserted.
     fn place_of(&self, namespace: &str, name: Name<'_>) -> Result<usize, usize> {
         if self.namespace.as_str() != namespace {
             return Err(0);
         }
-        // First among the names with which stems begin, then among those that share the one.
+        // Search first among the stems, then among the names with that stem.
         let is_reached = |stem: &Stem| {
             let first = self.tail(stem, stem.from.into());
             order((self.stem(stem), first), name).is_le()
@@ -459,7 +463,7 @@ impl Chunk {
         self.search(run, usize::MAX, |tail| order((stem, tail), name))
     }
 
-    /// Looks among the names that share a stem, at this place or the one next to it first.
+    /// Searches among the names with the same stem, starting at index `first` and its neighbour.
     fn search(
         &self,
         run: usize,
@@ -482,7 +486,7 @@ impl Chunk {
     }
 }
 
-/// Goes through all pods in order, or over a chunk at once.
+/// Iterates over all pods in order, and can skip a whole chunk.
 struct WorkloadCursor<'a> {
     chunks: &'a [Arc<Chunk>],
     at: usize,
@@ -553,7 +557,8 @@ mod tests {
         Workload { profile, addresses: [address].into_iter().collect(), node: None }
     }
 
-    /// Alone, of a set, or of one whose name begins as another's.
+    /// Returns a single name, a name of a set, or a name of a set whose name is a prefix of
+    /// another's.
     fn named(number: u32) -> String {
         match number % 3 {
             0 => format!("pod{number}"),
@@ -572,19 +577,19 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_small() {
+    fn workload_has_32_bytes() {
         assert_eq!(size_of::<Workload>(), 32);
     }
 
     #[test]
-    fn it_holds_what_a_plain_map_holds() {
+    fn content_equals_that_of_a_plain_map() {
         let mut random = StdRng::seed_from_u64(1);
         let (mut workloads, mut map) = (Workloads::default(), Plain::new());
         let mut old = (workloads.clone(), map.clone());
         for step in 0..20_000_u32 {
             let namespace = format!("ns-{}", random.random_range(0..3));
             let name = named(random.random_range(0..400));
-            // Fewer and fewer in the end.
+            // With more removals in the second half.
             if random.random_bool(if step < 10_000 { 0.7 } else { 0.3 }) {
                 let address = IpAddr::from(step.to_be_bytes());
                 workloads.insert(&namespace.as_str().into(), &name, pod(address));
@@ -601,7 +606,7 @@ mod tests {
                         workloads.get(namespace, name).expect("it").addresses.contains(address)
                     );
                 }
-                // In order, with gaps, and from wherever the one before was.
+                // In order, with gaps, and from any previous position.
                 let mut near = Near::default();
                 for at in (0..1200).map(|at| if at < 800 { at } else { at * 7919 % 400 }) {
                     let (namespace, name) = (format!("ns-{}", at / 400), named(at % 400));
@@ -631,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_two_parts_are_in_the_order_of_names() {
+    fn split_names_are_ordered_like_whole_names() {
         let names = ["", "a", "a-", "a-b", "a-b-c", "a-bc", "ab", "a-c", "\u{fc}", "a-\u{fc}"];
         let parts = |name: &'static str| {
             let at = (0..=name.len()).filter(move |at| name.is_char_boundary(*at));
@@ -646,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_names_of_a_set_have_in_common_is_kept_once() {
+    fn common_parts_of_names_are_stored_once() {
         let mut gathered = WorkloadsBuilder::default();
         let names = ["a", "a-b", "a-b-c", "a-b-d", "a-c", "a-d", "b-", "b-a"];
         for (number, name) in (0..).zip(names) {
@@ -660,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_is_what_was_put_and_packs_well_in_any_order() {
+    fn builder_content_is_complete_and_compact_in_any_order() {
         let mut random = StdRng::seed_from_u64(2);
         for disorder in [0.0, 0.01, 0.5, 1.0] {
             let (mut gathered, mut map) = (WorkloadsBuilder::default(), Plain::new());
@@ -691,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_order_packs_well() {
+    fn sorted_list_is_stored_compactly() {
         let mut workloads = Workloads::default();
         for number in 0..10_000_u32 {
             let name = format!("cart-{number:05}");

@@ -1,13 +1,13 @@
-//! What one of several control planes beside each other may write into clusters.
+//! The role of a control plane if several may write into clusters.
 
-/// How far a control plane may write.
+/// The permission of a control plane to write into clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterRole {
-    /// Another one writes, or it is not known yet.
+    /// Nothing: another one writes, or the writer is not known yet.
     Waits,
-    /// It wrote last, and another may have taken over since: it makes what is missing, which an API server takes once, and
-    /// changes nothing that is there.
+    /// It was the last writer, but another one may have taken over. It creates missing objects,
+    /// which an API server accepts only once, and does not change existing ones.
     Creates,
-    /// It is the one that writes.
+    /// Everything: it is the writer.
     Writes,
 }

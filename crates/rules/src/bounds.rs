@@ -1,8 +1,9 @@
-//! Limits of one object, which apply before it is read.
+//! Limits of one object, which are checked before the object is read.
 //!
-//! Reading and merging an object takes time and memory for each entry of its lists. The limits are far above real use, and
-//! not below those of Istio's and the Gateway API's own schemas, so that no object which these accept is refused here.
-//! (docs/guide/before-you-apply.md, "Limits of one object".)
+//! Reading and merging an object takes time and memory for each list entry. The limits are far
+//! above real use. They are also above the limits of Istio's and the Gateway API's schemas, so that
+//! every object that those accept is accepted here (docs/guide/before-you-apply.md, "Limits of one
+//! object").
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,15 +12,16 @@ use serde_json::Value;
 
 use strait_model::{ObjectJson, ObjectKey};
 
-/// The most entries of a list or a map.
+/// Maximum number of entries of a list or a map.
 pub const ENTRIES_MAX: usize = 4096;
-/// The most values of an object: texts, numbers, lists and maps.
+/// Maximum number of values of an object: texts, numbers, lists and maps.
 pub const VALUES_MAX: usize = 65_536;
-/// The most pairs of entries of two lists that an object multiplies.
+/// Maximum number of pairs of two lists that an object multiplies.
 pub const PAIRS_MAX: usize = 65_536;
 
-/// Lists with a limit of their own. It is lower if each entry has its own entries in several indexes, or is compared with
-/// entries of other lists, and higher for lists of addresses, of which real policies have thousands.
+/// Lists with a separate limit. It is lower if each entry has entries in several indexes, or is
+/// compared with entries of other lists. It is higher for lists of addresses, because real policies
+/// have thousands.
 const LISTS: &[(&str, &str, usize)] = &[
     ("AuthorizationPolicy", "spec.rules[].from[].source.ipBlocks", 16_384),
     ("AuthorizationPolicy", "spec.rules[].from[].source.notIpBlocks", 16_384),
@@ -27,7 +29,7 @@ const LISTS: &[(&str, &str, usize)] = &[
     ("AuthorizationPolicy", "spec.rules[].from[].source.notRemoteIpBlocks", 16_384),
     ("VirtualService", "spec.hosts", 2048),
     ("ServiceEntry", "spec.hosts", 2048),
-    // Each is checked against Envoy's schema.
+    // Each patch is checked against Envoy's schema.
     ("EnvoyFilter", "spec.configPatches", 1024),
     ("HTTPRoute", "spec.parentRefs", 256),
     ("HTTPRoute", "spec.hostnames", 256),
@@ -47,7 +49,7 @@ const OF_EACH_HOST: [&str; 4] =
 /// A limit that an object exceeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excess {
-    /// The path of the list, from the object's root.
+    /// Path of the list, from the root of the object.
     pub path: String,
     count: usize,
     what: &'static str,
@@ -57,16 +59,21 @@ pub struct Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, what, max, .. } = self;
-        write!(f, "has {count} {what}, and one object may have {max}: make several objects of it")
+        write!(
+            f,
+            "has {count} {what}, but an object may have at most {max}: split it into several \
+                   objects"
+        )
     }
 }
 
 /// Parses an object that is within the limits.
 ///
 /// # Errors
-/// The first limit that it exceeds.
+/// The first exceeded limit.
 pub fn to_value(key: &ObjectKey, object: &ObjectJson) -> Result<Value, Excess> {
-    // Larger objects are not parsed: the parsed form may take hundreds of times the memory of the text.
+    // Larger objects are not parsed: the parsed form may take hundreds of times the memory of the
+    // text.
     let values = object.values();
     if values > VALUES_MAX {
         let (path, what) = ("spec".to_owned(), "values");
@@ -101,7 +108,7 @@ fn check(kind: &str, object: &Value) -> Result<(), Excess> {
     }
 }
 
-/// How many combinations of a match and a backend the rules of a route have.
+/// Returns the number of combinations of a match and a backend in the rules of a route.
 fn routes(object: &Value) -> usize {
     let rules = object.pointer("/spec/rules").and_then(Value::as_array);
     let of = |rule: &Value| {
@@ -114,7 +121,7 @@ fn routes(object: &Value) -> usize {
 struct EntryCounts<'a> {
     kind: &'a str,
     path: String,
-    /// How many entries all lists of a path have together.
+    /// Total number of entries of all lists at a path.
     by_list: BTreeMap<String, usize>,
 }
 
@@ -179,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_the_last_count_that_is_accepted() {
+    fn highest_accepted_count_is_the_limit() {
         let spec = |count: usize| json!({"spec": {"exportTo": vec!["a"; count]}});
         assert_eq!(check("VirtualService", &spec(ENTRIES_MAX)), Ok(()));
         let excess = check("VirtualService", &spec(ENTRIES_MAX + 1)).expect_err("beyond");
         assert_eq!(
             format!("{}: {excess}", excess.path),
-            "spec.exportTo: has 4097 entries, and one object may have 4096: make several objects of it"
+            "spec.exportTo: has 4097 entries, but an object may have at most 4096: split it into several objects"
         );
         let hosts = |count: usize| json!({"spec": {"hosts": vec!["a"; count]}});
         assert_eq!(check("VirtualService", &hosts(2048)), Ok(()));
@@ -194,15 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn schemas_of_other_projects_accept_nothing_beyond_the_limits() {
-        // Gateway API: 32 parents, 16 hosts, 16 rules, 128 matches in all, and 16 backends of each rule.
+    fn objects_that_other_schemas_accept_are_within_the_limits() {
+        // Gateway API: 32 parents, 16 hosts, 16 rules, 128 matches in total, and 16 backends per
+        // rule.
         let rules =
             vec![json!({"matches": vec![json!({}); 8], "backendRefs": vec![json!({}); 16]}); 16];
         let spec = json!({"spec": {
             "parentRefs": vec![json!({}); 32], "hostnames": vec!["a"; 16], "rules": rules,
         }});
         assert_eq!(check("HTTPRoute", &spec), Ok(()));
-        // Istio: 256 hosts, addresses and ports, 4096 endpoints and labels of a selector.
+        // Istio: 256 hosts, addresses and ports, 4096 endpoints and selector labels.
         for (list, count) in
             [("hosts", 256), ("addresses", 256), ("ports", 256), ("endpoints", 4096)]
         {

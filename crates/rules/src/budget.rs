@@ -1,7 +1,8 @@
 //! The CPU time that reading and merging one object may take.
 //!
-//! [`bounds`](crate::bounds) keeps objects far below it. The budget protects all other objects from one whose cost no limit
-//! foresees: the object is refused, and its last valid version stays. The caller measures, so that rules need no clock.
+//! [`bounds`](crate::bounds) keeps objects far below it. The budget protects all other objects from
+//! one whose cost no limit foresees: the object is refused, and its last valid version stays. The
+//! caller measures the time, so that rules need no clock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +10,17 @@ use std::time::Duration;
 
 use strait_model::{ClusterId, ObjectKey};
 
-/// Measures the work on each object, and reports which object is worked on.
+/// Measures the work on each object, and reports the current object.
 pub trait ObjectMeter: fmt::Debug + Send + Sync {
-    /// Work on an object begins, of that cluster or of the mesh's own stores.
+    /// Starts the measurement for an object of a cluster, or of the mesh's own stores if `cluster`
+    /// is `None`.
     fn begins(&self, object: &ObjectKey, cluster: Option<&ClusterId>);
 
-    /// The CPU time since work on the object began.
+    /// Returns the CPU time since the work on the object began.
     fn spent(&self) -> Duration;
 }
 
-/// The CPU time that one object may take. Without a meter none is measured.
+/// The CPU time that one object may take. Without a meter, the time is not limited.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectBudget {
     meter: Option<Arc<dyn ObjectMeter>>,
@@ -26,22 +28,22 @@ pub struct ObjectBudget {
     cluster: Option<ClusterId>,
 }
 
-/// An object takes more CPU time than it may.
+/// Error: an object exceeds its CPU budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuExcess {
     limit: Duration,
 }
 
 impl fmt::Display for CpuExcess {
-    /// Without the measured time, which differs between replicas.
+    /// Omits the measured time, which differs between replicas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = self.limit.as_millis();
-        write!(f, "takes more than {limit} ms of CPU time: make several objects of it")
+        write!(f, "takes more than {limit} ms of CPU time: split it into several objects")
     }
 }
 
 impl ObjectBudget {
-    /// A budget of `limit` for each object.
+    /// Creates a budget of `limit` for each object.
     pub fn new(meter: Arc<dyn ObjectMeter>, limit: Duration) -> Self {
         Self { meter: Some(meter), limit, cluster: None }
     }
@@ -57,7 +59,7 @@ impl ObjectBudget {
         }
     }
 
-    /// Whether the object that was begun last is over its budget.
+    /// Returns an error if the current object exceeds its budget.
     pub(crate) fn excess(&self) -> Option<CpuExcess> {
         let spent = self.meter.as_ref()?.spent();
         (spent > self.limit).then_some(CpuExcess { limit: self.limit })

@@ -2,14 +2,14 @@
 
 use strait_base::testing::fuzz::{Numbers, Target};
 
-/// The targets of this crate.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("access_policies", crate::access::fuzz::policies),
     ("access_oracle", access_oracle),
     ("service_entries", crate::service_entry::fuzz::service_entries),
 ];
 
-/// Compares the decisions of random access policies with those of an independent evaluator.
+/// Compares the decisions of random access policies with the decisions of an independent evaluator.
 pub fn access_oracle(bytes: &[u8]) -> bool {
     crate::access::oracle::fuzz(&mut Numbers(bytes));
     !bytes.is_empty()

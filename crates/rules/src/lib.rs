@@ -1,10 +1,13 @@
-//! What operators' objects mean: traffic configuration, access policies and service entries.
+//! The meaning of configuration objects: traffic configuration, access policies and service
+//! entries.
 //!
-//! Each part is an index to which objects are applied one by one, and an immutable value that the mesh snapshot contains.
-//! Invariants:
+//! Each part is an index to which objects are applied one by one, and an immutable value that the
+//! mesh snapshot contains. Invariants:
 //!
-//! - Pure: no I/O, no tasks, no clock. The result of a history of objects equals the result of its last state.
-//! - The only types of Envoy are the patches of EnvoyFilter, which are validated against Envoy's schema.
+//! - Pure: no I/O, no tasks, no clock. The result of a history of objects equals the result of its
+//!   last state.
+//! - The only types of Envoy are the patches of EnvoyFilter, which are validated against Envoy's
+//!   schema.
 //! - An object that cannot be read keeps its last valid version, and never widens access.
 
 #![forbid(unsafe_code)]

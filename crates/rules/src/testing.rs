@@ -1,10 +1,10 @@
-//! Builders for tests of this crate and of those above it.
+//! Builders for tests of this crate and of crates that depend on it.
 
 pub mod largest;
 
 use crate::traffic::KindSettings;
 
-/// How objects of the traffic configuration are read in a mesh that says nothing of it.
+/// Returns the settings for reading objects in a mesh with the default configuration.
 pub fn kind_settings() -> KindSettings {
     KindSettings {
         domain: "cluster.local".to_owned(),

@@ -1,4 +1,4 @@
-//! CPU time for the largest objects, measured per thread.
+//! Tests of the CPU time for the largest objects, measured per thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::testing::kind_settings;
 use crate::testing::largest::{RepeatedField, STORED_MAX, repeated_fields};
 use crate::traffic::TrafficIndex;
 
-/// Costs below this are too small to compare.
+/// Minimum cost for a comparison. Lower costs are too inaccurate.
 const COMPARED_FROM: Duration = Duration::from_millis(30);
 
 /// All indexes that read objects.
@@ -47,7 +47,7 @@ impl Indexes {
         self.entries.apply(objects);
     }
 
-    /// The reasons for which the object is refused.
+    /// Returns the reasons why the object is refused.
     fn refusals(&self, key: &ObjectKey) -> Vec<String> {
         let report = self.traffic.reports().get(key).filter(|report| report.state.refused);
         let traffic = report.into_iter().flat_map(|report| &report.state.reasons);
@@ -68,7 +68,7 @@ fn collection(field: &RepeatedField, count: usize) -> Collection {
     [(field.key("evil"), object)].into_iter().collect()
 }
 
-/// The CPU time of each step: to insert the object, to change it, to remove it.
+/// Returns the CPU time of each step: inserting the object, changing it, removing it.
 fn costs(field: &RepeatedField, count: usize) -> [Duration; 3] {
     let steps = [collection(field, count), collection(field, count - 1), Collection::default()];
     let mut indexes = Indexes::new(ObjectBudget::default());
@@ -87,11 +87,12 @@ impl fmt::Display for Millis {
     }
 }
 
-/// Four times as many entries take at most eight times as long: a square would take sixteen times.
+/// Checks that four times as many entries take at most eight times as long. Quadratic cost would
+/// take sixteen times as long.
 fn check_linear(kinds: &[&str]) {
     let mut faults = Vec::new();
     for field in repeated_fields().iter().filter(|one| kinds.contains(&one.kind)) {
-        // Half of the limit tells a square from a line as well, in half of the time.
+        // Half of the limit also distinguishes quadratic from linear cost, in half of the time.
         let count = field.accepted_max() / 2;
         let most = costs(field, count).into_iter().max().unwrap_or_default();
         let mut line = format!("{} {} x {count}: {}", field.kind, field.field, Millis(most));
@@ -140,7 +141,7 @@ fn cost_of_routes_and_ingresses_is_linear() {
 
 #[test]
 fn largest_object_of_every_kind_is_refused_before_it_is_read() {
-    // The field of each kind that is named first: limits do not depend on it.
+    // One field of each kind is enough, because the limits do not depend on it.
     let fields = repeated_fields();
     let by_kind: BTreeMap<_, _> = fields.iter().rev().map(|field| (field.kind, field)).collect();
     for field in by_kind.into_values() {
@@ -158,7 +159,7 @@ fn largest_object_of_every_kind_is_refused_before_it_is_read() {
         indexes.apply(&largest);
         let cost = cpu::thread_time() - begun;
         let refusals = indexes.refusals(&key);
-        let is_named = |text: &String| text.contains("and one object may have");
+        let is_named = |text: &String| text.contains("but an object may have at most");
         assert!(refusals.iter().any(is_named), "{name}: {refusals:?}");
         assert!(cost < Duration::from_secs(2), "{name}: {}", Millis(cost));
         println!("{name} of 1.5 MB: {}", Millis(cost));
@@ -168,13 +169,13 @@ fn largest_object_of_every_kind_is_refused_before_it_is_read() {
     }
 }
 
-/// The texts of all objects that take effect.
+/// Returns the texts of all active objects.
 fn counting(indexes: &Indexes) -> Vec<String> {
     let all = indexes.traffic.counting().iter().chain(indexes.access.counting().iter());
     all.map(|(key, object)| format!("{key}: {object:?}")).collect()
 }
 
-/// Reports that each object takes so long, from the given step on.
+/// A meter that reports a fixed CPU time for each object.
 #[derive(Debug, Default)]
 struct FixedMeter {
     spent_millis: AtomicU64,
@@ -214,7 +215,7 @@ fn object_over_its_cpu_budget_is_refused_and_its_last_valid_version_stays() {
     }
 }
 
-/// Reports that an object becomes too expensive once it was read.
+/// A meter that reports an exceeded budget after an object was read.
 #[derive(Debug, Default)]
 struct MergeMeter {
     asked: AtomicU64,
@@ -231,7 +232,7 @@ impl ObjectMeter for MergeMeter {
 }
 
 #[test]
-fn object_that_is_too_expensive_to_merge_leaves_nothing_behind() {
+fn object_that_is_too_expensive_to_merge_leaves_no_state() {
     let budget = ObjectBudget::new(Arc::new(MergeMeter::default()), Duration::ZERO);
     let mut index = TrafficIndex::new(kind_settings()).with_budget(budget);
     let object = json!({

@@ -1,4 +1,4 @@
-//! The built-in CA of a server without a disk, kept in a Secret of the config cluster.
+//! The built-in CA of a server without a state directory, stored in a Secret of the config cluster.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use strait_kube_client::{Access, ApiClient, ApiError};
 /// The Secret's name, in the system namespace.
 const NAME: &str = "strait-ca";
 
-/// See the module's description.
+/// Store of the CA in the Secret.
 pub(super) struct SecretStore {
     access: Access,
     namespace: String,
@@ -36,7 +36,7 @@ impl SecretStore {
     }
 }
 
-/// The error that a Secret of a CA stands for that can't be read or written.
+/// Converts an error of the API server about a Secret of a CA.
 pub(super) fn failed(
     access: &Access,
     namespace: &str,

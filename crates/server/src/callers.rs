@@ -1,4 +1,4 @@
-//! What the mesh knows of the pods whose tokens are brought.
+//! Pods of the mesh, for the verification of tokens.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_sources::clusters::callers::{MemberCallers, RunningPods};
 
-/// As the current version of the mesh has them, whether their clusters are in contact or not.
+/// Pods in the current version of the mesh, also of unreachable clusters.
 #[derive(Debug)]
 pub(super) struct KnownPods(pub(super) watch::Receiver<Option<Arc<PushContext>>>);
 
@@ -44,7 +44,7 @@ impl RunningPods for KnownPods {
     }
 }
 
-/// Has callers forget pods as versions of the mesh lose them.
+/// Removes cached callers of pods that the current version of the mesh no longer contains.
 pub(super) async fn follow_pods(
     mut context: watch::Receiver<Option<Arc<PushContext>>>,
     callers: Arc<MemberCallers>,

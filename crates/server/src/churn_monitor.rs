@@ -1,34 +1,36 @@
-//! Gives memory back once many proxies have come, or gone, at about the same time.
+//! Returns memory to the system after many proxies have connected or disconnected at about the same
+//! time.
 //!
-//! What a first sync takes for a moment, the request and its names above all, is several times what it leaves in
-//! use, and lies between that once it is free: `malloc` keeps those pages. Nothing of it is due while a crowd
-//! is still being served.
+//! A first sync temporarily needs several times the memory that it leaves in use, mostly for the
+//! request and its names. `malloc` keeps the freed pages. Memory is not returned while a crowd is
+//! still being served.
 
 use std::time::Duration;
 
-/// So many streams that came, went, or were sent much, without calm between them, are a crowd.
+/// Number of streams that opened, closed or received large responses without a calm period, from
+/// which they are a crowd.
 const CROWD: u64 = 256;
-/// Fewer than so many of them within a [`PERIOD`] are calm.
+/// Fewer streams than this within a [`PERIOD`] are a calm period.
 const CALM: u64 = 32;
-/// How often is looked.
+/// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(2);
-/// A crowd that has been there for so many looks is not waited for.
+/// Number of checks after which memory is returned although the crowd has not passed.
 const LOOKS: u32 = 30;
 
-/// What was seen of crowds.
+/// State of the detection.
 #[derive(Debug, Default)]
 struct ChurnMonitor {
-    /// The turnover when it was last calm, or memory was last given back.
+    /// The counter at the last calm period, or when memory was last returned.
     calm_at: u64,
-    /// The same when it was last looked at.
+    /// The counter at the last check.
     seen: u64,
-    /// How often it has been looked at the crowd that is there.
+    /// Number of checks of the current crowd.
     looks: u32,
 }
 
 impl ChurnMonitor {
-    /// Takes the turnover of now, which grows, but for what comes while it is counted; whether a crowd has been
-    /// there and is served.
+    /// Takes the current counter, which almost always grows. Returns whether a crowd has been
+    /// served.
     fn have_passed(&mut self, churn: u64) -> bool {
         let lately = churn.saturating_sub(std::mem::replace(&mut self.seen, churn));
         let crowd = churn.saturating_sub(self.calm_at) >= CROWD;
@@ -41,14 +43,14 @@ impl ChurnMonitor {
     }
 }
 
-/// Calls `give_back`, which may take some milliseconds, whenever a crowd has passed. `churn` is how many
-/// streams have come, gone and been sent much so far.
+/// Calls `give_back`, which may take some milliseconds, whenever a crowd has passed. `churn`
+/// returns the number of streams that opened, closed or received large responses so far.
 pub(super) async fn run(churn: impl Fn() -> u64, give_back: impl Fn() + Clone + Send + 'static) {
     let mut monitor = ChurnMonitor::default();
     loop {
         tokio::time::sleep(PERIOD).await;
         if monitor.have_passed(churn()) {
-            // A panic in it is its own affair.
+            // A panic in `give_back` has no other consequences.
             let _ = tokio::task::spawn_blocking(give_back.clone()).await;
         }
     }
@@ -59,11 +61,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_goes_back_once_after_each_crowd_and_never_within_one() {
+    fn memory_is_returned_once_after_each_crowd() {
         let mut monitor = ChurnMonitor::default();
         let passed: Vec<bool> = [
-            // A few, then many over several looks, then nobody.
-            0, 20, 500, 900, 920, 920, // Those that come one by one are none, however many.
+            // A few, then many over several checks, then none.
+            0, 20, 500, 900, 920, 920, // Streams that open one by one are not a crowd.
             940, 970, 1000, 1030, 1060, 1090, 1120, 1150, 1180, 1210,
         ]
         .map(|churn| monitor.have_passed(churn))
@@ -73,9 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_back_now_and_then_where_it_is_never_calm() {
+    fn memory_is_returned_at_intervals_during_permanent_churn() {
         let mut monitor = ChurnMonitor::default();
         let passed = (0..200).filter(|look| monitor.have_passed(look * 2 * CALM)).count();
-        assert_eq!(passed, 6, "four looks until it is a crowd, thirty until it isn't waited for");
+        assert_eq!(
+            passed, 6,
+            "four checks until it is a crowd, thirty until memory is returned anyway"
+        );
     }
 }

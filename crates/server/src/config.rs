@@ -1,4 +1,4 @@
-//! The flags of `strait serve`, each also an environment variable, and what follows from them.
+//! The flags of `strait serve` and their environment variables.
 
 mod injection;
 
@@ -27,7 +27,7 @@ use strait_sources::registry::consul;
 /// `strait serve` (docs/reference/interface.md). Environment: `STRAIT_` and the flag's name.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// Kubeconfig of the config cluster [default: in-cluster, else as kubectl]
+    /// Kubeconfig of the config cluster [default: in-cluster, otherwise as for kubectl]
     #[arg(long, env = "STRAIT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -35,7 +35,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
 
-    /// Directory of manifests to read instead of a config cluster; it is watched
+    /// Directory of manifests to read instead of a config cluster; changes are followed
     #[arg(long, env = "STRAIT_CONFIG_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub config_dir: Option<PathBuf>,
 
@@ -50,7 +50,7 @@ pub struct ServeArgs {
     )]
     pub namespace: String,
 
-    /// ID of the config cluster; with --config-dir there is none
+    /// ID of the config cluster; with --config-dir there is no config cluster
     #[arg(long, env = "STRAIT_CLUSTER_ID", value_name = "ID", default_value = "config", value_parser = parse_cluster_id)]
     pub cluster_id: String,
 
@@ -70,35 +70,35 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MESH_NETWORKS", value_name = "FILE")]
     pub mesh_networks: Option<PathBuf>,
 
-    /// Policy: what clusters may say, and which come first (docs/guide/policy.md); hot reload
+    /// Policy file: what clusters may export and which are preferred (docs/guide/policy.md); reloaded on change
     #[arg(long, env = "STRAIT_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
-    /// Where proxies connect: ADS and the certificate service, by mTLS
+    /// Address for proxies: ADS and the certificate service, over mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,
 
-    /// Where /livez, /readyz, /metrics, /debug and the page are served
+    /// Address of /livez, /readyz, /metrics, /debug and the page
     #[arg(long, env = "STRAIT_ADMIN_ADDRESS", value_name = "A", default_value = "127.0.0.1:15014")]
     pub admin_address: ListenAddress,
 
-    /// Names by which browsers may open the page on the admin address, beside localhost and IP addresses; repeatable
+    /// Additional host names by which browsers may open the page, next to localhost and IP addresses; repeatable
     #[arg(long, env = "STRAIT_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
 
-    /// Where API servers ask over TLS: for sidecars at /inject, and whether objects are sound at /validate [default: nowhere]
+    /// Address of the webhooks, over TLS: injection at /inject, validation at /validate [default: disabled]
     #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
     pub inject_address: Option<ListenAddress>,
 
-    /// What injected sidecars are
+    /// Settings of injected sidecars
     #[command(flatten)]
     pub inject: InjectFlags,
 
-    /// File that holds the admin token [default: made in the state directory]
+    /// File with the admin token [default: created in the state directory]
     #[arg(long, env = "STRAIT_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
-    /// File that holds a second token, whose holders read below /debug and change nothing [default: there is none]
+    /// File with a second token that grants only read access to /debug [default: none]
     #[arg(long, env = "STRAIT_ADMIN_READER_TOKEN_FILE", value_name = "FILE")]
     pub admin_reader_token_file: Option<PathBuf>,
 
@@ -114,32 +114,32 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_CLIENT_CA", value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
 
-    /// Names of the serving certificate beside the usual ones; repeatable
+    /// Additional subject alternative names for the serving certificate; repeatable
     #[arg(long, env = "STRAIT_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
     pub tls_san: Vec<String>,
 
-    /// Demand a certificate of every client; tokens count for nothing
+    /// Require a certificate from every client; tokens are ignored
     #[arg(long, env = "STRAIT_REQUIRE_CLIENT_CERTIFICATE", value_parser = FalseyValueParser::new())]
     pub require_client_certificate: bool,
 
-    /// What becomes of an access rule that can't be read and has no last good form: what of it can be read counts, or it
-    /// denies everything
+    /// Handling of an access rule that can't be read and has no last valid version: apply its
+    /// readable part, or deny everything
     #[arg(long, env = "STRAIT_POLICY_ERRORS", value_name = "HOW", default_value = "narrow")]
     pub policy_errors: PolicyErrorsFlag,
 
-    /// What the validation webhook does with objects that hold errors: it refuses them, or has them stored with warnings
+    /// Whether the validation webhook rejects objects with errors, or accepts them with warnings
     #[arg(long, env = "STRAIT_VALIDATION", value_name = "HOW", default_value = "reject")]
     pub validation: ValidationFlag,
 
-    /// Addresses from which keys of tokens are never fetched, whatever a RequestAuthentication says; repeatable
+    /// Addresses from which token keys are never fetched, even if a RequestAuthentication names them; repeatable
     #[arg(long, env = "STRAIT_JWKS_DENY", value_name = "CIDR", value_delimiter = ',')]
     pub jwks_deny: Vec<ipnet::IpNet>,
 
-    /// Roots by which issuers of tokens are known, beside those of the system: a file of PEM, read anew for each fetch
+    /// Additional roots to verify servers of token keys, next to the system's: a PEM file, read for each fetch
     #[arg(long, env = "STRAIT_JWKS_ROOTS", value_name = "FILE")]
     pub jwks_roots: Option<PathBuf>,
 
-    /// Audiences of the tokens that pods may bring; repeatable
+    /// Accepted audiences of pods' tokens; repeatable
     #[arg(
         long,
         env = "STRAIT_TOKEN_AUDIENCE",
@@ -149,57 +149,57 @@ pub struct ServeArgs {
     )]
     pub token_audience: Vec<String>,
 
-    /// Who issues tokens for workloads outside of clusters: the iss of these, whose sub is system:serviceaccount:NS:SA
+    /// Issuer (iss) of tokens for workloads outside of clusters; their sub is system:serviceaccount:NS:SA
     #[arg(long, env = "STRAIT_TOKEN_ISSUER", value_name = "ISS", value_parser = parse_issuer, requires_all = ["token_jwks", "token_cluster", "token_namespace"])]
     pub token_issuer: Option<String>,
 
-    /// Where the keys of --token-issuer are, as a JSON Web Key Set
+    /// URL of the keys of --token-issuer, a JSON Web Key Set
     #[arg(long, env = "STRAIT_TOKEN_JWKS", value_name = "URL", requires = "token_issuer", value_parser = parse_key_uri)]
     pub token_jwks: Option<String>,
 
-    /// The cluster to which workloads with tokens of --token-issuer belong
+    /// Cluster of the workloads with tokens of --token-issuer
     #[arg(long, env = "STRAIT_TOKEN_CLUSTER", value_name = "ID", requires = "token_issuer", value_parser = parse_member)]
     pub token_cluster: Option<ClusterId>,
 
-    /// Namespaces for whose accounts --token-issuer may issue tokens; repeatable
+    /// Namespaces of the service accounts for which --token-issuer may issue tokens; repeatable
     #[arg(long, env = "STRAIT_TOKEN_NAMESPACE", value_name = "NS", value_delimiter = ',', requires = "token_issuer", value_parser = parse_namespace)]
     pub token_namespace: Vec<String>,
 
-    /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: an Istio estate's own, else a CA made once]
+    /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: the CA of the Istio installation, otherwise a generated one]
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
 
-    /// A CA for the workloads of one member alone, as MEMBER=DIR, in the form of --ca-dir and below a root of it; where nothing is
-    /// in DIR the member is given no certificates; repeatable
+    /// CA for the workloads of a single member, as ID=DIR, with the files of --ca-dir and below one
+    /// of its roots; if DIR contains no CA, the member receives no certificates; repeatable
     #[arg(long, env = "STRAIT_CA_MEMBER_DIR", value_name = "ID=DIR", value_delimiter = ',', conflicts_with = "ca", value_parser = parse_member_dir)]
     pub ca_member_dir: Vec<(ClusterId, PathBuf)>,
 
-    /// The longest that a workload's certificate may live; who asks for more is refused
+    /// Maximum lifetime of workload certificates; requests for longer ones are rejected
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
 
-    /// none: give workloads neither certificates nor roots, since somebody else does
+    /// none: issue neither certificates nor roots to workloads, because another CA does
     #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
     pub ca: Option<NoAuthority>,
 
-    /// Built-in CA and admin token [default: /var/lib/strait if writable, else none]
+    /// Directory of the built-in CA, the admin token and the last known state [default: /var/lib/strait if writable, otherwise none]
     #[arg(long, env = "STRAIT_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Store the Secrets that gateways were sent, private keys included, in --state-dir: gateways get them after a restart
-    /// while their API server is unreachable
+    /// Store the Secrets sent to gateways, including private keys, in --state-dir, so that gateways
+    /// receive them after a restart while their API server is unreachable
     #[arg(long, env = "STRAIT_KEEP_GATEWAY_SECRETS")]
     pub keep_gateway_secrets: bool,
 
-    /// After this, a cluster that never synced no longer holds up readiness
+    /// Time after which a cluster that has never synced no longer delays readiness
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,
 
-    /// What proxies are told of each endpoint: lean, or full, which is what Istio's telemetry needs
+    /// Endpoint metadata for proxies: lean, or full, which Istio's telemetry needs
     #[arg(long, env = "STRAIT_ENDPOINT_METADATA", value_name = "FORM", default_value = "lean", value_parser = parse_metadata)]
     pub endpoint_metadata: EndpointMetadata,
 
-    /// How often to ask gateways whether they answer; one that doesn't is left out where its network has others [default: never]
+    /// Interval of gateway probes; a gateway that does not respond is skipped if its network has others [default: never]
     #[arg(long, env = "STRAIT_PROBE_GATEWAYS", value_name = "D", default_value = "0s", hide_default_value = true, value_parser = parse_duration)]
     pub probe_gateways: Duration,
 
@@ -207,28 +207,28 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MCS", value_name = "MODE", default_value = "off", value_parser = parse_mcs)]
     pub mcs: Mcs,
 
-    /// Make a ServiceExport for every Service that doesn't stay in its cluster anyway, where that is permitted; needs --mcs
+    /// Create a ServiceExport for every Service that is not limited to its cluster, if permitted; needs --mcs
     #[arg(long, env = "STRAIT_MCS_AUTO_EXPORT", value_parser = FalseyValueParser::new())]
     pub mcs_auto_export: bool,
 
-    /// Another name by which proxies may call a cluster, as ALIAS=ID; repeatable
+    /// Alternative name of a cluster in proxies' metadata, as ALIAS=ID; repeatable
     #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
     pub cluster_alias: Vec<(ClusterId, ClusterId)>,
 
-    /// After this long out of reach a cluster is called stale; no flag, only the demo has no time
+    /// Time without contact after which a cluster is stale; not a flag, only the demo changes it
     #[arg(skip = strait_sources::clusters::status::STALE_AFTER)]
     pub stale_after: Duration,
 
-    /// How long a cluster's data outlives its Secret; 0s withdraws at once
+    /// Time from the deletion of a cluster's Secret to the removal of its data; 0s removes it immediately
     #[arg(long, env = "STRAIT_CLUSTER_REMOVAL_GRACE", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub cluster_removal_grace: Duration,
 
-    /// A Consul whose services join the mesh: `http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]`; repeatable
+    /// URL of a Consul whose services join the mesh: `http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]`; repeatable
     #[arg(long, env = "STRAIT_CONSUL_ADDRESS", value_name = "URL", value_delimiter = ',')]
     pub consul_address: Vec<consul::ConsulAddress>,
 
     /// Reach networks without a gateway directly, as Istio does
-    // The variable takes 1, yes and on as well; a template's empty value says no.
+    // Accepts 1, yes and on as well. An empty value, as templates produce it, means false.
     #[arg(
         long,
         env = "STRAIT_ALLOW_DIRECT_CROSS_NETWORK",
@@ -236,7 +236,7 @@ pub struct ServeArgs {
     )]
     pub allow_direct_cross_network: bool,
 
-    /// Have a Gateway hold for routers of its own namespace alone, as PILOT_SCOPE_GATEWAY_TO_NAMESPACE does
+    /// Apply a Gateway only to routers of its own namespace, as PILOT_SCOPE_GATEWAY_TO_NAMESPACE does
     #[arg(
         long,
         env = "STRAIT_SCOPE_GATEWAY_TO_NAMESPACE",
@@ -244,7 +244,7 @@ pub struct ServeArgs {
     )]
     pub scope_gateway_to_namespace: bool,
 
-    /// Have all VirtualServices that name a host hold for it at sidecars as they do at gateways, and not the first alone
+    /// Apply all VirtualServices of a host to sidecars, as to gateways, instead of only the first
     #[arg(
         long,
         env = "STRAIT_JOIN_VIRTUAL_SERVICES",
@@ -252,37 +252,42 @@ pub struct ServeArgs {
     )]
     pub join_virtual_services: bool,
 
-    /// Say in the status of each object of Istio's kinds what becomes of it, where that is permitted
+    /// Write the status of each Istio object into the object, if permitted
     #[arg(long, env = "STRAIT_WRITE_STATUS", value_parser = FalseyValueParser::new())]
     pub write_status: bool,
 
-    /// The most proxies connected at once
+    /// Maximum number of connected proxies
     #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = parse_connections)]
     pub max_connections: usize,
 
-    /// Log format [default: text on a terminal, else json]
+    /// Time in which the audit regenerates the resources of all proxies once and compares them with
+    /// those that were sent, at most 0.5 % of a core; 0s disables it
+    #[arg(long, env = "STRAIT_AUDIT_INTERVAL", value_name = "D", default_value = "10m", value_parser = parse_duration)]
+    pub audit_interval: Duration,
+
+    /// Log format [default: text on a terminal, otherwise json]
     #[arg(long, env = "STRAIT_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// error, warn, info, debug, trace, or directives such as info,strait::xds=debug
+    /// Log level: error, warn, info, debug, trace, or directives like info,strait::xds=debug
     #[arg(long, env = "STRAIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info", value_parser = parse_log_level)]
     pub log_level: String,
 }
 
-/// That there is to be no CA.
+/// Value of `--ca`: disables the CA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NoAuthority {
-    /// None.
+    /// Issue neither certificates nor roots.
     None,
 }
 
-/// What becomes of access rules that can't be read.
+/// Handling of unreadable access rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum PolicyErrorsFlag {
-    /// What of them can be read counts.
+    /// Apply their readable parts.
     #[default]
     Narrow,
-    /// They deny everything.
+    /// Deny everything.
     Strict,
 }
 
@@ -295,13 +300,13 @@ impl From<PolicyErrorsFlag> for PolicyErrors {
     }
 }
 
-/// What the validation webhook does with objects that hold errors.
+/// How the validation webhook handles objects with errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum ValidationFlag {
-    /// Refuses them.
+    /// Refuse them.
     #[default]
     Reject,
-    /// Has them stored, with warnings.
+    /// Accept them with warnings.
     Warn,
 }
 
@@ -314,31 +319,33 @@ impl From<ValidationFlag> for ValidationMode {
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where to listen: `HOST:PORT`, `:PORT` for every address of this machine, port 0 for any that is free.
+/// Address to listen on: `HOST:PORT`, or `:PORT` for all addresses of this machine. Port 0 selects
+/// a free port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// An address, a name, or nothing.
+    /// An address, a host name, or empty.
     host: String,
     port: u16,
 }
 
 impl ListenAddress {
-    /// Listens there. A name with addresses of both families means the IPv4 one, as Go has it.
+    /// Binds the address. If a name has addresses of both families, the IPv4 address is preferred,
+    /// as in Go.
     ///
     /// # Errors
-    /// What the system says: no such name, an address of another machine, a port that is taken.
+    /// The error of the system: an unknown name, an address of another machine, or a port in use.
     pub async fn bind(&self) -> io::Result<TcpListener> {
         if self.host.is_empty() {
-            // Takes IPv4 too; a machine without IPv6 has no such address.
+            // This address accepts IPv4 too; it does not exist on a machine without IPv6.
             return match TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port)).await {
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                     TcpListener::bind(("0.0.0.0", self.port)).await
@@ -387,7 +394,7 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ServeArgs {
-    /// The names of a serving certificate that the CA issues: the conventional ones, then
+    /// Returns the names of a serving certificate that the CA issues: the conventional names, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
         let mut names = default_names(&self.namespace);
@@ -397,20 +404,20 @@ impl ServeArgs {
 }
 
 fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
-    let (alias, id) = text.split_once('=').ok_or("it is ALIAS=ID")?;
+    let (alias, id) = text.split_once('=').ok_or("expected ALIAS=ID")?;
     if alias.is_empty() {
         return Err("the alias is empty".into());
     }
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
-    // The usual alias, Kubernetes, is itself no ID that a cluster may have.
+    // The usual alias, `Kubernetes`, is not a valid cluster ID.
     Ok((alias.into(), id))
 }
 
 fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {
-    let (id, directory) = text.split_once('=').ok_or("it is MEMBER=DIR")?;
+    let (id, directory) = text.split_once('=').ok_or("expected ID=DIR")?;
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
     match directory.is_empty() {
-        true => Err(format!("it names no folder for {id}")),
+        true => Err(format!("the directory for {id} is empty")),
         false => Ok((id, directory.into())),
     }
 }
@@ -421,7 +428,7 @@ fn parse_member(text: &str) -> Result<ClusterId, String> {
 
 fn parse_issuer(text: &str) -> Result<String, String> {
     match text.is_empty() {
-        true => Err("it is the iss of the tokens, which is not empty".into()),
+        true => Err("the issuer must not be empty".into()),
         false => Ok(text.to_owned()),
     }
 }
@@ -429,7 +436,7 @@ fn parse_issuer(text: &str) -> Result<String, String> {
 fn parse_key_uri(text: &str) -> Result<String, String> {
     match text.starts_with("https://") || text.starts_with("http://") {
         true => Ok(text.to_owned()),
-        false => Err("it is a URL that begins with https://".into()),
+        false => Err("expected a URL that begins with https:// or http://".into()),
     }
 }
 
@@ -437,27 +444,30 @@ fn parse_cluster_id(text: &str) -> Result<String, String> {
     ClusterId::parse(text).map(|id| id.to_string()).map_err(|error| error.to_string())
 }
 
-/// From a minute to what the CA signs at all.
+/// Parses a duration between one minute and the CA's maximum.
 fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
-        false => Err(format!("it is from 1m to {}", HumanDuration(LIFETIME_MAX))),
+        false => Err(format!("the lifetime must be from 1m to {}", HumanDuration(LIFETIME_MAX))),
     }
 }
 
-/// A DNS-1123 label, as namespaces are named.
+/// Parses a namespace name, which is a DNS-1123 label.
 fn parse_namespace(text: &str) -> Result<String, String> {
     match is_dns_label(text) {
         true => Ok(text.to_owned()),
-        false => Err("a namespace has at most 63 of a-z, 0-9 and '-', and no '-' at an end".into()),
+        false => Err(
+            "a namespace has at most 63 characters of a-z, 0-9 and '-', and no '-' at either end"
+                .into(),
+        ),
     }
 }
 
 fn parse_domain(text: &str) -> Result<String, String> {
     match text.len() <= 253 && text.split('.').all(is_dns_label) {
         true => Ok(text.to_owned()),
-        false => Err("it is no DNS name in lower case, such as cluster.local".into()),
+        false => Err("expected a DNS name in lower case, for example cluster.local".into()),
     }
 }
 
@@ -472,39 +482,41 @@ fn is_dns_label(text: &str) -> bool {
 fn parse_trust_domain(text: &str) -> Result<String, String> {
     match is_trust_domain(text) {
         true => Ok(text.to_owned()),
-        false => Err("a trust domain has at most 255 of a-z, 0-9, '.', '-' and '_'".into()),
+        false => {
+            Err("a trust domain has at most 255 characters of a-z, 0-9, '.', '-' and '_'".into())
+        }
     }
 }
 
 fn parse_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("with none, no proxy could connect".into()),
+        Ok(0) => Err("with 0, no proxy could connect".into()),
         Ok(count) => Ok(count),
-        Err(_) => Err("it is a number from 1".into()),
+        Err(_) => Err("expected a number of at least 1".into()),
     }
 }
 
-/// Directives as `tracing_subscriber` reads them, which takes any word for the name of a module: one that
-/// is misspelled would silence everything.
+/// Parses directives of `tracing_subscriber`. That crate accepts any word as a module name, so a
+/// misspelled level would disable all logs.
 fn parse_log_level(text: &str) -> Result<String, String> {
     const FORM: &str =
-        "give error, warn, info, debug, trace or off, or directives such as info,strait::xds=debug";
+        "give error, warn, info, debug, trace or off, or directives like info,strait::xds=debug";
     EnvFilter::try_new(text).map_err(|error| format!("{error}; {FORM}"))?;
     let is_level = |one: &str| one.parse::<LevelFilter>().is_ok();
     let mut of_ours = false;
     for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
         match one.rsplit_once('=') {
             None if is_level(one) => of_ours = true,
-            None => return Err(format!("{one:?} is no level; {FORM}")),
+            None => return Err(format!("{one:?} is not a level; {FORM}")),
             Some((_, level)) if !is_level(level) => {
-                return Err(format!("{level:?} is no level; {FORM}"));
+                return Err(format!("{level:?} is not a level; {FORM}"));
             }
             Some((target, _)) => of_ours |= target.starts_with("strait"),
         }
     }
     match of_ours {
         true => Ok(text.to_owned()),
-        false => Err(format!("nothing of it is about strait, which would log nothing; {FORM}")),
+        false => Err(format!("no directive matches strait, which would log nothing; {FORM}")),
     }
 }
 
@@ -512,7 +524,7 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
     match text {
         "lean" => Ok(EndpointMetadata::Lean),
         "full" => Ok(EndpointMetadata::Full),
-        _ => Err("it is lean or full".into()),
+        _ => Err("expected lean or full".into()),
     }
 }
 
@@ -522,7 +534,7 @@ fn parse_mcs(text: &str) -> Result<Mcs, String> {
         "exports" => Ok(Mcs::Exports),
         "clusterset" => Ok(Mcs::Clusterset),
         "strict" => Ok(Mcs::Strict),
-        _ => Err("it is off, exports, clusterset or strict".into()),
+        _ => Err("expected off, exports, clusterset or strict".into()),
     }
 }
 
@@ -531,7 +543,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_names_and_bare_ports_are_listened_on() {
+    async fn address_name_and_bare_port_can_be_bound() {
         for (text, local) in [
             ("127.0.0.1:0", Some("127.0.0.1")),
             ("localhost:0", Some("127.0.0.1")),
@@ -542,7 +554,7 @@ mod tests {
             let address: ListenAddress = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
             let listener = match address.bind().await {
-                // A machine without IPv6.
+                // Happens on a machine without IPv6.
                 Err(error) if text == "[::]:0" => return eprintln!("SKIPPED: {text}: {error}"),
                 bound => bound.expect(text).local_addr().expect(text),
             };

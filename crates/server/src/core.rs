@@ -1,5 +1,4 @@
-//! The mesh itself, from the events that change it to the versions that are served, and what is asked of the
-//! network on its behalf: gateways by name, and whether they answer.
+//! Start of the core: the event loop, and the tasks that resolve and probe gateways for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,29 +25,29 @@ use strait_mesh::timeline::Timeline;
 use strait_model::{ClusterId, Mcs, NetworkId, SharedServices};
 use strait_xds::names::OutboundName;
 
-/// Events that may wait for the event loop. A full queue makes registries wait, each of which merges what it has to
-/// say meanwhile.
+/// Capacity of the event loop's queue. While it is full, registries wait and merge their pending
+/// updates.
 pub(super) const EVENTS: usize = 1024;
-/// The least time between two looks at which services are shared.
+/// Minimum interval between two computations of shared services.
 const SHARED_PACE: Duration = Duration::from_secs(1);
 
-/// The running core: where events go, and what comes of them.
+/// The running core: its queue of events and its outputs.
 pub(super) struct Core {
     pub(super) events: mpsc::Sender<MeshEvent>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) interest: Arc<Interest>,
     pub(super) cache: Arc<Cache>,
-    /// Who is served the next configuration, while one is let out to a share.
+    /// Assigns proxies to the next configuration during a rollout.
     pub(super) heads: Arc<Heads>,
     pub(super) timeline: Arc<Timeline>,
-    /// The configurations that can be gone back to.
+    /// Configurations that an operator can return to.
     pub(super) kept: Arc<KeptConfigurations>,
     pub(super) counters: watch::Receiver<LoopCounters>,
-    /// What the mesh makes of exports and imports; nothing while `--mcs` is off.
+    /// Exported and imported services; empty while `--mcs` is off.
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
-    /// The process is about to end.
+    /// Cancelled when the process is about to end.
     pub(super) drain: CancellationToken,
 }
 
@@ -131,12 +130,14 @@ fn gateway_names(
                 resolver::run(dns.clone(), limits.clone(), wanted.clone(), resolved.clone())
             });
         }
-        Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
+        Err(error) => {
+            warn!(%error, "no DNS configuration: gateways with host names are unreachable")
+        }
     }
     resolved_seen
 }
 
-/// The gateways that don't answer, looked at this often; of zero none is looked at.
+/// Returns the gateways that don't respond, probed at this interval. Zero disables probing.
 fn gateway_probes(
     every: Duration,
     context: &watch::Receiver<Option<Arc<PushContext>>>,
@@ -155,7 +156,7 @@ fn gateway_probes(
     dead_seen
 }
 
-/// The gateways, each with a service that is reached through it, where there is one.
+/// Returns the gateways to probe, each with the SNI of a service behind it, if one exists.
 fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
     let behind = |network: &NetworkId| {
         let there = |service: &&Arc<MergedService>| {
@@ -170,7 +171,7 @@ fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
     gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
 }
 
-/// Tells the registries what the mesh makes of exports and imports.
+/// Sends exported and imported services to the registries.
 async fn tell_shared(
     mut context: watch::Receiver<Option<Arc<PushContext>>>,
     auto: bool,
@@ -188,11 +189,11 @@ async fn tell_shared(
                 differs
             });
         }
-        // An error says that the process ends.
+        // An error means that the process is ending.
         if context.changed().await.is_err() {
             return;
         }
-        // Every change of any service is a new version; whoever reads a status can wait.
+        // Every change of any service creates a version, and statuses are not urgent.
         tokio::time::sleep(SHARED_PACE).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Why the server could not start.
+//! Errors that prevent the start of the server.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use strait_model::{ClusterId, ClusterIdError};
 use strait_sources::policy_watch::PolicyError;
 use strait_sources::store::own_cluster::OwnClusterError;
 
-/// Why the server could not start. Afterwards nothing ends it but a signal.
+/// Reason why the server could not start. After the start, only a signal ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A port can't be bound.
@@ -17,9 +17,9 @@ pub enum ServeError {
     Bind {
         /// The address.
         address: ListenAddress,
-        /// The flag that names it.
+        /// The flag with this address.
         flag: &'static str,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// `--cluster-id` is unusable.
@@ -27,42 +27,42 @@ pub enum ServeError {
     ClusterId {
         /// The value.
         id: String,
-        /// What is wrong with it.
+        /// The reason.
         source: ClusterIdError,
     },
     /// `--config-dir` is no directory.
-    #[error("--config-dir {}: {source}; create it, an empty one is fine", path.display())]
+    #[error("--config-dir {}: {source}; create it, it may be empty", path.display())]
     ConfigDir {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The config cluster can't be reached by its kubeconfig.
     #[error(transparent)]
     ConfigCluster(#[from] OwnClusterError),
-    /// The state directory that was asked for can't be used.
+    /// The configured state directory can't be used.
     #[error("--state-dir {}: {source}", path.display())]
     StateDir {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process uses the state directory.
-    #[error("state directory {}: {holder} uses it", path.display())]
+    #[error("state directory {} is in use by {holder}", path.display())]
     StateInUse {
         /// The path.
         path: PathBuf,
-        /// Who.
+        /// The process that uses it.
         holder: String,
     },
-    /// CAs of members that can't be.
+    /// A value of `--ca-member-dir` is invalid.
     #[error("--ca-member-dir {member}=…: {fact}")]
     MemberAuthority {
-        /// Whose.
+        /// The member.
         member: ClusterId,
-        /// What is wrong.
+        /// The reason.
         fact: &'static str,
     },
     /// Certificates or keys can't be used.
@@ -71,18 +71,18 @@ pub enum ServeError {
     /// The policy can't be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The roots by which issuers of tokens are known can't be used.
+    /// The file of `--jwks-roots` can't be used.
     #[error(
-        "--jwks-roots {}: {source}; name a file of certificates in PEM, or leave the flag away",
+        "--jwks-roots {}: {source}; set a file of PEM certificates, or omit the flag",
         path.display()
     )]
     JwksRoots {
         /// The path.
         path: PathBuf,
-        /// What the system says, or what is wrong with it.
+        /// The error of the system, or the reason why the content is invalid.
         source: io::Error,
     },
-    /// There is no admin token.
+    /// The admin token can't be read or created.
     #[error(transparent)]
     Token(#[from] TokenError),
 }

@@ -1,7 +1,9 @@
-//! The CA of an Istio estate, in a Secret of the config cluster: read and followed, never written.
+//! The CA of an Istio installation, in a Secret of the config cluster: read and followed, never
+//! written.
 //!
-//! `cacerts` is what an operator plugged in, `istio-ca-secret` what an istiod made for itself. Either is the CA where
-//! Strait has no other, so that workloads of the estate and its own believe each other from the first moment on.
+//! `cacerts` contains a CA that an operator plugged in, `istio-ca-secret` the CA that istiod
+//! generated. Strait uses either if it has no other CA, so that its workloads and those of Istio
+//! trust each other from the start.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,15 +21,17 @@ use strait_base::task::Supervisor;
 use strait_identity::{APPROVED, AuthorityPem, FollowedAuthority, IdentityError, RootFingerprint};
 use strait_kube_client::{Access, ApiClient, ApiError};
 
-/// In the order in which they count.
+/// Names of the Secrets, in order of precedence.
 const SECRETS: [&str; 2] = ["cacerts", "istio-ca-secret"];
-/// How often the one in use is read again.
+/// Interval of reads of the Secret in use.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The CA of the estate, kept up to date by a task of `tasks`; `None` where there is none, or none may be read.
+/// Returns the CA of the Istio installation, which a task of `tasks` keeps up to date. Returns
+/// `None` if none exists, or if its Secret may not be read.
 ///
 /// # Errors
-/// The config cluster doesn't answer, or the first that is there makes no CA: to make another would be to have two.
+/// If the config cluster does not respond, or the first existing Secret contains no valid CA.
+/// Creating another CA would result in two.
 pub(super) async fn follow(
     access: watch::Receiver<Access>,
     namespace: String,
@@ -38,14 +42,14 @@ pub(super) async fn follow(
         let found = match read(&current, &namespace, name).await {
             Ok(found) => found,
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                debug!(%error, name, "whether the estate has a CA can't be known");
+                debug!(%error, name, "cannot find out whether the Istio installation has a CA");
                 None
             }
             Err(error) => return Err(failed(&current, &namespace, name, &error)),
         };
         let Some(secret) = found else { continue };
         let (first, approved) = (authority(&namespace, name, &secret)?, approved(&secret));
-        info!(%namespace, name, "the CA is that of this Secret");
+        info!(%namespace, name, "using the CA in this Secret");
         let origin = origin(&namespace, name);
         let (held, seen) =
             watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first), approved }));
@@ -57,7 +61,7 @@ pub(super) async fn follow(
     Ok(None)
 }
 
-/// Reads it again and again. What can't be read now is as it was.
+/// Reads the Secret regularly. After a failed read, the last state stays.
 async fn keep(
     access: watch::Receiver<Access>,
     namespace: String,
@@ -73,9 +77,9 @@ async fn keep(
                 let new = authority(&namespace, name, &secret);
                 (new.map_err(|error| error.to_string()), approved(&secret))
             }
-            Ok(None) => (Err(format!("{origin} is gone")), BTreeSet::new()),
+            Ok(None) => (Err(format!("{origin} was deleted")), BTreeSet::new()),
             Err(error) => {
-                debug!(%error, name, "the CA's Secret can't be read now");
+                debug!(%error, name, "reading the Secret of the CA failed");
                 continue;
             }
         };
@@ -90,7 +94,7 @@ async fn keep(
     }
 }
 
-/// The roots whose steps an operator approves of there.
+/// Returns the roots whose steps the operator has approved in the Secret.
 fn approved(secret: &KubeSecret) -> BTreeSet<RootFingerprint> {
     let text = secret.part(APPROVED).and_then(Result::ok).unwrap_or_default();
     RootFingerprint::all_of(&String::from_utf8_lossy(&text))
@@ -110,8 +114,8 @@ async fn read(
     KubeSecret::get(&client, namespace, name).await
 }
 
-/// The CA in a Secret. What an istiod makes for itself has a root that signs, and no files of its own for the chain and
-/// the roots, or empty ones.
+/// Returns the CA in a Secret. A CA that istiod generated has a root that signs, and no files, or
+/// empty ones, for the chain and the roots.
 fn authority(
     namespace: &str,
     name: &str,
@@ -141,7 +145,7 @@ mod tests {
     use strait_identity::Authority;
 
     #[test]
-    fn both_secrets_of_an_istio_estate_make_a_ca() {
+    fn both_secrets_of_an_istio_installation_are_valid_cas() {
         let made = AuthorityPem::generate(SystemTime::now()).expect("a CA");
         let sound = |name: &str, parts: &[(&str, &str)]| {
             let read = authority("istio-system", name, &KubeSecret::of(parts));

@@ -1,5 +1,5 @@
-//! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
-//! is complete and the process ready.
+//! The feed: passes every input that can change the mesh to the event loop's queue, and reports
+//! when all sources have synced and the process is ready.
 
 mod editions;
 mod let_out;
@@ -51,74 +51,75 @@ use strait_rules::service_entry;
 use strait_sources::clusters::reconciler::{self, MembersSettled};
 use strait_sources::store::Objects;
 
-/// What readiness waits for at first.
+/// Reason of unreadiness until the configuration has been read.
 const UNREAD: &str = "the configuration to be read";
 
-/// How long gateway names without any answer may hold up readiness.
+/// Maximum delay of readiness by gateway names that no DNS server has answered.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
 
-/// How long keys of tokens that nobody has tried to fetch yet may hold up readiness.
+/// Maximum delay of readiness by token keys that have not been requested yet.
 const KEYS_WAIT: Duration = Duration::from_secs(5);
 
-/// How often to look whether sources have used up their time.
+/// Interval of the checks whether sources have timed out.
 const SOURCES_LOOK: Duration = Duration::from_millis(200);
 
-/// Fails when the event loop has ended.
+/// Result of sending; fails once the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<MeshEvent>>;
 
-/// What is read before anything is fed: which clusters there are, and what the mesh is called.
+/// Inputs that are read before anything is fed: the configuration, and state from before the start.
 pub(super) struct Configuration {
     pub(super) mesh: MeshSource,
     pub(super) stores: ObjectStores,
     pub(super) rules: ReadingRules,
-    /// Where what is held outlasts a restart, where there is a state directory.
+    /// File of the hold that survives restarts, if there is a state directory.
     pub(super) hold_file: Option<HoldFile>,
-    /// Where other replicas say what is held, where there may be some.
+    /// Storage of the hold that replicas share; `None` if there can be no other replica.
     pub(super) shared_hold: Option<SharedHoldStore>,
-    /// What they say, as it was asked for when the process started.
+    /// The first read of this hold, started with the process.
     pub(super) early_hold: EarlyHold,
-    /// The same for what counts for all while something is let out to a share.
+    /// Files of the configuration that applies to all proxies during a rollout, if there is a state
+    /// directory.
     pub(super) rollout_files: Option<RolloutFiles>,
-    /// What keeps it from being read.
+    /// Why the configuration can't be read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
 
-/// What is fed in.
+/// Inputs of the feed.
 pub(super) struct FeedInputs {
-    /// What sources reported before this process started, which comes before anything they report now.
+    /// State of the sources before this process started; precedes all that they report now.
     pub(super) restored: Vec<RegistryUpdate>,
     pub(super) updates: mpsc::Receiver<RegistryUpdate>,
     pub(super) clusters: reconciler::ReconcilerOutputs,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
-    /// The keys of tokens that have been fetched, and whether each place has been tried.
+    /// Fetched token keys, and whether each place has been tried.
     pub(super) fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    /// What operators want to be held, or released.
+    /// Requests of operators to hold or release a configuration.
     pub(super) holds: mpsc::Receiver<HoldRequest>,
 }
 
-/// Where it goes, and who is notified of what.
+/// Outputs of the feed.
 pub(super) struct FeedOutputs {
     pub(super) events: mpsc::Sender<MeshEvent>,
-    /// Which namespaces belong to the mesh.
+    /// Namespaces that belong to the mesh.
     pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     /// The mesh's trust domain.
     pub(super) trust_domain: watch::Sender<Option<Arc<str>>>,
     /// The roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
-    /// Where the keys of tokens are to be fetched.
+    /// Places from which token keys must be fetched.
     pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
-    /// How many objects can't be used as they are.
+    /// Number of objects that can't be used unchanged.
     pub(super) faulty: watch::Sender<usize>,
-    /// What is said of each object.
+    /// Reports about all configuration objects.
     pub(super) reports: watch::Sender<Arc<ConfigReports>>,
-    /// What is held.
+    /// The active hold.
     pub(super) hold: watch::Sender<Arc<HoldState>>,
-    /// What counts in place of objects that make no sense.
+    /// Last valid versions that replace invalid objects.
     pub(super) stand_ins: watch::Sender<Arc<StandIns>>,
-    /// How the sources fare that are no member clusters.
+    /// Statuses of the sources that are not member clusters.
     pub(super) source_statuses: SourceStatusTable,
     pub(super) readiness: watch::Sender<Readiness>,
 }
@@ -181,8 +182,9 @@ pub(super) async fn run(
     feed.run().await;
 }
 
-/// What all replicas are to hold, as far as that can be known. Where the config cluster was not heard at once, and is by
-/// now, it is asked again: before anything is served that another holds back.
+/// Returns the hold that replicas share, as far as it can be read. If the config cluster did not
+/// respond to the first read but does now, reads again before anything is served that another
+/// replica holds back.
 async fn held_by_all(
     store: Option<SharedHoldStore>,
     early: EarlyHold,
@@ -196,7 +198,7 @@ async fn held_by_all(
         Err(_) => Err("it was not read".to_owned()),
     };
     read.unwrap_or_else(|fact| {
-        warn!(fact, "what other replicas hold can't be known yet");
+        warn!(fact, "the hold of other replicas is unknown for now");
         None
     })
 }
@@ -214,9 +216,9 @@ struct Feed {
     hold_file: Option<HoldFile>,
     rollout: FeedRollout,
     editions: FeedEditions,
-    /// Why what was held before the start isn't.
+    /// Why the hold from before the start could not be restored.
     lost: Option<Arc<str>>,
-    /// What the event loop is yet to hear of one change.
+    /// Events of one change that are not sent yet.
     outbox: Vec<MeshEvent>,
     statuses: watch::Receiver<SourceStatusMap>,
     watchdog: Watchdog,
@@ -236,7 +238,7 @@ impl Feed {
             if settled == MembersSettled::All && sources.is_empty() {
                 break;
             }
-            // The time of a source ends without a report.
+            // A source times out without sending anything.
             let deadline = (!sources.is_empty()).then(|| Instant::now() + SOURCES_LOOK);
             if self.pass_on_one(deadline).await.is_err() {
                 return;
@@ -248,8 +250,8 @@ impl Feed {
         while self.pass_on_one(None).await.is_ok() {}
     }
 
-    /// Everything that has arrived by now, then the event that it is all; then goes on feeding until the version that
-    /// holds it is there, and is ready.
+    /// Sends everything that has arrived, then the event that all sources have synced. Continues to
+    /// feed until this version exists, then reports readiness.
     async fn finish(&mut self) -> Fed {
         report_readiness(&self.to.readiness, &self.from.clusters.settled.borrow(), &[]);
         self.flush().await?;
@@ -263,32 +265,33 @@ impl Feed {
         while self.from.context.borrow_and_update().is_none() {
             self.pass_on_one(deadline).await?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                warn!("gateway names are not all resolved in time; going on without");
+                warn!("resolving gateway names timed out; continuing without some of them");
                 self.send(MeshEvent::CompleteWithoutNames).await?;
                 deadline = None;
             }
         }
         info!("ready");
         self.to.readiness.send_replace(Readiness { ready: true, waiting_for: Vec::new() });
-        // What was about to be let out before the start.
+        // Starts the rollout that was pending before the start.
         let live = self.in_force.live();
         self.follow_rollout(&live).await
     }
 
-    /// Sends an event to the event loop. While its queue is full the feed waits, and only the event loop may be stuck.
+    /// Sends an event to the event loop. While its queue is full the feed waits, and only the event
+    /// loop may be stuck.
     async fn send(&mut self, event: MeshEvent) -> Fed {
         self.watchdog.waiting(self.to.events.send(event)).await
     }
 
-    /// Waits for one thing to happen, or for the deadline, and passes it on.
+    /// Waits for one input or for the deadline, and passes the input on.
     async fn pass_on_one(&mut self, deadline: Option<Instant>) -> Fed {
         self.watchdog.beat();
         let ready = self.to.readiness.borrow().ready;
         tokio::select! {
             Some(update) = self.from.updates.recv() => self.pass_on(update).await,
             Ok(()) = self.from.clusters.known.changed() => {
-                // A cluster that has gone withdrew its endpoints first: none is left without its
-                // what its Secret states about the network it is in.
+                // A removed cluster withdraws its endpoints first, so that no endpoint lacks the
+                // network settings of its cluster's Secret.
                 self.flush().await?;
                 self.clusters().await
             }
@@ -317,8 +320,8 @@ impl Feed {
         }
     }
 
-    /// The updates of registries that wait. A cluster counts as settled only after its first update
-    /// has been passed on, so this holds the first update of every settled cluster.
+    /// Passes on all waiting registry updates. A cluster settles only after its first update has
+    /// been sent, so this includes the first update of every settled cluster.
     async fn flush(&mut self) -> Fed {
         while let Ok(update) = self.from.updates.try_recv() {
             self.pass_on(update).await?;
@@ -326,8 +329,8 @@ impl Feed {
         Ok(())
     }
 
-    /// A registry's update; that its cluster belongs to the mesh is sent before, so that no endpoint comes without what
-    /// its Secret states about the network it is in.
+    /// Passes on an update of a registry. A cluster that is new to the mesh is sent first, so that
+    /// no endpoint lacks the network settings of its Secret.
     async fn pass_on(&mut self, update: RegistryUpdate) -> Fed {
         let cluster = &update.shard.cluster;
         if !self.known.clusters.contains_key(cluster) {
@@ -363,11 +366,11 @@ impl Feed {
         let events = self.in_force.take_settings(live);
         self.outbox.extend(events);
         self.follow_settings();
-        // To whom entries are exported may be another matter now, and which policies are for the whole mesh.
+        // The default export of entries and the root namespace of policies may have changed.
         self.objects().await
     }
 
-    /// Has others know the mesh settings in force.
+    /// Publishes the active mesh settings.
     fn follow_settings(&mut self) {
         let config = Arc::clone(&self.in_force.settings().config);
         self.to.namespaces.send_if_modified(|held| {
@@ -391,8 +394,8 @@ impl Feed {
         self.entries.move_to(&trust_domain);
     }
 
-    /// Holds a configuration, or releases the one that is held. It is on disk before it is in force, so that no restart takes it
-    /// back that was answered.
+    /// Holds a configuration or releases the held one. The change is on disk before it applies, so
+    /// that a restart can't revert a confirmed request.
     async fn hold(&mut self, HoldRequest { change, answer }: HoldRequest) -> Fed {
         let done = self.changed_hold(&change).await;
         let fed = match &done {
@@ -401,11 +404,11 @@ impl Feed {
                 self.objects().await
             }
             Err(refusal) => {
-                warn!(%refusal, "what is held stays as it was");
+                warn!(%refusal, "hold request refused; the active hold is unchanged");
                 Ok(())
             }
         };
-        // Whoever asked may be gone.
+        // The requester may no longer wait.
         let _ = answer.send(done);
         fed
     }
@@ -422,11 +425,11 @@ impl Feed {
                 return Ok(());
             }
             HoldChange::Release if self.let_out().await? => {
-                info!("what objects say is let out in the place of what was held");
+                info!("hold released; rolling out the changes that waited for it");
                 return Ok(());
             }
             HoldChange::Release if self.in_force.is_rolling_out() => {
-                // Nothing is held; that a hold was lost is what is to be forgotten.
+                // There is no hold, but the record of a lost hold must be removed.
                 self.remove_hold().await?;
                 self.lost = None;
                 return Ok(());
@@ -449,16 +452,16 @@ impl Feed {
         match change {
             HoldChange::Hold(hold) => {
                 let id = hold.configuration.id();
-                info!(%id, by = hold.by, reason = hold.reason, "the configuration is held");
+                info!(%id, by = hold.by, reason = hold.reason, "configuration held");
             }
-            _ => info!("the configuration is released"),
+            _ => info!("configuration released"),
         }
         Ok(())
     }
 
-    /// Sends what has come of a change, all at once.
+    /// Sends all events of one change together.
     async fn send_outbox(&mut self) -> Fed {
-        // Before the rest, so that no version names a configuration that it doesn't have.
+        // First, so that no version names a configuration that it does not contain.
         let snapshot = self.in_force.take_snapshot();
         let mut events: Vec<_> = snapshot.map(MeshEvent::Configuration).into_iter().collect();
         events.append(&mut self.outbox);
@@ -482,7 +485,7 @@ impl Feed {
         self.follow_rollout(&live).await
     }
 
-    /// What the objects of the stores say now.
+    /// Applies the current objects of the stores.
     async fn objects(&mut self) -> Fed {
         let read = self.objects.borrow_and_update().clone();
         let Some(objects) = read else { return self.send_outbox().await };
@@ -495,7 +498,8 @@ impl Feed {
         self.follow_rollout(&live).await
     }
 
-    /// Says what objects say now, and what of it waits.
+    /// Publishes the state of the hold and the reports of all objects. Returns the live
+    /// configuration.
     fn tell_stored(&mut self) -> Arc<ConfigurationSnapshot> {
         let live = self.in_force.live();
         let waiting = self.in_force.waiting(&live).map(Arc::new);
@@ -519,14 +523,14 @@ impl Feed {
         live
     }
 
-    /// What the access policies say now.
+    /// Applies the current access policies.
     fn access(&mut self, objects: &Objects) {
         let before: BTreeSet<String> = self.access_problems().collect();
         let change = self.in_force.take_access(&objects.others, TimePoint::now());
         let problems: BTreeSet<String> = self.access_problems().collect();
         for problem in problems.difference(&before) {
             let code = &codes::ACCESS_UNREADABLE;
-            warn!(%problem, %code, next = code.next, "access policy not used as it is");
+            warn!(%problem, %code, next = code.next, "access policy has faults and is not fully applied");
         }
         if problems != before {
             let problems = problems.into_iter().collect::<Vec<_>>();
@@ -544,7 +548,7 @@ impl Feed {
         self.outbox.push(MeshEvent::Access(change.policies, change.causes));
     }
 
-    /// Keys of tokens have come, or could not be fetched.
+    /// Applies token keys that were fetched, and reports failures to fetch them.
     async fn keys(&mut self) -> Fed {
         let fetched = Arc::clone(&self.from.fetched.borrow_and_update().0);
         self.to.reports.send_modify(|reports| {
@@ -556,8 +560,8 @@ impl Feed {
         self.send(MeshEvent::Access(policies, cause.into())).await
     }
 
-    /// Until the keys that policies name have been asked for once: a token that was good before this process started should
-    /// not be refused for a moment. An issuer that doesn't answer holds nobody up for long.
+    /// Waits until the token keys that policies name have been requested once, so that tokens that
+    /// were valid before the restart are not refused. Waits at most [`KEYS_WAIT`].
     async fn keys_tried(&mut self) -> Fed {
         let deadline = Instant::now() + KEYS_WAIT;
         let is_tried = |(fetched, tried): &(Arc<FetchedKeys>, bool), wanted: &BTreeMap<_, _>| {
@@ -576,7 +580,7 @@ impl Feed {
         self.keys().await
     }
 
-    /// Servers no longer take what clients sent before a change of policies, which is long ago.
+    /// Ends the transition of servers that still accepted the previous mode of their clients.
     async fn access_settled(&mut self) -> Fed {
         let now = Instant::now().into_std();
         let Some(policies) = self.in_force.access_mut().settle(now) else { return Ok(()) };
@@ -584,7 +588,7 @@ impl Feed {
         self.send(MeshEvent::Access(policies, cause.into())).await
     }
 
-    /// What is wrong with access policies, each fault as text.
+    /// Returns the faults of access policies as text.
     fn access_problems(&self) -> impl Iterator<Item = String> {
         let of = |(name, report): (&PolicyName, &PolicyReport)| {
             let faults: Vec<_> = report.faults.iter().map(ToString::to_string).collect();
@@ -593,7 +597,7 @@ impl Feed {
         self.in_force.stored_access().troubles().map(of)
     }
 
-    /// What the ServiceEntries say now.
+    /// Applies the current ServiceEntries and traffic objects.
     fn entries(&mut self, objects: &Objects) {
         let config = Arc::clone(&self.in_force.settings().config);
         self.entries.export_by_default(&config.default_service_export_to);
@@ -612,30 +616,30 @@ impl Feed {
             differs
         });
         let problems = self.entries.problems();
-        // Both are sorted.
+        // Both lists are sorted.
         let new = problems.iter().filter(|problem| before.binary_search(problem).is_err());
         for (_, problem) in first_of_each(new.map(|problem| (&problem.object, problem))) {
             let code = &codes::ENTRY;
-            warn!(%problem, %code, next = code.next, "configuration not used as it is");
+            warn!(%problem, %code, next = code.next, "entry has faults and is not fully applied");
         }
         if before != problems {
             self.to.faulty.send_replace(problems.len());
             tell_problems(&self.to.source_statuses, "entries", problems);
         }
         let Some(change) = change else { return };
-        // One run for as long as the process lives, which begins with all there is.
+        // This source has one run per process, which begins with a complete list.
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         let selections = Arc::clone(self.entries.selections());
         self.outbox.push(MeshEvent::Entries(update, selections));
     }
 
-    /// What the objects of the traffic configuration say now, and what of them is not followed.
+    /// Applies the current traffic objects and logs new faults.
     fn traffic(&mut self, objects: &Objects) {
         let update = self.in_force.take_traffic(&objects.others);
         let news = self.in_force.stored_traffic_mut().take_news();
         for (key, reason) in first_of_each(news.into_iter()) {
             let next = reason.code.next;
-            warn!(object = %key, %reason, next, "traffic configuration not followed as it is");
+            warn!(object = %key, %reason, next, "traffic object has faults and is not fully applied");
         }
         self.outbox.extend(update.map(MeshEvent::Traffic));
     }
@@ -646,7 +650,7 @@ impl Feed {
     }
 }
 
-/// What the mesh config says of roots.
+/// Returns the roots that the mesh config names.
 fn named_roots(config: &mesh_config::MeshConfig) -> NamedRoots {
     let bundles = config.ca_certificates.iter();
     NamedRoots {
@@ -655,8 +659,8 @@ fn named_roots(config: &mesh_config::MeshConfig) -> NamedRoots {
     }
 }
 
-/// Says that readiness waits for the configuration, and why: without it, and without any state from before,
-/// nobody knows which clusters the mesh has, and whoever answered then would withdraw all endpoints.
+/// Reports that readiness waits for the configuration, and why. Without configuration and restored
+/// state, the clusters are unknown, and a response would withdraw all endpoints.
 async fn tell_unread(
     readiness: &watch::Sender<Readiness>,
     mut unread: watch::Receiver<Option<String>>,
@@ -667,7 +671,7 @@ async fn tell_unread(
             Some(fact) => {
                 let code = &codes::CONFIG_CLUSTER_UNREAD;
                 format!(
-                    "{UNREAD}: {code}: {fact}; no proxy is answered until then, those that run keep what they have. {}",
+                    "{UNREAD}: {code}: {fact}; no proxy receives a response until then, and running proxies keep their configuration. {}",
                     code.next
                 )
             }
@@ -679,7 +683,7 @@ async fn tell_unread(
     }
 }
 
-/// Says what readiness waits for.
+/// Reports what readiness waits for.
 fn report_readiness(
     readiness: &watch::Sender<Readiness>,
     settled: &MembersSettled,
@@ -712,7 +716,7 @@ mod tests {
     use strait_rules::access::PolicyErrors;
 
     #[tokio::test]
-    async fn a_cluster_belongs_to_the_mesh_before_its_endpoints_do() {
+    async fn cluster_is_sent_before_its_endpoints() {
         let member = member(Some("n9"));
         let known = Arc::new(KnownClusters { clusters: [("east".into(), member)].into() });
         let (events, mut fed) = mpsc::channel(8);

@@ -1,8 +1,9 @@
-//! The configuration: what operators' objects say, and what of that is in force.
+//! The configuration: the stored objects, and the part of them that is active.
 //!
-//! Pure. The two are one, but while a configuration is held (`strait_mesh::hold`): then what is held is in force, and what objects say is
-//! read and judged beside it. Owns the indexes that read them. Never holds back what says who is trusted: roots and trust
-//! domains, and access policies unless these are held as well.
+//! Pure. Both are equal except during a hold (`strait_mesh::hold`) or a rollout. During these, the
+//! held configuration is active, and the stored objects are read and checked next to it. This
+//! module owns the indexes of both. Trust is never held back: roots and trust domains always follow
+//! the stored objects, and access policies do unless the hold includes them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,25 +22,25 @@ use strait_rules::access::{AccessChange, AccessIndex, AccessSettings, PolicyErro
 use strait_rules::budget::ObjectBudget;
 use strait_rules::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
 
-/// How many digits of a configuration's name are shown where there is little room.
+/// Number of digits of a configuration's ID in short texts.
 const DIGITS_SHOWN: usize = 12;
 
-/// What the configuration is read by, beside the objects.
+/// Settings that determine how objects are read.
 pub(super) struct ReadingRules {
     /// The DNS domain of services.
     pub(super) domain: String,
-    /// What flags say where the mesh config doesn't.
+    /// Defaults from flags, for settings that the mesh config leaves out.
     pub(super) defaults: Defaults,
-    /// What becomes of access policies that can't be read.
+    /// Handling of unreadable access policies.
     pub(super) errors: PolicyErrors,
-    /// What each object may cost.
+    /// CPU budget of each object.
     pub(super) budget: ObjectBudget,
-    /// The namespaces that see an object without `exportTo`, by the policy file.
+    /// Namespaces that see an object without `exportTo`, by default of the policy file.
     pub(super) default_visibility: DefaultVisibility,
 }
 
 impl ReadingRules {
-    /// The mesh settings with the defaults of the policy file.
+    /// Returns the mesh settings with the defaults of the policy file.
     fn effective(&self, written: MeshSettings) -> MeshSettings {
         match self.default_visibility {
             DefaultVisibility::Mesh => written,
@@ -50,14 +51,14 @@ impl ReadingRules {
     }
 }
 
-/// What objects say, and what of it is in force.
+/// The stored and the active configuration.
 pub(super) struct ConfigurationInForce {
     rules: ReadingRules,
-    /// The mesh settings as they are written.
+    /// The stored mesh settings.
     live: MeshSettings,
-    /// Those in force.
+    /// The active mesh settings.
     settings: MeshSettings,
-    /// What is in force.
+    /// The active traffic objects.
     traffic: TrafficIndex,
     access: AccessIndex,
     held: Option<HeldConfiguration>,
@@ -65,28 +66,29 @@ pub(super) struct ConfigurationInForce {
     is_snapshot_stale: bool,
 }
 
-/// What is held, and what objects say meanwhile.
+/// A held configuration, and the stored objects meanwhile.
 struct HeldConfiguration {
     hold: Arc<ConfigurationHold>,
     reason: HoldReason,
     settings: MeshSettings,
-    /// The objects as they are stored.
+    /// The stored traffic objects.
     traffic: TrafficIndex,
-    /// The access policies as they are stored, where these are held as well.
+    /// The stored access policies, if the hold includes access policies.
     access: Option<AccessIndex>,
 }
 
-/// Why another configuration is in force than what objects say.
+/// Why the active configuration differs from the stored one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HoldReason {
-    /// An operator holds it, or it is held since a roll-out was stopped.
+    /// An operator holds it, or a rollout was stopped.
     Asked,
-    /// What objects say is being let out to a share of proxies.
+    /// The stored objects are being rolled out.
     Rollout,
 }
 
 impl ConfigurationInForce {
-    /// Of no objects yet. `remembered` are the forms that objects had before the process started.
+    /// Creates a configuration without objects. `remembered` contains the last valid versions of
+    /// objects from before the start.
     pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
         let live = rules.effective(live);
         let kinds = KindSettings::of(&rules.domain, &live.config);
@@ -108,50 +110,50 @@ impl ConfigurationInForce {
         }
     }
 
-    /// Sets the namespaces that see an object without `exportTo`. Returns whether this is a change, after which the settings must
-    /// be [taken](Self::take_settings) again.
+    /// Sets the namespaces that see an object without `exportTo`. Returns whether this is a change,
+    /// after which the settings must be [taken](Self::take_settings) again.
     pub(super) fn take_default_visibility(&mut self, visibility: DefaultVisibility) -> bool {
         std::mem::replace(&mut self.rules.default_visibility, visibility) != visibility
     }
 
-    /// The mesh settings in force.
+    /// Returns the active mesh settings.
     pub(super) fn settings(&self) -> &MeshSettings {
         &self.settings
     }
 
-    /// The access policies in force.
+    /// Returns the active access policies.
     pub(super) fn access(&self) -> &AccessIndex {
         &self.access
     }
 
-    /// The same, for what is no matter of objects: keys, and the end of transitions.
+    /// Returns the active access policies, to apply token keys and to end transitions.
     pub(super) fn access_mut(&mut self) -> &mut AccessIndex {
         &mut self.access
     }
 
-    /// What of the objects of the traffic configuration is in force.
+    /// Returns the active traffic objects.
     pub(super) fn traffic(&self) -> &TrafficIndex {
         &self.traffic
     }
 
-    /// What the objects of the traffic configuration say as they are stored.
+    /// Returns the stored traffic objects.
     pub(super) fn stored_traffic(&self) -> &TrafficIndex {
         self.held.as_ref().map_or(&self.traffic, |held| &held.traffic)
     }
 
-    /// What the access policies say as they are stored.
+    /// Returns the stored access policies.
     pub(super) fn stored_access(&self) -> &AccessIndex {
         let held = self.held.as_ref().and_then(|held| held.access.as_ref());
         held.unwrap_or(&self.access)
     }
 
-    /// The same, to take news from.
+    /// Returns the stored traffic objects, to take their news.
     pub(super) fn stored_traffic_mut(&mut self) -> &mut TrafficIndex {
         self.held.as_mut().map_or(&mut self.traffic, |held| &mut held.traffic)
     }
 
-    /// The keys of tokens that policies name, those in force and those that wait: whoever is let in by one that waits should not
-    /// be refused when it counts.
+    /// Returns the token keys that active and waiting policies name. The keys of waiting policies
+    /// are fetched in advance, so that their tokens are accepted as soon as these policies apply.
     pub(super) fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = self.access.wanted_keys();
         for (place, one) in self.stored_access().wanted_keys() {
@@ -163,19 +165,19 @@ impl ConfigurationInForce {
         wanted
     }
 
-    /// What is held.
+    /// Returns the hold, if an operator or a stopped rollout holds a configuration.
     pub(super) fn hold(&self) -> Option<&Arc<ConfigurationHold>> {
         let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Asked);
         held.map(|held| &held.hold)
     }
 
-    /// Whether what objects say is being let out, or about to be.
+    /// Returns whether a rollout runs or is about to start.
     pub(super) fn is_rolling_out(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.reason == HoldReason::Rollout)
     }
 
-    /// Has what is in force count for all from now on, whatever objects say next, so that this can be let out to a share: what
-    /// others have to hear, though it makes no difference to anybody. Not where something is held.
+    /// Pins the active configuration for all proxies, so that further changes can be rolled out.
+    /// Returns the events, which cause no change for proxies. Has no effect during a hold.
     pub(super) fn settle(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         if self.held.is_some() {
             return Vec::new();
@@ -184,10 +186,10 @@ impl ConfigurationInForce {
         self.begin_with(&hold, HoldReason::Rollout, self.settings.clone(), now)
     }
 
-    /// Has a configuration of before the start count for all: what others have to hear.
+    /// Restores the configuration that applied to all proxies before the start. Returns the events.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// If the configuration can't be read.
     pub(super) fn restore_settled(
         &mut self,
         hold: &ConfigurationHold,
@@ -198,7 +200,8 @@ impl ConfigurationInForce {
         Ok(self.begin_with(&hold, HoldReason::Rollout, settings, now))
     }
 
-    /// Lets out what waits for the release of a hold, in the place of releasing it: what others have to hear.
+    /// Starts a rollout of the changes that wait for the end of a hold, instead of releasing them.
+    /// Returns the events.
     pub(super) fn let_out(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         let Some(held) = self.held.take() else { return Vec::new() };
         let hold = settled_hold(Arc::clone(&held.hold.configuration));
@@ -211,7 +214,8 @@ impl ConfigurationInForce {
         events
     }
 
-    /// What is let out, as another head is to be told: the configuration in full, beside the one in force. `None` where nothing is.
+    /// Returns the configuration that is being rolled out and the events that build it from the
+    /// active one. Returns `None` if no rollout runs.
     pub(super) fn next_head(&self) -> Option<(Arc<ConfigurationSnapshot>, Vec<MeshEvent>)> {
         let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Rollout)?;
         let (live, MeshSettings { config, networks, .. }) = (self.live(), self.live.clone());
@@ -221,19 +225,19 @@ impl ConfigurationInForce {
             MeshEvent::MeshConfig(config),
             MeshEvent::MeshNetworks(networks),
         ];
-        // From what is in force, so that it is known what differs, and which objects those are.
+        // Derived from the active index, so that the changed objects are known.
         let mut index = self.traffic.replica();
         events.extend(index.set(kinds).map(MeshEvent::Traffic));
         events.extend(index.restore(held.traffic.counting()).map(MeshEvent::Traffic));
         Some((live, events))
     }
 
-    /// Has what was let out count for all: what others have to hear.
+    /// Applies the rolled out configuration to all proxies. Returns the events.
     pub(super) fn promote(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         if self.is_rolling_out() { self.release(now) } else { Vec::new() }
     }
 
-    /// Takes the mesh settings as they are written now.
+    /// Applies new stored mesh settings. Returns the events.
     pub(super) fn take_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
         self.live = self.rules.effective(live);
         let kinds = KindSettings::of(&self.rules.domain, &self.live.config);
@@ -243,7 +247,7 @@ impl ConfigurationInForce {
         self.settle_settings()
     }
 
-    /// Has those settings be in force that are to be.
+    /// Computes the active settings from the stored and the held ones. Returns the events.
     fn settle_settings(&mut self) -> Vec<MeshEvent> {
         self.settings = match &self.held {
             None => self.live.clone(),
@@ -262,7 +266,8 @@ impl ConfigurationInForce {
         events
     }
 
-    /// Takes the access policies as they are stored now. What is in force from now on; `None` where that is what was.
+    /// Applies the stored access policies. Returns the change of the active policies, or `None` if
+    /// they stay the same.
     pub(super) fn take_access(
         &mut self,
         objects: &Collection,
@@ -279,8 +284,8 @@ impl ConfigurationInForce {
         change
     }
 
-    /// Takes the objects of the traffic configuration as they are stored now. What is in force from now on; `None` where that is
-    /// what was.
+    /// Applies the stored traffic objects. Returns the change of the active objects, or `None` if
+    /// they stay the same.
     pub(super) fn take_traffic(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
         if let Some(held) = &mut self.held {
             held.traffic.apply(objects);
@@ -296,10 +301,10 @@ impl ConfigurationInForce {
         AccessSettings { root, errors: self.rules.errors }
     }
 
-    /// Whether a change can be made.
+    /// Checks whether a change is possible.
     ///
     /// # Errors
-    /// When what is to be held can't be read.
+    /// If the configuration to hold can't be read, or if there is no rollout to promote or abort.
     pub(super) fn check(&self, change: &HoldChange) -> Result<(), HoldRefusal> {
         match change {
             HoldChange::Hold(hold) => self.settings_of(hold).map(drop),
@@ -318,10 +323,10 @@ impl ConfigurationInForce {
         read.map_err(|error| HoldRefusal::Unreadable(error.to_string()))
     }
 
-    /// Holds a configuration, or releases what is held: what others have to hear.
+    /// Holds a configuration or releases the held one. Returns the events.
     ///
     /// # Errors
-    /// As [`Self::check`]; nothing has changed then.
+    /// The errors of [`Self::check`]; nothing changes in that case.
     pub(super) fn change(
         &mut self,
         change: &HoldChange,
@@ -331,7 +336,7 @@ impl ConfigurationInForce {
             HoldChange::Hold(hold) => self.begin(hold, now)?,
             HoldChange::Release => self.release(now),
             HoldChange::Promote => return Ok(self.promote(now)),
-            // What is in force stays: the caller says how it is held.
+            // The active configuration stays; the caller then holds it.
             HoldChange::Abort { .. } => return Err(HoldRefusal::NothingLetOut),
         };
         let cause = match change {
@@ -342,7 +347,8 @@ impl ConfigurationInForce {
             _ => Cause::named(ClusterId::default(), "Hold", "released"),
         };
         for event in &mut events {
-            // Which objects differ can be seen beforehand; who did it, only here.
+            // The changed objects are known in advance; the author of the change is known only
+            // here.
             match event {
                 MeshEvent::Traffic(update) => update.causes = cause.clone().into(),
                 MeshEvent::Access(_, causes) => *causes = cause.clone().into(),
@@ -370,7 +376,7 @@ impl ConfigurationInForce {
     ) -> Vec<MeshEvent> {
         let is_access_held = hold.scope.is_with_access();
         let (traffic, access) = match self.held.take() {
-            // What was in force until now is what objects say.
+            // Until now, the active configuration is the stored one.
             None => {
                 let replica = self.traffic.replica();
                 let stored = std::mem::replace(&mut self.traffic, replica);
@@ -391,7 +397,7 @@ impl ConfigurationInForce {
         events.extend(update.map(MeshEvent::Traffic));
         let change = match &stored_access {
             _ if is_access_held => self.access.restore(&settings, &hold.configuration.access, now),
-            // They were held until now.
+            // The policies were held until now.
             Some(stored) => self.follow_stored(stored, now),
             None => None,
         };
@@ -410,15 +416,16 @@ impl ConfigurationInForce {
         events
     }
 
-    /// Has the access policies be in force that are stored. What clients were sent before counts for them as for every change.
+    /// Activates the stored access policies. As with any change of policies, servers accept for a
+    /// while what clients sent before.
     fn follow_stored(&mut self, stored: &AccessIndex, now: TimePoint) -> Option<AccessChange> {
         let settings = self.access_settings(&self.live);
         let counting = self.access.restore(&settings, stored.counting(), now);
-        // What can't be read is known again as such.
+        // Reads the invalid policies again, so that they are reported.
         self.access.apply_at(&settings, stored.objects(), now).or(counting)
     }
 
-    /// What the configuration in force is, where that is another than was told last.
+    /// Returns the active configuration if it changed since the last call.
     pub(super) fn take_snapshot(&mut self) -> Option<Arc<ConfigurationSnapshot>> {
         if !self.is_snapshot_stale {
             return None;
@@ -428,7 +435,7 @@ impl ConfigurationInForce {
         Some(Arc::clone(&self.snapshot))
     }
 
-    /// What the configuration in force is now.
+    /// Returns the active configuration.
     pub(super) fn configuration(&self) -> Arc<ConfigurationSnapshot> {
         if !self.is_snapshot_stale {
             return Arc::clone(&self.snapshot);
@@ -442,7 +449,7 @@ impl ConfigurationInForce {
         ))
     }
 
-    /// What would be in force if nothing were held.
+    /// Returns the configuration that would be active without a hold or rollout.
     pub(super) fn live(&self) -> Arc<ConfigurationSnapshot> {
         if self.held.is_none() {
             return Arc::clone(&self.snapshot);
@@ -456,7 +463,7 @@ impl ConfigurationInForce {
         ))
     }
 
-    /// What of the live configuration waits while another is held, by which objects are judged.
+    /// Returns the part of the live configuration that waits for the end of a hold or rollout.
     pub(super) fn waiting(&self, live: &ConfigurationSnapshot) -> Option<WaitingConfiguration> {
         let held = self.held.as_ref()?;
         Some(WaitingConfiguration {
@@ -469,7 +476,8 @@ impl ConfigurationInForce {
     }
 }
 
-/// What counts for all while something else is let out to a share. Access policies go on.
+/// Returns the hold that pins the configuration for all during a rollout. It excludes access
+/// policies.
 fn settled_hold(configuration: Arc<ConfigurationSnapshot>) -> Arc<ConfigurationHold> {
     Arc::new(ConfigurationHold {
         configuration,

@@ -1,5 +1,5 @@
-//! Everything that says what the mesh is: the configuration, the member clusters, Consul and the stores, and what
-//! was last known of each.
+//! Start of all sources: the configuration, the member clusters, Consul and the stores, with their
+//! last known state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,59 +44,59 @@ use strait_sources::registry::kube::MemberWrites;
 use strait_sources::registry::{self, consul};
 use strait_sources::store::Objects;
 
-/// How many operators may ask at once that something be held; one more waits.
+/// Number of hold requests that may wait; further requests block.
 const HOLDS: usize = 4;
 
-/// The running sources, as far as others look at them.
+/// The outputs of the running sources.
 pub(super) struct ServerInputs {
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     pub(super) source_statuses: SourceStatusTable,
     pub(super) mesh_problems: watch::Receiver<Vec<SourceProblem>>,
     /// The mesh's trust domain, once the mesh config has been read.
     pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// Who knows the pods of members, and what their tokens prove.
+    /// Identifies the pods of members and verifies their tokens.
     pub(super) callers: Arc<MemberCallers>,
     pub(super) credentials: Arc<MemberCredentials>,
-    /// How many objects can't be used as they are.
+    /// Number of objects that can't be used unchanged.
     pub(super) faulty: watch::Receiver<usize>,
-    /// What is said of each object.
+    /// Reports about all configuration objects.
     pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
-    /// What is held.
+    /// The active hold.
     pub(super) hold: watch::Receiver<Arc<HoldState>>,
-    /// Whether the other replicas hold the same.
+    /// Whether all replicas have the same hold.
     pub(super) hold_sharing: watch::Receiver<HoldSharing>,
-    /// What is let out to a share of proxies.
+    /// The running rollout.
     pub(super) rollout: watch::Receiver<Arc<RolloutState>>,
-    /// Where it is asked that something be held.
+    /// Sends requests to hold or release a configuration.
     pub(super) holds: HoldRequests,
     pub(super) readiness: watch::Receiver<Readiness>,
-    /// Where the last known state is kept, where it is.
+    /// Directory of the last known state, if there is one.
     pub(super) state: Option<strait_lkg::StateDirectory>,
-    /// What of it no context holds.
+    /// Parts of the last known state that no snapshot contains.
     pub(super) others: strait_lkg::Others,
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
-    /// Whether another control plane may write, once this one is told to end.
+    /// Becomes true during shutdown, once another control plane may write.
     pub(super) given_up: watch::Receiver<bool>,
 }
 
-/// What the certificates are made of and what they are.
+/// Channels of certificates: the current ones, and the roots from the mesh config.
 pub(super) struct Certificates {
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
-    /// What the mesh config says of roots.
+    /// Roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
 }
 
-/// What is known of before the start.
+/// State from before the start.
 pub(super) struct KnownBefore {
     pub(super) state_dir: Option<PathBuf>,
-    /// Where other replicas say what is held, where there may be some.
+    /// Storage of the hold that replicas share; `None` if there can be no other replica.
     pub(super) shared_hold: Option<SharedHoldStore>,
-    /// What they say of it, as it is being read.
+    /// The read of this hold, which has already started.
     pub(super) early_hold: EarlyHold,
 }
 
 impl ServerInputs {
-    /// Starts them, and what feeds the core with what they say.
+    /// Starts all sources, and the feed that sends their updates to the core.
     pub(super) async fn start(
         args: &ServeArgs,
         source: &ConfigOrigin,
@@ -125,7 +125,7 @@ impl ServerInputs {
             remembered: restored.datacentres,
         };
         let restored_updates = consul::start(consuls, tasks);
-        // Registries say nothing before the mesh config has been read.
+        // Registries send nothing before the mesh config has been read.
         let (namespaces, namespaces_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
         let (role, given_up) = writer(args, source, &core.drain, tasks);
@@ -287,7 +287,7 @@ fn gateway_secrets(
             if let Err(error) = durable::remove(&file)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                warn!(path = %file.display(), %error, "stored secrets of gateways can't be removed");
+                warn!(path = %file.display(), %error, "removing the stored gateway secrets failed");
             }
             credentials
         }
@@ -295,7 +295,7 @@ fn gateway_secrets(
     }
 }
 
-/// Has replicas hold the same, where there may be others: whether they do.
+/// Starts the task that synchronizes holds between replicas. Returns whether they agree.
 fn share_holds(
     store: Option<SharedHoldStore>,
     hold: &watch::Receiver<Arc<HoldState>>,
@@ -312,7 +312,7 @@ fn share_holds(
     seen
 }
 
-/// The keys of tokens that policies name, fetched.
+/// Starts the fetcher of the token keys that policies name.
 fn fetched_keys(
     args: &ServeArgs,
     source: &ConfigOrigin,
@@ -334,7 +334,8 @@ fn fetched_keys(
     seen
 }
 
-/// What this process, of several, may write, and whether it has given that up. Beside a config directory there is no other.
+/// Starts the election of the replica that writes. Returns this replica's role, and whether it has
+/// given the role up. With a config directory there is only one replica.
 fn writer(
     args: &ServeArgs,
     source: &ConfigOrigin,
@@ -346,7 +347,7 @@ fn writer(
     };
     let (role, role_seen) = watch::channel(WriterRole::Waits);
     let (given_up, given_up_seen) = watch::channel(false);
-    // A pod's host name is its own name; two processes of one host differ by the rest.
+    // The host name of a pod is unique; two processes on one host differ in the rest.
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
     let lease = Arc::new(WriterLease {
         access: config_cluster.access,
@@ -363,7 +364,7 @@ fn writer(
     (role_seen, given_up_seen)
 }
 
-/// The roots that workloads are to be given, as they change.
+/// Returns the root certificates for workloads, and follows their changes.
 fn roots(
     mut identity: watch::Receiver<Arc<ServerIdentity>>,
     tasks: &Supervisor,
@@ -371,7 +372,7 @@ fn roots(
     let of = |identity: &ServerIdentity| identity.root_bundle().cloned();
     let (roots, seen) = watch::channel(of(&identity.borrow_and_update()));
     tasks.spawn("roots", async move {
-        // An error says that the process ends.
+        // An error means that the process is ending.
         while identity.changed().await.is_ok() {
             let new = of(&identity.borrow_and_update());
             roots.send_if_modified(|held| {
@@ -386,7 +387,7 @@ fn roots(
     seen
 }
 
-/// What is written where the Secrets of members are: events about these, and tokens that are renewed.
+/// Starts the writers to the config cluster: Kubernetes events about members, and renewed tokens.
 fn write_to_config_cluster(
     args: &ServeArgs,
     source: &ConfigOrigin,
@@ -407,7 +408,7 @@ fn write_to_config_cluster(
     });
 }
 
-/// What becomes of objects, in the status of each.
+/// Starts the tasks that compute and write the statuses of objects.
 fn write_statuses(
     source: &ConfigOrigin,
     role: watch::Receiver<WriterRole>,
@@ -426,7 +427,7 @@ fn write_statuses(
     });
 }
 
-/// What was last known, and where it is kept from now on.
+/// Opens the state directory and reads the last known state.
 async fn last_known_good(
     args: &ServeArgs,
     state_dir: Option<PathBuf>,
@@ -441,7 +442,7 @@ async fn last_known_good(
     match read.await {
         Ok((store, restored)) => (Some(store), restored),
         Err(error) => {
-            warn!(%error, "last-known-good state can't be read; going on without");
+            warn!(%error, "reading the last-known-good state failed; starting without it");
             (None, strait_lkg::RestoredState::default())
         }
     }

@@ -1,8 +1,8 @@
-//! When to judge the objects of the mesh's configuration anew, so that each can say in its status what becomes of it: routes
-//! of the Gateway API, Ingresses, and with `--write-status` those of Istio's kinds.
+//! Schedule of the status computation of configuration objects: Gateway API routes, Ingresses, and
+//! with `--write-status` Istio objects.
 //!
-//! Judges without the proxies that are connected here, so that all replicas judge alike, and what comes and goes with pods
-//! writes nothing.
+//! Statuses do not depend on the proxies connected to this replica. So all replicas compute the
+//! same statuses, and connecting proxies cause no writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use strait_mesh::push::PushContext;
 use strait_model::{WantedStatus, WriterRole};
 use strait_rules::access::AccessPolicies;
 
-/// The least time between a change and a look, and so between two looks.
+/// Delay after a change, and therefore the minimum interval of computations.
 const PACE: Duration = Duration::from_secs(1);
-/// The same where nothing has changed but pods, by whose labels objects of Istio's kinds select.
+/// Minimum interval if only pods changed, whose labels Istio objects select.
 const PACE_OF_PODS: Duration = Duration::from_secs(10);
-/// A look may cost this part of the time.
+/// The pause after a computation lasts at least this multiple of its duration.
 const SHARE: u32 = 20;
 
-/// What objects are judged by.
+/// Inputs of the statuses.
 #[derive(Debug, Clone)]
 pub(super) struct JudgedStatuses {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
     pub(super) readiness: watch::Receiver<Readiness>,
-    /// Whether objects of Istio's kinds are judged as well.
+    /// Whether statuses of Istio objects are computed too.
     pub(super) of_istio: bool,
 }
 
-/// The mesh and the objects that were looked at last.
+/// Inputs of the last computation.
 struct JudgedLast {
     at: Instant,
     version: u64,
@@ -43,12 +43,12 @@ struct JudgedLast {
     reports: Arc<ConfigReports>,
 }
 
-/// What comes next.
+/// When to compute statuses next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextLook {
     Now,
     At(Instant),
-    /// Nothing has changed that counts.
+    /// No relevant input has changed.
     OnChange,
 }
 
@@ -63,7 +63,8 @@ impl JudgedLast {
         }
     }
 
-    /// When to look again. To routes endpoints and pods change nothing.
+    /// Returns when to compute statuses again. Endpoints and pods don't affect the statuses of
+    /// routes.
     fn next(&self, now: &Self, of_istio: bool) -> NextLook {
         let is_same = self.definitions == now.definitions
             && Arc::ptr_eq(&self.access, &now.access)
@@ -78,13 +79,13 @@ impl JudgedLast {
 }
 
 impl JudgedStatuses {
-    /// Says what is to be written, where this process is the one that writes.
+    /// Computes the wanted statuses while this replica has the writer role.
     pub(super) async fn run(
         mut self,
         mut role: watch::Receiver<WriterRole>,
         wanted: watch::Sender<Arc<Vec<WantedStatus>>>,
     ) {
-        // Before all is known, a Service that isn't there may be one of a cluster that isn't.
+        // Before readiness, a missing Service may belong to a cluster that has not synced.
         if self.readiness.wait_for(|readiness| readiness.ready).await.is_err() {
             return;
         }
@@ -106,7 +107,7 @@ impl JudgedStatuses {
                     NextLook::Now => {
                         last = Some(now);
                         let judge = move || statuses(&context, &reports, of_istio);
-                        // Many of them take a while.
+                        // Runs aside, because many statuses take long.
                         let Ok(all) = tokio::task::spawn_blocking(judge).await else { return };
                         wanted.send_if_modified(|held| {
                             let differs = **held != all;
@@ -125,7 +126,7 @@ impl JudgedStatuses {
                 changed = role.changed() => if changed.is_err() { return },
                 () = until(again) => continue,
             }
-            // Objects are here before what comes of them is in force.
+            // Objects are stored before they take effect.
             sleep(PACE.max(cost)).await;
         }
     }
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_alone_are_a_reason_to_look_again_now_and_then() {
+    fn changes_of_pods_alone_are_computed_at_longer_intervals() {
         let began = Instant::now();
         let (access, reports) = (Arc::default(), Arc::default());
         let look = |seconds, version, definitions| JudgedLast {

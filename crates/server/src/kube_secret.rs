@@ -1,4 +1,4 @@
-//! A Secret of the config cluster, as those read it that keep something there.
+//! A Secret of the config cluster that stores state of the control plane.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use strait_kube_client::{ApiClient, ApiError, null_as_default};
 
-/// What is read of it.
+/// The decoded fields of the Secret.
 #[derive(Deserialize)]
 pub(super) struct KubeSecret {
     #[serde(default, deserialize_with = "null_as_default")]
@@ -26,7 +26,7 @@ struct KubeSecretMetadata {
 }
 
 impl KubeSecret {
-    /// The one of that name; `None` where there is none.
+    /// Reads a Secret. Returns `None` if it does not exist.
     pub(super) async fn get(
         client: &ApiClient,
         namespace: &str,
@@ -39,17 +39,17 @@ impl KubeSecret {
         }
     }
 
-    /// The bytes of a key; `None` where it has no such key, an error where they can't be decoded.
+    /// Returns the decoded bytes of a key, or `None` if the key does not exist.
     pub(super) fn part(&self, key: &str) -> Option<Result<Vec<u8>, base64::DecodeError>> {
         Some(BASE64.decode(self.data.get(key)?))
     }
 
-    /// Which version of the object this is.
+    /// Returns the resource version.
     pub(super) fn version(self) -> String {
         self.metadata.resource_version
     }
 
-    /// One with these parts.
+    /// Creates a Secret with these keys.
     #[cfg(test)]
     pub(super) fn of(parts: &[(&str, &str)]) -> Self {
         let encoded = parts.iter().map(|(key, text)| ((*key).to_owned(), BASE64.encode(text)));
@@ -57,7 +57,7 @@ impl KubeSecret {
     }
 }
 
-/// One of ours, with these bytes of one key.
+/// Builds a Secret of the control plane with one key.
 pub(super) fn object(namespace: &str, name: &str, (key, content): (&str, &[u8])) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
@@ -66,10 +66,10 @@ pub(super) fn object(namespace: &str, name: &str, (key, content): (&str, &[u8]))
     })
 }
 
-/// Writes it: a new one, or in the place of the version that was read.
+/// Creates a Secret, or replaces the version that was read.
 ///
 /// # Errors
-/// Those of the API server; 409 where somebody else was faster.
+/// The errors of the API server; status 409 if another writer was faster.
 pub(super) async fn write(
     client: &ApiClient,
     namespace: &str,
@@ -88,12 +88,12 @@ pub(super) async fn write(
     written.map(drop)
 }
 
-/// Where Secrets of a namespace are.
+/// Returns the path of all Secrets in a namespace.
 pub(super) fn all_of(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/secrets")
 }
 
-/// Where one is.
+/// Returns the path of a Secret.
 pub(super) fn path(namespace: &str, name: &str) -> String {
     format!("{}/{name}", all_of(namespace))
 }

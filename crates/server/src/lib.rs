@@ -71,41 +71,41 @@ use strait_model::ClusterId;
 use strait_sources::jwks;
 use strait_sources::policy_watch::{PolicyError, PolicyWatcher, WatchedPolicy};
 
-/// How long streams have to end before the process does.
+/// Maximum time for streams to end before the process exits.
 const DRAIN: Duration = Duration::from_secs(15);
 
-/// How long writing the last state may take then.
+/// Maximum time to write the last state after that.
 const SAVE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Bound {
-    /// Where proxies connect.
+    /// Address for proxies.
     pub xds: SocketAddr,
-    /// Where the admin API is.
+    /// Address of the admin API.
     pub admin: SocketAddr,
-    /// Where the webhook is, if it is served.
+    /// Address of the webhook, if it is served.
     pub inject: Option<SocketAddr>,
-    /// The file that holds the admin token.
+    /// File that contains the admin token.
     pub token_file: PathBuf,
-    /// Whether it is ready.
+    /// Whether the server is ready, and the reasons to wait.
     pub readiness: watch::Receiver<Readiness>,
     tasks: Supervisor,
     drain: CancellationToken,
     streams: Arc<strait_ads::connections::Connections>,
-    /// Whether the last state has been written, where one is.
+    /// Becomes true once the last state has been written; `None` if no state is stored.
     saved: Option<watch::Receiver<bool>>,
-    /// Whether another may write into clusters.
+    /// Becomes true once another control plane may write into clusters.
     given_up: watch::Receiver<bool>,
-    /// Closed once the timeline and the history have been written, where they are.
+    /// Closed once the timeline and the history have been written.
     written: mpsc::Receiver<()>,
-    /// What holds the token where there is no state directory; it goes with the process.
+    /// Directory of the token if there is no state directory; deleted when the process ends.
     _temporary: Option<TempDir>,
-    /// Ours until the last task has ended.
+    /// The state directory, reserved for this process until the last task has ended.
     _state_dir: Option<StateDir>,
 }
 
 impl Bound {
-    /// Lets streams end, then stops every task.
+    /// Waits for streams to end, then stops every task.
     pub async fn shut_down(mut self) {
         self.drain.cancel();
         let gone = async {
@@ -114,28 +114,32 @@ impl Bound {
             }
         };
         if tokio::time::timeout(DRAIN, gone).await.is_err() {
-            warn!(streams = self.streams.len(), "streams were still open when the time was up");
+            warn!(
+                streams = self.streams.len(),
+                "closing streams that did not end before the deadline"
+            );
         }
         if let Some(mut saved) = self.saved
             && tokio::time::timeout(SAVE, saved.wait_for(|saved| *saved)).await.is_err()
         {
-            warn!("the last state was not written in time; the one before it is on disk");
+            warn!("writing the last state timed out; the previous state is still on disk");
         }
-        // It says itself where that fails.
+        // The writer logs a failure itself.
         let _ = tokio::time::timeout(SAVE, self.given_up.wait_for(|given_up| *given_up)).await;
         if tokio::time::timeout(SAVE, self.written.recv()).await.is_err() {
-            warn!("the timeline or the history was not written to its end in time");
+            warn!("writing the timeline or the history timed out");
         }
         self.tasks.shut_down(Duration::from_secs(5)).await;
     }
 }
 
-/// `strait serve`: prints one line of JSON once both ports listen, and drains on SIGTERM, SIGHUP or Ctrl-C.
+/// Runs `strait serve`: prints one line of JSON once its ports listen, and drains on SIGTERM,
+/// SIGHUP or Ctrl-C.
 ///
 /// # Errors
-/// When it can't start.
+/// If the server can't start.
 pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
-    // From the first moment on: what a start has made by then goes as well.
+    // A signal also ends an unfinished start, and removes its temporary files.
     let mut asked = std::pin::pin!(signalled());
     let bound = tokio::select! {
         bound = Box::pin(start(args)) => bound?,
@@ -143,7 +147,7 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     };
     let inject = bound.inject.map(|inject| format!(r#","inject":"{inject}""#)).unwrap_or_default();
     let line = format!(r#"{{"xds":"{}","admin":"{}"{inject}}}"#, bound.xds, bound.admin);
-    // Proxies are served whether anybody reads it or not.
+    // Proxies are served even if nothing reads the output.
     let _ = writeln!(std::io::stdout(), "{line}");
     asked.await;
     info!("draining");
@@ -151,11 +155,10 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Binds both ports and starts every task.
+/// Binds all ports and starts every task.
 ///
 /// # Errors
-/// When a flag, a file or a port can't be used. Nothing else is an error: what fails later is shown
-/// and healed.
+/// If a flag, a file or a port can't be used. Later failures are reported and retried instead.
 pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
     let state_dir = StateDir::open(args.state_dir.as_deref())?;
@@ -210,6 +213,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         token,
         reader_token,
         max_connections: args.max_connections,
+        audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,
@@ -232,7 +236,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         replicas: Arc::default(),
     };
     roots.watch(witness, identity_seen, &tasks);
-    // Held by whoever has to write something at the end, until that is done.
+    // Held by each task that writes on shutdown, until it has finished.
     let (writing, written) = mpsc::channel::<()>(1);
     if let Some(file) = timeline_file {
         let (keeping, writing) = (timeline::keep(timeline, file, drain.clone()), writing.clone());
@@ -264,7 +268,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     })
 }
 
-/// The policy that was asked for, kept up to date; without a file there are no rules.
+/// Opens the policy file and watches it. Without `--policy` there are no rules.
 fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<WatchedPolicy, PolicyError> {
     let Some(path) = &args.policy else { return Ok(WatchedPolicy::none()) };
     let (watcher, watched) = PolicyWatcher::open(path.clone())?;
@@ -284,11 +288,11 @@ async fn bind(
     bound.await.map_err(|source| ServeError::Bind { address: address.clone(), flag, source })
 }
 
-/// The token, and where it is.
+/// The admin token and its file.
 struct AdminToken {
     token: Token,
     file: PathBuf,
-    /// The folder that was made for it alone.
+    /// Directory that was created for this file only.
     temporary: Option<TempDir>,
 }
 
@@ -307,7 +311,7 @@ fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken,
     Ok(AdminToken { token, file, temporary: Some(directory) })
 }
 
-/// What is known of the CA's roots beside its files, and where that is kept.
+/// Records about the CA's root certificates, and the place where they are stored.
 struct RootsKeeper {
     store: RootStore,
     ledger: Arc<RootLedger>,
@@ -315,7 +319,7 @@ struct RootsKeeper {
 }
 
 impl RootsKeeper {
-    /// Reads what was remembered, and begins to read what is held.
+    /// Reads the stored records, and starts to read the hold that replicas share.
     async fn start(
         args: &ServeArgs,
         state_dir: Option<&Path>,
@@ -323,7 +327,7 @@ impl RootsKeeper {
         shared_hold: Option<SharedHoldStore>,
         tasks: &Supervisor,
     ) -> (Self, EarlyHold) {
-        // Without a CA nothing is remembered, and there is nothing to ask for before the start goes on.
+        // Without a CA there are no records, so the start does not wait for the config cluster.
         let hub = source.config_cluster().filter(|_| args.ca.is_none());
         let secret = hub.map(|hub| (hub.access, args.namespace.clone()));
         let store = RootStore::new(state_dir, secret);
@@ -338,7 +342,7 @@ impl RootsKeeper {
         RootEvidence { ledger, witness }
     }
 
-    /// Sees the mesh from now on, and keeps what is known.
+    /// Starts to observe the mesh and to store the records.
     fn watch(
         self,
         witness: MeshWitness,
@@ -346,7 +350,7 @@ impl RootsKeeper {
         tasks: &Supervisor,
     ) {
         let replicas = Arc::clone(&witness.replicas);
-        // It is set once.
+        // `set` is called only once.
         let _ = self.witness.0.set(witness);
         let (store, late) = (self.store, self.witness);
         tasks.spawn_restarting("roots of the CA", Duration::from_secs(1), move || {
@@ -355,7 +359,8 @@ impl RootsKeeper {
     }
 }
 
-/// The certificate and the roots: from files where they are named, else of a CA.
+/// Starts the watch of the serving certificate and the roots: from the configured files, otherwise
+/// from a CA.
 async fn identity(
     args: &ServeArgs,
     state_dir: Option<&Path>,
@@ -366,7 +371,7 @@ async fn identity(
 ) -> Result<watch::Receiver<Arc<strait_identity::ServerIdentity>>, ServeError> {
     let authority = match &args.ca_dir {
         Some(directory) => Some(AuthorityFrom::Directory(directory.clone())),
-        // Files for both ends leave nothing for a CA to do; `--ca none` demands them.
+        // With files for both purposes there is nothing left to issue; `--ca none` requires these files.
         None if args.tls_cert.is_some() && args.client_ca.is_some() => None,
         None => Some(source.authority(args, state_dir, tasks).await?),
     };
@@ -394,7 +399,8 @@ async fn identity(
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
 }
 
-/// The folders of the CAs of single members. What is in them is nobody else's affair, and no reason not to start.
+/// Returns the directories of `--ca-member-dir` by member. Their contents are not read here and
+/// can't prevent the start.
 fn member_authorities(
     args: &ServeArgs,
     has_authority: bool,
@@ -403,12 +409,10 @@ fn member_authorities(
     for (member, directory) in &args.ca_member_dir {
         let refused = |fact| Err(ServeError::MemberAuthority { member: member.clone(), fact });
         if !has_authority {
-            return refused(
-                "there is no CA of the mesh below whose roots it could be; give that by --ca-dir",
-            );
+            return refused("the mesh has no CA with whose roots it could share; set --ca-dir");
         }
         if members.insert(member.clone(), directory.clone()).is_some() {
-            return refused("it is named twice; name one folder for each member");
+            return refused("the member is named twice; set one directory per member");
         }
     }
     Ok(members)

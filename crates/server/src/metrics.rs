@@ -1,7 +1,8 @@
-//! Metrics in Prometheus' text format: `strait_` prefix, base units, clusters as labels, proxies never.
+//! Metrics in the text format of Prometheus: prefix `strait_`, base units, labels for clusters but
+//! never for proxies.
 //!
-//! Made from what others own at the moment of asking: gauges from the statuses and the context,
-//! counters from the servers' own counts. Owns no count itself.
+//! Computed on request from the state of other modules: gauges from statuses and the snapshot,
+//! counters from the counts of the servers. This module owns no counter.
 
 mod family;
 mod open_metrics;
@@ -33,56 +34,56 @@ use strait_mesh::rollout::RolloutState;
 use strait_model::ClusterId;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
-/// Where counts come from.
+/// Inputs of the metrics.
 pub struct Metrics {
-    /// The ADS server's.
+    /// Counters of the ADS server.
     pub xds: Arc<Stats>,
-    /// Who is connected.
+    /// Connected proxies.
     pub connections: Arc<Connections>,
-    /// The tasks.
+    /// The supervised tasks.
     pub tasks: Supervisor,
-    /// Certificates.
+    /// The current certificates.
     pub identity: tokio::sync::watch::Receiver<Arc<ServerIdentity>>,
-    /// ServiceEntries and WorkloadEntries that can't be used as they are.
+    /// Number of ServiceEntries and WorkloadEntries that can't be used unchanged.
     pub faulty_objects: tokio::sync::watch::Receiver<usize>,
-    /// How the sources fare that are no member clusters.
+    /// Statuses of the sources that are not member clusters.
     pub source_statuses: SourceStatusTable,
-    /// How writing what was last known fares, where it is written.
+    /// Results of writing the last known state, if it is stored.
     pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
-    /// How the process fares with its file descriptors.
+    /// Use of file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// What became of pods, where the webhook is served.
+    /// Counts of injections, if the webhook is served.
     pub injections: Option<Arc<InjectionCounts>>,
-    /// What was said of objects before they were stored, where the webhook is served.
+    /// Counts of validations, if the webhook is served.
     pub validations: Option<Arc<ValidationCounts>>,
-    /// Which configuration is held.
+    /// The active hold.
     pub hold: tokio::sync::watch::Receiver<Arc<HoldState>>,
-    /// Whether the other replicas hold the same.
+    /// Whether the other replicas have the same hold.
     pub hold_sharing: tokio::sync::watch::Receiver<HoldSharing>,
-    /// What is let out to a share of proxies.
+    /// The running rollout.
     pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
-    /// Who is served that.
+    /// Assigns proxies to configurations.
     pub heads: Arc<Heads>,
 }
 
-/// From the moment a change is heard to the response that tells a proxy of it.
+/// Metric of the time from the receipt of a change to the response that sends it to a proxy.
 const PROPAGATION: &str = "strait_propagation_seconds";
 
-/// By cluster, how many of its endpoints are withheld, by the code of the reason.
+/// Number of withheld endpoints by cluster and code of the reason.
 pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
 
 impl Metrics {
-    /// The same in the form of OpenMetrics, with a change of each bucket.
+    /// Converts the text of `/metrics` to OpenMetrics, with an exemplar for each bucket.
     pub fn in_open_metrics(&self, text: &str) -> String {
         let all = self.xds.propagation.exemplars().into_iter();
         let exemplars: Vec<_> = all.map(|(bound, one)| (bucket(PROPAGATION, bound), one)).collect();
         open_metrics(text, &exemplars)
     }
 
-    /// The text of `/metrics`.
+    /// Renders the text of `/metrics`.
     ///
     /// # Errors
-    /// Never in practice: writing into a string.
+    /// Never in practice, because it writes into a string.
     pub fn render(
         &self,
         context: Option<&PushContext>,
@@ -100,7 +101,7 @@ impl Metrics {
         if let Some(context) = context {
             mesh(out, context)?;
         }
-        let help = "Ready endpoints that proxies of some connected network can't be given, by cluster and code; up to a minute old.";
+        let help = "Ready endpoints that some connected proxy can't receive because of networks, by cluster and code; up to a minute old.";
         let mut family = Family::gauge(out, "strait_endpoints_withheld", help)?;
         for (cluster, reasons) in withheld {
             for (reason, count) in reasons {
@@ -110,7 +111,7 @@ impl Metrics {
         Family::gauge(
             out,
             "strait_config_objects_faulty",
-            "ServiceEntries and WorkloadEntries that can't be used as they are; the log names them.",
+            "ServiceEntries and WorkloadEntries with faults; the log names them.",
         )?
         .sample(&[], *self.faulty_objects.borrow())?;
         self.streams(out)?;
@@ -118,34 +119,29 @@ impl Metrics {
             .sample(&[], figures.version)?;
         let age = figures.published.and_then(|at| SystemTime::now().duration_since(at).ok());
         if let Some(age) = age {
-            let help = "How old the current version of the mesh is.";
+            let help = "Age of the current version of the mesh.";
             Family::gauge(out, "strait_snapshot_age_seconds", help)?
                 .sample(&[], age.as_secs_f64())?;
         }
         Family::counter(out, "strait_events_total", "Events taken by the event loop.")?
             .sample(&[], figures.events)?;
-        let help =
-            "Streams woken by new versions of the mesh, each once for each version that woke it.";
+        let help = "Streams woken by new versions of the mesh, counted once per version.";
         Family::counter(out, "strait_streams_woken_total", help)?
             .sample(&[], figures.woken_total)?;
-        Family::counter(
-            out,
-            "strait_task_panics_total",
-            "Tasks that panicked and were contained.",
-        )?
-        .sample(&[], self.tasks.panics())?;
+        Family::counter(out, "strait_task_panics_total", "Tasks that ended by a panic.")?
+            .sample(&[], self.tasks.panics())?;
         let help = "Loops that are stuck; /livez names them and their work.";
         Family::gauge(out, "strait_loops_stuck", help)?
             .sample(&[], self.tasks.loops().stuck().len())?;
         if let Some(counts) = &self.injections {
-            let help = "Pods that the webhook was asked about, by what became of them.";
+            let help = "Pods reviewed by the injection webhook, by result.";
             let mut family = Family::counter(out, "strait_injections_total", help)?;
             for (result, count) in counts.all() {
                 family.sample(&[("result", result)], count)?;
             }
         }
         if let Some(counts) = &self.validations {
-            let help = "Objects that the webhook was asked about, by what was said of them.";
+            let help = "Objects reviewed by the validation webhook, by result.";
             let mut family = Family::counter(out, "strait_validations_total", help)?;
             for (result, count) in counts.all() {
                 family.sample(&[("result", result)], count)?;
@@ -158,7 +154,7 @@ impl Metrics {
         Ok(text)
     }
 
-    /// What the system says of the process, named as Prometheus' own client libraries name it.
+    /// Renders metrics about the process, with the names of Prometheus client libraries.
     fn process(&self, out: &mut String) -> fmt::Result {
         if let Some(usage) = ProcessUsage::now() {
             let help = "Total user and system CPU time spent in seconds.";
@@ -176,8 +172,7 @@ impl Metrics {
             let help = "Number of OS threads in the process.";
             Family::gauge(out, "process_threads", help)?.sample(&[], usage.threads)?;
         }
-        let help =
-            "Maximum amount of virtual memory available in bytes, -1 where there is no limit.";
+        let help = "Maximum amount of virtual memory available in bytes, -1 if there is no limit.";
         let name = "process_virtual_memory_max_bytes";
         let mut family = Family::gauge(out, name, help)?;
         match process::virtual_bytes_max() {
@@ -193,51 +188,51 @@ impl Metrics {
             let help = "Maximum number of open file descriptors.";
             Family::gauge(out, "process_max_fds", help)?.sample(&[], limit)?;
         }
-        let help = "How often no file descriptor was free for a connection that came (STR0810).";
+        let help = "Incoming connections for which no file descriptor was free (STR0810).";
         Family::counter(out, "strait_descriptors_exhausted_total", help)?
             .sample(&[], figures.exhausted)?;
         Ok(())
     }
 
-    /// What a restart would find.
+    /// Renders metrics about holds.
     fn hold(&self, out: &mut String) -> fmt::Result {
         let state = Arc::clone(&self.hold.borrow());
-        let help = "1 while a configuration is held; what objects say waits meanwhile.";
+        let help = "1 during a hold of a configuration, when changes of objects wait.";
         Family::gauge(out, "strait_configuration_held", help)?
             .sample(&[], u8::from(state.held.is_some()))?;
-        let help = "Since when it is held.";
+        let help = "Start time of the hold.";
         let mut family =
             Family::gauge(out, "strait_configuration_held_since_timestamp_seconds", help)?;
         if let Some(since) = state.held.as_ref().and_then(|hold| seconds(hold.since)) {
             family.sample(&[], since)?;
         }
-        let help = "Objects and texts of the configuration that wait until it is released.";
+        let help = "Objects and mesh settings whose changes wait for the end of the hold.";
         Family::gauge(out, "strait_configuration_waiting", help)?
             .sample(&[], state.waiting.len())?;
-        let help = "1 while what was held before the start can't be told.";
+        let help = "1 if the hold from before the start could not be restored.";
         Family::gauge(out, "strait_configuration_hold_lost", help)?
             .sample(&[], u8::from(state.lost.is_some()))?;
-        let help = "1 while the other replicas can't be told what is held, or to hold nothing.";
+        let help = "1 while holding or releasing can't be synchronized with the other replicas.";
         let fails = matches!(*self.hold_sharing.borrow(), HoldSharing::Failing(..));
         Family::gauge(out, "strait_configuration_hold_not_shared", help)?
             .sample(&[], u8::from(fails))?;
         Ok(())
     }
 
-    /// What a share of proxies is given.
+    /// Renders metrics about rollouts.
     fn rollout(&self, out: &mut String) -> fmt::Result {
         let state = Arc::clone(&self.rollout.borrow());
-        let help = "1 while a change of configuration is let out to a share of proxies first.";
+        let help = "1 while a configuration change is rolled out gradually.";
         Family::gauge(out, "strait_rollout_running", help)?
             .sample(&[], u8::from(state.running.is_some()))?;
-        let help = "The share that is given it, from 0 to 1.";
+        let help = "Ratio of proxies that receive the change, from 0 to 1.";
         let percent = state.running.as_ref().map_or(0, |running| running.percent());
         Family::gauge(out, "strait_rollout_share_ratio", help)?
             .sample(&[], f64::from(percent) / 100.0)?;
-        let help = "Proxies of the share that refused what it makes of their configuration.";
+        let help = "Proxies that refused the configuration that is rolled out.";
         let refused = self.heads.next().map_or(0, |head| head.refusals().borrow().len());
         Family::gauge(out, "strait_rollout_refused_proxies", help)?.sample(&[], refused)?;
-        let help = "Changes that were let out in shares, by what became of them.";
+        let help = "Gradual rollouts that have ended, by result.";
         let mut family = Family::counter(out, "strait_rollouts_total", help)?;
         family.sample(&[("result", "completed")], state.completed)?;
         family.sample(&[("result", "stopped")], state.stopped)?;
@@ -248,13 +243,13 @@ impl Metrics {
         let Some(writes) = self.writes.as_ref().map(|writes| writes.borrow().clone()) else {
             return Ok(());
         };
-        let help = "1 while what was last known can't be written to the state directory.";
+        let help = "1 while writing the last known state to the state directory fails.";
         Family::gauge(out, "strait_state_unwritable", help)?
             .sample(&[], u8::from(writes.failing.is_some()))?;
-        let help = "How often what was last known could not be written.";
+        let help = "Failed writes of the last known state.";
         Family::counter(out, "strait_state_write_failures_total", help)?
             .sample(&[], writes.failures)?;
-        let help = "When what was last known was written last.";
+        let help = "Time of the last successful write of the last known state.";
         let mut family = Family::gauge(out, "strait_state_last_write_timestamp_seconds", help)?;
         if let Some(at) = writes.last.and_then(seconds) {
             family.sample(&[], at)?;
@@ -272,9 +267,9 @@ impl Metrics {
             family.sample(&[("state", state)], count)?;
         }
         let mut seen = std::collections::BTreeSet::new();
-        // Of several entries of an ID the first is the one that holds it.
+        // Of several entries with one ID, the first one holds it.
         let holders: Vec<_> = clusters.iter().filter(|one| seen.insert(&one.id)).collect();
-        let help = "1 for the state that a cluster is in.";
+        let help = "1 for the current state of a cluster.";
         let mut family = Family::gauge(out, "strait_cluster_state", help)?;
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id), ("state", cluster.state.as_str())], 1)?;
@@ -283,7 +278,7 @@ impl Metrics {
         let mut family = Family::gauge(
             out,
             name,
-            "Since when a cluster is in its state, while that is not live.",
+            "Time since which a cluster is in its state, unless it is live.",
         )?;
         for cluster in &holders {
             if let Some(since) = cluster.since {
@@ -291,14 +286,15 @@ impl Metrics {
             }
         }
         let name = "strait_cluster_last_contact_timestamp_seconds";
-        let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;
+        let mut family =
+            Family::gauge(out, name, "Time of the last response of a cluster's API server.")?;
         for cluster in clusters {
             if let Some(at) = cluster.last_contact.get().and_then(seconds) {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
         }
         let name = "strait_cluster_credential_expiry_timestamp_seconds";
-        let help = "When the token ends by which a cluster is read.";
+        let help = "Expiry of the token with which a cluster is read.";
         let mut family = Family::gauge(out, name, help)?;
         for cluster in &holders {
             if let Some(token) = cluster.credential {
@@ -319,36 +315,35 @@ impl Metrics {
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
         }
-        let help = "About how much memory all takes that is held of a cluster; its bound is in the policy.";
+        let help = "Approximate memory use of a cluster's data; the policy limits it.";
         let mut family = Family::gauge(out, "strait_cluster_memory_bytes", help)?;
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.memory_bytes)?;
         }
-        let help =
-            "Lists that lacked most of what was known, and were read again before they counted.";
+        let help = "Lists that lacked most known objects and were read again before they applied.";
         let mut family = Family::counter(out, "strait_cluster_doubted_lists_total", help)?;
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.doubts)?;
         }
-        let help = "How long it took to read everything for the first time.";
+        let help = "Duration of the first complete sync.";
         let mut family = Family::gauge(out, "strait_cluster_sync_duration_seconds", help)?;
         for cluster in &holders {
             if let Some(took) = cluster.sync_took {
                 family.sample(&[("cluster", &cluster.id)], took.as_secs_f64())?;
             }
         }
-        let help = "Lists, watches and probes that failed.";
+        let help = "Failed lists, watches and probes.";
         let mut family = Family::counter(out, "strait_cluster_watch_errors_total", help)?;
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.errors)?;
         }
         let mut rejected = BTreeMap::new();
         for cluster in clusters.iter().filter(|one| one.state == ClusterState::Rejected) {
-            // A refusal begins with its code.
+            // The reason of a rejection begins with its code.
             let code = cluster.reason.as_deref().and_then(|reason| reason.get(..7));
             *rejected.entry(code.unwrap_or_default()).or_insert(0) += 1;
         }
-        let help = "Clusters that Secrets name and that are refused, by the code of the reason.";
+        let help = "Rejected clusters of Secrets, by the code of the reason.";
         let mut family = Family::gauge(out, "strait_secrets_rejected", help)?;
         for (code, count) in rejected {
             family.sample(&[("code", code)], count)?;
@@ -359,25 +354,25 @@ impl Metrics {
     fn sources(&self, out: &mut String) -> fmt::Result {
         let figures = self.source_statuses.figures();
         let name = "strait_source_state";
-        let mut family = Family::gauge(out, name, "1 for the state that a source is in.")?;
+        let mut family = Family::gauge(out, name, "1 for the current state of a source.")?;
         for (source, figures) in &figures {
             family.sample(&[("source", source), ("state", figures.state.as_str())], 1)?;
         }
         let name = "strait_source_last_contact_timestamp_seconds";
-        let mut family = Family::gauge(out, name, "When a source last said something usable.")?;
+        let mut family = Family::gauge(out, name, "Time of the last valid response of a source.")?;
         for (source, figures) in &figures {
             if let Some(at) = figures.last_contact.and_then(seconds) {
                 family.sample(&[("source", source)], at)?;
             }
         }
         let name = "strait_source_failures_total";
-        let mut family = Family::counter(out, name, "How often a source could not be read.")?;
+        let mut family = Family::counter(out, name, "Failed reads of a source.")?;
         for (source, figures) in &figures {
             family.sample(&[("source", source)], figures.failures)?;
         }
         let name = "strait_source_doubted_answers_total";
         let help =
-            "Answers that lacked most of what was known, and were read again before they counted.";
+            "Responses that lacked most known objects and were read again before they applied.";
         let mut family = Family::counter(out, name, help)?;
         for (source, figures) in &figures {
             family.sample(&[("source", source)], figures.doubts)?;
@@ -385,18 +380,17 @@ impl Metrics {
         self.keys_of_tokens(out)
     }
 
-    /// The keys of tokens that are fetched, and how old they are.
+    /// Renders the number and the age of fetched token keys.
     fn keys_of_tokens(&self, out: &mut String) -> fmt::Result {
         let lines = self.source_statuses.lines();
         let lines = lines.borrow().clone();
         let places = || lines.values().filter(|facts| facts.kind == "jwks");
-        let help =
-            "Keys of tokens held of a place, by its address; 0 while tokens of it are refused.";
+        let help = "Token keys fetched from an address; 0 while its tokens are refused.";
         let mut family = Family::gauge(out, "strait_jwks_keys", help)?;
         for facts in places() {
             family.sample(&[("place", &facts.address)], facts.objects)?;
         }
-        let help = "How long ago the keys of tokens of a place were last fetched.";
+        let help = "Time since the last fetch of token keys from an address.";
         let mut family = Family::gauge(out, "strait_jwks_age_seconds", help)?;
         for facts in places() {
             let age = facts.last_contact.and_then(|at| SystemTime::now().duration_since(at).ok());
@@ -404,7 +398,7 @@ impl Metrics {
                 family.sample(&[("place", &facts.address)], age.as_secs_f64())?;
             }
         }
-        let help = "How often the keys of tokens of a place could not be fetched.";
+        let help = "Failed fetches of token keys from an address.";
         let mut family = Family::counter(out, "strait_jwks_failures_total", help)?;
         for facts in places() {
             family.sample(&[("place", &facts.address)], facts.failures)?;
@@ -412,25 +406,25 @@ impl Metrics {
         Ok(())
     }
 
-    /// What is left of the memory limit, and who was turned away for it.
+    /// Renders metrics about the memory limit and shed load.
     fn memory(&self, out: &mut String) -> fmt::Result {
         let figures = self.connections.budgets().figures();
-        Family::gauge(out, "strait_memory_limit_bytes", "The most that the process may take.")?
+        Family::gauge(out, "strait_memory_limit_bytes", "Memory limit of the process.")?
             .sample(&[], figures.limit)?;
         if figures.used > 0 {
-            let help = "What is taken of the limit, without pages of files that can be taken back.";
+            let help = "Memory use that counts towards the limit, without reclaimable file pages.";
             Family::gauge(out, "strait_memory_used_bytes", help)?.sample(&[], figures.used)?;
         }
-        let help = "1 at the level at which memory is short: low, raised (nobody new is let in), high (who takes most is ended).";
+        let help = "1 for the current level of memory pressure: low, raised (no new proxies are admitted), high (the costliest streams are ended).";
         Family::gauge(out, "strait_memory_pressure", help)?
             .sample(&[("level", figures.pressure.as_str())], 1)?;
-        let help = "Streams that were told to come again, since memory is short.";
+        let help = "Streams that were asked to retry later because memory was short.";
         Family::counter(out, "strait_xds_streams_deferred_total", help)?
             .sample(&[], figures.deferred)?;
-        let help = "Identities whose streams were ended, since memory was nearly all taken.";
+        let help = "Identities whose streams were ended because memory was almost exhausted.";
         Family::counter(out, "strait_xds_identities_shed_total", help)?
             .sample(&[], figures.shed)?;
-        let help = "Streams that asked for more than the budget of their identity.";
+        let help = "Streams that requested more than the budget of their identity.";
         Family::counter(out, "strait_xds_over_budget_total", help)?
             .sample(&[], figures.over_budget)?;
         Ok(())
@@ -446,17 +440,17 @@ impl Metrics {
                 family.sample(labels, value)?;
             }
         }
-        let help = "From the moment a change is heard to the response that tells a proxy of it.";
+        let help = "Time from the receipt of a change to the response that sends it to a proxy.";
         histogram(out, PROPAGATION, help, &self.xds.propagation)?;
         let identity = self.identity.borrow();
         let name = "strait_cert_expiry_timestamp_seconds";
-        let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
+        let mut family = Family::gauge(out, name, "Expiry of a certificate in use.")?;
         if let Some(at) = seconds(identity.serving_not_after) {
             family.sample(&[("cert", "serving")], at)?;
         }
         let now = SystemTime::now();
         let lives = identity.root_lives();
-        let help = "How long a root of the CA still lives; negative once it has ended.";
+        let help = "Remaining lifetime of a root of the CA; negative once it has expired.";
         let mut family = Family::gauge(out, "strait_ca_root_expiry_seconds", help)?;
         let left = |ends: SystemTime| match ends.duration_since(now) {
             Ok(left) => left.as_secs_f64(),
@@ -464,14 +458,14 @@ impl Metrics {
         };
         let mut ends = BTreeMap::new();
         for life in &lives {
-            // A root and its successor often have one name: the first end counts.
+            // A root and its successor often have one name; the earlier end is reported.
             let end = ends.entry(&life.subject).or_insert(life.ends);
             *end = life.ends.min(*end);
         }
         for (subject, ends) in ends {
             family.sample(&[("root", subject)], left(ends))?;
         }
-        let help = "How long what signs still lives; with a member, what signs for that one alone.";
+        let help = "Remaining lifetime of the CA; with label member, of the member's dedicated CA.";
         let mut family = Family::gauge(out, "strait_ca_expiry_seconds", help)?;
         if let Some(authority) = &identity.authority {
             family.sample(&[], left(authority.not_after()))?;
@@ -481,28 +475,28 @@ impl Metrics {
                 family.sample(&[("member", member.as_str())], left(authority.not_after()))?;
             }
         }
-        let help = "Whether a member that has a CA of its own is given certificates by it; 0 where it was taken away or can't be used.";
+        let help = "1 if the dedicated CA of a member issues certificates; 0 if it was removed or is invalid.";
         let mut family = Family::gauge(out, "strait_ca_member_signs", help)?;
         for (member, own) in identity.members.iter() {
             let signs = u8::from(own.authority.is_some());
             family.sample(&[("member", member.as_str())], signs)?;
         }
-        let help = "Certificates issued to callers by the CA of their member.";
+        let help = "Certificates issued by the dedicated CA of a member.";
         let mut family = Family::counter(out, "strait_member_certificates_issued_total", help)?;
         for (member, own) in identity.members.iter() {
             let issued = own.issued.load(Ordering::Relaxed);
             family.sample(&[("member", member.as_str())], issued)?;
         }
-        // As dashboards made for an istiod ask.
+        // Names of istiod's metrics, for existing dashboards.
         let roots = lives.iter().map(|life| life.ends).min();
         let chain = identity.authority.as_ref().map(|authority| authority.not_after());
         for (name, help, at) in [
             (
                 "citadel_server_root_cert_expiry_timestamp",
-                "When the first root of the CA ends.",
+                "Expiry of the CA's root that expires first.",
                 roots,
             ),
-            ("citadel_server_cert_chain_expiry_timestamp", "When what signs ends.", chain),
+            ("citadel_server_cert_chain_expiry_timestamp", "Expiry of the CA.", chain),
         ] {
             if let Some(at) = at.and_then(seconds) {
                 Family::gauge(out, name, help)?.sample(&[], at)?;
@@ -522,7 +516,7 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) -> fmt::R
     writeln!(out, "{name}_sum {}\n{name}_count {count}", of.sum())
 }
 
-/// How the line of a bucket begins.
+/// Returns the beginning of a bucket's line.
 fn bucket(name: &str, bound: Option<f64>) -> String {
     let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
     format!("{name}_bucket{{le=\"{bound}\"}} ")
@@ -553,7 +547,7 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     for (network, (count, _)) in &gateways {
         family.sample(&[("network", network.as_str())], count)?;
     }
-    let help = "Gateway addresses that don't answer, by network (--probe-gateways).";
+    let help = "Gateway addresses that don't respond, by network (--probe-gateways).";
     let mut family = Family::gauge(out, "strait_network_gateways_dead", help)?;
     for (network, (_, dead)) in &gateways {
         family.sample(&[("network", network.as_str())], dead)?;
@@ -562,7 +556,7 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     for gateway in context.networks.pending() {
         *pending.entry(gateway.network.clone()).or_insert(0_u64) += 1;
     }
-    let help = "Gateways that can't be dialled, such as by a name that does not resolve.";
+    let help = "Gateways that can't be dialled, for example because their name does not resolve.";
     let mut family = Family::gauge(out, "strait_network_gateways_pending", help)?;
     for (network, count) in pending {
         family.sample(&[("network", network.as_str())], count)?;

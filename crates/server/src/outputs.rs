@@ -1,5 +1,5 @@
-//! What serves the versions of the mesh: ADS, the admin API, and the state directory; and what keeps their memory
-//! within bounds.
+//! Start of all outputs: ADS, the admin API, the webhook and the state directory, and the tasks
+//! that limit memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -39,35 +39,37 @@ use strait_sources::clusters::heap;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 use strait_sources::policy_watch::WatchedPolicy;
 
-/// Who is served where, and as whom.
+/// Listeners, credentials and settings of the servers.
 pub(super) struct Ports {
     pub(super) xds: TcpListener,
     pub(super) admin: TcpListener,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) token: Token,
-    /// The token of those who only read, if there is one.
+    /// Token with read-only access, if there is one.
     pub(super) reader_token: Option<Token>,
-    /// Names by which browsers may call the admin port.
+    /// Host names by which browsers may open the admin port.
     pub(super) admin_hosts: Vec<String>,
     pub(super) max_connections: usize,
+    /// See `--audit-interval`; `None` if there is no audit.
+    pub(super) audit_interval: Option<Duration>,
     /// See `--max-certificate-lifetime`.
     pub(super) certificate_lifetime_max: Duration,
-    /// Whether tokens count.
+    /// Whether proxies may authenticate with tokens.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
     pub(super) state_dir: Option<PathBuf>,
-    /// Where API servers ask for sidecars, if they may, and what holds for these.
+    /// Listener and settings of the webhook, if it is enabled.
     pub(super) webhook: Option<(TcpListener, WebhookSettings)>,
-    /// What becomes of access policies that can't be read.
+    /// How unreadable access policies are handled.
     pub(super) policy_errors: PolicyErrors,
-    /// What the validation webhook does with objects that hold errors.
+    /// How the validation webhook handles objects with errors.
     pub(super) validation: ValidationMode,
 }
 
-/// The running outputs, as far as whoever ends the process needs them.
+/// Handles of the running outputs that shutdown needs.
 pub(super) struct ServerOutputs {
     pub(super) streams: Arc<Connections>,
-    /// Whether the last state has been written, where one is.
+    /// Becomes true once the last state has been written; `None` if no state is stored.
     pub(super) saved: Option<watch::Receiver<bool>>,
     pub(super) drain: CancellationToken,
 }
@@ -137,6 +139,7 @@ impl ServerOutputs {
             cache: core.cache,
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
+            audit_interval: ports.audit_interval,
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),
@@ -223,24 +226,25 @@ impl ServerOutputs {
     }
 }
 
-/// What was read of a folder, and what was remembered, leave memory free as clusters do.
+/// Returns free memory to the system after the start, when restored state and file contents have
+/// been dropped.
 async fn give_back_after_start(mut readiness: watch::Receiver<Readiness>) {
     if readiness.wait_for(|now| now.ready).await.is_err() {
         return;
     }
     for pause in [heap::QUIET, heap::QUIET * heap::AFTERMATH] {
         tokio::time::sleep(pause).await;
-        // A panic in it is its own affair.
+        // A panic in this task has no other consequences.
         let _ = tokio::task::spawn_blocking(give_back).await;
     }
 }
 
-/// Has memory that lies free go back to the system.
+/// Returns free memory to the system.
 fn give_back() {
     strait_heap::give_back();
 }
 
-/// The members in the words of istioctl.
+/// Returns the members with the states that istioctl shows.
 fn members_of(statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>) -> Members {
     Arc::new(move || {
         let summary = |one: &ClusterStatus| MemberSummary {
@@ -255,7 +259,7 @@ fn members_of(statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>) -> Members {
                 | ClusterState::Conflict
                 | ClusterState::IdentityChanged
                 | ClusterState::Draining => "closed",
-                // What was last known of them is served.
+                // The last known state of these clusters is served.
                 ClusterState::Live
                 | ClusterState::Stale
                 | ClusterState::Misbehaving
@@ -268,21 +272,22 @@ fn members_of(statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>) -> Members {
     })
 }
 
-/// Tells how many members need file descriptors.
+/// Reports the number of members, because each member needs file descriptors.
 async fn count_members(
     descriptors: Arc<Descriptors>,
     mut members: watch::Receiver<Arc<Vec<ClusterStatus>>>,
 ) {
     loop {
         descriptors.members(members.borrow_and_update().len());
-        // An error says that the process ends.
+        // An error means that the process is ending.
         if members.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// Finds what ProxyConfigs say of the sidecar of a pod, as they count when it is made.
+/// Returns a function that finds the ProxyConfig settings of a pod's sidecar at the time of
+/// injection.
 fn pod_defaults(
     context: watch::Receiver<Option<Arc<PushContext>>>,
     reports: watch::Receiver<Arc<ConfigReports>>,

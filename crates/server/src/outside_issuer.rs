@@ -1,4 +1,5 @@
-//! Who issues tokens for workloads outside of all clusters (`--token-issuer`): its keys, fetched as those of policies are.
+//! The issuer of tokens for workloads outside of all clusters (`--token-issuer`). Its keys are
+//! fetched like the keys that policies name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,12 +19,12 @@ use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_sources::clusters::callers::OutsideIssuer;
 use strait_sources::jwks;
 
-/// How long a fetch may take.
+/// Maximum duration of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The file of the state directory in which the keys are kept.
+/// File of the state directory that stores the keys.
 const FILE: &str = "token-jwks.json";
 
-/// The issuer, if one is named, whose keys a task of `tasks` fetches from now on.
+/// Returns the configured issuer, if any. A task of `tasks` fetches its keys from now on.
 pub(super) fn start(
     args: &ServeArgs,
     source: &ConfigOrigin,
@@ -55,7 +56,7 @@ pub(super) fn start(
     let name = issuer.clone();
     let (keys, keys_seen) = watch::channel(Err("they have not been fetched".to_owned()));
     tasks.spawn("issuer outside clusters", async move {
-        // What is wanted never changes, and ends with this.
+        // The wanted keys never change; the sender must live as long as this task.
         let _wanted = wanted;
         follow(&issuer, &place, fetched_seen, keys).await;
     });
@@ -73,7 +74,7 @@ async fn follow(
     loop {
         let state = fetched.borrow_and_update().0.get(place).cloned().unwrap_or_default();
         let (set, trouble) = (state.keys, state.trouble);
-        // Keys that are known stay, whatever becomes of later ones.
+        // Known keys stay, even if later ones are invalid.
         let unknown = |why: String| {
             keys.send_if_modified(|held| {
                 let is_news = held.as_ref().is_err_and(|held| *held != why);
@@ -89,17 +90,17 @@ async fn follow(
         if let Some(set) = set.filter(|set| last.as_ref() != Some(set)) {
             match IssuerKeys::parse(issuer, set.as_bytes()) {
                 Ok(new) => {
-                    info!(%place, "the keys of --token-issuer are known");
+                    info!(%place, "fetched the keys of --token-issuer");
                     drop(keys.send_replace(Ok(Arc::new(new))));
                 }
                 Err(error) => {
-                    warn!(%place, %error, "the keys of --token-issuer can't be used");
+                    warn!(%place, %error, "the keys of --token-issuer are invalid");
                     unknown(error.to_string());
                 }
             }
             last = Some(set);
         }
-        // An error says that the process ends.
+        // An error means that the process is ending.
         if fetched.changed().await.is_err() {
             return;
         }

@@ -1,7 +1,8 @@
-//! Sheds load before memory ends, and with it the process.
+//! Sheds load before memory is exhausted and the process is killed.
 //!
-//! From 80 % of the limit on, whoever has nothing yet is asked to come again. From 90 % on, the streams of the identity
-//! that takes most are ended, one identity after the other, each time with a look at what that gave back.
+//! From 80 % of the limit, new proxies are rejected and retry later. From 90 %, the streams of the
+//! costliest identity are ended, one identity after the other, and the memory use is measured again
+//! after each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use strait_ads::connections::Connections;
 use strait_base::codes;
 use strait_base::memory::MemoryLimit;
 
-/// How often is looked.
+/// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Looks for as long as the process runs. `give_back` may take some milliseconds.
+/// Checks the memory use until the process ends. `give_back` may take some milliseconds.
 pub(super) async fn run(
     memory: MemoryLimit,
     connections: Arc<Connections>,
@@ -26,7 +27,8 @@ pub(super) async fn run(
         tokio::time::sleep(PERIOD).await;
         let Some(used) = memory.used() else { continue };
         if Pressure::of(used, memory.limit()) > Pressure::Low {
-            // What is free already is no reason to shed anything. A panic in it is its own affair.
+            // Free memory is returned first, so that it does not cause shedding. A panic in this
+            // task has no other consequences.
             let _ = tokio::task::spawn_blocking(give_back.clone()).await;
         }
         look(&memory, &connections);
@@ -45,7 +47,7 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
             Pressure::Low => info!(used, limit, "memory is no longer short"),
             _ => warn!(
                 code,
-                used, limit, "memory is short; proxies that have nothing yet are told to wait"
+                used, limit, "memory is short; new proxies are rejected and retry later"
             ),
         }
     }
@@ -61,7 +63,7 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
             names = usage.names,
             made_up = usage.made_up,
             bytes = usage.taken,
-            "memory is nearly all taken; the streams of the identity that takes most are ended"
+            "memory is almost exhausted; ending the streams of the costliest identity"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Goes with one change of configuration from share to share: waits between the steps, looks whether proxies refuse it or lose
-//! endpoints by it, and says in the end what is to become of it.
+//! One gradual rollout: waits between the steps, checks whether proxies refuse the change or lose
+//! endpoints, and decides whether to promote or to stop.
 //!
-//! Before a share is given it, what its proxies would lose is looked at, so that such a change reaches nobody. Gives nothing to
-//! all and takes nothing back itself: that is its caller's (`super::feed`).
+//! Lost endpoints are computed before a step, so that harmful changes reach no proxy. The caller
+//! (`super::feed`) promotes the change or takes it back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as Moment, SystemTime};
@@ -23,49 +23,50 @@ use strait_mesh::rollout::{
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::{Cause, ClusterId};
 
-/// How often it is looked whether proxies lose endpoints, while nobody says that they refuse it.
+/// Interval of the check for lost endpoints.
 pub(super) const LOOK: Duration = Duration::from_secs(5);
-/// For how long is looked at most.
+/// Maximum duration of one check.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// How many digits of a configuration's name are shown where there is little room.
+/// Number of digits of a configuration's ID in short texts.
 pub(super) const DIGITS_SHOWN: usize = 12;
 
-/// What was looked at: the versions of the mesh with the configuration for all and with the next, and how many proxies.
+/// Input of the last check: the versions of the mesh with both configurations, and the number of
+/// proxies.
 struct LookedAt {
     versions: [Arc<PushContext>; 2],
     proxies: usize,
 }
 
-/// What comes of waiting for the end of a step.
+/// Result of waiting for the end of a step.
 enum StepNews {
-    /// It is over.
+    /// The step is over.
     Over,
-    /// More proxies are connected: these are to be given it.
+    /// More proxies have connected; this cohort receives the change.
     Room(Cohort),
-    /// It doesn't come to that.
+    /// The rollout must stop.
     Stop(StopReason),
 }
 
-/// What becomes of the roll-out with that number.
+/// Sends the verdict on a rollout, with its number.
 pub(super) type Verdicts = mpsc::Sender<(u64, RolloutVerdict)>;
 
-/// One change that is let out.
+/// A running rollout.
 pub(super) struct RolloutRun {
-    /// What it is.
+    /// The change.
     pub(super) rollout: RunningRollout,
-    /// Who is served what.
+    /// Assigns proxies to configurations.
     pub(super) heads: Arc<Heads>,
-    /// What the share is served.
+    /// The new configuration.
     pub(super) head: Arc<ServedHead>,
-    /// What all others are served.
+    /// The configuration of all other proxies.
     pub(super) settled: watch::Receiver<Option<Arc<PushContext>>>,
-    /// Their streams.
+    /// Streams of all other proxies.
     pub(super) interest: Arc<Interest>,
     pub(super) timeline: Arc<Timeline>,
-    /// What others see of it.
+    /// The published state.
     pub(super) state: watch::Sender<Arc<RolloutState>>,
-    /// Where it is noted how far it is.
+    /// Files that store the progress.
     pub(super) files: Option<RolloutFiles>,
     pub(super) verdicts: Verdicts,
     /// See [`LOOK`].
@@ -73,15 +74,15 @@ pub(super) struct RolloutRun {
 }
 
 impl RolloutRun {
-    /// Goes from step to step until it is clear what becomes of it, and says so.
+    /// Runs all steps and sends the verdict.
     pub(super) async fn run(mut self) {
         if let Some(verdict) = self.verdict().await {
-            // Whoever asked may be gone, and with it the roll-out.
+            // The feed may have ended the rollout.
             let _ = self.verdicts.send((self.rollout.number, verdict)).await;
         }
     }
 
-    /// What becomes of it; `None` where nobody waits for it any more.
+    /// Runs all steps. Returns `None` if the rollout was ended by the feed.
     async fn verdict(&mut self) -> Option<RolloutVerdict> {
         self.head.versions().clone().wait_for(Option::is_some).await.ok()?;
         let plan = Arc::clone(&self.rollout.plan);
@@ -99,7 +100,7 @@ impl RolloutRun {
             }
             let step = RolloutStep { at, since: SystemTime::now() };
             let ends = Instant::now() + plan.every;
-            // As long as it lasts there may come more proxies, and so more room.
+            // During a step more proxies may connect, which makes room for more in the cohort.
             let mut more = Some(cohort);
             while let Some(cohort) = more {
                 self.give(step, cohort).await?;
@@ -113,19 +114,19 @@ impl RolloutRun {
         Some(RolloutVerdict::Promote)
     }
 
-    /// Those that are given it, and of those that are connected so many more as this share has room for.
+    /// Returns the cohort, extended by connected proxies up to this percentage.
     fn filled(&self, percent: u8) -> Cohort {
         let stands = self.stands();
         self.rollout.cohort.filled(percent, stands.iter().map(|stand| &*stand.proxy))
     }
 
-    /// Where all proxies stand that are connected.
+    /// Returns the locations of all connected proxies.
     fn stands(&self) -> Vec<Arc<Stand>> {
         let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands(None));
         stands.into_iter().flatten().map(|(_, stand)| stand).collect()
     }
 
-    /// Has a share be served it.
+    /// Gives the new configuration to the cohort. Returns `None` if the rollout has ended.
     async fn give(&mut self, step: RolloutStep, cohort: Cohort) -> Option<()> {
         let begun = Moment::now();
         if let Some(files) = self.files.clone() {
@@ -133,7 +134,7 @@ impl RolloutRun {
             let noted = tokio::task::spawn_blocking(move || files.note(&cohort)).await;
             let noted = noted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             if let Err(error) = noted {
-                warn!(%error, "how far a roll-out is can't be noted: a restart begins it anew");
+                warn!(%error, "writing the progress of the rollout failed; a restart will begin it again");
             }
         }
         if !self.heads.give(cohort.clone(), &self.head) {
@@ -158,16 +159,16 @@ impl RolloutRun {
             configuration = id,
             percent,
             streams = count,
-            "a change is given to a share of proxies"
+            "a rollout step sends the change to more proxies"
         );
         let version = self.settled.borrow().as_ref().map_or(0, |context| context.version);
         let cause = Cause::named(ClusterId::default(), "Rollout", id);
-        let words = format!("{percent}% of proxies are given the next configuration");
+        let words = format!("{percent}% of proxies receive the next configuration");
         self.timeline.enter(version, cause.into(), words, delivery, begun);
         Some(())
     }
 
-    /// Waits for the end of a step, or until there is room for more proxies in it.
+    /// Waits until the step is over, more proxies fit into the cohort, or the rollout must stop.
     async fn watch(&self, ends: Instant, looked_at: &mut Option<LookedAt>) -> StepNews {
         let limit = self.rollout.plan.stop_at.refused;
         let mut refusals = self.head.refusals();
@@ -176,12 +177,13 @@ impl RolloutRun {
             let enough = async { refusals.wait_for(|all| all.len() >= limit).await.map(drop) };
             tokio::select! {
                 biased;
-                // It can't fail: what tells is held here.
+                // This can't fail, because `self.head` owns the sender.
                 Ok(()) = enough => if let Some(stop) = self.refused() {
                     return StepNews::Stop(stop);
                 },
                 () = tokio::time::sleep_until(look) => {
-                    // With those that are given it next, if there are any: it reaches nobody that loses endpoints by it.
+                    // Includes proxies that would be added next, so that none of them loses
+                    // endpoints.
                     let cohort = self.filled(self.rollout.cohort.percent);
                     if let Some(stop) = self.look(&cohort, looked_at).await {
                         return StepNews::Stop(stop);
@@ -197,7 +199,7 @@ impl RolloutRun {
         }
     }
 
-    /// Why it is to be stopped by proxies that refuse it, if it is.
+    /// Returns the reason to stop if enough proxies refuse the change.
     fn refused(&self) -> Option<StopReason> {
         let refusals = self.head.refusals();
         let all = refusals.borrow();
@@ -207,7 +209,8 @@ impl RolloutRun {
         is_enough.then(|| StopReason::Refused { count: all.len(), proxy, error })
     }
 
-    /// Why it is to be stopped by what proxies of a share lose, if it is. What was looked at last isn't again.
+    /// Returns the reason to stop if proxies of the cohort lose too many endpoints. Skips the check
+    /// if its input has not changed.
     async fn look(&self, cohort: &Cohort, looked_at: &mut Option<LookedAt>) -> Option<StopReason> {
         let percent = self.rollout.plan.stop_at.lost_endpoints;
         if percent >= 100 {
@@ -234,16 +237,16 @@ impl RolloutRun {
     }
 }
 
-/// The first digits of what names its configuration.
+/// Returns the first digits of the configuration's ID.
 pub(super) fn digits(rollout: &RunningRollout) -> String {
     rollout.next.id().chars().take(DIGITS_SHOWN).collect()
 }
 
-/// Says that one was stopped.
+/// Logs that a rollout was stopped.
 pub(super) fn tell_stopped(rollout: &RunningRollout, reason: &str) {
     let code = &codes::ROLLOUT_STOPPED;
     let (id, percent) = (digits(rollout), rollout.percent());
-    warn!(configuration = id, percent, reason, %code, next = code.next, "a roll-out is stopped, and its share taken back");
+    warn!(configuration = id, percent, reason, %code, next = code.next, "rollout stopped; its proxies return to the previous configuration");
 }
 
 #[cfg(test)]

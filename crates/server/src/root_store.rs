@@ -1,8 +1,9 @@
-//! Where the records of roots are kept: a file of the state directory, and a Secret of the config cluster that replicas
-//! share. In that each replica also reports which roots it gives to its proxies, and who of them lacks one.
+//! Storage of the records about roots: a file of the state directory, and a Secret of the config
+//! cluster that replicas share. Replicas also report in the Secret which roots they send to their
+//! proxies, and which proxies lack a root.
 //!
-//! Records only grow later, so that whoever reads and writes them in any order comes to the same. Who may not write the
-//! Secret goes by itself, and says so.
+//! Records only move to later times, so the order of reads and writes does not matter. A replica
+//! that can't write the Secret uses its own records and logs a warning.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,34 +21,34 @@ use strait_base::{codes, durable};
 use strait_identity::{RootLedger, RootRecords, RootStep, ServerIdentity};
 use strait_kube_client::{Access, ApiClient};
 
-/// The Secret, in the system namespace, and its one key.
+/// Name of the Secret in the system namespace, and its only key.
 const NAME: &str = "strait-ca-roots";
 const KEY: &str = "roots";
-/// The file of the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "ca-roots.json";
-/// The most that is read of it.
+/// Maximum size of the file in bytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// How often the Secret is read.
+/// Interval of reads of the Secret.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// A replica that has reported nothing for so long is gone.
+/// Age in seconds after which a replica's report is dropped.
 const REPORT_LIFE: u64 = 60;
 
-/// What is kept.
+/// Content of the Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredRoots {
     records: RootRecords,
-    /// By the name of the replica.
+    /// Reports by replica name.
     replicas: BTreeMap<String, ReplicaReport>,
 }
 
-/// Where records are kept.
+/// File and Secret of the records.
 #[derive(Debug, Clone)]
 pub(super) struct RootStore {
     file: Option<PathBuf>,
-    /// The config cluster and the system namespace in it.
+    /// The config cluster and its system namespace.
     secret: Option<(watch::Receiver<Access>, String)>,
-    /// What this replica is called.
+    /// Name of this replica.
     us: String,
 }
 
@@ -61,7 +62,8 @@ impl RootStore {
         Self { file: state_dir.map(|folder| folder.join(FILE)), secret, us }
     }
 
-    /// What this process remembers and what replicas shared, as far as that can be known within `wait`.
+    /// Reads the file of this process and the shared records, with a time limit of `wait` for the
+    /// latter.
     pub(super) async fn at_start(&self, wait: Duration) -> (RootRecords, RootRecords) {
         let (mut own, mut shared) = (RootRecords::new(), RootRecords::new());
         if let Some(file) = &self.file {
@@ -69,11 +71,11 @@ impl RootStore {
                 Ok(Ok(records)) => own = records,
                 Ok(Err(error)) => {
                     let (code, path) = (&codes::STATE_DAMAGED, file.display());
-                    warn!(%code, %path, %error, "what was issued before is not known");
+                    warn!(%code, %path, %error, "the records of issued certificates are damaged and are ignored");
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    warn!(path = %file.display(), %error, "what was issued before can't be read");
+                    warn!(path = %file.display(), %error, "reading the records of issued certificates failed");
                 }
             }
         }
@@ -81,12 +83,12 @@ impl RootStore {
             Ok(Ok(Some((stored, _)))) => shared = stored.records,
             Ok(Ok(None)) => {}
             Ok(Err(fact)) => self.complain(&fact),
-            Err(_) => self.complain("the config cluster does not answer"),
+            Err(_) => self.complain("the config cluster does not respond"),
         }
         (own, shared)
     }
 
-    /// Keeps them as they change, until the process ends.
+    /// Stores and exchanges the records until the process ends.
     pub(super) async fn run(
         self,
         mut identity: watch::Receiver<Arc<ServerIdentity>>,
@@ -112,9 +114,9 @@ impl RootStore {
                 }
             }
             tokio::select! {
-                // An error says that the process ends.
+                // An error means that the process is ending.
                 changed = changes.changed() => if changed.is_err() { return },
-                // What is given now the others are told before they wonder.
+                // Other replicas must learn early which roots this one sends.
                 changed = identity.changed() => if changed.is_err() { return },
                 () = sleep(INTERVAL) => {}
             }
@@ -131,12 +133,13 @@ impl RootStore {
         let text = serde_json::to_vec_pretty(records).unwrap_or_default();
         if let Err(error) = durable::replace(file, &text, 0o600) {
             let (code, path) = (&codes::UNWRITABLE, file.display());
-            warn!(%code, %path, %error, "what is issued is not remembered. {}", code.next);
+            warn!(%code, %path, %error, "writing the records of issued certificates failed. {}", code.next);
         }
     }
 
-    /// Which roots this replica gives, and what it sees of those that wait to sign. Also where none waits: the others are to
-    /// know that there is one who has to give a new one first.
+    /// Returns the report of this replica: the roots that it sends, and the proxies that lack a
+    /// root that waits to sign. Also sent if no root waits, so that other replicas know that this
+    /// one must send a new root first.
     fn report(&self, identity: &ServerIdentity, witness: &LateWitness) -> Option<ReplicaReport> {
         let now = SystemTime::now();
         let (bundle, witness) = (identity.root_bundle()?, witness.0.get()?);
@@ -157,7 +160,7 @@ impl RootStore {
         (!roots.is_empty()).then(|| ReplicaReport { at: seconds(now), given: Some(given), lacks })
     }
 
-    /// Reads what others know, and tells them what this one does.
+    /// Merges the shared records and writes this replica's changes.
     async fn exchange(
         &self,
         ledger: &RootLedger,
@@ -173,7 +176,7 @@ impl RootStore {
             None => (StoredRoots::default(), None),
         };
         if !ledger.is_of_same_ca(&stored.records) {
-            return Err(self.fault(&"it is of a control plane with another CA"));
+            return Err(self.fault(&"it belongs to a control plane with another CA"));
         }
         ledger.merge(&stored.records);
         let mut wanted =
@@ -186,7 +189,7 @@ impl RootStore {
         replicas.set(others.collect());
         let before = stored.replicas.get(&self.us);
         wanted.replicas.extend(report.map(|report| {
-            // The same again is written no more often than is needed to be there.
+            // An unchanged report is written only often enough not to be dropped.
             let is_fresh = |before: &&ReplicaReport| {
                 (&before.given, &before.lacks) == (&report.given, &report.lacks)
                     && now.saturating_sub(before.at) < REPORT_LIFE / 2
@@ -206,7 +209,7 @@ impl RootStore {
         let secret = KubeSecret::get(&client, namespace, NAME).await;
         let Some(secret) = secret.map_err(|error| self.fault(&error))? else { return Ok(None) };
         let text = secret.part(KEY).and_then(Result::ok).unwrap_or_default();
-        // What somebody broke is written anew from what the replicas remember.
+        // Damaged content is rewritten from the records of the replicas.
         let stored = serde_json::from_slice(&text).unwrap_or_default();
         Ok(Some((stored, secret.version())))
     }
@@ -218,7 +221,7 @@ impl RootStore {
         let part = (KEY, &*text);
         let written = kube_secret::write(&client, namespace, NAME, part, version.as_deref()).await;
         match written {
-            // Another replica was faster: the next look takes what it wrote.
+            // Another replica wrote first; the next read merges its changes.
             Err(strait_kube_client::ApiError::Rejected(status)) if status.code == 409 => Ok(()),
             written => written.map_err(|error| self.fault(&error)),
         }

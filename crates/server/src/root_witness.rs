@@ -1,7 +1,9 @@
-//! Who is known to have a root of the CA: members by their namespaces' ConfigMaps, proxies by what their agents
-//! acknowledged or by the age of their certificates, other replicas by what they report.
+//! Evidence that all parts of the mesh have a root of the CA: namespaces of members by their
+//! ConfigMaps, proxies by acknowledgements of their agents or the age of their certificates, other
+//! replicas by their reports.
 //!
-//! What can't be known is told as missing, and holds nobody up: only the operator can judge it.
+//! Unknown parts are reported as missing but do not block the rotation; only the operator can judge
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,14 +18,15 @@ use strait_identity::{RootFingerprint, RootLack, RootRecord, RootWitness};
 use strait_model::RootBundle;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
-/// After a start proxies come back one by one, and agents wait for up to half of this between two attempts.
+/// Time after a start in which proxies may still reconnect. Agents wait for up to half of it
+/// between attempts.
 const RETURN: Duration = Duration::from_secs(60);
-/// What was given just now is not yet reported by anybody.
+/// Time after which clients have reported a new root.
 const SETTLE: Duration = Duration::from_secs(10);
-/// How many of each kind are listed by name.
+/// Maximum number of names listed per kind.
 const LISTED: usize = 3;
 
-/// Sees nothing before the rest of the process runs, which is made of the certificates that it is asked about.
+/// Witness that is set after the start, because the mesh itself needs the certificates in question.
 #[derive(Debug, Default)]
 pub(super) struct LateWitness(pub(super) OnceLock<MeshWitness>);
 
@@ -31,12 +34,12 @@ impl RootWitness for LateWitness {
     fn lacks(&self, bundle: &RootBundle, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {
         match self.0.get() {
             Some(witness) => witness.lacks(bundle, record, now),
-            None => vec![lack("this control plane", "it is about to start")],
+            None => vec![lack("this control plane", "it is starting")],
         }
     }
 }
 
-/// Sees the mesh.
+/// Witness that observes the mesh.
 #[derive(Debug)]
 pub(super) struct MeshWitness {
     pub(super) started: SystemTime,
@@ -46,24 +49,25 @@ pub(super) struct MeshWitness {
     pub(super) replicas: Arc<ReplicaReports>,
 }
 
-/// What one replica sees.
+/// Report of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ReplicaReport {
-    /// In seconds since the epoch.
+    /// Time of the report, in seconds since the epoch.
     pub(super) at: u64,
-    /// The roots that it gives to its proxies; none of a replica that reports as long as a root waits alone.
+    /// Roots that the replica sends to its proxies; `None` from versions that report only while a
+    /// root waits.
     #[serde(default)]
     pub(super) given: Option<BTreeSet<RootFingerprint>>,
-    /// Who lacks which root.
+    /// Proxies that lack a root, as text.
     pub(super) lacks: BTreeMap<RootFingerprint, String>,
 }
 
-/// What other replicas last reported: which roots they give, and who lacks which.
+/// Last reports of the other replicas.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaReports(Mutex<BTreeMap<String, ReplicaReport>>);
 
 impl ReplicaReports {
-    /// Takes what those report that are there.
+    /// Replaces the reports.
     pub(super) fn set(&self, reports: BTreeMap<String, ReplicaReport>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }
@@ -76,8 +80,9 @@ impl ReplicaReports {
             match report.lacks.get(root) {
                 Some(lacks) => Some(seen(&who, lacks)),
                 None if report.given.as_ref().is_none_or(gives) => None,
-                // Its files come later than ours, or it has just been given them.
-                None => Some(seen(&who, "it has not said yet that it gives it to its proxies")),
+                // The replica may read its files later than this one, or may just have received the
+                // root.
+                None => Some(seen(&who, "it has not reported yet that it sends it to its proxies")),
             }
         };
         reports.iter().filter_map(of).collect()
@@ -85,7 +90,7 @@ impl ReplicaReports {
 }
 
 impl MeshWitness {
-    /// The same without what other replicas report.
+    /// Returns the parts that lack a root, except for reports of other replicas.
     pub(super) fn own_lacks(
         &self,
         bundle: &RootBundle,
@@ -97,11 +102,12 @@ impl MeshWitness {
         if !self.readiness.borrow().ready {
             lacks.push(lack("this control plane", "it is not ready yet"));
         } else if age(self.started) < RETURN {
-            let fact = "it has run for less than a minute, and proxies may not be back yet";
+            let fact =
+                "it started less than a minute ago, and proxies may not have reconnected yet";
             lacks.push(lack("this control plane", fact));
         }
         if age(record.since()) < SETTLE {
-            lacks.push(lack("everybody", "they were given it less than 10 s ago"));
+            lacks.push(lack("all proxies", "they received it less than 10 s ago"));
         }
         lacks.extend(self.statuses.borrow().iter().filter_map(of_cluster));
         lacks.extend(self.of_proxies(bundle, record, now));
@@ -120,7 +126,7 @@ impl MeshWitness {
             let lacking = match stream.has_roots(bundle) {
                 Some(true) => continue,
                 Some(false) => &mut silent,
-                // Whoever gets its certificate from us gets the roots with it.
+                // An agent receives the roots together with its certificate from this CA.
                 None if proxy.has_istio_agent() || proxy.sds.is_some() => {
                     let is_younger = |issued| issued > record.since();
                     let has_it = stream.certificate_issued().is_some_and(is_younger);
@@ -134,13 +140,13 @@ impl MeshWitness {
             lacking.push(proxy.workload.to_string());
         }
         let by_next = format!(
-            "they have it by their next certificate; all older ones have ended at {}",
+            "they receive it with their next certificate; all older certificates expire by {}",
             strait_base::time::rfc3339(record.older_end())
         );
         [
-            (silent, true, "agents", "they were sent it and have not acknowledged it"),
-            (waiting, false, "agents that don't ask for roots", &*by_next),
-            (plain, false, "Envoys with a bundle of their own", "only you know what is in it"),
+            (silent, true, "agents", "they received it and have not acknowledged it"),
+            (waiting, false, "agents that don't request roots", &*by_next),
+            (plain, false, "Envoys with a separate trust bundle", "only you know its content"),
         ]
         .into_iter()
         .filter(|(of, ..)| !of.is_empty())
@@ -168,19 +174,19 @@ impl RootWitness for MeshWitness {
     }
 }
 
-/// What a cluster lacks, by what is read back of its namespaces.
+/// Returns whether a cluster lacks a root, from the ConfigMaps read back from its namespaces.
 fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
     use ClusterState::{Conflict, IdentityChanged, Rejected};
-    // Nothing of these is in the mesh.
+    // These clusters contribute nothing to the mesh.
     if matches!(status.state, Conflict | IdentityChanged | Rejected) {
         return None;
     }
     let who = format!("cluster {}", status.id);
     let Some(roots) = &status.roots else {
-        return Some(lack(&who, "what its namespaces have is not known yet"));
+        return Some(lack(&who, "the roots in its namespaces are not known yet"));
     };
     if let Some(denied) = &roots.denied {
-        let fact = format!("roots may not be written or read there: {denied}");
+        let fact = format!("reading or writing roots there is not permitted: {denied}");
         return Some(lack(&who, &fact));
     }
     let (missing, of) = (roots.namespaces - roots.current.min(roots.namespaces), roots.namespaces);
@@ -188,26 +194,26 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
         return None;
     }
     let fact = match roots.foreign {
-        0 => format!("{missing} of its {of} namespaces don't have it yet"),
+        0 => format!("{missing} of its {of} namespaces lack it"),
         foreign if foreign >= missing => {
             format!(
-                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods believe"
+                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods trust"
             )
         }
         foreign => format!(
-            "{} of its {of} namespaces don't have it yet, and {foreign} have another writer's roots",
+            "{} of its {of} namespaces lack it, and {foreign} have another writer's roots",
             missing - foreign
         ),
     };
     Some(RootLack { is_seen: roots.foreign < missing, ..lack(&who, &fact) })
 }
 
-/// What nobody can tell but the operator.
+/// Creates an entry that only the operator can judge.
 fn lack(who: &str, fact: &str) -> RootLack {
     RootLack { who: who.to_owned(), fact: fact.to_owned(), is_seen: false }
 }
 
-/// What was seen.
+/// Creates an entry for an observed lack.
 fn seen(who: &str, fact: &str) -> RootLack {
     RootLack { is_seen: true, ..lack(who, fact) }
 }
@@ -218,7 +224,7 @@ mod tests {
     use strait_sources::registry::kube::RootsStatus;
 
     #[test]
-    fn a_replica_that_has_not_said_that_it_gives_a_root_holds_it_back() {
+    fn replica_that_does_not_report_a_root_holds_it_back() {
         let mut all = RootFingerprint::all_of(&format!("{}\n{}", "a".repeat(64), "b".repeat(64)));
         let new = all.pop_last().expect("two");
         let report = |given: Option<BTreeSet<_>>, lacks: Option<&str>| ReplicaReport {
@@ -228,10 +234,11 @@ mod tests {
         };
         let both: BTreeSet<_> = all.iter().chain([&new]).cloned().collect();
         for (report, expected) in [
-            (report(Some(all.clone()), None), Some("not said yet that it gives it")),
+            (report(Some(all.clone()), None), Some("not reported yet that it sends it")),
             (report(Some(both.clone()), Some("1 agents (web.shop): no answer")), Some("1 agents")),
             (report(Some(both), None), None),
-            // An older version reports while a root waits, and says nothing of what it gives.
+            // Older versions report only while a root waits, and do not list the roots that they
+            // send.
             (report(None, None), None),
             (report(None, Some("1 agents (web.shop): no answer")), Some("1 agents")),
         ] {
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_has_a_root_once_it_is_read_back_in_each_namespace() {
+    fn cluster_has_a_root_once_every_namespace_confirms_it() {
         let fact = |roots: Option<RootsStatus>| {
             let status = ClusterStatus { roots, ..ClusterStatus::live("east") };
             of_cluster(&status).map(|lack| (lack.to_string(), lack.is_seen))
@@ -258,18 +265,18 @@ mod tests {
             fact(Some(RootsStatus { namespaces, current, foreign, ..RootsStatus::default() }))
         };
         assert_eq!(of(3, 3, 0), None);
-        let missing = "cluster east: 2 of its 3 namespaces don't have it yet".to_owned();
+        let missing = "cluster east: 2 of its 3 namespaces lack it".to_owned();
         assert_eq!(of(3, 1, 0), Some((missing, true)));
         let says = |found: Option<(String, bool)>, part: &str, is_seen: bool| {
             found.is_some_and(|(fact, seen)| fact.contains(part) && seen == is_seen)
         };
         assert!(says(of(3, 2, 1), "another writer's", false));
-        assert!(says(of(3, 1, 1), "1 of its 3 namespaces don't", true));
+        assert!(says(of(3, 1, 1), "1 of its 3 namespaces lack", true));
         assert!(says(fact(None), "not known yet", false));
         let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
         assert!(says(fact(Some(denied)), "there: 403", false));
         let mut status = ClusterStatus::live("east");
         status.state = ClusterState::Rejected;
-        assert_eq!(of_cluster(&status), None, "it is not in the mesh");
+        assert_eq!(of_cluster(&status), None, "the cluster is not in the mesh");
     }
 }

@@ -1,7 +1,9 @@
-//! Has all replicas hold what one of them is told to: Secrets of the config cluster say what.
+//! Synchronization of holds between replicas, through Secrets of the config cluster.
 //!
-//! Whoever is told to hold something, or to release it, writes that; the others read it and do the same. Of two that were told
-//! otherwise the later counts. Who may not write, or hears nothing of the config cluster, holds by itself and says so. (docs/decisions/0048-held-configuration.md)
+//! A replica that receives a request to hold or release writes it; the others read it and follow.
+//! If two replicas receive different requests, the later one wins. A replica that can't write, or
+//! can't reach the config cluster, holds on its own and reports it
+//! (docs/decisions/0048-held-configuration.md).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,18 +21,18 @@ use strait_mesh::hold::{
     PARTS_MAX, SharedHold, milliseconds, pack, unpack,
 };
 
-/// The Secret that says what is held; its parts are in `strait-hold-0` and so on.
+/// Name of the Secret that describes the hold; its content is in `strait-hold-0` and following.
 const NAME: &str = "strait-hold";
-/// The one key of each.
+/// The only key of each Secret.
 const KEY: &str = "hold";
-/// Who writes them.
+/// Field manager of the Secrets.
 const MANAGER: &str = "strait";
-/// How often it is looked at.
+/// Interval of reads.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How long nobody is asked again who could not be told, or read.
+/// Delay after a failed read or write.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The Secrets.
+/// Access to the Secrets.
 #[derive(Debug, Clone)]
 pub(super) struct SharedHoldStore {
     pub(super) access: watch::Receiver<Access>,
@@ -38,15 +40,15 @@ pub(super) struct SharedHoldStore {
     pub(super) namespace: String,
 }
 
-/// What the Secret says, and which version of it.
+/// Content of the Secret and its version.
 #[derive(Debug)]
 struct StoredHold {
-    /// Or what is wrong with it.
+    /// The reason if the content is invalid.
     shared: Result<SharedHold, String>,
     version: String,
 }
 
-/// What all replicas are to hold, with its content.
+/// The hold of all replicas, with its configuration.
 #[derive(Debug, Clone)]
 pub(super) struct FoundHold {
     /// See [`SharedHold::changed`].
@@ -54,9 +56,9 @@ pub(super) struct FoundHold {
     pub(super) held: Option<Arc<ConfigurationHold>>,
 }
 
-/// What a Secret of these says.
+/// Returns the content of a hold's Secret.
 fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
-    let decoded = secret.part(KEY).ok_or_else(|| format!("it has no key {KEY}"))?;
+    let decoded = secret.part(KEY).ok_or_else(|| format!("key {KEY} is missing"))?;
     decoded.map_err(|error| error.to_string())
 }
 
@@ -82,7 +84,7 @@ impl SharedHoldStore {
         }))
     }
 
-    /// The hold that is said to be held.
+    /// Reads the configuration of a hold from its parts.
     async fn content(&self, mark: &HoldMark, parts: usize) -> Result<ConfigurationHold, String> {
         let mut contents = Vec::new();
         for part in 0..parts.min(PARTS_MAX) {
@@ -99,7 +101,7 @@ impl SharedHoldStore {
         unpacked.map_err(|fact| self.fault(&format!("{NAME}-0"), &fact))
     }
 
-    /// Says it to all, in the place of what was read.
+    /// Writes the hold of this replica, if the Secret still has the version of `read`.
     async fn write(
         &self,
         changed: u64,
@@ -118,7 +120,7 @@ impl SharedHoldStore {
         self.write_parts(&parts).await?;
         let shared = SharedHold { changed, held: Some((mark.clone(), parts.len())) };
         self.write_head(&shared, read).await?;
-        // Another replica may have written its parts at the same time, and lost.
+        // Another replica may have overwritten the parts before its own write of the head failed.
         if self.content(&mark, parts.len()).await.is_err() {
             self.write_parts(&parts).await?;
         }
@@ -149,10 +151,10 @@ impl SharedHoldStore {
         written.map_err(|error| self.fault(NAME, &error))
     }
 
-    /// What all are to hold; none where nobody ever held anything.
+    /// Reads the hold of all replicas. Returns `None` if there never was one.
     ///
     /// # Errors
-    /// It can't be read, or not within `wait`.
+    /// If the Secrets can't be read within `wait`.
     pub(super) async fn at_start(&self, wait: Duration) -> Result<Option<FoundHold>, String> {
         let read = async {
             let Some(stored) = self.stored().await? else { return Ok(None) };
@@ -164,36 +166,37 @@ impl SharedHoldStore {
             Ok::<_, String>(Some(FoundHold { changed: shared.changed, held }))
         };
         let read = timeout(wait, read).await;
-        read.unwrap_or_else(|_| Err(format!("no answer within {wait:?}")))
+        read.unwrap_or_else(|_| Err(format!("no response within {wait:?}")))
     }
 }
 
-/// What is to be done about two that may differ.
+/// Next action to synchronize this replica with the Secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Nothing: they agree.
+    /// None: both agree.
     Agree,
-    /// The others are told.
+    /// Write the hold of this replica.
     Tell,
-    /// What the others hold is held, or released.
+    /// Adopt the hold of the other replicas, or release it.
     Follow,
 }
 
-/// What this replica and the config cluster said when they last said the same.
+/// State of this replica and of the Secret when they last agreed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Agreement {
     mark: Option<HoldMark>,
     changed: Option<u64>,
 }
 
-/// `own` is what this replica holds since the time of `own_at`, `stored` what the config cluster says.
+/// Decides the next action. `own` is the hold of this replica since `own_at`, `stored` the content
+/// of the Secret.
 fn step(
     (own, own_at): (Option<&HoldMark>, u64),
     stored: Option<&SharedHold>,
     agreed: Option<&Agreement>,
 ) -> Step {
     let Some(stored) = stored else {
-        // Somebody has deleted what was there, or nobody ever held anything. Only a release releases.
+        // The Secret was deleted, or never existed. A deletion does not release a hold.
         return if own.is_some() { Step::Tell } else { Step::Agree };
     };
     if stored.mark() == own {
@@ -209,23 +212,23 @@ fn step(
     }
 }
 
-/// What keeps this replica and the others together.
+/// Task that synchronizes this replica with the Secrets.
 pub(super) struct HoldFollower {
     pub(super) store: SharedHoldStore,
-    /// What this one holds.
+    /// The hold of this replica.
     pub(super) hold: watch::Receiver<Arc<HoldState>>,
-    /// Where it is asked to hold something.
+    /// Sends hold requests to this replica's feed.
     pub(super) holds: HoldRequests,
-    /// Whether the others hold the same.
+    /// Whether the other replicas have the same hold.
     pub(super) told: watch::Sender<HoldSharing>,
     pub(super) now: fn() -> SystemTime,
 }
 
-/// What this replica holds, and since when.
+/// The hold of this replica and its time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct OwnHold {
     hold: Option<Arc<ConfigurationHold>>,
-    /// For a release, when it was noticed.
+    /// In milliseconds since the epoch. For a release, the time when it was noticed.
     at: u64,
 }
 
@@ -236,10 +239,10 @@ impl OwnHold {
 }
 
 impl HoldFollower {
-    /// Until the process ends.
+    /// Synchronizes until the process ends.
     pub(super) async fn run(mut self) {
         let (mut own, mut agreed) = (OwnHold::default(), None);
-        // An error says that the process ends, here and below.
+        // Here and below, an error means that the process is ending.
         if self.hold.wait_for(|state| state.live.is_some()).await.is_err() {
             return;
         }
@@ -267,7 +270,7 @@ impl HoldFollower {
         }
     }
 
-    /// Sees what this replica holds now.
+    /// Updates `own` from this replica's current hold.
     fn take_note(&mut self, own: &mut OwnHold) {
         let hold = self.hold.borrow_and_update().held.clone();
         if hold == own.hold {
@@ -285,7 +288,8 @@ impl HoldFollower {
         let read = self.store.stored().await?;
         let stored = match &read {
             None => None,
-            // Whoever holds something else says it again; nobody guesses what it was.
+            // An unreadable Secret is replaced only by a replica with a new hold; its content is
+            // not guessed.
             Some(StoredHold { shared: Err(fact), .. }) => {
                 let is_own_new = agreed.as_ref().is_some_and(|agreed| agreed.mark != own.mark());
                 if !is_own_new {
@@ -307,7 +311,7 @@ impl HoldFollower {
                 let before = stored.map_or(0, |stored| stored.changed.saturating_add(1));
                 let changed = milliseconds((self.now)()).max(own.at).max(before);
                 let told = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
-                info!(held = own.hold.is_some(), "the other replicas are told what is held");
+                info!(held = own.hold.is_some(), "sent the hold state to the other replicas");
                 Some(told)
             }
         };
@@ -316,7 +320,7 @@ impl HoldFollower {
         Ok(())
     }
 
-    /// Holds what others hold, or releases it.
+    /// Adopts the hold of the other replicas, or releases it.
     async fn follow(&self, shared: &SharedHold) -> Result<(), String> {
         let change = match &shared.held {
             None => HoldChange::Release,
@@ -324,9 +328,9 @@ impl HoldFollower {
                 HoldChange::Hold(Arc::new(self.store.content(mark, *parts).await?))
             }
         };
-        info!(held = shared.held.is_some(), "another replica was told what to hold");
+        info!(held = shared.held.is_some(), "adopting the hold state of another replica");
         let (answer, answered) = oneshot::channel();
-        let ends = "the process is about to end";
+        let ends = "the process is shutting down";
         self.holds.send(HoldRequest { change, answer }).await.map_err(|_| ends.to_owned())?;
         let done = answered.await.map_err(|_| ends.to_owned())?;
         done.map_err(|refusal| refusal.to_string())
@@ -360,31 +364,31 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_two_counts() {
+    fn later_hold_wins() {
         use Step::{Agree, Follow, Tell};
         let agreed = |since: Option<u64>, changed| Agreement { mark: since.map(mark), changed };
         let (none, five, seven) = (None, Some(mark(5)), Some(mark(7)));
         for (own, own_at, there, before, expected) in [
-            // Nobody has held anything.
+            // There never was a hold.
             (&none, 0, None, None, Agree),
-            // At a start: what both say, what only one says, what was released while this one was away.
+            // At a start: both agree, only one has a hold, or it was released during the absence.
             (&five, 5, Some(stored(6, Some(5))), None, Agree),
             (&five, 5, None, None, Tell),
             (&none, 0, Some(stored(6, Some(5))), None, Follow),
             (&five, 5, Some(stored(6, None)), None, Follow),
-            // Told here while the config cluster was away, before the process started again.
+            // Requested here while the config cluster was unreachable, before a restart.
             (&seven, 7, Some(stored(6, None)), None, Tell),
-            // Told here; told elsewhere.
+            // Requested here, or elsewhere.
             (&five, 5, Some(stored(3, None)), Some(agreed(None, Some(3))), Tell),
             (&none, 8, Some(stored(6, Some(5))), Some(agreed(Some(5), Some(6))), Tell),
             (&five, 5, Some(stored(8, None)), Some(agreed(Some(5), Some(6))), Follow),
             (&none, 0, Some(stored(8, Some(7))), Some(agreed(None, Some(6))), Follow),
-            // A clock that is behind is no reason not to be heard.
+            // A slow clock does not suppress a request.
             (&five, 5, Some(stored(900, None)), Some(agreed(None, Some(900))), Tell),
-            // Told both here and elsewhere: the later.
+            // Requested both here and elsewhere: the later request wins.
             (&seven, 7, Some(stored(6, Some(5))), Some(agreed(None, Some(3))), Tell),
             (&five, 5, Some(stored(8, Some(7))), Some(agreed(None, Some(3))), Follow),
-            // A Secret that somebody deleted releases nothing.
+            // A deleted Secret releases nothing.
             (&five, 5, None, Some(agreed(Some(5), Some(6))), Tell),
             (&none, 8, None, Some(agreed(None, Some(8))), Agree),
         ] {

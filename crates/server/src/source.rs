@@ -1,4 +1,4 @@
-//! Where configuration comes from: a directory, or the config cluster.
+//! Sources of configuration: a directory, or the config cluster.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use strait_sources::store::combined::{self, Store};
 use strait_sources::store::own_cluster::own_cluster;
 use strait_sources::store::{self, CONFIG_MAPS, ObjectName, Objects, WatchedConfigMap, mcp};
 
-/// Where configuration comes from.
+/// Source of the configuration.
 pub(super) enum ConfigOrigin {
     Directory(PathBuf),
     Cluster { id: ClusterId, access: watch::Receiver<Access>, in_pod: bool },
@@ -48,7 +48,8 @@ impl ConfigOrigin {
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 
-    /// `restored` is what was known before the start. With the objects comes how their API server is reached.
+    /// Starts to read the objects. `restored` is the state from before the start. The result
+    /// includes the contact with the API server.
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
@@ -96,7 +97,8 @@ impl ConfigOrigin {
         self.config_cluster().map(|cluster| cluster.id)
     }
 
-    /// In a pod a loopback address is the pod's own; on an operator's machine it may be a cluster.
+    /// Returns whether loopback addresses may be dialled. In a pod they belong to the pod itself;
+    /// on an operator's machine they may belong to a cluster.
     pub(super) fn loopback(&self) -> Loopback {
         match self {
             Self::Cluster { in_pod: true, .. } => Loopback::Refused,
@@ -104,14 +106,16 @@ impl ConfigOrigin {
         }
     }
 
-    /// Whether the built-in CA is kept in this folder of the state directory. A pod has further ones beside it, now or
-    /// later, each with a directory of its own: they share one in a Secret. A CA that is on disk already stays the one.
+    /// Returns whether the built-in CA is stored in this folder of the state directory. Replicas in
+    /// pods share a CA in a Secret instead, because each has its own directory, unless a CA is on
+    /// disk already.
     fn keeps_authority_in(&self, folder: &Path) -> bool {
         !matches!(self, Self::Cluster { in_pod: true, .. }) || folder.exists()
     }
 
-    /// The CA of a process that is given none: its own, where it has made one before; else that of the Istio estate
-    /// in the config cluster; else a new one, in the state directory or, without one, in a Secret.
+    /// Returns the CA if none is configured: the stored one if it exists, otherwise the CA of the
+    /// Istio installation in the config cluster, otherwise a new one. A new CA is stored in the
+    /// state directory, or without one, in a Secret.
     pub(super) async fn authority(
         &self,
         args: &ServeArgs,
@@ -145,7 +149,7 @@ impl ConfigOrigin {
             (None, Some(secret)) => load_or_create(&secret, now).await?,
             (None, None) => {
                 warn!(
-                    "the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it"
+                    "the built-in CA is lost when this process ends, and all proxies need new certificates then; set --state-dir or --ca-dir to keep it"
                 );
                 AuthorityPem::generate(now)?
             }
@@ -154,7 +158,7 @@ impl ConfigOrigin {
     }
 }
 
-/// The ConfigMap that counted for the mesh, where these files had it: the first of those names.
+/// Returns the active ConfigMap of the mesh if it is in these files: the first listed name.
 fn config_map(
     names: &[ObjectName],
     data: &BTreeMap<String, String>,
@@ -170,7 +174,7 @@ fn config_map(
     Some(Arc::new(WatchedConfigMap { name, data: data.clone() }))
 }
 
-/// The stores that objects of the mesh come from.
+/// The stores of configuration objects.
 pub(super) struct ObjectStores {
     config: combined::StoresConfig,
     node: mcp::McpNode,
@@ -209,25 +213,25 @@ impl ObjectStores {
         Self { config, node, listed, namespaces, tasks: tasks.clone() }
     }
 
-    /// Whether Strait's own store has been read.
+    /// Returns whether Strait's own store has been read.
     pub(super) fn is_read(&self) -> bool {
         self.config.own.borrow().is_some()
     }
 
-    /// What each store holds that is to be remembered.
+    /// Returns the contents of each store that must be saved.
     pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::StoreContents>>> {
         self.config.held.subscribe()
     }
 
-    /// What they all held before this process started, each object as it was when it last could be read.
+    /// Returns the last valid version of each object in all stores before the start.
     pub(super) fn remembered(&self) -> Collection {
-        // Of two with one key the last counts in what is collected, and the first store's is meant.
+        // The last entry wins when collecting, and the first store must win.
         let known = self.config.remembered.values().rev();
         let objects = known.flat_map(|known| known.held.objects.iter());
         objects.map(|(key, object)| (key.clone(), object.clone())).collect()
     }
 
-    /// Reads those that the mesh config lists, as it changes, beside Strait's own.
+    /// Reads the stores that the mesh config lists, in addition to Strait's own.
     pub(super) async fn watch(
         self,
         settings: watch::Receiver<mesh::MeshSettings>,
@@ -239,7 +243,7 @@ impl ObjectStores {
         namespaces.send_replace(Arc::clone(&settings.borrow().config.namespaces));
         let mut objects = combined::watch(config, &tasks);
         if is_read {
-            // It ends with the process only.
+            // This fails only when the process ends.
             let _ = objects.wait_for(Option::is_some).await;
         }
         tasks.spawn("config sources", follow_list(settings, node, listed, namespaces));
@@ -260,7 +264,7 @@ async fn follow_list(
     }
 }
 
-/// Tells a value, where it is another.
+/// Sends a value if it differs from the last one.
 fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
     to.send_if_modified(|old| {
         let differs = *old != new;
@@ -286,7 +290,7 @@ fn stores(sources: &[Listed], node: &mcp::McpNode) -> Vec<Store> {
     sources.iter().map(store).collect()
 }
 
-/// Where mesh settings come from: files where they are named, else the first ConfigMap of
+/// Source of the mesh settings: the configured files, otherwise the first ConfigMap of
 /// [`CONFIG_MAPS`] that exists.
 pub(super) struct MeshSource {
     config: Option<PathBuf>,
@@ -295,16 +299,16 @@ pub(super) struct MeshSource {
     namespace: String,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     data: watch::Sender<ConfigMapData>,
-    /// What of them is not in force.
+    /// Settings that are not active, and why.
     problems: watch::Sender<Vec<SourceProblem>>,
-    /// How long to wait for the configuration: for ever, unless a state from before is there to go on
-    /// with.
+    /// Maximum wait for the configuration; unlimited unless a restored state exists.
     contact_timeout: Option<Duration>,
     tasks: Supervisor,
 }
 
 impl MeshSource {
-    /// `remembered` is the ConfigMap's data in the state from before, where there is such a state.
+    /// Creates the source. `remembered` is the restored data of the ConfigMap, if there is a
+    /// restored state.
     pub(super) fn of(
         args: &ServeArgs,
         objects: watch::Receiver<Option<Arc<Objects>>>,
@@ -336,23 +340,23 @@ impl MeshSource {
         }
     }
 
-    /// What flags say, for what the mesh config leaves out.
+    /// Returns the defaults from flags for settings that the mesh config leaves out.
     pub(super) fn defaults(&self) -> Defaults {
         self.defaults.clone()
     }
 
-    /// The data of the ConfigMap.
+    /// Returns the data of the ConfigMap.
     pub(super) fn data(&self) -> watch::Receiver<ConfigMapData> {
         self.data.subscribe()
     }
 
-    /// What is wrong with the settings that were read last.
+    /// Returns the problems of the settings read last.
     pub(super) fn problems(&self) -> watch::Receiver<Vec<SourceProblem>> {
         self.problems.subscribe()
     }
 
-    /// Waits until the configuration has been read once, so that what is returned holds its settings
-    /// from the start, and keeps them up to date from then on.
+    /// Waits until the configuration has been read once, so that the result contains its settings
+    /// from the start. Then follows changes.
     pub(super) async fn watch(mut self) -> watch::Receiver<mesh::MeshSettings> {
         let read = self.objects.wait_for(Option::is_some);
         let read = match self.contact_timeout {
@@ -410,7 +414,7 @@ mod tests {
     use strait_kube_client::ApiCredential;
 
     #[test]
-    fn pods_share_a_ca_unless_one_is_on_disk_already() {
+    fn pods_share_a_ca_unless_one_is_on_disk() {
         let directory = tempfile::tempdir().expect("a directory");
         let (there, not_there) = (directory.path(), directory.path().join("ca"));
         let access = Access {

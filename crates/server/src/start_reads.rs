@@ -1,7 +1,8 @@
-//! What a start asks of the config cluster before it goes on: what replicas hold, and what they know of the CA's roots.
+//! Reads from the config cluster before the start continues: the hold of replicas, and their
+//! records about the CA's roots.
 //!
-//! Both at once, with one limit for both: where the config cluster is dark a start waits once. What is not known by then
-//! comes later, by itself.
+//! Both run at the same time with one time limit, so that an unreachable config cluster delays a
+//! start only once. Later tasks read the rest.
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use super::shared_hold::{FoundHold, SharedHoldStore};
 use strait_base::task::Supervisor;
 use strait_identity::RootRecords;
 
-/// How long a start waits for the config cluster.
+/// Maximum wait of a start for the config cluster.
 pub(super) const START_WAIT: Duration = Duration::from_secs(3);
 
-/// What all are to hold, once it has been read; an error where it could not be. None where nobody ever held anything, or
-/// where there are no others.
+/// Result of the read of the shared hold. `None` if there never was a hold or there is no other
+/// replica.
 pub(super) type EarlyHold = oneshot::Receiver<Result<Option<FoundHold>, String>>;
 
-/// Begins to read what is held, and returns with what this process and others know of the roots: none of theirs where
-/// that is not to be asked for.
+/// Starts to read the shared hold. Returns it together with this process's and the shared records
+/// about roots. The shared records are empty if there is nothing to read.
 pub(super) async fn read(
     hold: Option<SharedHoldStore>,
     roots: &RootStore,
@@ -30,7 +31,7 @@ pub(super) async fn read(
     let (told, early) = oneshot::channel();
     if let Some(hold) = hold {
         tasks.spawn("hold at start", async move {
-            // Nobody waits any more where the process ends.
+            // The receiver is gone if the process ends.
             let _ = told.send(hold.at_start(wait).await);
         });
     } else {

@@ -1,4 +1,4 @@
-//! The state directory: found, held by one process, and reported where it can't be written.
+//! The state directory: selection, lock, and reports of failed writes.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -13,20 +13,20 @@ use strait_base::codes;
 use strait_base::source_status::{STATE_DIRECTORY, SourceFacts, SourceStatusTable};
 use strait_lkg::Writes;
 
-/// Where state is kept when nothing else is set.
+/// Default state directory.
 const USUAL: &str = "/var/lib/strait";
-/// The file in it that says whose it is.
+/// Lock file in the directory.
 const LOCK: &str = "lock";
 
-/// A state directory that is ours for as long as this value lives.
+/// State directory that is locked for this process while the value exists.
 pub(super) struct StateDir {
     path: PathBuf,
-    /// The system takes the lock away when this is closed, by the end of the process too.
+    /// The system releases the lock when this file is closed, also at the end of the process.
     lock: Option<File>,
 }
 
 impl StateDir {
-    /// The directory that was asked for, else the usual one where it can be written.
+    /// Opens the configured directory, otherwise the default one if it is writable.
     pub(super) fn open(asked: Option<&Path>) -> Result<Option<Self>, ServeError> {
         if let Some(path) = asked {
             let made = fs::create_dir_all(path);
@@ -38,7 +38,7 @@ impl StateDir {
             return Self::hold(usual).map(Some);
         }
         warn!(
-            "no state directory: {USUAL} can't be written and --state-dir is not given; nothing outlives this process on its own disk"
+            "no state directory: {USUAL} is not writable and --state-dir is not set; no state on disk survives this process"
         );
         Ok(None)
     }
@@ -54,7 +54,7 @@ impl StateDir {
             Err(LockRefusal::Held(holder)) => {
                 return Err(ServeError::StateInUse { path: path.to_owned(), holder });
             }
-            // What is there may be all that is needed: who can't go on without writing says so.
+            // Reading may be enough; later writers report their own failures.
             Err(LockRefusal::Unable(error)) => {
                 let code = &codes::UNWRITABLE;
                 let path = file.display();
@@ -67,7 +67,7 @@ impl StateDir {
 }
 
 impl Drop for StateDir {
-    /// Closing the file is not enough: a program that is being started holds it as well, until it runs.
+    /// Unlocks explicitly: a child process inherits the file until it executes its program.
     fn drop(&mut self) {
         if let Some(lock) = &self.lock {
             let _ = lock.unlock();
@@ -75,15 +75,16 @@ impl Drop for StateDir {
     }
 }
 
-/// Why there is no lock.
+/// Reason for a missing lock.
 enum LockRefusal {
-    /// Somebody has it.
+    /// Another process has it.
     Held(String),
-    /// The system gives none.
+    /// The system can't lock.
     Unable(io::Error),
 }
 
-/// A lock of the system's, not the file, says whether somebody is there: it can't be left behind.
+/// Locks the file. The lock of the system counts, not the existence of the file, so that it can't
+/// remain after a crash.
 fn lock(path: &Path) -> Result<File, LockRefusal> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -100,7 +101,7 @@ fn lock(path: &Path) -> Result<File, LockRefusal> {
         }
         Err(TryLockError::Error(error)) => return Err(LockRefusal::Unable(error)),
     }
-    // For people only: on a full disk it is not there.
+    // For people only; a full disk prevents it.
     let id = format!("{}\n", std::process::id());
     let _ =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(id.as_bytes()));
@@ -112,7 +113,7 @@ fn is_writable(path: &Path) -> bool {
     fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe)).is_ok()
 }
 
-/// Says on the board why the state can't be written, for as long as it can't.
+/// Reports in the table of sources why the state can't be written, as long as this is so.
 pub(super) async fn tell(
     path: PathBuf,
     mut writes: watch::Receiver<Writes>,
@@ -127,7 +128,7 @@ pub(super) async fn tell(
                 Some(fact) => {
                     let code = &codes::UNWRITABLE;
                     let warning = format!(
-                        "{code}: {}: {fact}; a restart would find the state from before",
+                        "{code}: {}: {fact}; a restart would restore an older state",
                         path.display()
                     );
                     let facts = SourceFacts::starting("state", path.display().to_string());
@@ -151,10 +152,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_one_holder_and_none_once_that_has_ended() {
+    fn directory_has_one_holder_until_it_is_released() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path();
-        // What a process left that was killed.
+        // Remainder of a killed process.
         fs::write(path.join(LOCK), "4194304\n").expect("written");
         let held = StateDir::open(Some(path)).expect("free").expect("a directory");
         let Err(ServeError::StateInUse { holder, .. }) = StateDir::open(Some(path)) else {

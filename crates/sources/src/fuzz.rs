@@ -26,7 +26,7 @@ pub fn kubeconfig(bytes: &[u8]) -> bool {
     }
     let text = write(&ClusterId::from("east"), &access);
     let again = parse(text.as_bytes(), None, Loopback::Refused);
-    assert!(again.is_ok(), "what we write ourselves is refused: {:?}", again.err());
+    assert!(again.is_ok(), "a written kubeconfig is refused: {:?}", again.err());
     true
 }
 

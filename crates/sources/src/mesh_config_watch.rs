@@ -1,9 +1,10 @@
-//! The last good mesh config and mesh networks, kept up to date from files or a ConfigMap.
+//! The last valid mesh config and mesh networks, kept up to date from files or a ConfigMap.
 //!
-//! A bad text never takes effect: what was read before stays (the defaults, if nothing was), and the [`SourceProblem`]
-//! is reported until a good text comes. Files are read again on a hint of the file system and every two seconds, by
-//! content, so that renames and the `..data` swap of a mounted ConfigMap are seen wherever the file lies. Knows nothing
-//! of Kubernetes: a ConfigMap's data comes by a channel.
+//! An invalid text never takes effect: the previous value stays (the defaults, if there was none),
+//! and the [`SourceProblem`] is reported until a valid text arrives. Files are read again on a
+//! notification of the file system and every two seconds, and compared by content, so that renames
+//! and the `..data` swap of a mounted ConfigMap are detected on every file system. This module does
+//! not depend on Kubernetes: a ConfigMap's data arrives through a channel.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,58 +27,58 @@ pub const MESH_KEY: &str = "mesh";
 /// The key of mesh networks in a ConfigMap.
 pub const NETWORKS_KEY: &str = "meshNetworks";
 
-/// How often a file is read even where nothing hints at a change.
+/// How often a file is read without a notification.
 const POLL: Duration = Duration::from_secs(2);
-/// How long a changed file must stay as it is until it is believed, so that a half-written one isn't.
+/// How long a changed file must stay unchanged before it is used, so that a half-written one isn't.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How often a file that keeps changing is looked at until it is taken as it is.
+/// Number of checks of a file that keeps changing, before it is used in its current state.
 const SETTLE_TRIES: usize = 20;
-/// The most bytes of a file; a ConfigMap holds no more either.
+/// Maximum size of a file in bytes, equal to the limit of a ConfigMap.
 const FILE_SIZE_MAX: u64 = 1 << 20;
 
-/// The data of a ConfigMap; `None` where there is none.
+/// The data of a ConfigMap; `None` if it does not exist.
 pub type ConfigMapData = Option<Arc<BTreeMap<String, String>>>;
 
-/// Where a text comes from.
+/// The origin of a text.
 #[derive(Debug)]
 pub enum ConfigTextSource {
-    /// Nowhere: the defaults hold.
+    /// No source: the defaults apply.
     Defaults,
     /// A file named by a flag.
     File(PathBuf),
-    /// A ConfigMap; without it, or without the key, the defaults hold.
+    /// A ConfigMap. Without it, or without the key, the defaults apply.
     ConfigMap {
-        /// As it is named in problems, such as `strait-system/strait`.
+        /// Its name in problem reports, such as `strait-system/strait`.
         name: String,
-        /// Its data. The sender's end means that the last data stays.
+        /// Its data. If the sender is dropped, the last data stays.
         data: watch::Receiver<ConfigMapData>,
     },
 }
 
-/// A value, and what was wrong with the last text that should have replaced it.
+/// The last valid value, and the problem with the text that should have replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastGood<T> {
-    /// The last good value.
+    /// The last valid value.
     pub value: Arc<T>,
-    /// What was wrong with the last text.
+    /// The problem with the current text, if it is unusable.
     pub problem: Option<UnusableText>,
-    /// What it was read from; `None` for the default.
+    /// The text of the value; `None` for the default.
     pub text: Option<Arc<str>>,
 }
 
 /// Why a text was not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableText {
-    /// It could not be read.
+    /// The text could not be read.
     #[error("{0}")]
     Unreadable(String),
-    /// It makes no sense.
+    /// Its content is invalid.
     #[error("{0}")]
     Invalid(#[from] InvalidYaml),
 }
 
-/// What holds after a text was read: the text's value; the default where there is no text; what held
-/// before where the text is unusable. An equal value stays the same `Arc`.
+/// Returns the value after a text was read: the text's value, the default if there is no text, or
+/// the previous value if the text is unusable. An equal value stays the same `Arc`.
 pub fn reload<T: PartialEq>(
     previous: &LastGood<T>,
     text: Result<Option<&str>, UnusableText>,
@@ -99,7 +100,7 @@ pub fn reload<T: PartialEq>(
     }
 }
 
-/// The task that keeps [`MeshSettings`] up to date.
+/// Keeps [`MeshSettings`] up to date, as a task.
 #[derive(Debug)]
 pub struct MeshWatcher {
     defaults: Defaults,
@@ -112,8 +113,9 @@ pub struct MeshWatcher {
 }
 
 impl MeshWatcher {
-    /// Reads both sources once, now. What the receiver holds is in force already; [`Self::run`] changes the settings
-    /// only when they mean something else. What is wrong is reported to `problems`.
+    /// Reads both sources once, immediately. The receiver's initial value already takes effect;
+    /// [`Self::run`] changes the settings only when their meaning changes. Problems are sent to
+    /// `problems`.
     pub fn new(
         config: ConfigTextSource,
         networks: ConfigTextSource,
@@ -172,7 +174,7 @@ impl MeshWatcher {
         for DefaultProviderFault { path, text } in faults {
             if *faults != self.config.value.default_provider_faults {
                 let code = codes::MESH_DEFAULT_PROVIDER.id;
-                warn!(%source, %path, code, "a default provider leads nowhere: {text}");
+                warn!(%source, %path, code, "a default provider is not usable: {text}");
             }
         }
         if !Arc::ptr_eq(&next.value, &self.config.value) {
@@ -204,7 +206,7 @@ impl MeshWatcher {
             },
         };
         self.settings.send_if_modified(|current| {
-            // Another way to write the same is taken note of, and wakes nobody.
+            // A text with the same meaning is recorded without a notification.
             let differs =
                 current.config != settings.config || current.networks != settings.networks;
             *current = settings;
@@ -227,8 +229,7 @@ impl MeshWatcher {
                         problem: &UnusableText| SourceProblem {
             code,
             text: format!(
-                "{what} from {} is not used: {problem}. What was read before stays in force. \
-                 Correct it; it is read again by itself.",
+                "{what} from {} is not used: {problem}. The previous version stays active. Fix it; it is read again automatically.",
                 source.describe(key)
             ),
         };
@@ -249,7 +250,7 @@ impl MeshWatcher {
         problems.extend(self.networks.value.conflicts().iter().map(|fact| SourceProblem {
             code: "STR0411",
             text: format!(
-                "mesh networks from {}: {fact}. All else in it is in force. Correct that claim.",
+                "mesh networks from {}: {fact}. Everything else in it is active. Fix this entry.",
                 source.describe(NETWORKS_KEY)
             ),
         }));
@@ -257,7 +258,7 @@ impl MeshWatcher {
     }
 }
 
-/// What a source holds: a text, nothing, or why it can't be read.
+/// The content of a source: a text, nothing, or why it cannot be read.
 type SourceText = Result<Option<String>, UnusableText>;
 
 impl ConfigTextSource {
@@ -282,7 +283,7 @@ fn value_of(data: &ConfigMapData, key: &str) -> Option<String> {
     data.as_ref().and_then(|data| data.get(key)).cloned()
 }
 
-/// Replaces `current` and returns whether that made a difference.
+/// Replaces `current`. Returns whether the value changed.
 fn replace<T: PartialEq>(current: &mut T, next: T) -> bool {
     let differs = *current != next;
     if differs {
@@ -291,7 +292,7 @@ fn replace<T: PartialEq>(current: &mut T, next: T) -> bool {
     differs
 }
 
-/// A source while it is being watched.
+/// The watch of a source.
 enum WatchedSource {
     Still,
     File(FileInput),
@@ -307,7 +308,7 @@ impl WatchedSource {
         }
     }
 
-    /// Waits for the next text. May be dropped while it waits.
+    /// Waits for the next text. Cancel-safe.
     async fn changed(&mut self) -> SourceText {
         match self {
             Self::Still => std::future::pending().await,
@@ -320,28 +321,29 @@ impl WatchedSource {
     }
 }
 
-/// A file, watched by its content.
+/// A file that is compared by content.
 struct FileInput {
     path: PathBuf,
-    /// What was reported last. `None` at first: the content may have changed since it was first read.
+    /// The last reported text. `None` at first: the content may have changed since it was first
+    /// read.
     told: Option<SourceText>,
-    /// One place: a hint that waits stands for all that came after it.
+    /// Capacity 1: a pending notification covers all later ones.
     hints: mpsc::Receiver<()>,
     tick: tokio::time::Interval,
-    /// Sends hints for as long as it lives; `None` where the system has no more watches to give.
+    /// Sends notifications until it is dropped; `None` if the system provides no more watches.
     _watcher: Option<RecommendedWatcher>,
 }
 
 impl FileInput {
     fn new(path: PathBuf) -> Self {
         let (sender, hints) = mpsc::channel(1);
-        // The folder, not the file: a rename replaces the file, and with it what would be watched.
+        // Watches the folder, because a rename replaces the file together with its watch.
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let watcher = folder::watch(parent.unwrap_or(Path::new(".")), move || {
             let _ = sender.try_send(());
         });
         if let Err(error) = &watcher {
-            info!(path = %path.display(), %error, "file is polled, as it can't be watched");
+            info!(path = %path.display(), %error, "cannot watch the file; polling it");
         }
         let mut tick = interval(POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -351,7 +353,7 @@ impl FileInput {
     async fn changed(&mut self) -> SourceText {
         loop {
             tokio::select! {
-                // Without a watcher no hint ever comes, and the tick does it.
+                // Without a watcher, no notification arrives, and the interval triggers the read.
                 Some(()) = self.hints.recv() => {}
                 _ = self.tick.tick() => {}
             }
@@ -363,7 +365,7 @@ impl FileInput {
         }
     }
 
-    /// The content, once it has stayed the same for a moment.
+    /// Returns the content once it has stayed unchanged for a moment.
     async fn settled(&self) -> SourceText {
         let mut text = read_file(&self.path);
         for _ in 0..SETTLE_TRIES {
@@ -381,7 +383,7 @@ impl FileInput {
     }
 }
 
-/// A small local file; reading it blocks no longer than a page fault.
+/// Reads a small local file, which blocks no longer than a page fault.
 fn read_file(path: &Path) -> SourceText {
     let unreadable = |error: std::io::Error| UnusableText::Unreadable(error.to_string());
     let size = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -402,7 +404,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// A watcher, what it says is in force, and what it says is wrong.
+    /// Creates a watcher, with receivers of the settings and the problems.
     fn watcher(
         config: ConfigTextSource,
         networks: ConfigTextSource,
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_text_keeps_what_held_before() {
+    fn invalid_text_keeps_the_previous_value() {
         let parse = |text: &str| {
             text.parse::<u32>().map_err(|_| InvalidYaml {
                 line: Some(1),
@@ -468,7 +470,7 @@ mod tests {
         assert!(told[0].text.contains("mesh.yaml"), "{}", told[0].text);
         assert_eq!(settings.borrow_and_update().config.trust_domain, "two");
 
-        // Another way to write the same settings is no change.
+        // A text with the same meaning is not a change.
         rename("# comment\ntrustDomain: two\n");
         until(&mut problems, Vec::is_empty).await;
         assert!(!settings.has_changed().expect("the task runs"));

@@ -10,50 +10,50 @@ use tracing::{info, warn};
 use strait_base::codes;
 use strait_model::policy::{InvalidPolicy, Policy};
 
-/// How often the file is looked at.
+/// How often the file is read.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Why a policy file can't be used.
+/// The reason why a policy file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// There is no such file, or it can't be read.
+    /// The file does not exist or cannot be read.
     #[error("{}: --policy {}: {fact}", codes::POLICY, path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         fact: String,
     },
-    /// What is in it is no policy.
+    /// The content is not a valid policy.
     #[error("{}: --policy {}: {invalid}", codes::POLICY, path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error in it.
         invalid: InvalidPolicy,
     },
 }
 
-/// Keeps a policy up to date with its file. A bad file keeps the last good policy.
+/// Keeps a policy up to date with its file. An invalid file keeps the last valid policy.
 pub struct PolicyWatcher {
     path: PathBuf,
-    /// The text that was read last, good or bad, or why it could not be read.
+    /// The text that was read last, valid or not, or why it could not be read.
     last: Result<String, String>,
     policy: watch::Sender<Arc<Policy>>,
     problem: watch::Sender<Option<String>>,
 }
 
-/// What others see of a policy.
+/// Receivers of a policy and of the problem with its file.
 #[derive(Debug, Clone)]
 pub struct WatchedPolicy {
-    /// The policy in force.
+    /// The effective policy.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// Why the present file is not in force, where it isn't.
+    /// Why the current file does not take effect, if it doesn't.
     pub problem: watch::Receiver<Option<String>>,
 }
 
 impl WatchedPolicy {
-    /// No policy at all, for ever.
+    /// Returns an empty policy that never changes.
     pub fn none() -> Self {
         Self { policy: watch::Sender::default().subscribe(), problem: watch::channel(None).1 }
     }
@@ -63,8 +63,8 @@ impl PolicyWatcher {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// When it can't be used: at start there is no older policy to go on with, and to serve without
-    /// the rules that were asked for would not be safe.
+    /// Fails if the file cannot be used: at start there is no older policy, and serving without the
+    /// requested rules would not be safe.
     pub fn open(path: PathBuf) -> Result<(Self, WatchedPolicy), PolicyError> {
         let text = match read(&path) {
             Ok(text) => text,
@@ -80,7 +80,7 @@ impl PolicyWatcher {
         Ok((Self { path, last: Ok(text), policy, problem }, watched))
     }
 
-    /// Looks at the file for as long as it is polled.
+    /// Reads the file periodically. Never returns.
     pub async fn run(mut self) {
         let mut tick = tokio::time::interval(POLL);
         loop {
@@ -112,7 +112,7 @@ impl PolicyWatcher {
             }
             Err(fact) => {
                 let code = &codes::POLICY;
-                warn!(%path, %code, %fact, "policy not used; the last good one stays in force");
+                warn!(%path, %code, %fact, "policy not used; the last valid one stays active");
                 self.problem.send_replace(Some(format!("{path}: {fact}")));
             }
         }

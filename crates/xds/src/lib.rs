@@ -16,6 +16,7 @@
 mod agent_roots;
 pub mod answers;
 mod asked;
+pub mod audit;
 mod delta;
 mod form;
 pub mod held_version;

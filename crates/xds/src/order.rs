@@ -3,9 +3,11 @@
 //!
 //! A route to an upstream cluster that a proxy does not have fails requests, and a new cluster
 //! accepts no requests before its endpoint assignment arrives. Envoy subscribes to the assignments
-//! of clusters before it acknowledges the clusters. Therefore listeners and routes are sent after
-//! the client has answered both. Removals go in the opposite direction: clusters are removed after
-//! the client has accepted the listeners and routes. If the client does not answer, responses wait
+//! of clusters before it acknowledges the clusters, other clients do so afterwards. Therefore
+//! listeners and routes are sent after the client has answered the clusters, has subscribed to their
+//! assignments and has answered these. Removals go in the opposite direction: clusters are removed
+//! after the client has accepted the listeners and routes. Then the client usually unsubscribes from
+//! their assignments, so that no assignment without endpoints is sent. If the client does not answer, responses wait
 //! for at most [`ANSWER_LIMIT`]. Pure: time is passed in.
 
 use std::time::{Duration, SystemTime};
@@ -24,8 +26,11 @@ pub(super) struct Order {
     /// The last response that was sent before the clusters were answered. The assignments of these
     /// clusters are in responses up to this one.
     assignments: u64,
+    /// Whether the client has not subscribed to the assignments of all clusters yet.
+    unassigned: bool,
     additions: OrderHold,
     removals: OrderHold,
+    last_assignments: OrderHold,
 }
 
 impl Order {
@@ -36,19 +41,26 @@ impl Order {
 
     /// Returns whether listeners and routes have to wait, if any are `due`.
     ///
-    /// `last` is the number of the last response that was sent. `awaits` returns whether a response
-    /// of a type, up to a number, is unanswered.
+    /// `last` is the number of the last response that was sent. `unassigned` states whether the
+    /// client lacks a subscription to the assignment of a cluster that it was sent. `awaits` returns
+    /// whether a response of a type, up to a number, is unanswered.
     pub(super) fn additions_wait(
         &mut self,
         due: bool,
-        last: u64,
+        (last, unassigned): (u64, bool),
         awaits: impl Fn(ResourceType, u64) -> bool,
         now: SystemTime,
     ) -> bool {
         if self.clusters.take_if(|clusters| !awaits(ResourceType::Cluster, *clusters)).is_some() {
             self.assignments = last;
         }
-        let wait = self.clusters.is_some() || awaits(ResourceType::Endpoint, self.assignments);
+        if std::mem::replace(&mut self.unassigned, unassigned) && !unassigned {
+            // The assignments were sent just before.
+            self.assignments = last;
+        }
+        let wait = self.clusters.is_some()
+            || unassigned
+            || awaits(ResourceType::Endpoint, self.assignments);
         self.additions.waits(due, wait, now)
     }
 
@@ -60,10 +72,22 @@ impl Order {
         self.removals.waits(due, !followed, now)
     }
 
+    /// Returns whether the assignments of removed clusters have to wait, if any are `due`.
+    ///
+    /// They wait until the client has answered the removal of the clusters (`answered`).
+    pub(super) fn last_assignments_wait(
+        &mut self,
+        due: bool,
+        answered: bool,
+        now: SystemTime,
+    ) -> bool {
+        self.last_assignments.waits(due, !answered, now)
+    }
+
     /// Returns the time until a waiting response is sent without an answer, or `None` if no
     /// response waits.
     pub(super) fn send_timeout(&self, now: SystemTime) -> Option<Duration> {
-        let holds = [self.additions, self.removals];
+        let holds = [self.additions, self.removals, self.last_assignments];
         holds.into_iter().filter_map(|hold| hold.send_timeout(now)).min()
     }
 }

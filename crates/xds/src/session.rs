@@ -15,11 +15,12 @@ use std::time::{Duration, SystemTime};
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
+use super::audit::{SentState, SentType};
 pub use super::form::ProtocolForm;
 use super::held_version::HeldVersion;
 use super::order::Order;
 use super::request::AdsRequest;
-use super::resource::{ResourceSource, ResourceType, Version};
+use super::resource::{Resource, ResourceSource, ResourceType, Version};
 pub use super::response::{Response, Versioned};
 use super::secrets::{SECRET, SecretReport, SecretWatches};
 use super::served_hosts::ServedHosts;
@@ -119,6 +120,9 @@ pub struct Session {
     hosts: Option<Box<ServedHosts>>,
     /// Upstream clusters that were sent before the client subscribed to any endpoint assignment.
     clusters_before_endpoints: EarlyClusters,
+    /// Upstream clusters that were sent while the client subscribed to other assignments only, until
+    /// it subscribes to theirs.
+    unassigned: BTreeSet<Arc<str>>,
     order: Order,
     subscription_delta: SubscriptionDelta,
     last_nonce: u64,
@@ -137,6 +141,7 @@ impl Session {
             secrets: None,
             hosts: None,
             clusters_before_endpoints: EarlyClusters::default(),
+            unassigned: BTreeSet::new(),
             order: Order::default(),
             subscription_delta: SubscriptionDelta::default(),
             last_nonce: 0,
@@ -287,7 +292,8 @@ impl Session {
     ///
     /// Types are sent in the order of [`ResourceType::ALL`] (make before break), so that a resource
     /// arrives before resources that refer to it. Upstream clusters are removed last, when nothing
-    /// refers to them. If this order requires an answer of the client first, `None` is returned:
+    /// refers to them; their endpoint assignments only if the client still subscribes to them after
+    /// it has answered the removal. If this order requires an answer of the client first, `None` is returned:
     /// see [`Self::send_timeout`].
     pub fn next_response(
         &mut self,
@@ -319,7 +325,13 @@ impl Session {
         if self.removals_wait(now) {
             return None;
         }
-        next(self, &[Endpoint, Cluster], GoneAction::Goes)
+        if let Some(clusters) = next(self, &[Cluster], GoneAction::Goes) {
+            return Some(clusters);
+        }
+        if self.last_assignments_wait(now) {
+            return None;
+        }
+        next(self, &[Endpoint], GoneAction::Goes)
     }
 
     /// Returns whether the client has answered all responses and no other response is due.
@@ -394,6 +406,7 @@ impl Session {
         let (pieces, resources) = (pieces.clone(), resources.collect());
         if kind == ResourceType::Cluster {
             self.follow_with_assignments(&batch);
+            self.note_unassigned(&batch, source);
             if batch.brings_something() {
                 self.order.clusters_sent(self.last_nonce);
             }
@@ -454,6 +467,21 @@ impl Session {
             held.entry(ResourceType::Route).or_default().extend(whole);
         }
         held
+    }
+
+    /// Returns the client's subscriptions and the resources that it holds, or `None` if a response is
+    /// due. Virtual hosts that are sent individually are left out.
+    pub fn sent_state(&self) -> Option<SentState> {
+        if self.is_due() {
+            return None;
+        }
+        let of = |watch: &TypeSubscription| SentType {
+            is_wildcard: watch.is_wildcard(),
+            names: watch.names().cloned().collect(),
+            held: watch.held().map(|(name, held)| (Arc::clone(name), held)).collect(),
+        };
+        let watches = self.watches.iter().filter(|(kind, _)| **kind != ResourceType::VirtualHost);
+        Some(SentState { types: watches.map(|(kind, watch)| (*kind, of(watch))).collect() })
     }
 
     /// Checks the node and the type of a request. Returns `None` for an unserved type.
@@ -587,7 +615,10 @@ impl Session {
         let awaits = |kind, nonce| {
             self.watches.get(&kind).is_some_and(|watch| watch.awaits_answer_to(nonce))
         };
-        self.order.additions_wait(due, self.last_nonce, awaits, now)
+        let endpoints = self.watches.get(&ResourceType::Endpoint);
+        self.unassigned.retain(|name| endpoints.is_some_and(|endpoints| !endpoints.is_named(name)));
+        let unassigned = !self.unassigned.is_empty();
+        self.order.additions_wait(due, (self.last_nonce, unassigned), awaits, now)
     }
 
     /// See [`Order::removals_wait`].
@@ -599,8 +630,28 @@ impl Session {
         self.order.removals_wait(due, followed, now)
     }
 
+    /// See [`Order::last_assignments_wait`].
+    fn last_assignments_wait(&mut self, now: SystemTime) -> bool {
+        let due = self.is_due_of(ResourceType::Endpoint);
+        let clusters = self.watches.get(&ResourceType::Cluster);
+        let answered = clusters.is_none_or(|watch| !watch.awaits_answer_to(self.last_nonce));
+        self.order.last_assignments_wait(due, answered, now)
+    }
+
     fn is_due_of(&self, kind: ResourceType) -> bool {
         self.watches.get(&kind).is_some_and(|watch| watch.is_due())
+    }
+
+    /// Records the upstream clusters in a response whose assignments the client does not subscribe
+    /// to yet.
+    fn note_unassigned(&mut self, clusters: &Batch, source: &dyn ResourceSource) {
+        clusters.removed.iter().for_each(|name| _ = self.unassigned.remove(name));
+        // A client without any assignment may never subscribe to one.
+        let Some(endpoints) = self.watches.get(&ResourceType::Endpoint) else { return };
+        let is_missing =
+            |one: &&Arc<Resource>| !endpoints.is_named(&one.name) && source.is_assigned(one);
+        let missing = clusters.changed.iter().filter(is_missing);
+        self.unassigned.extend(missing.map(|one| Arc::clone(&one.name)));
     }
 
     /// Marks the assignments of the upstream clusters in a response to be sent next.

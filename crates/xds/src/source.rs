@@ -40,4 +40,8 @@ pub trait ResourceSource {
     /// hosts. Wildcard types return `None`, because their resources are in [`Self::all`], unless
     /// [`Self::is_by_name`] is true.
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
+
+    /// Returns whether clients subscribe to an endpoint assignment for this upstream cluster, which
+    /// is one of this source.
+    fn is_assigned(&self, cluster: &Resource) -> bool;
 }

@@ -728,6 +728,10 @@ mod tests {
             self.ones += 1;
             None
         }
+
+        fn is_assigned(&self, _: &Resource) -> bool {
+            false
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! A bundle as a file: a tar archive, compressed, whose first entry says what the others are.
+//! The archive of a support bundle: a compressed tar file whose first entry lists the others.
 //!
-//! Reading trusts nothing: sizes are bounded, and no name in the archive becomes a path of this machine.
+//! The reader does not trust the archive: sizes are bounded, and no name in it becomes a path of
+//! this machine.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,70 +18,71 @@ use serde_json::Value;
 
 use strait_base::durable;
 
-/// The entry that lists the others.
+/// Name of the entry that lists the others.
 const CONTENTS: &str = "contents.json";
-/// The most bytes of an archive that is read.
+/// Maximum size of an archive that is read, in bytes.
 const FILE_MAX: u64 = 512 << 20;
-/// The most bytes that it may hold when it is unpacked.
+/// Maximum size of the unpacked content, in bytes.
 pub(super) const UNPACKED_MAX: u64 = 1 << 30;
-/// The most entries.
+/// Maximum number of entries.
 const ENTRIES_MAX: usize = 100_000;
 
-/// A bundle: what is in it, and the files by name.
+/// A bundle: its list of contents, and its files by name.
 #[derive(Debug)]
 pub(crate) struct SupportBundle {
     pub(crate) contents: BundleContents,
     pub(crate) files: BTreeMap<String, Bytes>,
 }
 
-/// What a bundle says of itself.
+/// The list of contents of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BundleContents {
     pub(super) api_version: String,
     pub(super) kind: String,
-    /// When it was taken: RFC 3339.
+    /// Time of collection, as RFC 3339.
     pub(crate) taken: String,
-    /// The version of this program, as `strait version` has it.
+    /// Version of the program that collected the bundle, as `strait version` prints it.
     pub(super) strait: Value,
-    /// The control plane that was asked.
+    /// The control plane that the bundle describes.
     pub(super) server: BundleServer,
     pub(crate) files: Vec<BundleFile>,
-    /// What there was no room for, or no answer to, in words.
+    /// Descriptions of parts that are missing because of a limit or because the control plane has
+    /// no response for them.
     pub(super) left_out: Vec<String>,
 }
 
-/// The control plane of a bundle.
+/// The control plane that a bundle describes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BundleServer {
     pub(super) url: String,
     pub(super) version: Option<String>,
 }
 
-/// A file of a bundle: an answer of the control plane.
+/// One file of a bundle: a response of the control plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BundleFile {
     pub(crate) file: String,
-    /// What was asked.
+    /// Path of the request.
     pub(crate) path: String,
-    /// With what, by name.
+    /// Query parameters of the request, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) query: BTreeMap<String, String>,
-    /// The HTTP status of the answer.
+    /// HTTP status of the response.
     pub(crate) status: u16,
-    /// Its content type.
+    /// Content type of the response.
     pub(crate) kind: String,
     pub(super) bytes: usize,
-    /// How many secrets were taken out.
+    /// Number of secrets that were removed.
     pub(super) redacted: usize,
 }
 
-/// Why a bundle can't be read.
+/// Reason why a bundle cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BundleError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is no support bundle: it has no {CONTENTS}")]
+    #[error("the file is not a support bundle: it has no {CONTENTS}")]
     NoContents,
     #[error("its {CONTENTS} can't be read: {0}")]
     Contents(#[from] serde_json::Error),
@@ -89,10 +91,10 @@ pub(crate) enum BundleError {
 }
 
 impl SupportBundle {
-    /// The archive's bytes.
+    /// Packs the bundle and returns the bytes of the archive.
     ///
     /// # Errors
-    /// None that the system doesn't make: it is written to memory.
+    /// Only errors of the system: the archive is written to memory.
     pub(super) fn pack(&self, folder: &str, seconds: u64) -> io::Result<Vec<u8>> {
         let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
         let contents = serde_json::to_vec_pretty(&self.contents)?;
@@ -108,10 +110,10 @@ impl SupportBundle {
         tar.into_inner()?.finish()
     }
 
-    /// Reads one.
+    /// Reads a bundle from a file.
     ///
     /// # Errors
-    /// When it can't be read, is none, or is too large.
+    /// If the file cannot be read, is not a bundle, or is too large.
     pub(crate) fn read(path: &Path) -> Result<Self, BundleError> {
         Self::unpack(&durable::read_at_most(path, FILE_MAX)?)
     }
@@ -119,7 +121,8 @@ impl SupportBundle {
     fn unpack(bytes: &[u8]) -> Result<Self, BundleError> {
         let mut files = BTreeMap::new();
         let mut room = UNPACKED_MAX;
-        // What is not read of an entry is skipped by reading it, too.
+        // The limit covers twice the content, because skipped parts of an entry are decompressed
+        // too.
         let mut tar = tar::Archive::new(GzDecoder::new(bytes).take(2 * UNPACKED_MAX));
         for (at, entry) in tar.entries()?.enumerate() {
             let mut entry = entry?;
@@ -129,7 +132,7 @@ impl SupportBundle {
             if !entry.header().entry_type().is_file() {
                 continue;
             }
-            // All are in one folder, whatever it is called.
+            // All entries are in one folder with an arbitrary name.
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
             let mut bytes = Vec::new();
@@ -142,10 +145,10 @@ impl SupportBundle {
     }
 }
 
-/// Writes a file that was not there, readable by its owner only; nothing is left of it where that fails.
+/// Creates a file that only its owner can read. If writing fails, the file is removed.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::AlreadyExists`] where it is there.
+/// Errors of the system; [`io::ErrorKind::AlreadyExists`] if the file exists.
 pub(super) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(durable::SECRET).open(path)?;
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_read_as_it_was_written() {
+    fn unpacking_returns_the_packed_bundle() {
         let packed = bundle().pack("strait-support-1", 1).expect("packed");
         let read = SupportBundle::unpack(&packed).expect("read");
         assert_eq!(read.contents, bundle().contents);
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_told_so() {
+    fn invalid_archives_are_rejected() {
         let cut = bundle().pack("a", 1).expect("packed");
         for wrong in [&b"no archive"[..], &[], &cut[..cut.len() / 2]] {
             assert!(matches!(

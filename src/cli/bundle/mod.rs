@@ -1,7 +1,9 @@
-//! `strait support-bundle`: what a control plane answers, in one archive without secrets, for whoever is to help.
+//! `strait support-bundle`: collects responses of a control plane into one archive without secrets,
+//! for support.
 //!
-//! Asks the paths that all other commands ask, and stores what comes: `strait ui --bundle FILE` shows it in the same page. What
-//! is taken is bounded; what was left out is said.
+//! It requests the same paths as all other commands and stores the responses. `strait ui --bundle
+//! FILE` shows them in the usual page. The size is bounded, and the bundle lists everything that
+//! was left out.
 
 mod archive;
 mod offline;
@@ -25,7 +27,8 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, text};
 use super::{about, proxy};
 
-/// What is asked as it is; what a version of ours doesn't have is left out.
+/// Paths that are requested without parameters. A path that the control plane's version lacks is
+/// left out.
 const PATHS: [&str; 19] = [
     "/livez",
     "/readyz",
@@ -47,31 +50,32 @@ const PATHS: [&str; 19] = [
     "/debug/rollout",
     "/debug/push",
 ];
-/// Of how many services the endpoints are taken.
+/// Maximum number of services whose endpoints are collected.
 const SERVICES_MAX: usize = 1000;
-/// How many explanations are taken.
+/// Maximum number of explanations.
 const EXPLANATIONS_MAX: usize = 500;
-/// Of how many proxies what they were sent is taken.
+/// Maximum number of proxies whose sent configuration is collected.
 const DUMPS_MAX: usize = 20;
-/// Of how many changes that somebody refused it is taken who was sent them.
+/// Maximum number of refused changes whose recipients are collected.
 const CHANGES_MAX: usize = 20;
-/// How many bytes of answers are taken.
+/// Maximum size of all responses, in bytes.
 const BYTES_MAX: usize = 256 << 20;
-/// How long explanations are asked for.
+/// Time limit for collecting explanations.
 const EXPLAINING_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct BundleArgs {
-    /// The archive; it must not be there yet [default: strait-support-TIME.tar.gz]
+    /// Name of the archive; the file must not exist [default: strait-support-TIME.tar.gz]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only list what would be in it
+    /// Only list the contents, without writing the archive
     #[arg(long)]
     dry_run: bool,
-    /// Take along what this proxy was last sent; those that refused something, and others up to 20, are anyway
+    /// Include the configuration that this proxy was last sent; proxies that refused something are
+    /// always included, others up to a total of 20
     #[arg(long, value_name = "PROXY")]
     proxy: Vec<String>,
-    /// Take along why this proxy has, or has not, the endpoints of that service
+    /// Include the explanation why this proxy has, or lacks, the endpoints of that service
     #[arg(long, num_args = 2, value_names = ["PROXY", "SERVICE[:PORT]"])]
     explain: Vec<String>,
     #[command(flatten)]
@@ -95,7 +99,7 @@ const FILES: TableLayout = TableLayout {
     ],
 };
 
-/// What was asked, as a path with its query.
+/// Returns the path of the request with its query.
 fn question(row: &Value) -> String {
     let query = row["query"].as_object().into_iter().flatten();
     let query: Vec<_> = query.map(|(name, value)| format!("{name}={}", text(value))).collect();
@@ -103,7 +107,7 @@ fn question(row: &Value) -> String {
     if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
 }
 
-/// Runs `strait support-bundle`: collects, lists, writes.
+/// Runs `strait support-bundle`: collects the files, lists them and writes the archive.
 pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let client = AdminClient::new(&args.connect)?;
     let now = Timestamp::now();
@@ -111,8 +115,10 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let folder = format!("strait-support-{stamp}");
     let path = args.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
     if !args.dry_run && path.exists() {
-        let text = format!("{} is there already", path.display());
-        return Err(CommandFailure::usage(text).next("name another by --file, or remove it"));
+        let text = format!("{} already exists", path.display());
+        return Err(
+            CommandFailure::usage(text).next("choose another file with --file, or remove this one")
+        );
     }
     let mut collection = BundleCollection::new(&client);
     collection.collect(args).await?;
@@ -125,27 +131,27 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     };
     output::print(&printed)?;
     for left_out in &bundle.contents.left_out {
-        tell!("not in it: {left_out}");
+        tell!("left out: {left_out}");
     }
     if args.dry_run {
         return Ok(Exit::Fine);
     }
     let unwritten = |error: std::io::Error| {
         let text = format!("{} can't be written: {error}", path.display());
-        CommandFailure::failed(text).next("name a file in a folder of yours by --file")
+        CommandFailure::failed(text).next("choose a file in a writable directory with --file")
     };
     let packed = bundle.pack(&folder, u64::try_from(now.as_second()).unwrap_or(0));
     let packed = packed.map_err(unwritten)?;
     write_new(&path, &packed).map_err(unwritten)?;
     tell!(
-        "{} is written: {} bytes. It names clusters, services, addresses and identities; look at it before you pass it on: strait ui --bundle {0}",
+        "wrote {}: {} bytes. It contains names of clusters and services, addresses and identities. Review it before you share it: strait ui --bundle {0}",
         path.display(),
         packed.len()
     );
     Ok(Exit::Fine)
 }
 
-/// A bundle in the making.
+/// A bundle that is being collected.
 struct BundleCollection<'a> {
     client: &'a AdminClient,
     redactor: Redactor,
@@ -167,12 +173,12 @@ impl<'a> BundleCollection<'a> {
         }
     }
 
-    /// Asks for everything.
+    /// Collects all files.
     ///
     /// # Errors
-    /// When the control plane can't be reached, or doesn't let us in.
+    /// If the control plane is unreachable or denies access.
     async fn collect(&mut self, args: &BundleArgs) -> Result<(), CommandFailure> {
-        // Whether we are let in: not found out from many answers that say no.
+        // Checks access first, so that missing rights do not appear as many separate errors.
         self.client.get("/debug/push", &[]).await?;
         let mut answers = BTreeMap::new();
         for path in PATHS {
@@ -188,12 +194,13 @@ impl<'a> BundleCollection<'a> {
             let hostname = text(&service["hostname"]);
             self.take("/debug/endpoints", &[("hostname", &hostname)], &hostname).await?;
         }
-        self.left("the endpoints of services", services.len(), SERVICES_MAX);
+        self.left("endpoints of services", services.len(), SERVICES_MAX);
         self.dumps(items(&proxies), &args.proxy).await?;
         self.explanations(items(&proxies), &services, &args.explain).await
     }
 
-    /// Who was sent the last changes that somebody refused, and what these said.
+    /// Collects, for the latest refused changes, which proxies were sent them and how these
+    /// responded.
     async fn refused_changes(&mut self, all: &[Value]) -> Result<(), CommandFailure> {
         let refused = all.iter().rev().filter(|row| row["refused"].as_u64() > Some(0));
         for row in refused.take(CHANGES_MAX) {
@@ -203,7 +210,8 @@ impl<'a> BundleCollection<'a> {
         Ok(())
     }
 
-    /// What proxies were sent: those that were asked for, those that refused something, and others while there is room.
+    /// Collects the configuration that proxies were sent: first the requested proxies, then proxies
+    /// that refused something, then others up to the limit.
     async fn dumps(&mut self, all: &[Value], asked: &[String]) -> Result<(), CommandFailure> {
         let mut chosen: Vec<&Value> = Vec::new();
         for name in asked {
@@ -225,12 +233,12 @@ impl<'a> BundleCollection<'a> {
                 self.take("/debug/config_dump", &[("proxy", &key)], &name).await?;
             }
         }
-        self.left("what proxies were sent", all.len(), seen.len());
+        self.left("sent configuration of proxies", all.len(), seen.len());
         Ok(())
     }
 
-    /// Why proxies have endpoints: what was asked for, then of one proxy in each cluster and network, for each
-    /// service.
+    /// Collects explanations of endpoints: first the requested ones, then, for each service, the
+    /// ones of one sidecar per cluster and network.
     async fn explanations(
         &mut self,
         proxies: &[Value],
@@ -247,7 +255,7 @@ impl<'a> BundleCollection<'a> {
             };
             let full = services.iter().find(host).map(|row| text(&row["hostname"]));
             let full = full.ok_or_else(|| {
-                let text = format!("no service {hostname:?} is known");
+                let text = format!("service {hostname:?} is unknown");
                 CommandFailure::failed(text).next("strait service list")
             })?;
             self.explain(row, &full, port).await?;
@@ -299,10 +307,10 @@ impl<'a> BundleCollection<'a> {
         self.take("/debug/explain", &query, &name).await.map(drop)
     }
 
-    /// Asks for one answer and stores it, without secrets. What the control plane doesn't have is left out.
+    /// Requests one path and stores the response without secrets. A response 404 is left out.
     ///
     /// # Errors
-    /// When it can't be reached any more.
+    /// If the control plane becomes unreachable.
     async fn take(
         &mut self,
         path: &str,
@@ -318,7 +326,7 @@ impl<'a> BundleCollection<'a> {
         let pairs: Vec<_> = query.iter().map(|(name, value)| (&**name, &**value)).collect();
         let (status, raw) = self.client.fetch(path, &pairs).await?;
         if status == StatusCode::NOT_FOUND {
-            // A version that has no such path; or what it was about has just gone.
+            // This version lacks the path, or the object has just been deleted.
             return Ok(Value::Null);
         }
         if self.bytes + raw.len() > BYTES_MAX {
@@ -335,7 +343,8 @@ impl<'a> BundleCollection<'a> {
         self.files.push(BundleFile {
             file: file.clone(),
             path: path.into(),
-            // As `?verbose` and `?verbose=` are the same question, so is the one without.
+            // The page requests `/readyz` without a query, which gets the same response as
+            // `?verbose`.
             query: if path == "/readyz" { BTreeMap::new() } else { query },
             status: status.as_u16(),
             kind: kind.into(),
@@ -346,10 +355,10 @@ impl<'a> BundleCollection<'a> {
         Ok(value)
     }
 
-    /// Says that of so many only some were taken.
+    /// Records that only `taken` of `all` items are in the bundle.
     fn left(&mut self, what: &str, all: usize, taken: usize) {
         if all > taken {
-            self.left_out.push(format!("{what}: {taken} of {all} are in it"));
+            self.left_out.push(format!("{what}: {taken} of {all} are included"));
         }
     }
 
@@ -374,14 +383,14 @@ fn no_proxy(name: &str) -> CommandFailure {
     CommandFailure::failed(format!("no proxy {name:?} is connected")).next("strait proxy list")
 }
 
-/// The version that the metric `strait_build_info` names.
+/// Returns the version from the metric `strait_build_info`.
 fn running_version(metrics: &str) -> Option<String> {
     let line = metrics.lines().find_map(|line| line.strip_prefix("strait_build_info{"))?;
     let version = line.split_once("version=\"")?.1;
     Some(version.split('"').next()?.to_owned())
 }
 
-/// A file's name: of a path, and of a name that may be anybody's.
+/// Returns the name of a file, from its path and an untrusted name.
 fn file_name(path: &str, name: &str, number: usize, is_json: bool) -> String {
     let kind = if is_json { "json" } else { "txt" };
     let path = path.trim_start_matches('/');
@@ -398,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_have_names_that_lead_nowhere_else() {
+    fn file_names_cannot_leave_the_folder() {
         assert_eq!(file_name("/metrics", "", 3, false), "metrics.txt");
         assert_eq!(
             file_name("/debug/endpoints", "db.shop.svc", 12, true),
@@ -411,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_version_is_the_servers() {
+    fn running_version_is_read_from_the_metric() {
         let text = "# HELP x\nstrait_build_info{version=\"0.9.1\"} 1\n";
         assert_eq!(running_version(text).as_deref(), Some("0.9.1"));
         assert_eq!(running_version("strait_other 1\n"), None);

@@ -1,4 +1,5 @@
-//! `strait ui --bundle FILE`: the page, and the admin API for all other commands, over what a bundle holds.
+//! Server for `strait ui --bundle FILE`: it serves the page and the admin API from the responses in
+//! a bundle.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,23 +19,24 @@ use crate::cli::output::{items, text};
 use crate::cli::proxy;
 use strait_server::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
 
-/// A bundle that is being served to this machine.
+/// A bundle that is served on this machine.
 pub(crate) struct ServedBundle {
-    /// Its URL.
+    /// URL of the server.
     pub(crate) server: String,
-    /// The file with its token, for as long as this lasts.
+    /// File with the token. It is deleted when this value is dropped.
     pub(crate) token_file: PathBuf,
-    /// When it was taken.
+    /// Time at which the bundle was collected.
     pub(crate) taken: String,
-    /// Serves it as long as it is polled; ends when that fails.
+    /// Future that serves the bundle while it is polled. It ends only if serving fails.
     pub(crate) serving: BoxFuture<'static, io::Result<()>>,
     _folder: TempDir,
 }
 
-/// Opens a bundle and serves it on a port of the loopback interface, to holders of a token made for it.
+/// Opens a bundle and serves it on a port of the loopback interface, to clients with a token
+/// generated for it.
 ///
 /// # Errors
-/// When the file is no bundle, or this machine gives no port or folder.
+/// If the file is not a bundle, or no port or temporary folder is available.
 pub(crate) async fn serve_bundle(file: &Path) -> Result<ServedBundle, CommandFailure> {
     let bundle = SupportBundle::read(file).map_err(|error| {
         let text = format!("{} can't be opened: {error}", file.display());
@@ -56,7 +58,7 @@ pub(crate) async fn serve_bundle(file: &Path) -> Result<ServedBundle, CommandFai
     Ok(ServedBundle { server, token_file, taken, serving, _folder: folder })
 }
 
-/// What a bundle answers.
+/// Converts a bundle into stored responses.
 fn answers(mut bundle: SupportBundle) -> StoredAnswers {
     let taken = bundle.contents.taken.parse::<Timestamp>();
     let taken = taken.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
@@ -72,7 +74,7 @@ fn answers(mut bundle: SupportBundle) -> StoredAnswers {
     StoredAnswers { taken, by_path, proxies }
 }
 
-/// By what names proxies are asked for, each with the key of the newest stream.
+/// Maps the names under which a proxy can be requested to the key of its newest stream.
 fn names(rows: &[Value]) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for row in rows {

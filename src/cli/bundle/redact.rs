@@ -1,20 +1,21 @@
-//! What leaves the house in a bundle is without credentials: passwords, tokens, private keys, cookies.
+//! Redaction of credentials in a bundle: passwords, tokens, private keys, cookies.
 //!
-//! What the admin port answers holds none by design. This is the second lock: fields are known by their names, values by
-//! their looks, and secrets that this command itself knows by being the same. It errs on the side of hiding.
+//! By design, responses of the admin port contain no credentials; this is the second safeguard. It
+//! recognizes fields by their names, values by their form, and secrets that this command itself
+//! knows by comparison. In doubt, it redacts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use serde_json::Value;
 
-/// What stands in place of a secret.
+/// Replacement text for a secret.
 pub(super) const HIDDEN: &str = "<redacted>";
-/// Texts in Base64 of at least this length are looked into.
+/// Base64 texts of at least this length are decoded and searched.
 const ENCODED_MIN: usize = 40;
-/// How deep texts are looked into that are encoded within others.
+/// Maximum depth to which nested encoded texts are searched.
 const DEPTH_MAX: usize = 3;
 
-/// Names of fields and headers whose values are secret, in lower case and without anything but letters and digits.
+/// Names of fields and headers with secret values: lower case, only letters and digits.
 const SECRET_NAMES: [&str; 10] = [
     "authorization",
     "proxyauthorization",
@@ -27,7 +28,7 @@ const SECRET_NAMES: [&str; 10] = [
     "tlskey",
     "sessionticketkeys",
 ];
-/// Their ends.
+/// Endings of names of fields and headers with secret values.
 const SECRET_ENDS: [&str; 9] = [
     "password",
     "passwd",
@@ -39,7 +40,7 @@ const SECRET_ENDS: [&str; 9] = [
     "sharedsecret",
     "keypem",
 ];
-/// Parts of names of headers that carry something secret, whatever else they are called.
+/// Words in a header's name that indicate a secret value.
 const SECRET_PARTS: [&str; 14] = [
     "auth",
     "credential",
@@ -56,28 +57,30 @@ const SECRET_PARTS: [&str; 14] = [
     "token",
     "xsrf",
 ];
-/// What stands beside the name of a header in what holds nothing else.
+/// Fields of an object that describes only a header: its name and its value.
 const BESIDE_HEADER: [&str; 6] = ["name", "key", "value", "rawValue", "raw_value", "stringMatch"];
-/// How tokens of well-known makers begin.
+/// Prefixes of tokens of well-known providers.
 const TOKEN_STARTS: [&str; 10] =
     ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "xoxb-", "xoxp-", "ya29.", "hvs."];
-/// What begins and ends the PEM form (RFC 7468).
+/// Start and end markers of the PEM form (RFC 7468).
 const PEM: (&str, &str) = ("-----BEGIN ", "-----END ");
 
-/// Hides secrets, and counts them.
+/// Redacts secrets and counts them.
 pub(super) struct Redactor {
     known: Vec<String>,
     found: usize,
 }
 
 impl Redactor {
-    /// One that knows these secrets, beside what can be told by looks.
+    /// Creates a redactor that also redacts these known secrets. Secrets of fewer than 8 characters
+    /// are ignored.
     pub(super) fn new(known: impl IntoIterator<Item = String>) -> Self {
         let known = known.into_iter().filter(|secret| secret.len() >= 8).collect();
         Self { known, found: 0 }
     }
 
-    /// An answer without secrets, and how many there were: as it came where there were none.
+    /// Redacts a response. Returns the text and the number of secrets; without secrets, the text is
+    /// unchanged.
     pub(super) fn answer(&mut self, raw: &str) -> (String, usize) {
         let before = self.found;
         let clean = match serde_json::from_str::<Value>(raw) {
@@ -104,7 +107,7 @@ impl Redactor {
             }
             Value::Array(values) => values.iter_mut().for_each(|value| self.value(value)),
             Value::Object(fields) => {
-                // A header, or a variable: its name stands beside its value.
+                // A header or a variable: one field is the name, another the value.
                 let named = ["name", "key"]
                     .iter()
                     .any(|it| fields.get(*it).and_then(Value::as_str).is_some_and(is_secret_name));
@@ -133,7 +136,7 @@ impl Redactor {
         }
     }
 
-    /// Hides every text in it.
+    /// Replaces all texts in a value.
     fn hide(&mut self, value: &mut Value) {
         match value {
             Value::String(text) if !text.is_empty() && text != HIDDEN => {
@@ -146,7 +149,7 @@ impl Redactor {
         }
     }
 
-    /// A text without secrets.
+    /// Redacts a text.
     pub(super) fn text(&mut self, text: &str) -> String {
         self.text_at(text, 0)
     }
@@ -161,7 +164,7 @@ impl Redactor {
         self.words(&text, depth)
     }
 
-    /// The same without private keys in PEM form; one that is cut off ends with the text.
+    /// Redacts private keys in PEM form. A key that is cut off extends to the end of the text.
     fn keys(&mut self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         let mut rest = text;
@@ -185,7 +188,7 @@ impl Redactor {
         clean + rest
     }
 
-    /// The same without words that are secret by their looks, or by what stands before them.
+    /// Redacts words that are secret because of their form or the text before them.
     fn words(&mut self, text: &str, depth: usize) -> String {
         let mut clean = String::with_capacity(text.len());
         let mut rest = text;
@@ -207,7 +210,7 @@ impl Redactor {
         clean
     }
 
-    /// Whether a word is one, of which all before is known, and what comes next.
+    /// Returns whether a word is a secret, given the text before and after it.
     fn is_secret(&self, before: &str, word: &str, after: &str, depth: usize) -> bool {
         if word.is_empty() {
             return false;
@@ -217,7 +220,7 @@ impl Redactor {
             let name = name.trim_end_matches([' ', '"', '\'', '\\']);
             let start = name.rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1);
             let name = &name[start..];
-            // In prose a colon follows many a word: "token: expired".
+            // In prose, a colon often follows such a word: "token: expired".
             let certain = assigned.ends_with('=') || name.to_lowercase().contains("passw");
             if is_secret_name(name) && (certain || is_random(word)) {
                 return true;
@@ -242,11 +245,11 @@ impl Redactor {
     }
 }
 
-/// Whether a text in Base64 is one that would not be left as it is.
+/// Returns whether a Base64 text contains a secret.
 fn holds_secret(word: &str, depth: usize) -> bool {
     let bytes = STANDARD_NO_PAD.decode(word).or_else(|_| URL_SAFE_NO_PAD.decode(word));
     let Some(text) = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()) else {
-        // Cut off, or not of whole bytes: the head of a key in PEM form is enough.
+        // The text is cut off or incomplete: the beginning of a PEM key is sufficient.
         return word.starts_with("LS0tLS1CRUdJTiBQUklWQVRF");
     };
     let mut within = Redactor::new([]);
@@ -254,14 +257,14 @@ fn holds_secret(word: &str, depth: usize) -> bool {
     within.found > 0
 }
 
-/// A JSON Web Token (RFC 7519), signed or not.
+/// Returns whether a word is a JSON Web Token (RFC 7519), signed or not.
 fn is_web_token(word: &str) -> bool {
     let mut parts = word.split('.');
     let encoded = |part: Option<&str>| part.is_some_and(|it| it.starts_with("eyJ"));
     encoded(parts.next()) && encoded(parts.next())
 }
 
-/// Whether a word looks like nothing that a person would write in a sentence.
+/// Returns whether a word looks random, unlike a word of a sentence.
 fn is_random(word: &str) -> bool {
     let has = |what: fn(&u8) -> bool| word.as_bytes().iter().any(what);
     let inner = |what: fn(&u8) -> bool| word.as_bytes().iter().skip(1).any(what);
@@ -273,19 +276,20 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// What tokens and Base64 are made of, but for what fills up its end.
+/// Returns whether tokens and Base64 use this character, apart from Base64 padding.
 fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '_' | '-' | '.' | '~')
 }
 
-/// Whether a header of this name carries something secret. Whoever made its name up has words of their own.
+/// Returns whether a header of this name carries a secret. Custom headers are recognized by single
+/// words in their names.
 fn is_secret_header(name: &str) -> bool {
     let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
     is_secret_name(name)
         || parts.into_iter().any(|part| SECRET_PARTS.contains(&part.to_lowercase().as_str()))
 }
 
-/// Whether what bears this name is secret. A Secret's name is not.
+/// Returns whether a field of this name is secret. The name of a Secret object is not secret.
 fn is_secret_name(name: &str) -> bool {
     let name: String =
         name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
@@ -302,7 +306,7 @@ mod tests {
     const CANARY: &str = "c4n4ryAbCdEfGh0123";
 
     fn key() -> String {
-        // Put together here, so that nothing takes this file for one that holds a key.
+        // Assembled here, so that scanners do not mistake this file for one that contains a key.
         let kind = "PRIVATE KEY";
         format!("-----BEGIN EC {kind}-----\n{CANARY}{CANARY}\n-----END EC {kind}-----\n")
     }
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_go_wherever_they_stand() {
+    fn secrets_are_redacted_in_every_position() {
         let kubeconfig = format!("users: [{{name: u, user: {{token: {CANARY}}}}}]");
         let planted = [
             json!({ "token": CANARY }),
@@ -348,7 +352,7 @@ mod tests {
                 assert!(!clean.contains(secret), "{clean}");
             }
             assert!(serde_json::from_str::<Value>(&clean).is_ok(), "{clean}");
-            // Not only in JSON.
+            // Also in texts that are not JSON.
             let (text, found) = Redactor::new(["known-to-us".to_owned()]).answer(&raw[1..]);
             let plain = planted.get("text").is_some() || planted.get("reason").is_some();
             assert!(!plain || (found > 0 && !text.contains(CANARY)), "{text}");
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays_as_it_is() {
+    fn text_without_secrets_is_unchanged() {
         let certificate = format!(
             "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
             STANDARD.encode([7_u8; 300])

@@ -1,5 +1,5 @@
-//! `strait certs status`: how the roots of a running control plane's CA fare, and what is next where one takes the
-//! place of another.
+//! `strait certs status`: the root certificates of a running control plane's CA, and the next step
+//! of a rotation.
 
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ const MEMBERS: TableLayout = TableLayout {
         Column::new("ITS OWN CA", |row, _| {
             match (row["expires"].is_null(), row["problem"].is_null()) {
                 (false, true) => Cell::good("signs"),
-                (false, false) => Cell::doubtful("signs, and no newer one"),
+                (false, false) => Cell::doubtful("signs, but cannot be renewed"),
                 (true, _) => Cell::doubtful("nothing signs"),
             }
         }),
@@ -74,7 +74,8 @@ pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// The first digits: enough to tell roots apart, and to find one in the files.
+/// Returns the first 12 digits of a fingerprint: enough to distinguish roots and to find one in the
+/// files.
 fn short(fingerprint: &Value) -> String {
     text(fingerprint).chars().take(12).collect()
 }
@@ -83,9 +84,9 @@ fn step(row: &Value) -> Cell {
     match row["step"].as_str() {
         Some("signs") => Cell::good("signs"),
         Some("sign") => "may sign".into(),
-        Some("distribute") => Cell::doubtful("is being given to all"),
-        Some("wait") => "signs no more".into(),
-        Some("kept") => Cell::doubtful("kept, though in no file"),
+        Some("distribute") => Cell::doubtful("is being distributed"),
+        Some("wait") => "no longer signs".into(),
+        Some("kept") => Cell::doubtful("kept, but in no file"),
         Some("withdraw") => "may go".into(),
         _ => text(&row["step"]).into(),
     }
@@ -100,15 +101,18 @@ fn last_certificate(row: &Value, look: &OutputStyle) -> Cell {
     }
 }
 
-/// What is under the table: who lacks what, the phase, what is next, and what is wrong.
+/// Returns the text below the table: which clients lack which root, the phase, the next step, and
+/// the problems.
 fn lines(answer: &Value) -> String {
     let rotation = &answer["rotation"];
     let mut out = String::new();
     for root in items(&rotation["roots"]) {
         for lack in items(&root["lacks"]) {
             let (who, fact) = (clean(&text(&lack["who"])), clean(&text(&lack["fact"])));
-            out +=
-                &format!("\n{} is not known to be with {who}: {fact}", short(&root["fingerprint"]));
+            out += &format!(
+                "\nroot {} is not confirmed for {who}: {fact}",
+                short(&root["fingerprint"])
+            );
         }
     }
     if !out.is_empty() {
@@ -134,31 +138,31 @@ mod tests {
     use crate::cli::output::Show;
 
     #[test]
-    fn what_is_missing_and_what_is_next_stand_under_the_roots() {
+    fn missing_roots_and_next_step_follow_the_table() {
         let digits = |digit: &str| digit.repeat(64);
         let answer = json!({
             "problem": { "code": "STR0550", "message": "the root b may not sign yet", "since": "2026-01-01T00:00:00Z" },
             "rotation": {
-                "phase": "distribute", "number": 1, "next": "see to those that lack it",
+                "phase": "distribute", "number": 1, "next": "distribute the root",
                 "roots": [
                     { "fingerprint": digits("a"), "subject": "CN=old", "step": "signs", "ends": null,
                       "lastCertificateEnds": null, "lacks": [] },
                     { "fingerprint": digits("b"), "subject": "CN=new", "step": "distribute", "ends": null,
                       "lastCertificateEnds": null,
-                      "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces don't have it yet" }] },
+                      "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces lack it" }] },
                 ],
             },
         });
         let (look, show) = (OutputStyle::of_stdout(), Show::default());
         let table = ROOTS.render("", &answer["rotation"]["roots"], &show, &look);
         assert!(
-            table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being given"),
+            table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being distributed"),
             "{table}"
         );
         let under = lines(&answer);
         for expected in [
-            "bbbbbbbbbbbb is not known to be with cluster east: 1 of its 3 namespaces",
-            "Phase 1 of 4: distribute\nNext: see to those that lack it\n",
+            "root bbbbbbbbbbbb is not confirmed for cluster east: 1 of its 3 namespaces",
+            "Phase 1 of 4: distribute\nNext: distribute the root\n",
             "STR0550: the root b may not sign yet\nhelp: strait help STR0550\n",
         ] {
             assert!(under.contains(expected), "{expected} in {under}");

@@ -11,7 +11,7 @@ struct Cli {
     certs: CertsArgs,
 }
 
-/// Runs the words after `strait certs`; `{}` stands for `dir`.
+/// Runs the words after `strait certs`. `{}` is replaced by `dir`.
 fn strait_certs(dir: &Path, line: &str) -> Result<String, String> {
     let line = line.replace("{}", &dir.display().to_string());
     let words = std::iter::once("certs").chain(line.split(' '));
@@ -24,7 +24,7 @@ fn strait_certs(dir: &Path, line: &str) -> Result<String, String> {
 const ISSUE: &str = "issue --ca-dir {}/ca --namespace shop --service-account web";
 
 #[test]
-fn a_ca_and_a_workload_s_files_are_made() {
+fn init_and_issue_write_the_files_of_a_ca_and_a_workload() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let dir = tempfile::tempdir().expect("a folder");
@@ -49,7 +49,7 @@ fn a_ca_and_a_workload_s_files_are_made() {
 }
 
 #[test]
-fn an_intermediate_is_made_that_signs_below_the_root() {
+fn init_under_creates_an_intermediate_below_the_root() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
@@ -66,7 +66,7 @@ fn an_intermediate_is_made_that_signs_below_the_root() {
 }
 
 #[test]
-fn nothing_is_overwritten_that_can_not_be_made_again() {
+fn files_of_a_ca_are_never_overwritten() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
@@ -74,17 +74,17 @@ fn nothing_is_overwritten_that_can_not_be_made_again() {
     let error = strait_certs(dir, "init {}/ca").expect_err("not empty");
     assert!(error.starts_with("STR0701") && error.contains("never overwritten"), "{error}");
     let error = strait_certs(dir, &format!("{ISSUE} --out {{}}/ca")).expect_err("a CA");
-    assert!(error.contains("holds a CA"), "{error}");
+    assert!(error.contains("contains a CA"), "{error}");
     assert_eq!(AuthorityPem::read(&dir.join("ca")).expect("there"), before);
 }
 
 #[test]
-fn wrong_values_are_refused_with_the_reason() {
+fn invalid_values_are_rejected_with_the_reason() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
     for (line, reason) in [
-        ("--ttl 91d --out {}/w", "--ttl 91d is not from 1s to 90d"),
+        ("--ttl 91d --out {}/w", "--ttl 91d is not between 1s and 90d"),
         ("--ttl 0s --out {}/w", "from 1s"),
         ("--ttl soon --out {}/w", "is not a duration"),
         ("--trust-domain A/b --out {}/w", "trust domain"),

@@ -1,4 +1,5 @@
-//! What `strait check` says of the CA: a change that is not in force, a rotation that is under way, a root that ends.
+//! Findings of `strait check` about the CA: refused changes, a rotation in progress, roots that
+//! expire.
 
 use serde_json::Value;
 
@@ -6,19 +7,19 @@ use super::finding::{note, problem};
 use crate::cli::output::{items, text};
 use strait_base::codes;
 
-/// What there is to say of `/debug/certificates`.
+/// Returns the findings about the response of `/debug/certificates`.
 pub(super) fn of_certificates(answer: &Value) -> Vec<Value> {
     let (mut found, trouble) = (Vec::new(), &answer["problem"]);
     let code = trouble["code"].as_str().and_then(codes::find);
     if let Some(code) = code {
-        // A root that stays until its time has come harms nobody.
+        // A root that stays until it may be removed harms nothing.
         let line = if *code == codes::ROOT_GOES_EARLY { note } else { problem };
         found.push(line("process", code, "ca".into(), text(&trouble["message"])));
     }
     for member in items(&answer["members"]) {
         let trouble = &member["problem"];
         let Some(code) = trouble["code"].as_str().and_then(codes::find) else { continue };
-        // Who cut a member knows it.
+        // An operator removed this CA deliberately.
         let line = if *code == codes::MEMBER_CA_GONE { note } else { problem };
         found.push(line(
             "cluster",
@@ -38,7 +39,7 @@ pub(super) fn of_certificates(answer: &Value) -> Vec<Value> {
     found
 }
 
-/// What there is to say of the end of a root of the CA.
+/// Returns the finding about the expiry of a root of the CA.
 pub(super) fn of_root(root: &Value) -> Option<Value> {
     let line = match root["stage"].as_str()? {
         "fifth" => note,
@@ -46,7 +47,7 @@ pub(super) fn of_root(root: &Value) -> Option<Value> {
         _ => return None,
     };
     let (subject, ends) = (text(&root["subject"]), text(&root["ends"]));
-    let fact = format!("root {subject} of the CA ends at {ends}");
+    let fact = format!("root {subject} of the CA expires at {ends}");
     Some(line("process", &codes::ROOT_ENDS, "ca".into(), fact))
 }
 
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_was_refused_is_a_problem_and_a_rotation_a_note() {
+    fn refused_step_is_a_problem_and_rotation_is_a_note() {
         let told = |problem: Value, phase: Value| {
             let rotation = json!({ "phase": phase, "number": 3, "next": "wait" });
             let found = of_certificates(&json!({ "problem": problem, "rotation": rotation }));
@@ -71,11 +72,11 @@ mod tests {
         assert_eq!(told(Value::Null, json!("wait")), ["note STR0553"]);
         assert!(
             told(Value::Null, json!("sign")).is_empty(),
-            "a root of another mesh may stay for ever"
+            "a root of another mesh may stay permanently"
         );
         assert!(told(Value::Null, Value::Null).is_empty());
         assert!(of_certificates(&Value::Null).is_empty(), "an older control plane");
-        // CAs of members.
+        // CAs of single members.
         let members = json!({ "members": [
             { "member": "east", "problem": trouble("STR0555") },
             { "member": "north", "problem": null },

@@ -1,5 +1,5 @@
-//! `strait check config`: what becomes of each object of the mesh's configuration, in a mesh that runs or, with `-f`, in
-//! one that is made of files alone.
+//! `strait check config`: the state of each object of the mesh's configuration, in a running mesh
+//! or, with `-f`, in a mesh built from files only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,24 +16,26 @@ use crate::cli::output::{
 use strait_base::codes;
 use strait_explain::{ConfigQuery, ConfigView};
 
-/// How many hosts are named that no file has.
+/// Maximum number of listed hosts that no file defines.
 const HOSTS_NAMED: usize = 10;
 
 /// The flags of `strait check config`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectCheckArgs {
-    /// With 'config': look at these files and directories, or '-' for standard input, without a control plane
+    /// With 'config': check these files and directories, or '-' for standard input, without a
+    /// control plane
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
 }
 
 impl ObjectCheckArgs {
-    /// Refuses flags that mean nothing elsewhere.
+    /// Rejects these flags if the category is not `config`.
     pub(super) fn refuse(&self) -> Result<(), CommandFailure> {
         if self.files.is_empty() {
             return Ok(());
         }
-        Err(CommandFailure::usage("-f goes with 'config'").next("strait check config -f FILE"))
+        Err(CommandFailure::usage("-f requires the category 'config'")
+            .next("strait check config -f FILE"))
     }
 }
 
@@ -54,7 +56,7 @@ const FINDINGS: TableLayout = TableLayout {
     ],
 };
 
-/// Runs `strait check config`. Exit code 2: an object, or a part of one, has no effect.
+/// Runs `strait check config`. Exit code 2 means that an object, or a part of one, has no effect.
 pub(super) async fn run(
     args: &ObjectCheckArgs,
     system_namespace: &str,
@@ -78,7 +80,7 @@ pub(super) async fn run(
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         tell!(
-            "{}: of VirtualServices, DestinationRules and whatever else Strait follows there is none; a kind that is spelt otherwise is none",
+            "{}: no object of a kind that Strait supports, such as VirtualService; check the spelling of the kinds",
             clean(&files.join(", "))
         );
     }
@@ -90,7 +92,7 @@ pub(super) async fn run(
     Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
 }
 
-/// What is said of hosts that no file has.
+/// Returns a note about hosts that no file defines.
 fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
     let named = hosts.iter().take(HOSTS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = match hosts.len().saturating_sub(HOSTS_NAMED) {
@@ -99,19 +101,19 @@ fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
     };
     (!hosts.is_empty()).then(|| {
         format!(
-            "no file has a service {named}{more}: whether it is there, a control plane knows (strait check config)"
+            "no file defines the hosts {named}{more}: use strait check config without -f to check them against a running mesh"
         )
     })
 }
 
-/// Whether some object, or a part of one, has no effect.
+/// Returns exit code 2 if an object, or a part of one, has no effect.
 fn exit(states: &Value) -> Exit {
     let is_bad =
         |state: &Value| matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"));
     if items(states).iter().any(is_bad) { Exit::Unhealthy } else { Exit::Fine }
 }
 
-/// What was found, a line for each reason, and how many objects are how.
+/// Renders a line for each reason, and the number of objects in each state.
 fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String {
     if matches!(show.output, Format::Json | Format::Yaml) {
         return FINDINGS.render(raw, states, show, look);
@@ -137,7 +139,7 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     let total = items(states).len();
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     out += &match total {
-        0 => "There are no objects of the mesh's configuration.\n".to_owned(),
+        0 => "The mesh has no configuration objects.\n".to_owned(),
         1 => format!("1 object: {}\n", counts.join(", ")),
         _ => format!("{total} objects: {}\n", counts.join(", ")),
     };
@@ -149,7 +151,7 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     out
 }
 
-/// A row for each reason of an object.
+/// Returns a row for each reason of an object.
 fn findings(state: &Value) -> Vec<Value> {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
     let of_cluster = match state["cluster"].as_str() {

@@ -1,10 +1,10 @@
-//! What `strait check` finds, as the rows that it prints.
+//! Rows of `strait check`, one for each finding.
 
 use serde_json::{Value, json};
 
 use strait_base::codes::Code;
 
-/// Something that isn't as it should be.
+/// Returns a finding that requires action.
 pub(super) fn problem(
     category: &str,
     code: &Code,
@@ -17,7 +17,7 @@ pub(super) fn problem(
     })
 }
 
-/// Something to know that is no problem.
+/// Returns a finding that requires no action.
 pub(super) fn note(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
     let mut row = problem(category, code, object, fact);
     row["severity"] = json!("note");

@@ -1,7 +1,9 @@
-//! What becomes of new pods while the webhook doesn't answer, and whether API servers know it when it does.
+//! Findings about the injection webhook: how API servers treat new pods while it is unreachable,
+//! and whether they trust its certificate.
 //!
-//! Asks the config cluster, and each member by the credential in its Secret: `strait cluster add --inject` gives it the right
-//! to read that one object. Where there is none, or no right, there is nothing to say.
+//! It queries the config cluster, and each member with the credential in its Secret. `strait
+//! cluster add --inject` grants that credential the right to read this one object. Without the
+//! object or the right, there is no finding.
 
 use std::collections::BTreeSet;
 
@@ -20,16 +22,17 @@ use strait_base::codes;
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
 
-/// What the API server of a cluster is told of the webhook.
+/// The webhook configuration of one cluster's API server.
 pub(super) struct WebhookReport {
     cluster: String,
     configuration: Value,
 }
 
-/// What all API servers are told, and the roots by which they should know the webhook.
+/// Returns the webhook configurations of all clusters, and the published root certificates of the
+/// webhook.
 ///
 /// # Errors
-/// The Secrets, or the roots, can't be read.
+/// If the Secrets or the root certificates cannot be read.
 pub(super) async fn gather(
     hub: &ClusterApi,
     namespace: &str,
@@ -51,7 +54,7 @@ pub(super) async fn gather(
     Ok((found, roots))
 }
 
-/// What there is to say of each.
+/// Returns the findings about each cluster.
 pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Value> {
     let roots = roots.map(|pem| certificates(pem.as_bytes()));
     let mut rows = Vec::new();
@@ -59,9 +62,9 @@ pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Valu
         let object = || format!("cluster/{cluster}");
         let webhooks = items(&configuration["webhooks"]);
         let fails = webhooks.iter().any(|one| one["failurePolicy"] == "Fail");
-        let becomes = if fails { "are not made" } else { "are made without one" };
+        let becomes = if fails { "are not created" } else { "are created without a sidecar" };
         let fact = format!(
-            "while the control plane doesn't answer, pods that ask for a sidecar, or whose namespace does, {becomes}"
+            "while the control plane is unreachable, new pods that require a sidecar {becomes}"
         );
         rows.push(note("injection", &codes::INJECT_AWAY, object(), fact));
         let knows = |one: &Value| {
@@ -70,7 +73,7 @@ pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Valu
             roots.as_ref().is_none_or(|roots| !roots.is_disjoint(&known))
         };
         if !webhooks.iter().all(knows) {
-            let fact = "its API server knows the webhook by other roots than the published ones (caBundle of strait-inject): it can't ask";
+            let fact = "the caBundle of strait-inject in its API server contains none of the published root certificates, so the API server can't call the webhook";
             rows.push(problem("injection", &codes::INJECT_UNKNOWN, object(), fact));
         }
     }
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_what_becomes_of_pods_and_who_could_not_ask() {
+    fn fate_of_pods_and_untrusted_webhooks_are_reported() {
         let told = |cluster: &str, policy: &str, bundle: &str| WebhookReport {
             cluster: cluster.to_owned(),
             configuration: json!({ "webhooks": [{
@@ -120,9 +123,9 @@ mod tests {
                 "STR0911 cluster/west"
             ]
         );
-        assert!(text(&rows[0]["fact"]).ends_with("are not made"));
-        assert!(text(&rows[1]["fact"]).ends_with("are made without one"));
+        assert!(text(&rows[0]["fact"]).ends_with("are not created"));
+        assert!(text(&rows[1]["fact"]).ends_with("are created without a sidecar"));
         assert_eq!(rows[3]["severity"], "problem");
-        assert_eq!(findings(&found, None).len(), 3, "nothing is published to compare with");
+        assert_eq!(findings(&found, None).len(), 3, "no published roots to compare with");
     }
 }

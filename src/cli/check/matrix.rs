@@ -1,4 +1,5 @@
-//! What came of requests between clusters, as a table FROM × TO: how long the slowest gateway took, or the first step that failed.
+//! Results of requests between clusters as a table FROM × TO: the time of the slowest gateway, or
+//! the first failed step.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use super::row::{failed, sign};
 use crate::cli::output::{self, Cell, OutputStyle, text};
 
-/// The table; nothing where no cluster was asked for.
+/// Renders the table. Returns an empty text if no request was sent.
 pub(super) fn matrix(rows: &[Value], look: &OutputStyle) -> String {
     let from: BTreeSet<String> = rows.iter().map(|row| text(&row["from"])).collect();
     let asked = rows.iter().filter(|row| row["to"].is_string());
@@ -30,7 +31,7 @@ pub(super) fn matrix(rows: &[Value], look: &OutputStyle) -> String {
     output::table(&headers, from.iter().map(line).collect(), look)
 }
 
-/// What came of all requests of one cluster to another.
+/// Returns the cell for all requests from one cluster to another.
 fn cell(pair: &[&Value], look: &OutputStyle) -> Cell {
     let failures: Vec<&Value> = pair.iter().filter_map(|row| failed(row)).collect();
     let slowest = pair.iter().filter_map(|row| row["ms"].as_f64()).fold(0.0, f64::max);
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pair_has_its_time_or_the_first_step_that_failed() {
+    fn cells_show_the_time_or_the_first_failed_step() {
         let rows = [
             row("east", Some("west"), 1.25, None),
             row("east", Some("west"), 80.0, None),

@@ -1,8 +1,9 @@
-//! Access policies that lie in member clusters: Strait reads those of the config cluster alone, and whoever comes from a
-//! control plane in each cluster must not lose one unseen.
-//!
-//! Asks each member for a count of each kind, by the credential in its Secret. One that doesn't know such a kind, may not
-//! be asked, or doesn't answer is passed over: that is told elsewhere, or is nobody's fault.
+//! Notes about access policies in member clusters. Strait reads only policies of the config
+//! cluster. Users who migrate from a control plane per cluster must notice policies that would lose
+//! their effect.
+//! It asks each member for the number of objects of each kind, with the credential in its Secret. A
+//! member that lacks the kind, denies access or does not respond is skipped: other findings report
+//! that, or it is no fault.
 
 use serde_json::Value;
 
@@ -15,17 +16,17 @@ use strait_kube_client::Loopback;
 use strait_model::{ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS};
 use strait_sources::clusters::kubeconfig;
 
-/// The kinds, with what they are called in paths and by people.
+/// The kinds, with their plural in API paths and their name for people.
 const KINDS: [(&str, &str); 3] = [
     ("authorizationpolicies", "AuthorizationPolicies"),
     ("peerauthentications", "PeerAuthentications"),
     ("requestauthentications", "RequestAuthentications"),
 ];
 
-/// What each member holds of them, a line for each kind.
+/// Returns a note for each member and kind with policies.
 ///
 /// # Errors
-/// The Secrets can't be read.
+/// If the Secrets cannot be read.
 pub(super) async fn gather(
     hub: &ClusterApi,
     namespace: &str,
@@ -36,7 +37,7 @@ pub(super) async fn gather(
         for (id, bytes) in kubeconfigs(&secret) {
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let Ok(member) = hub.with_access(&access) else { continue };
-            // Those of the config cluster count, whatever it is called here.
+            // Policies of the config cluster take effect, under whichever context it is named here.
             let is_hub = access.server == *hub.server()
                 || is_same(hub_uid.as_deref(), member.uid().await.ok().as_deref());
             if is_hub {
@@ -51,20 +52,20 @@ pub(super) async fn gather(
     Ok(rows)
 }
 
-/// Whether two clusters are one, as far as both may be asked for their identity.
+/// Returns whether two cluster UIDs are equal; false if one is unknown.
 fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
     one.is_some() && one == other
 }
 
 fn line(id: &str, count: u64, kind: &str) -> Value {
-    let lie = if count == 1 { "lies" } else { "lie" };
+    let lie = if count == 1 { "is" } else { "are" };
     let fact = format!(
-        "{count} of its own {kind} {lie} in it and count for nothing: policies are read from the config cluster alone"
+        "{count} {kind} {lie} defined in this member cluster, without effect: policies are read only from the config cluster"
     );
     note("access", &codes::ACCESS_IN_MEMBER, format!("cluster/{id}"), fact)
 }
 
-/// How many objects of a kind there are, as far as that is told. One of them is read.
+/// Returns the number of objects of a kind, or 0 if it is unknown. Requests only one object.
 async fn count(member: &ClusterApi, plural: &str) -> u64 {
     for version in ISTIO_SECURITY_VERSIONS {
         let path = format!("/apis/{ISTIO_SECURITY}/{version}/{plural}?limit=1");
@@ -75,7 +76,7 @@ async fn count(member: &ClusterApi, plural: &str) -> u64 {
     0
 }
 
-/// How many objects there are of which this is the beginning of a list.
+/// Returns the total number of objects from the first page of a list.
 fn counted(list: &Value) -> u64 {
     let more = list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default();
     items(&list["items"]).len() as u64 + more
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_of_which_nobody_knows_who_they_are_are_two() {
+    fn clusters_with_unknown_uids_are_different() {
         assert!(is_same(Some("a"), Some("a")));
         for (one, other) in
             [(Some("a"), Some("b")), (Some("a"), None), (None, Some("a")), (None, None)]
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_counted_by_the_beginning_of_their_list() {
+    fn objects_are_counted_from_the_first_page_of_a_list() {
         for (list, expected) in [
             (json!({ "metadata": { "remainingItemCount": 41 }, "items": [{}] }), 42),
             (json!({ "metadata": {}, "items": [{}] }), 1),

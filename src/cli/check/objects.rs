@@ -1,5 +1,5 @@
-//! What of the mesh's objects `strait check` tells: what `/debug/config` says of each, and which proxies lack a patch that
-//! access policies need.
+//! Findings of `strait check` about configuration objects: the reasons of `/debug/config`, and
+//! proxies that lack a patch that access policies need.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::cli::output::{items, text};
 use crate::cli::proxy;
 use strait_base::codes::{self, Code};
 
-/// The category.
+/// Name of the category.
 pub(super) const CATEGORY: &str = "config";
-/// Of how many proxies of one version the names are told.
+/// Maximum number of listed proxies per Envoy version.
 const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
@@ -40,12 +40,14 @@ const PROBLEMS: [&Code; 21] = [
     &codes::FOREIGN_BYTES,
     &codes::ROUTES_SURPLUS,
 ];
-/// A problem if a part of the object is lost by it: TLS that cannot be made leaves no way.
+/// Reasons that are problems if the object loses a part: TLS that cannot be configured leaves no
+/// connection.
 const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
-/// What only says that another reason has no worse consequence.
+/// Reasons that only state that the last valid version stays active.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
 
-/// What there is to say of objects. What the sources of the objects have told already is not said again.
+/// Returns the findings about objects, except for those that the warnings of the sources already
+/// contain.
 pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));
     let told: Vec<&str> = told.filter_map(Value::as_str).collect();
@@ -81,17 +83,17 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     found
 }
 
-/// How many objects there are, and how many of them are in force.
+/// Returns the number of objects, and how many of them are active.
 pub(super) fn looked(states: &Value) -> String {
     let all = items(states);
     let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
     match all.len() {
-        1 => format!("{in_force} of 1 object in force"),
-        count => format!("{in_force} of {count} objects in force"),
+        1 => format!("{in_force} of 1 object active"),
+        count => format!("{in_force} of {count} objects active"),
     }
 }
 
-/// The proxies that lack a patch, by patch and version.
+/// Returns the proxies that lack a patch, grouped by patch and version.
 pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
     let mut lacking = BTreeMap::<(&str, String), Vec<String>>::new();
     for row in items(proxies) {
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_and_what_restricts_otherwise_are_problems() {
+    fn refused_objects_and_ineffective_restrictions_are_problems() {
         for (one, expected) in [
             (state("VirtualService", "inForce", &[]), vec![]),
             (
@@ -175,12 +177,12 @@ mod tests {
         assert_eq!(of_objects(&refused, &Value::Null)[0]["fact"], "spec.x: a fact");
         let sources =
             json!([{ "warnings": ["AuthorizationPolicy shop/a: STR0820: spec.x: a fact"] }]);
-        assert!(of_objects(&refused, &sources).is_empty(), "its source says so");
-        assert_eq!(looked(&refused), "0 of 1 object in force");
+        assert!(of_objects(&refused, &sources).is_empty(), "its source reports it");
+        assert_eq!(looked(&refused), "0 of 1 object active");
     }
 
     #[test]
-    fn proxies_without_a_patch_are_named_by_their_version() {
+    fn proxies_without_a_patch_are_grouped_by_version() {
         let proxy = |name: &str, version: &str, patches: Value| {
             let id = format!("sidecar~10.0.0.1~{name}.shop~shop.svc");
             json!({ "id": id, "version": version, "missingPatches": patches })

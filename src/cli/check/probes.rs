@@ -1,7 +1,9 @@
-//! `strait check --traffic --probes`: what the probe in each cluster found last, asked for by way of the cluster's API server.
+//! `strait check --traffic --probes`: the last results of the probe in each cluster, read through
+//! the cluster's API server.
 //!
-//! A command can only ask from where it runs. The probes of the chart `strait-member` ask from their clusters all the time and keep
-//! what came of it; this reads that, with the rights that the operator has there, and asks the control plane nothing.
+//! A command can only send requests from its own machine. The probes of the chart `strait-member`
+//! send requests from their clusters continuously and store the results. This module reads these
+//! results with the rights of the operator and does not contact the control plane.
 
 use serde_json::{Value, json};
 
@@ -11,15 +13,16 @@ use crate::cli::failure::CommandFailure;
 use crate::cli::output::{items, text};
 use strait_base::codes;
 
-/// The chart's name for probes, as a selector in a URL; and the port at which they tell what they found.
+/// Label selector for the chart's probes in a URL, and the port on which they serve their results.
 const PROBES: &str = "app.kubernetes.io%2Fname%3Dstrait-probe";
 const PORT: u16 = 9464;
 
-/// The requests of the probes in the clusters of `contexts`; of one that can't be asked a row that says why, which costs the others nothing.
+/// Returns the results of the probes in the clusters of `contexts`. A cluster that cannot be
+/// queried gets a row with the reason, and the others are unaffected.
 pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>, CommandFailure> {
     let mut rows = Vec::new();
     for context in contexts {
-        // No such context is wrong usage, and nobody's outage.
+        // An unknown context is a usage error, not an outage.
         let cluster = hub.remote(context).await?;
         let asked = async {
             let list = cluster.get(&format!("/api/v1/pods?labelSelector={PROBES}")).await?;
@@ -32,7 +35,7 @@ pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>,
             Ok(Some(round)) => found(context, &round),
             Ok(None) => vec![unasked(
                 context,
-                "no pod labelled app.kubernetes.io/name=strait-probe runs there that tells what it found",
+                "no running pod with the label app.kubernetes.io/name=strait-probe serves results there",
             )],
             Err(failure) => vec![unasked(context, failure.message())],
         });
@@ -40,7 +43,7 @@ pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>,
     Ok(rows)
 }
 
-/// The pod that runs, and the youngest of several: an older one is about to end.
+/// Returns the newest running pod: an older one is about to end.
 fn youngest(list: Option<&Value>) -> Option<(String, String)> {
     let pods = items(&list?["items"]).iter().filter(|pod| pod["status"]["phase"] == "Running");
     let pod = pods.max_by_key(|pod| text(&pod["metadata"]["creationTimestamp"]))?;
@@ -48,7 +51,8 @@ fn youngest(list: Option<&Value>) -> Option<(String, String)> {
     Some((name("namespace")?, name("name")?))
 }
 
-/// What a probe tells: its last requests, each with when it was sent, and why the last round could not be asked, if it could not.
+/// Returns the rows of one probe: its last requests with their time, and a row for the reason if
+/// its last round failed.
 fn found(context: &str, round: &Value) -> Vec<Value> {
     let from = round["from"].as_str().unwrap_or(context);
     let at = &round["at"];
@@ -57,9 +61,9 @@ fn found(context: &str, round: &Value) -> Vec<Value> {
         row["at"] = at.clone();
     }
     if let Some(problem) = round["problem"].as_str() {
-        rows.push(unasked(from, &format!("its last round could not be asked: {problem}")));
+        rows.push(unasked(from, &format!("the last round of the probe failed: {problem}")));
     } else if at.is_null() {
-        rows.push(unasked(from, "it has not asked yet"));
+        rows.push(unasked(from, "the probe has not sent requests yet"));
     }
     rows
 }
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_youngest_pod_that_runs_is_asked() {
+    fn newest_running_pod_is_queried() {
         let pod = |name: &str, phase: &str, at: &str| json!({ "metadata": { "namespace": "probes", "name": name, "creationTimestamp": at }, "status": { "phase": phase } });
         let list = json!({ "items": [
             pod("old", "Running", "2026-01-01T00:00:00Z"),
@@ -89,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_probe_found_stands_while_it_can_not_ask() {
+    fn last_results_of_a_probe_stay_if_a_round_fails() {
         let request = json!({ "from": "east", "to": "west", "steps": [] });
         let asked = |round: Value| {
             let rows = found("laptop", &round);

@@ -1,7 +1,7 @@
-//! Whether the workloads of all clusters trust the same roots.
+//! Check whether the workloads of all clusters trust the same root certificates.
 //!
-//! Asks each member by the credential in its Secret, as the control plane would; one that may not be asked is reported,
-//! not judged.
+//! It queries each member with the credential in its Secret, like the control plane. A member that
+//! denies access is reported, not judged.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,18 @@ use strait_base::codes;
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
 
-/// What a cluster publishes.
+/// The root certificates that a cluster publishes.
 pub(super) struct Published {
     cluster: String,
-    /// Its roots, or why they are not known.
+    /// The root certificates, or the reason why they are unknown.
     roots: Result<BTreeSet<Vec<u8>>, String>,
 }
 
-/// What the config cluster and each member publish; one that publishes nothing is left out.
+/// Returns the published root certificates of the config cluster and of each member. Clusters that
+/// publish none are left out.
 ///
 /// # Errors
-/// The Secrets can't be read.
+/// If the Secrets cannot be read.
 pub(super) async fn gather(
     hub: &ClusterApi,
     namespace: &str,
@@ -36,7 +37,7 @@ pub(super) async fn gather(
     found.extend(published(hub.context.clone(), own));
     for secret in hub.member_secrets(namespace).await? {
         for (id, bytes) in kubeconfigs(&secret) {
-            // What is refused is reported by the control plane, with its reason.
+            // The control plane reports refused kubeconfigs with their reason.
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let answer = match hub.with_access(&access) {
                 Ok(member) => member.published_roots(namespace).await,
@@ -61,12 +62,13 @@ fn certificates(pem: &str) -> BTreeSet<Vec<u8>> {
     found.map(|certificate| certificate.to_vec()).collect()
 }
 
-/// Who trusts others than most do; of equally many the first count.
+/// Returns findings about clusters that trust different root certificates than most clusters. If
+/// several sets are equally common, the first one is the reference.
 pub(super) fn differences(found: &[Published]) -> Vec<Value> {
     let known: Vec<(&str, &BTreeSet<Vec<u8>>)> =
         found.iter().filter_map(|one| Some((&*one.cluster, one.roots.as_ref().ok()?))).collect();
     let alike = |roots: &BTreeSet<Vec<u8>>| known.iter().filter(|(_, one)| *one == roots).count();
-    // Of equals `max_by_key` takes the last.
+    // `max_by_key` returns the last of equal items.
     let usual = known.iter().rev().map(|(_, roots)| *roots).max_by_key(|roots| alike(roots));
     let mut rows = Vec::new();
     for (cluster, roots) in &known {
@@ -77,12 +79,12 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
         let shared = roots.intersection(usual).count();
         rows.push(if shared == 0 {
             let fact = format!(
-                "its workloads trust none of the roots of {others}: mTLS between them fails"
+                "its workloads trust none of the root certificates of {others}: mTLS between them fails"
             );
             problem("trust", &codes::ROOTS_DIFFER, object, fact)
         } else {
             let fact = format!(
-                "its workloads trust {} roots, of which {others} share {shared}; they have {}",
+                "its workloads trust {} root certificates; {others} share {shared} of them and trust {}",
                 roots.len(),
                 usual.len()
             );
@@ -92,7 +94,7 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
     if !known.is_empty() {
         let silent = found.iter().filter_map(|one| Some((&one.cluster, one.roots.as_ref().err()?)));
         rows.extend(silent.map(|(cluster, why)| {
-            let fact = format!("the roots that its workloads trust can't be compared: {why}");
+            let fact = format!("the root certificates of its workloads can't be compared: {why}");
             note("trust", &codes::ROOTS_DIFFER, format!("cluster/{cluster}"), fact)
         }));
     }
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_trusts_others_than_most_is_named() {
+    fn clusters_with_unusual_roots_are_reported() {
         let told = |found: &[Published]| {
             let rows = differences(found);
             let short =
@@ -121,10 +123,14 @@ mod tests {
             (published("hub", &[1]), published("east", &[1]), published("west", &[2]));
         assert_eq!(told(&[hub, east, west]), ["problem cluster/west"]);
         let (hub, east) = (published("hub", &[1]), published("east", &[1, 2]));
-        assert_eq!(told(&[hub, east]), ["note cluster/east"], "the first of equals counts");
+        assert_eq!(
+            told(&[hub, east]),
+            ["note cluster/east"],
+            "the first of equally common sets is used"
+        );
         let silent = || Published { cluster: "west".to_owned(), roots: Err("403".to_owned()) };
         assert_eq!(told(&[published("hub", &[1]), silent()]), ["note cluster/west"]);
-        assert!(told(&[silent()]).is_empty(), "there is nothing to compare with");
+        assert!(told(&[silent()]).is_empty(), "no roots to compare with");
         assert!(told(&[published("hub", &[1]), published("east", &[1])]).is_empty());
     }
 }

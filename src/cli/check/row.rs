@@ -1,20 +1,21 @@
-//! A request of `strait check --traffic`, as answers have it.
+//! Helpers for one result row of `strait check --traffic`.
 
 use serde_json::Value;
 
 use crate::cli::output::{OutputStyle, items, text};
 
-/// The first step that failed; none where it was answered.
+/// Returns the first failed step, or `None` if the request succeeded.
 pub(super) fn failed(row: &Value) -> Option<&Value> {
     items(&row["steps"]).iter().find(|step| step["ok"] == false)
 }
 
-/// Which way it went: the gateway's address, or `direct` to a pod. Pods come and go, so theirs is no name of it.
+/// Returns the address of the gateway, or `direct` for a request to a pod. Pod addresses change, so
+/// they do not identify a route.
 pub(super) fn way(row: &Value) -> String {
     if row["endpoint"].is_null() { text(&row["gateway"]) } else { "direct".to_owned() }
 }
 
-/// Before what is said of it.
+/// Returns the sign for success or failure.
 pub(super) fn sign(ok: bool, look: &OutputStyle) -> &'static str {
     match (ok, look.unicode) {
         (true, true) => "✓",

@@ -1,4 +1,5 @@
-//! `strait check --traffic --every`: the same requests again and again, told of where they come to something else, and counted.
+//! `strait check --traffic --every`: repeats the requests, reports changed results and counts all
+//! of them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,19 +31,20 @@ use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_server::metrics::Family;
 
-/// Where a probe tells what came of the last round, for `--probes`.
+/// Path at which a probe serves the results of the last round, for `--probes`.
 pub(super) const ROUND_PATH: &str = "/requests";
-/// The format that Prometheus reads, of which the metrics are.
+/// Content type of the metrics, which Prometheus reads.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The shortest time from one round of requests to the next.
+/// Minimum interval between rounds.
 const EVERY_MIN: Duration = Duration::from_secs(1);
-/// How many may ask for them at once, and how long one may take.
+/// Maximum number of concurrent clients of the metrics, and the time limit of a connection.
 const CONNECTIONS_MAX: usize = 16;
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
-/// What tells requests apart, as labels.
+/// Fields that identify a request, used as metric labels.
 const LABELS: [&str; 5] = ["from", "to", "network", "gateway", "service"];
 
-/// Asks until it is ended. A round that can't be asked, since the control plane is away for instance, is told and counted.
+/// Runs rounds until the process is terminated. A failed round, for example because the control
+/// plane is unreachable, is reported and counted.
 pub(super) async fn run<F>(
     every: Duration,
     address: Option<SocketAddr>,
@@ -74,9 +76,10 @@ where
             output::print(&news)?;
         }
     };
-    // As the first process of a container it gets SIGTERM only if it asks for it.
-    let mut ended = signal(SignalKind::terminate())
-        .map_err(|error| CommandFailure::failed(format!("SIGTERM can't be waited for: {error}")))?;
+    // As the first process of a container, it receives SIGTERM only if it installs a handler.
+    let mut ended = signal(SignalKind::terminate()).map_err(|error| {
+        CommandFailure::failed(format!("can't install a handler for SIGTERM: {error}"))
+    })?;
     tokio::select! {
         outcome = asking => outcome,
         outcome = serving => outcome,
@@ -102,7 +105,7 @@ async fn serve(address: SocketAddr, rounds: Arc<Mutex<Rounds>>) -> CommandResult
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(CONNECTION_LIMIT).keep_alive(false);
-            // Who hangs up or waits too long has no answer.
+            // A client that disconnects or waits too long gets no response.
             let served = server.serve_connection(TokioIo::new(stream), answered);
             let _ = timeout(CONNECTION_LIMIT, served).await;
             drop(place);
@@ -121,39 +124,41 @@ fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<
         *response.body_mut() = Full::from(lock(rounds).last_round().to_string());
     } else {
         *response.status_mut() = StatusCode::NOT_FOUND;
-        *response.body_mut() = Full::from(format!("only /metrics and {ROUND_PATH} are here\n"));
+        *response.body_mut() =
+            Full::from(format!("not found; the paths are /metrics and {ROUND_PATH}\n"));
     }
     response
 }
 
-/// What came of all rounds.
+/// Results of all rounds.
 #[derive(Debug, Default)]
 struct Rounds {
-    /// The cluster that is stood for.
+    /// Cluster that the requests represent, from `--from`.
     from: Option<String>,
-    /// The last round that could be asked, as it was.
+    /// Rows of the last successful round.
     rows: Vec<Value>,
-    /// By [`LABELS`]. Those that the last round had are kept.
+    /// Counts by the values of [`LABELS`]. Only requests of the last round are kept.
     requests: BTreeMap<[String; 5], ProbeCounts>,
     asked: u64,
     failed: u64,
-    /// Why the last round could not be asked, if it could not.
+    /// Reason why the last round failed, if it did.
     problem: Option<String>,
     last: Option<SystemTime>,
 }
 
-/// What came of one request, in all rounds.
+/// Results of one request in all rounds.
 #[derive(Debug, Default)]
 struct ProbeCounts {
-    /// By `ok` or the step that failed.
+    /// Number of results, by `ok` or the failed step.
     by_result: BTreeMap<String, u64>,
-    /// The step that failed last, and in which words.
+    /// The step that failed in the last round, and its detail.
     failing: Option<(String, String)>,
     seconds: Option<f64>,
 }
 
 impl Rounds {
-    /// Counts a round; what is to be told of it, a line each. Of the first one everything is.
+    /// Counts a round and returns a line for each changed result. The first round reports all
+    /// results.
     fn take(&mut self, round: Result<Vec<Value>, CommandFailure>, now: SystemTime) -> String {
         let mut news = String::new();
         let mut tell = |line: String| {
@@ -173,7 +178,7 @@ impl Rounds {
             }
         };
         if self.problem.take().is_some() {
-            tell("asking again".to_owned());
+            tell("requests are sent again".to_owned());
         }
         self.asked += 1;
         self.last = Some(now);
@@ -193,7 +198,7 @@ impl Rounds {
             counts.seconds = row["ms"].as_f64().map(|ms| ms / 1e3);
             let result = counts.failing.as_ref().map_or("ok", |(step, _)| step);
             *counts.by_result.entry(result.to_owned()).or_default() += 1;
-            // Details may differ each time: a port, a time.
+            // Details such as ports and times may differ each time, so only steps are compared.
             let step_of =
                 |one: &Option<(String, String)>| one.as_ref().map(|(step, _)| step.clone());
             if was.as_ref().map(step_of) != Some(step_of(&counts.failing)) {
@@ -206,46 +211,46 @@ impl Rounds {
         }
         for [from, to, network, gateway, service] in before.into_keys() {
             tell(format!(
-                "{from} to {to} ({network}) by {gateway} for {service}: is asked no more"
+                "{from} to {to} ({network}) by {gateway} for {service}: no longer requested"
             ));
         }
         self.rows = rows;
         news
     }
 
-    /// What came of each request of the last round that could be asked, and why one since could not.
+    /// Returns the results of the last successful round, and the reason if a later round failed.
     fn last_round(&self) -> Value {
         json!({ "from": self.from, "at": self.last.map(rfc3339), "problem": self.problem, "requests": self.rows })
     }
 
-    /// The text of `/metrics`.
+    /// Returns the text of `/metrics`.
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let out = &mut text;
-        let help = "Requests to other clusters, by ok or the step that failed.";
+        let help = "Requests to other clusters, by result: ok or the step that failed.";
         let mut family = Family::counter(out, "strait_traffic_requests_total", help)?;
         for (key, counts) in &self.requests {
             for (result, count) in &counts.by_result {
                 family.sample(&[&labels(key)[..], &[("result", result)]].concat(), count)?;
             }
         }
-        let help = "Whether the last one failed.";
+        let help = "Whether the last request failed: 1 or 0.";
         let mut family = Family::gauge(out, "strait_traffic_failing", help)?;
         for (key, counts) in &self.requests {
             family.sample(&labels(key), u8::from(counts.failing.is_some()))?;
         }
-        let help = "How long the last one took.";
+        let help = "Duration of the last request, in seconds.";
         let mut family = Family::gauge(out, "strait_traffic_request_seconds", help)?;
         for (key, counts) in &self.requests {
             if let Some(seconds) = counts.seconds {
                 family.sample(&labels(key), seconds)?;
             }
         }
-        let help = "Rounds of requests, and those that could not be asked.";
+        let help = "Rounds of requests, by result: asked or failed.";
         Family::counter(out, "strait_traffic_rounds_total", help)?
             .sample(&[("result", "asked")], self.asked)?
             .sample(&[("result", "failed")], self.failed)?;
-        let help = "When requests were sent last.";
+        let help = "Time of the last round, in seconds since the Unix epoch.";
         let mut family = Family::gauge(out, "strait_traffic_last_round_timestamp_seconds", help)?;
         if let Some(last) = self.last {
             let since = last.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_told_and_everything_is_counted() {
+    fn changes_are_reported_and_all_results_are_counted() {
         let mut rounds = Rounds::default();
         let mut take = |round| {
             let told = rounds.take(round, SystemTime::UNIX_EPOCH);
@@ -284,7 +289,7 @@ mod tests {
         let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
         assert_eq!(told, [format!("{one}: answers 200")]);
         let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
-        assert!(told.is_empty(), "it is as before: {told:?}");
+        assert!(told.is_empty(), "the result is unchanged: {told:?}");
         let (told, metrics) = take(Ok(vec![row("10.0.0.1:15443", Some("gateway"))]));
         assert_eq!(told.len(), 1);
         assert!(told[0].starts_with(&format!("{one}: fails at gateway: refused")), "{told:?}");
@@ -307,23 +312,23 @@ mod tests {
         assert!(metrics.contains("strait_traffic_rounds_total{result=\"failed\"} 2"), "{metrics}");
         assert!(
             metrics.contains(&format!("strait_traffic_failing{{{labels}}} 1")),
-            "what was found stays"
+            "earlier results stay"
         );
         let (told, metrics) = take(Ok(vec![row("10.0.0.2:15443", None)]));
         let other = one.replace("0.1:", "0.2:");
         assert_eq!(
             told,
             [
-                "asking again".to_owned(),
+                "requests are sent again".to_owned(),
                 format!("{other}: answers 200"),
-                format!("{one}: is asked no more")
+                format!("{one}: no longer requested")
             ]
         );
         assert!(!metrics.contains("10.0.0.1:15443"), "{metrics}");
     }
 
     #[test]
-    fn the_last_round_is_told_with_why_one_since_could_not_be_asked() {
+    fn last_round_is_served_with_the_reason_of_a_later_failure() {
         let mut rounds = Rounds { from: Some("east".to_owned()), ..Rounds::default() };
         assert_eq!(
             rounds.last_round(),

@@ -1,8 +1,9 @@
-//! `strait check --traffic`: real requests through each network's gateways, as a proxy of the mesh would send them; and to pods
-//! of other clusters in the same network, where that is asked for.
+//! `strait check --traffic`: sends real requests through each network's gateways, as a proxy of the
+//! mesh would send them, and optionally to pods of other clusters in the same network.
 //!
-//! From where the command runs: it dials a gateway or a pod, shows the identity that it was given, names the service by SNI as sidecars do, and
-//! asks whoever answers. The first step that fails is told in the words of `strait explain`.
+//! Requests start on the machine that runs the command. It dials a gateway or a pod, presents its
+//! identity, names the service by SNI like a sidecar, and sends a request. The first failed step is
+//! reported with the codes of `strait explain`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,38 +34,42 @@ use strait_identity::mesh_client::{MeshClientRequest, mesh_client, workload};
 use strait_identity::tls;
 use strait_xds::names::OutboundName;
 
-/// How long each step may take.
+/// Time limit of each step.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
-/// Of how many services of a cluster is asked whether they can be called.
+/// Maximum number of services per cluster that are searched for a callable one.
 const SERVICES_ASKED: usize = 50;
-/// Where the control plane gives an identity to ask with.
+/// Path at which the control plane issues an identity for these requests.
 const GIVER: &str = "/api/probe-identity";
-/// For how long it is used; it lives for ten minutes.
+/// Time for which an issued identity is used. Its lifetime is ten minutes.
 const GIVEN_FOR: Duration = Duration::from_secs(300);
-/// What to do where it gives none.
+/// Next step if the control plane issues none.
 const IDENTITY_NEXT: &str = "strait certs issue --ca-dir CA --namespace NS --service-account SA --out DIR\nstrait check --traffic --identity DIR";
-/// The most bytes of an answer that are read.
+/// Maximum size of the response that is read, in bytes.
 const HEAD_MAX: usize = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct TrafficArgs {
-    /// Send a request through each network's gateways, from here, as a sidecar would
+    /// Send a request through each network's gateways, from this machine, as a sidecar would
     #[arg(long)]
     pub(super) traffic: bool,
-    /// Who asks: a folder with cert-chain.pem, key.pem and root-cert.pem, as 'strait certs issue' makes [default: what the
-    /// control plane's CA gives for some minutes to 'strait-probe' of its namespace]
+    /// Identity of the caller: a directory with cert-chain.pem, key.pem and root-cert.pem, as
+    /// 'strait certs issue' creates [default: a certificate for 'strait-probe' in the control
+    /// plane's namespace, which its CA issues for some minutes]
     #[arg(long, value_name = "DIR", requires = "traffic")]
     identity: Option<PathBuf>,
-    /// The cluster that this machine stands for: networks that it is in are not entered by gateways; of probes, only its own
+    /// Cluster that this machine represents: gateways of its networks are not used; with --probes,
+    /// only the probe of this cluster
     #[arg(long, value_name = "ID", requires = "traffic")]
     from: Option<String>,
-    /// Also ask pods of other clusters in the network of --from, themselves, as proxies there do: for where they can be dialled
+    /// Also send requests directly to pods of other clusters in the network of --from, as proxies
+    /// there do; needs a machine that can reach pods
     #[arg(long, requires = "from", conflicts_with = "probes")]
     direct: bool,
-    /// Only to services of this cluster
+    /// Only send requests to services of this cluster
     #[arg(long, value_name = "ID", requires = "traffic")]
     to: Option<String>,
-    /// What the probes in the clusters of these kubeconfig contexts found last, in place of asking from here
+    /// Show the last results of the probes in the clusters of these kubeconfig contexts, instead of
+    /// sending requests
     #[arg(
         long,
         value_name = "CONTEXT",
@@ -73,13 +78,13 @@ pub(crate) struct TrafficArgs {
         conflicts_with_all = ["identity", "every"]
     )]
     probes: Vec<String>,
-    /// Write what was found as JUnit's XML, too
+    /// Also write the results to this file, as JUnit XML
     #[arg(long, value_name = "FILE", requires = "traffic", conflicts_with = "every")]
     junit: Option<PathBuf>,
-    /// Ask again so often, at least 1s, until it is ended, and tell what has changed
+    /// Repeat the requests at this interval, at least 1s, until terminated, and report changes
     #[arg(long, value_name = "DURATION", requires = "traffic")]
     every: Option<HumanDuration>,
-    /// Where what came of it is served as metrics, at /metrics; needs --every
+    /// Address on which to serve the results as metrics, at /metrics; requires --every
     #[arg(long, value_name = "HOST:PORT", requires = "every")]
     metrics_address: Option<SocketAddr>,
 }
@@ -111,10 +116,11 @@ fn result(row: &Value, look: &OutputStyle) -> Cell {
     }
 }
 
-/// Runs `strait check --traffic`. Exit code 2: some request failed, or a probe is away.
+/// Runs `strait check --traffic`. Exit code 2 means that a request failed or a probe is
+/// unreachable.
 pub(super) async fn run(args: &TrafficArgs, hub: &Hub, ask: &QueryArgs) -> CommandResult {
     if !args.probes.is_empty() {
-        // The control plane is not asked: it may be what is away.
+        // The control plane is not contacted, because it may be unreachable.
         let found = probes::gather(hub, &args.probes).await?;
         return report(args, chosen(args, found)?, &ask.show);
     }
@@ -127,12 +133,14 @@ pub(super) async fn run(args: &TrafficArgs, hub: &Hub, ask: &QueryArgs) -> Comma
     schedule::run(every.0, args.metrics_address, args.from.as_deref(), round).await
 }
 
-/// Of what probes found what `--from` and `--to` name. That a probe is away is told whatever is asked of it.
+/// Selects the results of probes that match `--from` and `--to`. Rows about unreachable probes are
+/// always included.
 fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, CommandFailure> {
     if let Some(from) = &args.from {
         found.retain(|row| row["from"] == **from);
         if found.is_empty() {
-            let text = format!("no probe of {} asks from {from:?}", args.probes.join(", "));
+            let text =
+                format!("no probe of {} sends requests from {from:?}", args.probes.join(", "));
             return Err(CommandFailure::failed(text).next("strait cluster list"));
         }
     }
@@ -140,7 +148,8 @@ fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, Comma
     Ok(found)
 }
 
-/// Prints what came of requests: for people each pair of clusters first, then each request, then what failed.
+/// Prints the results: for people first a table of cluster pairs, then each request, then the
+/// failures.
 fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
     let answer = Value::Array(rows);
     let raw = format!("{answer:#}\n");
@@ -157,24 +166,25 @@ fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
     if let Some(file) = &args.junit {
         std::fs::write(file, junit(items(&answer))).map_err(|error| {
             let text = format!("{} can't be written: {error}", file.display());
-            CommandFailure::failed(text).next("name a file in a folder of yours")
+            CommandFailure::failed(text).next("choose a file in a writable directory")
         })?;
     }
     let bad = items(&answer).iter().any(|row| failed(row).is_some());
     Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
 }
 
-/// What the control plane gave to ask with, and when.
+/// Identity that the control plane issued, with the time of issue.
 pub(super) type GivenIdentity = Option<(Instant, Arc<ClientConfig>)>;
 
-/// Who asks: who was named, else who the control plane gives.
+/// Returns the identity for requests: the one from `--identity`, or else one that the control plane
+/// issues.
 async fn identity(
     args: &TrafficArgs,
     client: &AdminClient,
     given: &mut GivenIdentity,
 ) -> Result<Arc<ClientConfig>, CommandFailure> {
     if let Some(directory) = &args.identity {
-        // Read each time: certificates are rotated.
+        // Read for each round, because certificates are rotated.
         return mesh_client(directory, SystemTime::now())
             .map_err(|error| CommandFailure::identity("--identity: ", &error));
     }
@@ -188,7 +198,7 @@ async fn identity(
     let answer = client.post(GIVER, &[], &json!({ "csr": request.csr })).await;
     let answer = answer.map_err(|failure| match failure.exit {
         Exit::NoRights => failure.next(format!(
-            "show the admin token itself, of which the readers' is not enough; or say who asks:\n{IDENTITY_NEXT}"
+            "use the admin token, because a reader token is not sufficient, or set an identity:\n{IDENTITY_NEXT}"
         )),
         _ => failure.or_next(IDENTITY_NEXT),
     })?;
@@ -200,8 +210,8 @@ async fn identity(
     Ok(identity)
 }
 
-/// Sends a request through each gateway of each other network, and to a pod of each other cluster in the same one where that is asked
-/// for; what came of each.
+/// Sends a request through each gateway of each other network and, with `--direct`, to a pod of
+/// each other cluster in the same network. Returns a row for each request.
 pub(super) async fn requests(
     args: &TrafficArgs,
     client: &AdminClient,
@@ -240,7 +250,7 @@ pub(super) async fn requests(
     Ok(rows)
 }
 
-/// What failed, a paragraph each.
+/// Renders the failures, a paragraph for each.
 fn failures(rows: &[Value]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -253,33 +263,33 @@ fn failures(rows: &[Value]) -> String {
             &format!("  next: {}\n  help: strait help {code}\n", found.replace('\n', "\n        "));
     }
     if rows.is_empty() {
-        out += "There is no other network to enter. Clusters in the same one are asked with --direct, from where their pods can be dialled.\n";
+        out += "The mesh has no other network. Use --from ID --direct on a machine that can reach pods to check clusters in the same network.\n";
     }
     out
 }
 
-/// A service of a cluster that a proxy of another network is given.
+/// A service of a cluster that proxies of other networks can call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct TrafficTarget {
     hostname: String,
     port: u16,
-    /// Whether it is asked by HTTP/1.1.
+    /// Whether the request is HTTP/1.1.
     speaks_http: bool,
     accounts: Vec<String>,
-    /// Where a pod of it can be asked itself.
+    /// Address of a pod for direct requests.
     endpoint: Option<SocketAddr>,
 }
 
-/// How a cluster is asked.
+/// Path of a request to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passage {
-    /// By each gateway of its network; whether anybody needs them.
+    /// Through each gateway of its network. `needed` is false if the mesh has only one network.
     Gateways { needed: bool },
-    /// By the address of a pod.
+    /// Directly to the address of a pod.
     Direct,
 }
 
-/// The first service by name that can be called in `cluster` from other networks.
+/// Returns the first service by name that other networks can call in `cluster`.
 async fn target(
     client: &AdminClient,
     services: &[Value],
@@ -299,7 +309,7 @@ async fn target(
     Ok(None)
 }
 
-/// The service, where it has a port with an endpoint that is ready and takes mTLS.
+/// Returns the service as a target, if it has a port with a ready endpoint that accepts mTLS.
 fn callable(
     service: &Value,
     endpoints: &[Value],
@@ -318,7 +328,7 @@ fn callable(
                 && items(&one["servicePorts"]).contains(&port["port"])
         })
     };
-    // Those that can be asked something first.
+    // HTTP ports are preferred, because they respond to a request.
     let http = |port: &&Value| port["protocol"] == "HTTP";
     let ports = || items(&service["ports"]).iter().filter(|port| taking(port).is_some());
     let port = ports().find(http).or_else(|| ports().find(|port| port["protocol"] != "UDP"))?;
@@ -332,14 +342,14 @@ fn callable(
     })
 }
 
-/// The address and port of a gateway or an endpoint, where they can be dialled.
+/// Returns the address and port of a gateway or an endpoint, if they are valid.
 fn socket(row: &Value) -> Option<SocketAddr> {
     let address = row["address"].as_str()?.parse().ok()?;
     let port = u16::try_from(row["port"].as_u64()?).ok().filter(|port| *port > 0)?;
     Some(SocketAddr::new(address, port))
 }
 
-/// Asks through each gateway of the network, or a pod there.
+/// Sends a request through each gateway of the network, or to a pod.
 async fn ask(
     identity: &Arc<ClientConfig>,
     from: Option<&str>,
@@ -353,7 +363,7 @@ async fn ask(
         "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null,
     });
     let Some(target) = target else {
-        let detail = "no service of it has a ready endpoint there that takes mTLS and is known by an address";
+        let detail = "no service of the cluster has a ready endpoint in this network that accepts mTLS and has an IP address";
         row["steps"] = json!([failure("ready", &codes::NOT_READY, detail.to_owned())]);
         return vec![row];
     };
@@ -366,7 +376,7 @@ async fn ask(
         let unneeded = match needed {
             true => "",
             false => {
-                "; all clusters are in this one, so nobody needs any: --from ID --direct asks its pods themselves, from where they can be dialled"
+                "; all clusters are in this network, so no gateway is needed: use --from ID --direct on a machine that can reach pods"
             }
         };
         let network = text(&network["network"]);
@@ -394,7 +404,7 @@ fn failure(step: &str, code: &Code, detail: String) -> Value {
     json!({ "step": step, "ok": false, "code": code.id, "detail": detail })
 }
 
-/// What came of one request.
+/// Result of one request.
 #[derive(Debug, Default)]
 struct ProbeOutcome {
     steps: Vec<Value>,
@@ -402,7 +412,7 @@ struct ProbeOutcome {
     answer: Option<String>,
 }
 
-/// Dials, shakes hands, asks; to the first step that fails.
+/// Connects, performs the TLS handshake and sends a request, until a step fails.
 async fn probe(
     identity: &Arc<ClientConfig>,
     way: Passage,
@@ -435,7 +445,7 @@ async fn probe(
             let shaken = timeout(STEP_LIMIT, connector.connect(name, stream)).await;
             shaken.unwrap_or_else(|_| Err(late())).map_err(|error| tls::failure(&error))
         }
-        Err(_) => Err("it is no name that TLS can carry".to_owned()),
+        Err(_) => Err("the name is not valid in TLS".to_owned()),
     };
     let mut stream = match shaken {
         Ok(stream) => stream,
@@ -453,7 +463,7 @@ async fn probe(
         }
         Ok(peer) => {
             let known = target.accounts.join(", ");
-            let detail = format!("{peer} answers, and proxies expect one of {known}");
+            let detail = format!("{peer} answers, but proxies expect one of {known}");
             outcome.steps.push(failure("mtls", &codes::TRAFFIC_FAILS, detail));
             outcome.identity = Some(peer);
             return outcome;
@@ -486,16 +496,16 @@ async fn probe(
     let status = asked.and_then(|head| {
         let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
         let status = status.and_then(|text| text.trim_end().parse::<u16>().ok());
-        status.ok_or_else(|| io::Error::other("what comes back is no answer of HTTP/1.1"))
+        status.ok_or_else(|| io::Error::other("the response is not HTTP/1.1"))
     });
     match status {
-        // What the service makes of the question is its own affair; that it is not there is not.
+        // The service may respond with any status, but not with one that means it is unreachable.
         Ok(status) if ![502, 503, 504].contains(&status) => {
             outcome.steps.push(ok("answer", &status.to_string()));
             outcome.answer = Some(status.to_string());
         }
         Ok(status) => {
-            let detail = format!("the answer is {status}: the sidecar reaches no workload");
+            let detail = format!("the status is {status}: the sidecar can't reach the workload");
             outcome.steps.push(failure("answer", &codes::TRAFFIC_FAILS, detail));
         }
         Err(error) => {
@@ -506,7 +516,7 @@ async fn probe(
     outcome
 }
 
-/// The results in the form that CI systems read: a test case for each request.
+/// Renders the results as JUnit XML, which CI systems read: a test case for each request.
 fn junit(rows: &[Value]) -> String {
     let failures = rows.iter().filter(|row| failed(row).is_some()).count();
     let mut out = format!(
@@ -540,7 +550,7 @@ fn junit(rows: &[Value]) -> String {
     out + "</testsuite>\n</testsuites>\n"
 }
 
-/// Text for an attribute of XML, which has no control characters.
+/// Escapes text for an XML attribute and replaces control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in clean(text).chars() {
@@ -577,7 +587,7 @@ mod tests {
         })
     }
 
-    /// Of the port of that number; its own cluster has another name for it than the service.
+    /// An endpoint of the port with that number. Its own cluster names the port differently from the service.
     fn endpoint(port: u16, health: &str, tls: &str) -> Value {
         json!({
             "cluster": "west", "network": "n2", "health": health, "tlsMode": tls, "portName": "web-port",
@@ -586,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_is_ready_and_takes_mtls() {
+    fn only_ready_mtls_endpoints_are_called() {
         let network = json!({ "network": "n2" });
         let found = |protocol: &str, endpoints: &[Value], cluster: &str| {
             callable(&service(protocol), endpoints, &network, cluster)
@@ -601,7 +611,8 @@ mod tests {
         assert_eq!(found("HTTP", &[endpoint(80, "healthy", "disabled")], "west"), None);
     }
 
-    /// A CA, a client's identity of it, and a gateway behind which a workload of `account` answers with `answer`.
+    /// Creates a CA, a client identity of it, and a gateway behind which a workload of `account`
+    /// responds with `answer`.
     #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
     async fn rig(account: &str, answer: &'static str) -> (Arc<ClientConfig>, SocketAddr) {
         let now = SystemTime::now();
@@ -627,7 +638,7 @@ mod tests {
             let acceptor = TlsAcceptor::from(Arc::new(server));
             while let Ok((socket, _)) = listener.accept().await {
                 let Ok(mut stream) = acceptor.accept(socket).await else { continue };
-                // As a gateway does, by the name alone.
+                // Routes by SNI only, like a gateway.
                 let wanted = format!("outbound_.80_._.{WEB}");
                 if stream.get_ref().1.server_name() != Some(wanted.as_str()) {
                     continue;
@@ -642,7 +653,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_goes_through_a_gateway_to_the_first_step_that_fails() {
+    async fn request_through_a_gateway_stops_at_the_first_failed_step() {
         let target = TrafficTarget {
             hostname: WEB.into(),
             port: 80,
@@ -659,7 +670,7 @@ mod tests {
         let outcome = probe(&client, BY_GATEWAY, gateway, &target).await;
         assert_eq!(ends(&outcome), ("answer".into(), true, "404".into()));
         assert_eq!(outcome.identity.as_deref(), Some("spiffe://cluster.local/ns/shop/sa/web"));
-        // It is not there behind the gateway.
+        // The gateway does not know this service.
         let other = TrafficTarget { hostname: "db.shop".into(), ..target.clone() };
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &other).await);
         assert!(step == "answer" && !ok, "{detail}");
@@ -672,7 +683,7 @@ mod tests {
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok && detail.contains("sa/thief answers"), "{detail}");
 
-        // Another mesh's root.
+        // Root certificate of another mesh.
         let (_, gateway) = rig("web", fine).await;
         let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok, "{detail}");
@@ -685,7 +696,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_of_another_cluster_in_the_same_network_is_asked_itself() {
+    async fn pod_of_another_cluster_in_the_same_network_is_called_directly() {
         let (client, pod) = rig("web", "HTTP/1.1 200 OK\r\n\r\n").await;
         let network = json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] });
         let asked = async |pod: SocketAddr| {
@@ -711,7 +722,7 @@ mod tests {
         let step = failed(&row).expect("it fails");
         assert_eq!((&step["step"], &step["code"]), (&json!("network"), &json!("STR0914")));
 
-        // Where there is one network, nobody needs a gateway.
+        // In a mesh with one network, no gateway is needed.
         let none = Passage::Gateways { needed: false };
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
@@ -720,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_probes_found_only_that_is_shown_which_was_asked_for() {
+    fn results_of_probes_are_filtered_by_cluster() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
@@ -743,7 +754,7 @@ mod tests {
             let pair = |row: &Value| format!("{} {}", text(&row["from"]), text(&row["to"]));
             Ok::<_, CommandFailure>(rows.iter().map(pair).collect::<Vec<_>>())
         };
-        let none = |words| shown(words).expect_err("nobody asks from there").to_string();
+        let none = |words| shown(words).expect_err("no such probe").to_string();
         assert_eq!(shown("").expect("all"), ["c1 c2", "c1 c3", "c2 c1", "c2 <none>"]);
         assert_eq!(shown("--to c3").expect("one"), ["c1 c3", "c2 <none>"]);
         assert_eq!(shown("--from c1").expect("two"), ["c1 c2", "c1 c3"]);
@@ -751,7 +762,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_not_be_asked_is_told_and_written_for_ci() {
+    async fn failed_requests_are_reported_and_written_as_junit() {
         let (client, _) = rig("web", "").await;
         let network = json!({ "network": "n2", "clusters": ["west"], "gateways": [] });
         let target =

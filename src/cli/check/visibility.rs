@@ -1,4 +1,4 @@
-//! What `strait check` recommends for meshes with several tenants.
+//! Recommendation of `strait check` for meshes with several tenants.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,13 @@ pub(super) fn recommended(policy: &Value) -> Option<Value> {
         count => format!(" and {} more", count - 2),
     };
     let fact = format!(
-        "{} objects apply to the whole mesh without saying so, of namespaces {first}, {second}{more}",
+        "{} objects apply to the whole mesh by default, of namespaces {first}, {second}{more}",
         objects.len()
     );
     Some(note("policy", &codes::DEFAULT_VISIBILITY, "policy".into(), fact))
 }
 
-/// Reports the gateways of networks that objects outside of the root namespace claim, unless the policy lists the namespaces
+/// Reports network gateways outside of the root namespace, unless the policy lists the namespaces
 /// of gateways.
 pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
     if !policy["gatewayNamespaces"].is_null() {
@@ -46,7 +46,7 @@ pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
     }
     let note = |(network, cluster, source): (String, String, String)| {
         let of = if cluster.is_empty() { String::new() } else { format!(" of cluster {cluster}") };
-        let fact = format!("{source}{of} is a gateway of the network, through its label");
+        let fact = format!("{source}{of} is a gateway of the network because of its label");
         note("networks", &codes::FOREIGN_GATEWAY, format!("network/{network}"), fact)
     };
     claims.into_iter().map(note).collect()
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gateways_outside_of_the_root_namespace_are_noted_unless_the_policy_lists_namespaces() {
+    fn gateways_outside_of_the_root_namespace_are_noted_without_a_list() {
         let gateway = |source: &str| json!({ "source": source, "cluster": "east" });
         let networks = json!([{
             "network": "n1",
@@ -72,7 +72,7 @@ mod tests {
         let found = foreign_gateways(&json!({ "rootNamespace": "root" }), &networks);
         let facts: Vec<_> = found.iter().map(|row| text(&row["fact"])).collect();
         let expected = ["gateway edge/gw", "service pay/gw", "service shop/gw"].map(|source| {
-            format!("{source} of cluster east is a gateway of the network, through its label")
+            format!("{source} of cluster east is a gateway of the network because of its label")
         });
         assert_eq!(facts, expected);
         assert_eq!((&found[0]["severity"], &found[0]["code"]), (&json!("note"), &json!("STR1113")));
@@ -92,8 +92,7 @@ mod tests {
         }
         let found = recommended(&policy(&["shop", "pay", "root", "a"])).expect("a note");
         assert_eq!((&found["severity"], &found["code"]), (&json!("note"), &json!("STR1111")));
-        let fact =
-            "4 objects apply to the whole mesh without saying so, of namespaces a, pay and 1 more";
+        let fact = "4 objects apply to the whole mesh by default, of namespaces a, pay and 1 more";
         assert_eq!(found["fact"], fact);
     }
 }

@@ -1,9 +1,10 @@
-//! `strait cluster add`: from a context of the operator's kubeconfig to a member cluster.
+//! `strait cluster add`: turns a context of the operator's kubeconfig into a member cluster.
 //!
-//! Looks first (both clusters answer, they are two, the ID is free, the address makes sense), says what it
-//! will make and which rights it takes, then makes it: a reader in the remote cluster, a token that ends,
-//! and a Secret in the config cluster. What fails half-way can be run again: the reader is applied, not
-//! created, and the Secret comes last.
+//! It first checks that both clusters respond, that they are different, that the ID is free and
+//! that the address is usable. It then prints the objects and rights that it will create, and
+//! creates them: a reader in the remote cluster, a token that expires, and a Secret in the config
+//! cluster. The command can be repeated after a failure: the reader is applied, not created, and
+//! the Secret comes last.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,86 +36,91 @@ use strait_sources::clusters::secret::{self, MemberSpec};
 /// `strait cluster add`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AddArgs {
-    /// Context of the cluster to add; that of the config cluster, to add a gateway or injection to it
+    /// Context of the cluster to add; or of the config cluster, to add a gateway or injection to it
     #[arg(value_name = "CONTEXT", required_unless_present_any = ["from", "rights"])]
     pub(super) remote: Option<String>,
-    /// Add all clusters that a file lists: YAML, entries of context and, where they differ, name, network, trustDomain,
-    /// apiServer, tlsServerName, discovery, injectAt, istioService
+    /// Add all clusters of this YAML file: a list of entries with context and, if they differ from
+    /// the flags, name, network, trustDomain, apiServer, tlsServerName, discovery, injectAt,
+    /// istioService
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "name", "output"])]
     pub(super) from: Option<PathBuf>,
-    /// List the rights that the control plane gets, each with what is lost without it, and do nothing
+    /// List the rights that the control plane gets, and what does not work without each, then exit
     #[arg(long)]
     rights: bool,
-    /// Its cluster ID [default: the context's name]
+    /// ID of the cluster [default: the context's name]
     #[arg(long, value_name = "ID")]
     pub(super) name: Option<String>,
-    /// Its network; fixes it, whatever labels say
+    /// Network of the cluster; overrides labels
     #[arg(long, value_name = "NET")]
     pub(super) network: Option<String>,
-    /// Trust domain of its workloads' certificates [default: the mesh's]
+    /// Trust domain of the certificates of its workloads [default: the mesh's]
     #[arg(long, value_name = "TD")]
     pub(super) trust_domain: Option<String>,
     /// Let the control plane read that trust domain from the cluster's own mesh ConfigMap
     #[arg(long, conflicts_with = "trust_domain")]
     own_mesh_config: bool,
-    /// Let the control plane read its traffic objects, for trafficFrom of the policy file
+    /// Let the control plane read the cluster's traffic objects, for trafficFrom of the policy file
     #[arg(long)]
     own_traffic: bool,
-    /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
+    /// URL at which the control plane reaches the cluster's API server [default: as in the
+    /// kubeconfig]
     #[arg(long, value_name = "URL")]
     pub(super) api_server: Option<Uri>,
-    /// Name in the API server's certificate, where the URL has another
+    /// Name in the API server's certificate, if it differs from the URL
     #[arg(long, value_name = "NAME")]
     pub(super) tls_server_name: Option<String>,
-    /// What the control plane may read in it
+    /// Objects that the control plane may read in the cluster
     #[arg(long, value_enum, default_value = "full")]
     rbac: Rbac,
-    /// How long the token is valid
+    /// Lifetime of the token
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
-    /// Let the reader ask for its next token itself, and the control plane renew it in good time
+    /// Let the reader request its next token itself, so that the control plane renews it before it
+    /// expires
     #[arg(long)]
     self_renew: bool,
-    /// Let the control plane write the roots that workloads are to believe, in each namespace; --gateway and --inject include it
+    /// Let the control plane write the root certificates for workloads into each namespace; implied
+    /// by --gateway and --inject
     #[arg(long)]
     roots: bool,
-    /// Let the control plane read the Secrets of a namespace, for the gateways that run in it; repeatable
+    /// Let the control plane read the Secrets of a namespace, for the gateways that run in it;
+    /// repeatable
     #[arg(long, value_name = "NS", value_delimiter = ',')]
     gateway_secrets: Vec<String>,
     #[command(flatten)]
     pub(super) gateway: GatewayFlags,
-    /// Where its gateway reaches the control plane: HOST:PORT, several by commas [default: the config cluster's Service strait,
-    /// by its address]
+    /// Address at which the cluster's gateway reaches the control plane: HOST:PORT, several
+    /// separated by commas [default: the address of the config cluster's Service strait]
     #[arg(long, value_name = "HOST:PORT", requires = "gateway", value_parser = discovery)]
     pub(super) discovery: Option<String>,
     #[command(flatten)]
     pub(super) webhook: WebhookFlags,
-    /// Make a Service istiod in it that leads to the control plane, for Istio's agents
+    /// Create a Service istiod in the cluster that routes to the control plane, for Istio's agents
     #[arg(long, value_name = "ADDRESS", value_parser = istio_service::address)]
     pub(super) istio_service: Option<String>,
     #[command(flatten)]
     pub(super) change: ClusterChange,
     #[command(flatten)]
     pub(super) wait: Wait,
-    /// Print the manifests, for both clusters, instead of applying them
+    /// Print the manifests for both clusters instead of applying them
     #[arg(long, short, value_enum)]
     output: Option<Manifests>,
 }
 
-/// In the place of a token that is not there yet.
+/// Placeholder for a token that does not exist yet.
 const NO_TOKEN: &str = "made-when-it-is-added";
 
-/// How manifests are printed.
+/// Format of printed manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Manifests {
     /// As YAML
     Yaml,
 }
 
-/// Control planes by commas.
+/// Parses control plane addresses that are separated by commas.
 ///
 /// # Errors
-/// One of them is no `HOST:PORT`.
+/// If one of them is not `HOST:PORT`.
 pub(super) fn discovery(text: &str) -> Result<String, String> {
     for one in text.split(',') {
         one.parse::<Discovery>().map_err(|error| format!("{one:?}: {error}"))?;
@@ -122,7 +128,7 @@ pub(super) fn discovery(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Runs `strait cluster add`, for one cluster.
+/// Runs `strait cluster add` for one cluster.
 pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     args.check()?;
     if args.rights {
@@ -143,24 +149,25 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     joining.follow().await
 }
 
-/// A cluster that can be added: what is to be made of it, and what its operator is told first.
+/// A cluster that can be added: the objects to create, and the plan for its operator.
 pub(super) struct Joining<'a> {
     args: AddArgs,
-    /// Its ID.
+    /// ID of the cluster.
     pub(super) id: ClusterId,
     hub: &'a ClusterApi,
     remote: ClusterApi,
-    /// What is made in it.
+    /// Objects to create in the cluster.
     objects: Vec<Value>,
-    /// Whether it is a member already, as the config cluster always is: then it gets no Secret.
+    /// Whether the cluster is already a member, and therefore gets no Secret. The config cluster
+    /// always is.
     is_member: bool,
-    /// Whether its operator should look before going on.
+    /// Whether the preview found a problem that the operator should check first.
     finds_problem: bool,
-    /// For people.
+    /// Text of the plan, for people.
     pub(super) plan: String,
 }
 
-/// Looks at both clusters, and refuses what can't work. Changes nothing.
+/// Checks both clusters and rejects what cannot work. Changes nothing.
 pub(super) async fn prepare<'a>(
     args: &AddArgs,
     hub: &'a ClusterApi,
@@ -169,7 +176,7 @@ pub(super) async fn prepare<'a>(
     let id = cluster_id(args.name.as_deref().unwrap_or(context))?;
     args.check()?;
     let remote = args.change.hub.remote(context).await?;
-    // Before anything is asked of anybody: an address that can't work.
+    // An unusable address is rejected before any request.
     let server = member(args, &id, &remote, NO_TOKEN.into()).map(|spec| spec.access.server);
     let hub_uid = hub.uid().await?;
     let remote_uid = remote.uid().await;
@@ -186,7 +193,7 @@ pub(super) async fn prepare<'a>(
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
-    // To a member a gateway or injection can be added later.
+    // A gateway or injection can be added to a member later.
     let is_member = is_hub || (has_parts && is_member(args, hub).await?);
     if !is_member {
         free(hub, ns, &id, &server).await?;
@@ -206,18 +213,18 @@ pub(super) async fn prepare<'a>(
     };
     objects.extend(args.istio_service.iter().flat_map(|at| istio_service::manifests(ns, at)));
     objects.extend(gateway.iter().flat_map(GatewayPlan::manifests));
-    // Last: from then on pods are asked about.
+    // Last, because the API server calls the webhook from then on.
     let of_reader = |object: &Value| is_hub && object["kind"] != "MutatingWebhookConfiguration";
     objects.extend(webhook.into_iter().filter(|object| !of_reader(object)));
 
     let mut plan = clusters(hub, &hub_uid, &remote, &remote_uid, &version);
-    plan += &format!("Will make in {}", remote.context);
+    plan += &format!("Will create in {}", remote.context);
     plan += &if is_hub {
         let label =
             network.map(|network| format!("  label {NETWORK_LABEL}={network} of namespace {ns}\n"));
-        format!(", which is the config cluster\n{}", label.unwrap_or_default())
+        format!(", the config cluster\n{}", label.unwrap_or_default())
     } else {
-        let known = if is_member { ", which is a member already" } else { "" };
+        let known = if is_member { ", which is already a member" } else { "" };
         format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
@@ -230,7 +237,7 @@ pub(super) async fn prepare<'a>(
     let mut finds_problem = false;
     if !is_member {
         plan += &format!(
-            "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
+            "Will create in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
             hub.context,
             secret::name_of(&id),
             args.token_ttl
@@ -242,10 +249,11 @@ pub(super) async fn prepare<'a>(
     Ok(Joining { args: args.clone(), id, hub, remote, objects, is_member, finds_problem, plan })
 }
 
-/// What puts the config cluster into a network: a member's Secret would say it, and it has none.
+/// Returns the objects that assign the config cluster to a network. It has no member Secret that
+/// could do this.
 ///
 /// # Errors
-/// It is in another.
+/// If it already belongs to a different network.
 async fn in_network(
     hub: &ClusterApi,
     namespace: &str,
@@ -257,11 +265,11 @@ async fn in_network(
         && other != network
     {
         let text = format!(
-            "namespace {namespace} of {} says that the cluster is in network {other:?}, not {network:?}; nothing was changed",
+            "namespace {namespace} of {} assigns the cluster to network {other:?}, not {network:?}; nothing was changed",
             hub.context
         );
         return Err(CommandFailure::failed(text).next(format!(
-            "give --network {other}, or change it first: strait network join {} --network {network}",
+            "set --network {other}, or change the network first: strait network join {} --network {network}",
             hub.context
         )));
     }
@@ -271,7 +279,7 @@ async fn in_network(
     })])
 }
 
-/// Where a gateway finds the control plane; empty where no gateway is asked for.
+/// Returns the control plane addresses for the gateway; empty if no gateway is requested.
 async fn discovery_of(
     args: &AddArgs,
     hub: &ClusterApi,
@@ -286,10 +294,10 @@ async fn discovery_of(
     }
     let Some(Front { address, .. }) = hub.front(ns).await? else {
         return Err(CommandFailure::failed(format!(
-            "service {ns}/strait of {} has no address outside its cluster, by which the gateway would reach the control plane; nothing was changed",
+            "service {ns}/strait of {} has no address outside its cluster, so the gateway can't reach the control plane; nothing was changed",
             hub.context
         ))
-        .next("wait for its load balancer, or say where: --discovery HOST:15012"));
+        .next("wait for its load balancer, or set the address: --discovery HOST:15012"));
     };
     Ok(if address.contains(':') {
         format!("[{address}]:15012")
@@ -298,7 +306,8 @@ async fn discovery_of(
     })
 }
 
-/// What is told where the cluster is given an address of the control plane that nobody named: its certificate may lack it.
+/// Returns a warning if the cluster gets an address of the control plane that no operator
+/// configured, because the control plane's certificate may lack it.
 async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, CommandFailure> {
     let is_gateway_given = args.gateway.gateway && args.discovery.is_none();
     let is_webhook_given = args.webhook.is_asked() && args.webhook.inject_at.is_none();
@@ -306,7 +315,7 @@ async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, Co
     match hub.front(ns).await? {
         Some(Front { address, is_named: false, .. }) if is_gateway_given || is_webhook_given => {
             Ok(format!(
-                "  ? {address} is what service {ns}/strait was given: the control plane's certificate must have it, too;\n    \
+                "  ? {address} is the load balancer address of service {ns}/strait: the control plane's certificate must contain it;\n    \
                  helm upgrade strait deploy/charts/strait -n {ns} --reuse-values --set service.address={address}\n"
             ))
         }
@@ -314,7 +323,7 @@ async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, Co
     }
 }
 
-/// The two clusters, as a plan begins.
+/// Returns the first lines of a plan: the two clusters.
 fn clusters(
     hub: &ClusterApi,
     hub_uid: &str,
@@ -342,7 +351,7 @@ fn clusters(
     )
 }
 
-/// How the control plane is to know and reach a member, with this token.
+/// Returns the specification of a member with this token.
 fn member(
     args: &AddArgs,
     id: &ClusterId,
@@ -364,26 +373,26 @@ fn member(
 }
 
 impl Joining<'_> {
-    /// Makes everything; the Secret comes last.
+    /// Creates all objects; the Secret comes last.
     pub(super) async fn carry_out(&self) -> Result<(), CommandFailure> {
         let Self { args, id, hub, remote, .. } = self;
         for manifest in &self.objects {
             remote.apply(manifest).await?;
         }
         if self.is_member {
-            done(&format!("gateway and injection as asked for made in {}", remote.context));
+            done(&format!("created the requested gateway and injection in {}", remote.context));
             return Ok(());
         }
-        done(&format!("reader made in {}", remote.context));
+        done(&format!("created the reader in {}", remote.context));
         let (token, ends) = token(remote, args.token_ttl).await?;
         check_rights(&remote.with_token(&token)?, args.rbac).await?;
         let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
-        done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
+        done(&format!("the reader can read {}; token valid until {ends}", resources.join(", ")));
         let spec = member(args, id, remote, token)?;
         make_secret(hub, &args.change.hub.namespace, id, &spec, args.self_renew).await
     }
 
-    /// Tells how the control plane takes it, and what to do next.
+    /// Reports how the control plane processes the change, and prints the next steps.
     pub(super) async fn follow(&self) -> CommandResult {
         let Self { args, id, remote, .. } = self;
         let end = match self.is_member {
@@ -392,7 +401,7 @@ impl Joining<'_> {
         };
         let network = args.network.as_deref().filter(|_| args.gateway.gateway);
         if let Some(network) = network {
-            tell!("next: strait network get {network} --wait    # until it can be entered");
+            tell!("next: strait network get {network} --wait    # until it has a usable gateway");
         }
         if args.webhook.is_asked() {
             tell!(
@@ -403,12 +412,12 @@ impl Joining<'_> {
         Ok(end)
     }
 
-    /// How a dry run ends.
+    /// Returns the exit code of a dry run.
     pub(super) fn dry_exit(&self) -> Exit {
         if self.finds_problem { Exit::Unhealthy } else { Exit::Fine }
     }
 
-    /// All that would be written, for both clusters, but for the token, which is made when it is.
+    /// Returns all manifests for both clusters, with a placeholder instead of the token.
     pub(super) fn manifests(&self) -> Result<String, CommandFailure> {
         let Self { args, id, remote, .. } = self;
         let mut out = self.of_remote();
@@ -442,8 +451,8 @@ impl Joining<'_> {
                 out += &secret::to_yaml(&args.change.hub.namespace, id, &spec, args.self_renew);
             }
             None => {
-                out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
-                        # Run the same command again to have it printed.\n";
+                out += "# In the config cluster: a Secret, after the manifests above are applied and a token can be created.\n\
+                        # Run the same command again to print it.\n";
             }
         }
         output::print(&out)?;
@@ -457,26 +466,26 @@ impl AddArgs {
             own_mesh: self.own_mesh_config,
             own_traffic: self.own_traffic,
             self_renew: self.self_renew,
-            // What is injected, and the gateway, start with them.
+            // Injected pods and gateways need the root certificates when they start.
             roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
             gateway_secrets: self.gateway_secrets.clone(),
         }
     }
 
-    /// What the command line alone shows to be wrong.
+    /// Rejects invalid combinations of flags, before any request.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
         check_network(self.network.as_deref())?;
         check_trust_domain(self.trust_domain.as_deref())?;
         check_ttl(self.token_ttl)?;
         self.wait.check()?;
         if self.gateway.gateway && self.network.is_none() && self.from.is_none() && !self.rights {
-            return Err(CommandFailure::usage("--gateway leads into a network, and none is named")
+            return Err(CommandFailure::usage("--gateway requires the name of its network")
                 .next("add --network NET"));
         }
         Ok(())
     }
 
-    /// What a plan says of the reader.
+    /// Returns the lines of a plan that describe the reader's rights.
     fn rights_told(&self) -> String {
         let resources: Vec<&str> = self.rbac.resources().iter().map(|(_, name)| *name).collect();
         let more = self.more();
@@ -487,79 +496,75 @@ impl AddArgs {
             if more.gateway_secrets.is_empty() {
                 "no secrets"
             } else {
-                "no secrets but those below"
+                "no secrets except those below"
             },
-            if more.roots {
-                "no writes of other objects than these"
-            } else {
-                "no writes of objects"
-            },
+            if more.roots { "writes only the ConfigMaps below" } else { "no writes of objects" },
         );
         told += match self.rbac {
             Rbac::Core => {
-                "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
-                 and localities come from its slices only; no pod of it can call by its token\n"
+                "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
+                 localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
             }
             Rbac::Full => {
-                "  and create of tokenreviews, and get of the keys by which tokens are signed:\n    \
-                 to know pods by their tokens\n"
+                "  create tokenreviews, and get the keys that sign tokens:\n    \
+                 to authenticate pods by their tokens\n"
             }
         };
         if more.roots {
-            told += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
-                     the roots that its workloads are to believe\n";
+            told += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
+                     the root certificates for its workloads\n";
         }
         for namespace in &more.gateway_secrets {
             told += &format!(
-                "  role strait-gateway-secrets in {namespace}: get, list, watch of its secrets, for the gateways there;\n    \
-                 and create of subjectaccessreviews: whether a gateway's own account may list them\n"
+                "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
+                 create subjectaccessreviews, to check whether a gateway's own account may list them\n"
             );
         }
         if more.self_renew {
-            told += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
+            told += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
         }
         if more.own_mesh {
-            told += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+            told += "  get the ConfigMaps strait and istio: its own trust domain\n";
         }
         if more.own_traffic {
-            told += "  and of its traffic objects, which count for its proxies where the policy file says so (trafficFrom)\n";
+            told += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
         }
-        told += "  what is lost without each right: strait cluster add --rights\n";
+        told += "  what does not work without each right: strait cluster add --rights\n";
         told
     }
 }
 
-/// The refusal of what leads to the config cluster itself.
+/// Returns the error for an address of the config cluster itself.
 pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> CommandFailure {
     let fact = format!(
-        "{what} leads to the config cluster itself, that of context {} (kube-system {uid}), and it is a member already",
+        "{what} is the config cluster itself, that of context {} (kube-system {uid}), which is always a member",
         hub.context
     );
     CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)
-        .next("name another cluster, or the context of the config cluster by --context\nfor a gateway or injection in the config cluster itself: --gateway, --inject\n\
-               for the Secrets of its gateways: rbac.gatewaySecrets of the chart strait, in place of --gateway-secrets")
+        .next("choose another cluster, or set --context to the context of the config cluster\nfor a gateway or injection in the config cluster itself: --gateway, --inject\n\
+               for the Secrets of its gateways: rbac.gatewaySecrets of the chart strait instead of --gateway-secrets")
 }
 
-/// A cluster ID, or what is wrong with it.
+/// Parses a cluster ID.
 pub(super) fn cluster_id(text: &str) -> Result<ClusterId, CommandFailure> {
     ClusterId::parse(text).map_err(|error| {
         CommandFailure::usage(format!("{text:?} can't be a cluster ID: {error}"))
             .code(codes::CLUSTER_ID_INVALID.id)
-            .next("choose one by --name; it is the CLUSTER_ID of the cluster's proxies")
+            .next("choose an ID with --name; it is the CLUSTER_ID of the cluster's proxies")
     })
 }
 
-/// Kubernetes makes no tokens that live shorter.
+/// Checks a token's lifetime. Kubernetes does not issue tokens that live less than 10 minutes.
 pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), CommandFailure> {
     if ttl.0 >= Duration::from_secs(600) {
         return Ok(());
     }
     Err(CommandFailure::usage(format!(
-        "--token-ttl {ttl} is less than 10m, the least an API server gives"
+        "--token-ttl {ttl} is less than 10m, the minimum of an API server"
     )))
 }
 
-/// The refusal of what names no network.
+/// Checks the name of a trust domain.
 pub(super) fn check_trust_domain(name: Option<&str>) -> Result<(), CommandFailure> {
     match name.filter(|name| !is_trust_domain(name)) {
         None => Ok(()),
@@ -591,7 +596,7 @@ pub(super) fn network(name: Option<&str>) -> Option<NetworkId> {
     name.map(NetworkId::from)
 }
 
-/// The failure that a refused kubeconfig is, of a cluster whose ID is known or not.
+/// Returns the error for a refused kubeconfig; `id` is its cluster, if known.
 pub(super) fn refused(
     what: &str,
     refusal: &KubeconfigRefusal,
@@ -605,14 +610,14 @@ pub(super) fn refused(
             .next(refusal.code.next_for(id.map(ClusterId::as_str)));
     if *refusal.code == codes::LOOPBACK_SERVER {
         return failure.next(
-            "name the URL that the control plane can use: --api-server https://HOST:PORT\n\
+            "set the URL that the control plane can use: --api-server https://HOST:PORT\n\
              (the same one again, if the control plane runs on this machine)",
         );
     }
     failure
 }
 
-/// Whether the control plane would take it: asked of the function that will.
+/// Checks with the control plane's own parser that it will accept the kubeconfig.
 fn checked(id: &ClusterId, access: &Access) -> Result<(), CommandFailure> {
     let written = kubeconfig::write(id, access);
     kubeconfig::parse(written.as_bytes(), None, access.loopback)
@@ -620,7 +625,8 @@ fn checked(id: &ClusterId, access: &Access) -> Result<(), CommandFailure> {
         .map_err(|refusal| refused(&format!("cluster {id}"), &refusal, Some(id)))
 }
 
-/// Refuses an ID that a Secret holds already, and an API server that is a member's.
+/// Rejects an ID that a Secret already contains, and an API server that already belongs to a
+/// member.
 pub(super) async fn free(
     hub: &ClusterApi,
     namespace: &str,
@@ -631,7 +637,10 @@ pub(super) async fn free(
     if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
         return Err(CommandFailure::coded(
             &codes::ID_TAKEN,
-            format!("cluster ID {id} is held by secret {}; nothing was changed", full_name(secret)),
+            format!(
+                "cluster ID {id} is already in secret {}; nothing was changed",
+                full_name(secret)
+            ),
         )
         .next(format!(
             "for a new token: strait cluster rotate {id}\nfor another cluster: --name ID"
@@ -648,7 +657,7 @@ pub(super) async fn free(
             return Err(CommandFailure::coded(
                 &codes::SAME_CLUSTER_TWICE,
                 format!(
-                    "{server} is the API server of member {other} already (secret {}); nothing was changed",
+                    "{server} is already the API server of member {other} (secret {}); nothing was changed",
                     full_name(secret)
                 ),
             )
@@ -660,10 +669,10 @@ pub(super) async fn free(
     Ok(())
 }
 
-/// Whether the cluster that is to be added is a member already under its ID, by the address that it would be given.
+/// Returns whether the cluster to add is already a member with the same ID and API server address.
 ///
 /// # Errors
-/// The kubeconfig, or the Secrets, can't be read.
+/// If the kubeconfig or the Secrets cannot be read.
 pub(super) async fn is_member(args: &AddArgs, hub: &ClusterApi) -> Result<bool, CommandFailure> {
     let context = args.remote.as_deref().unwrap_or_default();
     let id = args.name.as_deref().unwrap_or(context);
@@ -689,7 +698,8 @@ async fn token(
     })
 }
 
-/// Reads one object of each kind with the new token. Roles take a moment to be known.
+/// Reads one object of each kind with the new token. Retries, because new roles take a moment to
+/// take effect.
 async fn check_rights(reader: &ClusterApi, rbac: Rbac) -> Result<(), CommandFailure> {
     for (group, resource) in rbac.resources() {
         let root = if group.is_empty() { "/api/v1".into() } else { format!("/apis/{group}/v1") };
@@ -708,7 +718,7 @@ async fn check_rights(reader: &ClusterApi, rbac: Rbac) -> Result<(), CommandFail
     Ok(())
 }
 
-/// Writes the Secret that makes `id` a member, and says so.
+/// Writes the Secret that makes `id` a member, and reports it.
 pub(super) async fn make_secret(
     hub: &ClusterApi,
     namespace: &str,
@@ -719,7 +729,7 @@ pub(super) async fn make_secret(
     let written = secret::to_yaml(namespace, id, member, self_renew);
     let mut manifest: Value = serde_saphyr::from_str(&written)
         .map_err(|_| CommandFailure::failed("the Secret that was written can't be read back"))?;
-    // Field ownership is kept of `data` only.
+    // Field ownership is tracked for `data` only.
     let entries = manifest["stringData"].take();
     let encoded = entries.as_object().into_iter().flatten().map(|(key, value)| {
         (key.clone(), json!(BASE64.encode(value.as_str().unwrap_or_default())))
@@ -729,11 +739,11 @@ pub(super) async fn make_secret(
         fields.remove("stringData");
     }
     hub.apply(&manifest).await?;
-    done(&format!("secret {namespace}/{} made in {}", secret::name_of(id), hub.context));
+    done(&format!("created secret {namespace}/{} in {}", secret::name_of(id), hub.context));
     Ok(())
 }
 
-/// Loopback addresses are believed where the operator has named the URL.
+/// Allows loopback addresses if the operator named the URL.
 pub(super) fn loopback_for(server: Option<&Uri>) -> Loopback {
     if server.is_some() { Loopback::Allowed } else { Loopback::Refused }
 }

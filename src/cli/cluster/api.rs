@@ -1,7 +1,8 @@
-//! Clusters as the operator reaches them: with kubectl's own kubeconfig, and the operator's rights.
+//! Access to clusters as the operator: with kubectl's kubeconfig and the operator's rights.
 //!
-//! A general kubeconfig is fine here, programs included: it is the operator's own, on the operator's
-//! machine. What is written into a Secret never comes from here but through `clusters::kubeconfig`.
+//! Any kubeconfig is accepted here, including ones that run programs: it is the operator's own, on
+//! the operator's machine. Credentials in a Secret are always written through
+//! `clusters::kubeconfig`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,39 +25,40 @@ use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_sources::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 
-/// Where meshes publish the roots that workloads trust.
+/// ConfigMap in which meshes publish the root certificates that workloads trust.
 pub(crate) const ROOTS: &str = "istio-ca-root-cert";
 
-/// On the control plane's Service: the name or address by which other clusters reach it. The chart writes it.
+/// Annotation of the control plane's Service: the name or address at which other clusters reach it.
+/// The chart writes it.
 const ADDRESS_ANNOTATION: &str = "strait.dev/address";
 
-/// How other clusters reach the control plane's Service.
+/// Address at which other clusters reach the control plane's Service.
 pub(crate) struct Front {
-    /// A name or an address.
+    /// A DNS name or an IP address.
     pub(crate) address: String,
-    /// Whether its operator says so, by which the certificate has it as well.
+    /// Whether the operator configured it, so that the certificate contains it too.
     pub(crate) is_named: bool,
     pub(crate) ports: Vec<u64>,
 }
 
-/// How long a connection may take.
+/// Time limit for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long one request may take.
+/// Time limit for one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-/// Who owns the fields that we apply.
+/// Field manager of the applied fields.
 const FIELD_MANAGER: &str = "strait";
 
-/// Where the control plane's configuration is.
+/// Flags for the config cluster.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Hub {
-    /// Kubeconfig with all contexts [default: as kubectl]
+    /// Kubeconfig with all contexts [default: as in kubectl]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the config cluster [default: the current context]
     #[arg(long, value_name = "CONFIG_CONTEXT")]
     context: Option<String>,
-    /// The control plane's namespace
+    /// Namespace of the control plane
     #[arg(
         long,
         short,
@@ -69,31 +71,34 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// The config cluster.
+    /// Connects to the config cluster.
     pub(crate) async fn open(&self) -> Result<ClusterApi, CommandFailure> {
         ClusterApi::open(self.contexts()?, self.context.as_deref()).await
     }
 
-    /// Another cluster of the same kubeconfig.
+    /// Connects to another cluster of the same kubeconfig.
     pub(crate) async fn remote(&self, context: &str) -> Result<ClusterApi, CommandFailure> {
         ClusterApi::open(self.contexts()?, Some(context)).await
     }
 
-    /// The failure that a cluster without Secret is.
+    /// Returns the error for a cluster without a Secret.
     pub(crate) fn no_member(&self, hub: &ClusterApi, id: &str) -> CommandFailure {
-        let text = format!("no secret in {} of {} holds cluster {id}", self.namespace, hub.context);
+        let text = format!(
+            "no secret in namespace {} of {} contains cluster {id}",
+            self.namespace, hub.context
+        );
         CommandFailure::failed(text).next(format!(
-            "see which there are: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
+            "to list the members: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
         ))
     }
 
-    /// The files merged as kubectl merges them: of each name the first entry counts.
+    /// Merges the files like kubectl: of entries with the same name, the first one is used.
     fn contexts(&self) -> Result<Kubeconfig, CommandFailure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
         let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
-        let name_it = "name it by --kubeconfig or KUBECONFIG";
+        let name_it = "set --kubeconfig or KUBECONFIG";
         if files.is_empty() {
-            return Err(CommandFailure::usage("there is no kubeconfig").next(name_it));
+            return Err(CommandFailure::usage("no kubeconfig was found").next(name_it));
         }
         files.iter().try_fold(Kubeconfig::default(), |merged, file| {
             let read = Kubeconfig::read_from(file).and_then(|mut read| {
@@ -102,7 +107,7 @@ impl Hub {
             });
             read.map_err(|error| {
                 let fact = match &error {
-                    // A snippet of the text would show its credentials.
+                    // A snippet of the text would reveal credentials.
                     KubeconfigError::Parse(error) => error.without_snippet().to_string(),
                     error => root_cause(error),
                 };
@@ -114,9 +119,9 @@ impl Hub {
     }
 }
 
-/// One cluster.
+/// Access to one cluster.
 pub(crate) struct ClusterApi {
-    /// The context by which the operator calls it.
+    /// Name of the cluster's context in the kubeconfig.
     pub(crate) context: String,
     client: Client,
     config: Config,
@@ -154,19 +159,19 @@ impl ClusterApi {
         Ok(Self { context: name, client, config, skips_verification, ca_pem })
     }
 
-    /// Its API server's URL.
+    /// Returns the URL of the API server.
     pub(crate) fn server(&self) -> &Uri {
         &self.config.cluster_url
     }
 
-    /// The same API server with a bearer token and nothing else.
+    /// Returns access to the same API server with only a bearer token.
     pub(crate) fn with_token(&self, token: &str) -> Result<Self, CommandFailure> {
         let mut config = self.config.clone();
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         self.with_config(config)
     }
 
-    /// The API server of `access`, with its credential where that is a token.
+    /// Returns access to the API server of `access`, with its credential if that is a token.
     pub(crate) fn with_access(&self, access: &Access) -> Result<Self, CommandFailure> {
         let mut config = Config::new(access.server.clone());
         config.root_cert = access.ca_pem.as_deref().map(der);
@@ -183,8 +188,8 @@ impl ClusterApi {
         Ok(Self { context, client, config, skips_verification: self.skips_verification, ca_pem })
     }
 
-    /// How the control plane is to reach this cluster with `token`: inline data only. A URL that the
-    /// operator named is believed, a loopback address in a kubeconfig is not.
+    /// Returns how the control plane will reach this cluster with `token`: inline data only. A
+    /// loopback address is allowed if the operator named the URL, but not from a kubeconfig.
     pub(crate) fn access(
         &self,
         token: String,
@@ -194,7 +199,10 @@ impl ClusterApi {
         if self.skips_verification {
             return Err(CommandFailure::coded(
                 &codes::SKIPS_VERIFICATION,
-                format!("context {} skips TLS verification, and a member may not", self.context),
+                format!(
+                    "context {} skips TLS verification, which is not allowed for members",
+                    self.context
+                ),
             ));
         }
         let name = tls_server_name.map(str::to_owned);
@@ -207,7 +215,7 @@ impl ClusterApi {
         })
     }
 
-    /// The UID of kube-system, by which a cluster is known whatever it is called.
+    /// Returns the UID of the namespace kube-system, which identifies a cluster under any name.
     pub(crate) async fn uid(&self) -> Result<String, CommandFailure> {
         let path = "/api/v1/namespaces/kube-system";
         let found = self.get(path).await?.unwrap_or_default();
@@ -216,12 +224,12 @@ impl ClusterApi {
         })
     }
 
-    /// An object; `None` where there is none.
+    /// Reads an object. Returns `None` if it does not exist.
     pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, CommandFailure> {
         self.request(Method::GET, path, "application/json", None).await
     }
 
-    /// The roots that workloads trust, in PEM, where they are published.
+    /// Returns the published root certificates for workloads, in PEM, if there are any.
     pub(crate) async fn published_roots(
         &self,
         namespace: &str,
@@ -231,31 +239,31 @@ impl ClusterApi {
         Ok(text.map(str::to_owned))
     }
 
-    /// Makes an object, or takes over the fields that `manifest` names.
+    /// Applies an object: creates it, or takes over the fields of `manifest`.
     pub(crate) async fn apply(&self, manifest: &Value) -> Result<(), CommandFailure> {
         let path = format!("{}?fieldManager={FIELD_MANAGER}&force=true", path_of(manifest));
         let kind = "application/apply-patch+yaml";
         let applied = self.request(Method::PATCH, &path, kind, Some(manifest)).await?;
-        let gone = || CommandFailure::failed(format!("{path}: no such place in {}", self.context));
+        let gone = || CommandFailure::failed(format!("{path} does not exist in {}", self.context));
         applied.map(|_| ()).ok_or_else(gone)
     }
 
-    /// Changes what `patch` names.
+    /// Applies a merge patch to an object.
     pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<(), CommandFailure> {
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         let kind = "application/merge-patch+json";
         let changed = self.request(Method::PATCH, &path, kind, Some(patch)).await?;
-        changed.map(|_| ()).ok_or_else(|| CommandFailure::failed(format!("{path} is gone")))
+        changed.map(|_| ()).ok_or_else(|| CommandFailure::failed(format!("{path} was deleted")))
     }
 
-    /// Deletes an object; `false` where there was none.
+    /// Deletes an object. Returns `false` if it did not exist.
     pub(crate) async fn delete(&self, path: &str) -> Result<bool, CommandFailure> {
         let found = self.request(Method::DELETE, path, "application/json", None).await?;
         Ok(found.is_some())
     }
 
-    /// A token of the reader, valid for `seconds` or what the API server allows, and when it ends.
-    /// `None` where there is no reader.
+    /// Requests a token of the reader, valid for `seconds` or as long as the API server allows, and
+    /// returns it with its expiry. Returns `None` if the reader does not exist.
     pub(crate) async fn reader_token(
         &self,
         seconds: u64,
@@ -274,13 +282,14 @@ impl ClusterApi {
         match (part("token"), part("expirationTimestamp")) {
             (Some(token), Some(ends)) => Ok(Some((token, ends))),
             _ => Err(CommandFailure::failed(format!(
-                "{} answered a TokenRequest without a token",
+                "{} returned no token for a TokenRequest",
                 self.context
             ))),
         }
     }
 
-    /// How other clusters reach the control plane's Service; none where nothing outside the cluster does.
+    /// Returns the address at which other clusters reach the control plane's Service, or `None` if
+    /// it has no address outside its cluster.
     pub(crate) async fn front(&self, namespace: &str) -> Result<Option<Front>, CommandFailure> {
         let path = format!("/api/v1/namespaces/{namespace}/services/strait");
         let service = self.get(&path).await?.unwrap_or_default();
@@ -297,7 +306,7 @@ impl ClusterApi {
         }))
     }
 
-    /// The Secrets that describe member clusters, the oldest first.
+    /// Returns the Secrets that describe member clusters, the oldest first.
     pub(crate) async fn member_secrets(
         &self,
         namespace: &str,
@@ -340,7 +349,9 @@ impl ClusterApi {
             .header("Content-Type", content)
             .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
             .map_err(|_| {
-                CommandFailure::usage(format!("{path:?} holds characters that no name has"))
+                CommandFailure::usage(format!(
+                    "{path:?} contains characters that are invalid in a name"
+                ))
             })?;
         let asked = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
         let Ok(answer) = asked.await else {
@@ -364,7 +375,7 @@ impl ClusterApi {
             },
             Err(kube::Error::Auth(error)) => Err(no_credential(&self.context, &error)),
             Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
-                "{what} was not answered as an API server does"
+                "{what}: the response is not one of an API server"
             ))),
             Err(error) => Err(match strait_kube_client::ApiError::of_exchange(&what, &error) {
                 strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
@@ -393,23 +404,23 @@ impl ClusterApi {
             .next(format!("kubectl --context {} version", self.context))
     }
 
-    /// The failure that a missing system namespace is.
+    /// Returns the error for a missing system namespace.
     pub(crate) fn no_namespace(&self, namespace: &str) -> CommandFailure {
         let text = format!("{} has no namespace {namespace}; nothing was changed", self.context);
         CommandFailure::failed(text).next(format!(
-            "name the control plane's namespace by --namespace, or make it: kubectl create namespace {namespace}"
+            "set --namespace to the control plane's namespace, or create it: kubectl create namespace {namespace}"
         ))
     }
 }
 
-/// A client that judges certificates as the control plane does.
+/// Creates a client that verifies certificates like the control plane.
 fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
     let unusable = |fact: String| {
         CommandFailure::failed(format!("context {context} can't be used: {}", clean(&fact)))
             .next(format!("kubectl --context {context} version"))
     };
     if config.proxy_url.is_some() {
-        return Err(unusable("it goes through a proxy, which is not supported".to_owned()));
+        return Err(unusable("it uses a proxy, which is not supported".to_owned()));
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -418,7 +429,7 @@ fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
         kube::Error::Auth(error) => no_credential(context, error),
         error => unusable(root_cause(error)),
     };
-    // First the program that gives the credential, if there is one: it is run once.
+    // First, because a credential program is started here, and only once.
     let authorization = config.auth_layer().map_err(|error| failed(&error))?;
     let tls =
         strait_kube_client::connector(config, tcp).map_err(|error| unusable(error.to_string()))?;
@@ -431,16 +442,21 @@ fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// The failure that a context without credential is. What a program printed may be one, and isn't shown.
+/// Returns the error for a context without a usable credential. The output of a credential program
+/// may contain the credential and is not shown.
 fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
     let fact = match error {
-        AuthError::AuthExecStart(error) => format!("its program can't be run: {error}"),
+        AuthError::AuthExecStart(error) => {
+            format!("its credential program can't be started: {error}")
+        }
         AuthError::AuthExecRun { out, .. } => {
             let said = String::from_utf8_lossy(&out.stderr);
             let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("see above");
-            format!("its program failed ({}): {last}", out.status)
+            format!("its credential program failed ({}): {last}", out.status)
         }
-        AuthError::AuthExecParse(_) => "its program printed no ExecCredential".to_owned(),
+        AuthError::AuthExecParse(_) => {
+            "its credential program printed no ExecCredential".to_owned()
+        }
         error => root_cause(error),
     };
     CommandFailure::new(
@@ -450,7 +466,7 @@ fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
     .next(format!("kubectl --context {context} auth whoami"))
 }
 
-/// Where an object of one of the kinds that we make is found.
+/// Returns the path of an object of one of the kinds that this program creates.
 pub(crate) fn path_of(manifest: &Value) -> String {
     let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (name, namespace) =
@@ -499,12 +515,12 @@ fn der(pem: &[u8]) -> Vec<Vec<u8>> {
     CertificateDer::pem_slice_iter(pem).flatten().map(|der| der.to_vec()).collect()
 }
 
-/// Whether a Secret holds the cluster `id`.
+/// Returns whether a Secret contains the cluster `id`.
 pub(crate) fn holds(secret: &Value, id: &str) -> bool {
     secret["data"].get(id).is_some()
 }
 
-/// What a Secret holds, by cluster ID; what can't be decoded is empty.
+/// Returns the content of a Secret by cluster ID. Values that cannot be decoded are empty.
 pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
     use base64::Engine as _;
     let decode = |value: &Value| {
@@ -515,22 +531,21 @@ pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
     entries.map(|(key, value)| (key.clone(), decode(value))).collect()
 }
 
-/// `namespace/name` of an object.
+/// Returns `namespace/name` of an object.
 pub(crate) fn full_name(object: &Value) -> String {
     let part = |name: &str| clean(object["metadata"][name].as_str().unwrap_or_default());
     format!("{}/{}", part("namespace"), part("name"))
 }
 
-/// What to do where an API server forbids something.
+/// Returns the next step if an API server denies a request.
 fn next_of_forbidden(context: &str, message: &str) -> String {
-    // Nothing is made in a namespace that is going, whoever asks.
+    // No object can be created in a namespace that is being deleted, regardless of rights.
     match message.contains("being terminated") {
         true => format!(
-            "wait until that namespace is gone, and give the command again:\nkubectl --context {context} get namespaces"
+            "wait until that namespace is deleted, and run the command again:\nkubectl --context {context} get namespaces"
         ),
-        false => {
-            "ask for that right, or let somebody who has it apply the output of -o yaml".to_owned()
-        }
+        false => "request that right, or ask a person who has it to apply the output of -o yaml"
+            .to_owned(),
     }
 }
 
@@ -539,7 +554,7 @@ mod tests {
     use super::next_of_forbidden;
 
     #[test]
-    fn a_namespace_that_is_going_is_no_missing_right() {
+    fn terminating_namespace_is_not_a_missing_right() {
         let refused = |why: &str| {
             next_of_forbidden(
                 "west",
@@ -550,6 +565,6 @@ mod tests {
             "unable to create new content in namespace strait-reader because it is being terminated",
         );
         assert!(going.starts_with("wait until"), "{going}");
-        assert!(refused("User \"carol\" cannot create resource").starts_with("ask for that right"));
+        assert!(refused("User \"carol\" cannot create resource").starts_with("request that right"));
     }
 }

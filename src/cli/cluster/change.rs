@@ -1,4 +1,4 @@
-//! What commands that change clusters have in common: whether they ask, and how they say what is done.
+//! Common parts of commands that change clusters: consent, and reports of finished steps.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use crate::cli::consent::Consent;
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::{self, OutputStyle};
 
-/// Where a command changes clusters, and what it does with its plan.
+/// Flags of commands that change clusters: the config cluster, and whether to ask for confirmation.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ClusterChange {
     #[command(flatten)]
@@ -17,13 +17,13 @@ pub(in crate::cli) struct ClusterChange {
 }
 
 impl ClusterChange {
-    /// Shows the plan and asks whether to go on; `false` for a dry run.
+    /// Shows the plan and asks for confirmation. Returns `false` for a dry run.
     pub(in crate::cli) async fn confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
         self.consent.given(plan).await
     }
 }
 
-/// A step that is done.
+/// Reports a finished step.
 pub(in crate::cli) fn done(text: &str) {
     let look = OutputStyle::of_stdout();
     tell!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));

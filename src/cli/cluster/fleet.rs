@@ -1,7 +1,8 @@
-//! `strait cluster add --from FILE`: many clusters at once, with a row for each of what became of it.
+//! `strait cluster add --from FILE`: adds many clusters at once and prints a result row for each.
 //!
-//! All are looked at before anything is asked or made. One that can't be added keeps nothing from the others, and the same
-//! file can be given again: those that are members already stay as they are.
+//! All clusters are checked before confirmation is requested and anything is created. A cluster
+//! that cannot be added does not affect the others. The same file can be used again: existing
+//! members stay unchanged.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,10 +15,10 @@ use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, Cell, OutputStyle};
 use strait_base::codes;
 
-/// What a file may take, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A cluster of the file: what differs from the command line.
+/// One cluster of the file: values that differ from the command line.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FleetEntry {
@@ -32,13 +33,13 @@ struct FleetEntry {
     istio_service: Option<String>,
 }
 
-/// What became of a cluster.
+/// Result for one cluster.
 enum FleetResult {
-    /// It can be added.
+    /// The cluster can be added.
     Ready,
-    /// It is a member already.
+    /// The cluster is already a member.
     Member,
-    /// It was added; whether the control plane could follow.
+    /// The cluster was added. The exit code states whether the control plane has synced it.
     Added(Exit),
     Failed(CommandFailure),
 }
@@ -89,7 +90,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     if ready == 0 {
         output::say(format_args!("{plan}"));
     }
-    // All are made before any is waited for: they are read at the same time.
+    // All clusters are added before waiting for any, so that they sync in parallel.
     for row in &mut rows {
         let Some(joining) = &row.joining else { continue };
         row.result = match joining.carry_out().await {
@@ -115,7 +116,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     Ok(match (rows.iter().any(failed), rows.iter().any(behind)) {
         (true, _) => {
             tell!(
-                "next: mend what is said above, and give the same file again: members stay as they are"
+                "next: fix the reported problems and use the same file again: existing members stay unchanged"
             );
             Exit::Failed
         }
@@ -138,9 +139,9 @@ fn table(rows: &[FleetRow<'_>]) -> String {
     let row = |row: &FleetRow<'_>| {
         let result = match &row.result {
             FleetResult::Ready => Cell::good("can be added"),
-            FleetResult::Member => "a member already".into(),
+            FleetResult::Member => "already a member".into(),
             FleetResult::Added(Exit::Fine) => Cell::good("added"),
-            FleetResult::Added(_) => Cell::doubtful("added, and not followed yet: see above"),
+            FleetResult::Added(_) => Cell::doubtful("added, but not synced yet: see above"),
             FleetResult::Failed(failure) => Cell::bad(format!("failed: {}", failure.message())),
         };
         let id = row.args.name.as_deref().unwrap_or_else(|| context(&row.args));
@@ -154,7 +155,7 @@ fn table(rows: &[FleetRow<'_>]) -> String {
     )
 }
 
-/// The command lines that the entries of a file stand for.
+/// Reads the file. Returns the flags of `strait cluster add` for each entry.
 fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
     let usage = |fact: String| {
         CommandFailure::usage(format!("--from {}: {fact}; nothing was changed", file.display()))
@@ -162,13 +163,13 @@ fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
     };
     let metadata = std::fs::metadata(file).map_err(|error| usage(error.to_string()))?;
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(usage(format!("it is larger than {FILE_BYTES_MAX} bytes")));
+        return Err(usage(format!("the file is larger than {FILE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(file).map_err(|error| usage(error.to_string()))?;
     let entries: Vec<FleetEntry> = serde_saphyr::from_str(&text)
         .map_err(|error| usage(output::clean(&error.without_snippet().to_string())))?;
     if entries.is_empty() {
-        return Err(usage("it lists no cluster".to_owned()));
+        return Err(usage("the file lists no clusters".to_owned()));
     }
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();

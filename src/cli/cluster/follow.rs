@@ -1,7 +1,7 @@
-//! After a change to a member: how the control plane takes it, where one can be asked from here.
+//! Waiting for the control plane after a change to a member, if the control plane is reachable.
 //!
-//! What is waited for is seen in `/debug/clusters` alone. A reason with a code that stands for a second ends the wait:
-//! whoever waits can do something about it, and the control plane goes on trying by itself.
+//! The state comes from `/debug/clusters` only. A reason with a code that lasts for one second ends
+//! the wait, because the user can act on it. The control plane keeps retrying on its own.
 
 use std::time::Duration;
 
@@ -18,20 +18,21 @@ use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_model::ClusterId;
 
-/// The pause between two looks.
+/// Interval between requests.
 const PACE: Duration = Duration::from_millis(500);
-/// How long a reason stands before it ends the wait: the first try may only have come too early.
+/// Time that a reason must last before it ends the wait: the first attempt may have been too early.
 const STANDS: Duration = Duration::from_secs(1);
 
-/// The flags of commands that change a member.
+/// Flags of commands that change a member.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Wait {
     #[command(flatten)]
     server: ServerFlags,
-    /// How long to wait for the control plane
+    /// Time to wait for the control plane
     #[arg(long, value_name = "D", default_value = "60s")]
     timeout: HumanDuration,
-    /// Wait on where it is known why it doesn't come; 'cluster remove': wait until the cluster has left
+    /// Keep waiting even if the reason for the delay is known; for 'cluster remove': wait until the
+    /// cluster has left
     #[arg(long)]
     pub(super) wait: bool,
     /// Don't wait for the control plane
@@ -39,36 +40,36 @@ pub(super) struct Wait {
     no_wait: bool,
 }
 
-/// What is waited for.
+/// Expected state of a member after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// A new member is read.
+    /// A new member has synced.
     Synced,
-    /// It is read by the token that ends then.
+    /// The member is read with the token that expires at this time.
     Renewed(Timestamp),
-    /// It is drained, paused, or neither.
+    /// The member is drained, paused, or neither.
     Mode(Option<&'static str>),
-    /// It is no member any more.
+    /// The cluster is no longer a member.
     Gone,
 }
 
-/// How far it is.
+/// Progress towards a goal.
 #[derive(Debug, PartialEq, Eq)]
 enum FollowStep {
     Done,
-    /// Not there yet: how it is now, and a reason that may stand in the way.
+    /// Not reached yet: the current state, and a reason that may prevent it.
     Pending(String, Option<String>),
-    /// It won't come by waiting.
+    /// Waiting will not help.
     Failed(String),
 }
 
 impl Wait {
-    /// How the control plane is asked.
+    /// Returns the connection to the control plane.
     pub(super) fn connect(&self) -> Connect {
         Connect::beside(&self.server)
     }
 
-    /// Refuses a `--server` that no control plane can have, before anything is done.
+    /// Rejects an invalid `--server` before anything is changed.
     pub(super) fn check(&self) -> Result<(), CommandFailure> {
         match AdminClient::new(&self.connect()) {
             Err(failure) if failure.exit == Exit::Usage => Err(failure),
@@ -76,7 +77,7 @@ impl Wait {
         }
     }
 
-    /// Tells how the control plane takes it.
+    /// Waits for the goal and reports the progress.
     pub(super) async fn follow(&self, id: &ClusterId, goal: &Goal) -> CommandResult {
         if self.no_wait {
             return Ok(Exit::Fine);
@@ -93,9 +94,12 @@ impl Wait {
             };
             let answer = match asked {
                 Ok(answer) => answer,
-                // The change is made, and that was the task.
+                // The change itself succeeded, so this is not a failure of the command.
                 Err(failure) => {
-                    tell!("! how it is taken can't be seen from here: {}", failure.message());
+                    tell!(
+                        "! the control plane can't be queried from here, so the effect is unknown: {}",
+                        failure.message()
+                    );
                     tell!("  next: {check}");
                     return Ok(Exit::Fine);
                 }
@@ -119,12 +123,12 @@ impl Wait {
             if let Some((why, since)) = trouble.as_ref().filter(|_| !self.wait)
                 && since.elapsed() >= STANDS
             {
-                let next = format!("{check}\nto wait on: --wait");
+                let next = format!("{check}\nto keep waiting: --wait");
                 return Err(goal.failed(id, why, Exit::Unhealthy).next(next));
             }
             if Instant::now() >= deadline {
                 let why = trouble.map(|(why, _)| format!(": {why}")).unwrap_or_default();
-                let why = format!("not within {}{why}", self.timeout);
+                let why = format!("timed out after {}{why}", self.timeout);
                 return Err(goal.failed(id, &why, Exit::TimedOut).next(check));
             }
             if state != last {
@@ -139,23 +143,23 @@ impl Wait {
 impl Goal {
     fn failed(self, id: &ClusterId, why: &str, exit: Exit) -> CommandFailure {
         let fact = match self {
-            Self::Synced => "was added, and is not synced; it joins as soon as it can",
+            Self::Synced => "was added but has not synced; it joins once it syncs",
             Self::Renewed(_) => {
-                "has a new credential in its Secret, and the control plane does not use it yet"
+                "has a new credential in its Secret, but the control plane does not use it yet"
             }
-            Self::Mode(_) => "has its Secret changed, and the control plane does not follow yet",
-            Self::Gone => "has lost its Secret, and has not left yet",
+            Self::Mode(_) => "has a changed Secret, but the control plane has not applied it yet",
+            Self::Gone => "has no Secret any more, but has not left yet",
         };
         CommandFailure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
     }
 }
 
-/// How far the cluster `id` is, by the entries of `/debug/clusters`.
+/// Returns the progress of the cluster `id` from the entries of `/debug/clusters`.
 fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
     let Some(row) = find(rows, id) else {
         return match goal {
             Goal::Gone => FollowStep::Done,
-            _ => FollowStep::Pending("not seen yet".to_owned(), None),
+            _ => FollowStep::Pending("not visible yet".to_owned(), None),
         };
     };
     let state = text(&row["state"]);
@@ -169,10 +173,11 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
             if used.map(Timestamp::as_second) == Some(expires.as_second()) {
                 return synced(row);
             }
-            // What is reported of the new one stands behind this; what comes before is the old one's.
+            // Reasons of the new credential follow this text; reasons before it belong to the old
+            // one.
             let why = reason.split_once("the old one does: ").map(|(_, why)| why.to_owned());
             let why = why.filter(|why| code(why).is_some());
-            FollowStep::Pending(format!("{state}, by the old credential"), why)
+            FollowStep::Pending(format!("{state}, with the old credential"), why)
         }
         Goal::Mode(wanted) => match (row["mode"].as_str(), wanted) {
             (Some(mode), Some(wanted)) if mode == *wanted => FollowStep::Done,
@@ -191,7 +196,7 @@ fn synced(row: &Value) -> FollowStep {
     match state.as_str() {
         "live" => FollowStep::Done,
         _ if row["mode"].is_string() => FollowStep::Done,
-        // It may still come.
+        // The cluster may still sync.
         "syncing" | "timeout" | "stale" | "draining" | "restored" => {
             FollowStep::Pending(state, Some(reason).filter(|why| code(why).is_some()))
         }
@@ -199,7 +204,7 @@ fn synced(row: &Value) -> FollowStep {
     }
 }
 
-/// The code that a reason names first.
+/// Returns the code at the beginning of a reason.
 fn code(reason: &str) -> Option<&'static str> {
     codes::named(reason).map(|code| code.id)
 }
@@ -213,7 +218,7 @@ fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
         Goal::Mode(_) => return done(&format!("cluster {id} is {state}")),
         Goal::Synced => done(&format!("synced: {services} services, {endpoints} endpoints")),
         Goal::Renewed(_) => {
-            done(&format!("read by the new token: {services} services, {endpoints} endpoints"));
+            done(&format!("synced with the new token: {services} services, {endpoints} endpoints"));
         }
     }
     tell!("Cluster {id} is {state}, network {network}.");
@@ -223,7 +228,7 @@ fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
     }
 }
 
-/// The cluster's entry; one on standby comes after the one that holds the ID.
+/// Returns the entry of the cluster. An entry on standby follows the one that is active.
 pub(super) fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
     let mut named = clusters.iter().filter(|row| row["id"] == id);
     let first = named.next()?;
@@ -237,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_seen_when_the_control_plane_has_followed() {
+    fn progress_towards_each_goal_is_recognized() {
         let new = Timestamp::from_second(2_000).expect("a time");
         let pending = |state: &str, why: Option<&str>| {
             FollowStep::Pending(state.to_owned(), why.map(str::to_owned))
@@ -261,24 +266,24 @@ mod tests {
             (
                 json!({ "state": "live", "credential": old_token }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", None),
+                pending("live, with the old credential", None),
             ),
             (
                 json!({ "state": "authFailed", "reason": "STR0304: 401", "credential": old_token }),
                 Goal::Renewed(new),
-                pending("authFailed, by the old credential", None),
+                pending("authFailed, with the old credential", None),
             ),
             (
                 json!({ "state": "live", "credential": old_token,
                         "reason": format!("{takes_over}it has not synced yet") }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", None),
+                pending("live, with the old credential", None),
             ),
             (
                 json!({ "state": "live", "credential": old_token,
                         "reason": format!("{takes_over}STR0315: not permitted") }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", Some("STR0315: not permitted")),
+                pending("live, with the old credential", Some("STR0315: not permitted")),
             ),
             (
                 json!({ "state": "live", "credential": new_token }),
@@ -304,6 +309,6 @@ mod tests {
             assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row}");
         }
         assert_eq!(step(&[], "east", &Goal::Gone), FollowStep::Done);
-        assert_eq!(step(&[], "east", &Goal::Synced), pending("not seen yet", None));
+        assert_eq!(step(&[], "east", &Goal::Synced), pending("not visible yet", None));
     }
 }

@@ -1,26 +1,29 @@
-//! `strait cluster add --gateway`: the east-west gateway of the cluster's network, as the chart `strait-member` has it.
+//! `strait cluster add --gateway`: creates the east-west gateway of the cluster's network, as the
+//! chart `strait-member` does.
 //!
-//! It is in a namespace of its own. For accounts of the control plane's namespace no member may vouch unless the policy
-//! says so, and a gateway needs none of that: it passes mTLS on by name.
+//! The gateway has a dedicated namespace. Members may not vouch for accounts of the control plane's
+//! namespace unless the policy allows it, and a gateway needs no such account: it forwards mTLS by
+//! name.
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use strait_injection::default_image;
 
-/// Its namespace.
+/// Namespace of the gateway.
 const NAMESPACE: &str = "strait-gateway";
-/// Account, Deployment, Service and PodDisruptionBudget are called so.
+/// Name of the account, Deployment, Service and PodDisruptionBudget.
 const NAME: &str = "east-west-gateway";
-/// In the place of the chart's release.
+/// Value of the instance label; the chart uses its release name.
 const INSTANCE: &str = "strait";
-/// Where other networks dial, and where Envoy listens.
+/// Port that other networks dial and on which Envoy listens.
 const PORT: u16 = 15443;
 
-/// What `strait cluster add` is told of the gateway.
+/// Flags of `strait cluster add` for the gateway.
 #[derive(Debug, Clone, Args)]
 pub(super) struct GatewayFlags {
-    /// Make the east-west gateway of its network in it: what other networks reach its services by
+    /// Create the east-west gateway of the cluster's network, through which other networks reach
+    /// its services
     #[arg(long)]
     pub(super) gateway: bool,
     /// Image of the gateway, with strait-agent and envoy [default: strait-agent of this version]
@@ -29,37 +32,37 @@ pub(super) struct GatewayFlags {
 }
 
 impl GatewayFlags {
-    /// The image.
+    /// Returns the image of the gateway.
     pub(super) fn image(&self) -> String {
         self.gateway_image.clone().unwrap_or_else(default_image)
     }
 }
 
-/// A gateway to be made.
+/// A gateway to be created.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GatewayPlan<'a> {
-    /// ID of its cluster.
+    /// ID of the cluster that runs the gateway.
     pub(super) cluster: &'a str,
-    /// The network that it leads into.
+    /// Network that the gateway serves.
     pub(super) network: &'a str,
-    /// Where it reaches the control plane: `HOST:PORT`, several by commas.
+    /// Addresses of the control plane: `HOST:PORT`, separated by commas.
     pub(super) discovery: &'a str,
-    /// With `strait-agent` and `envoy`.
+    /// Image with `strait-agent` and `envoy`.
     pub(super) image: &'a str,
 }
 
 impl GatewayPlan<'_> {
-    /// What the plan says of it.
+    /// Returns the lines of the plan that describe the gateway.
     pub(super) fn plan_text(&self) -> String {
         let Self { network, discovery, image, .. } = self;
         format!(
-            "  namespace {NAMESPACE}, and in it serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \
-             the gateway of network {network}, at each address that a load balancer gives the service;\n    \
-             2 pods of {image} without a right to anything of the cluster; the control plane is at {discovery}\n"
+            "  namespace {NAMESPACE} with serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \
+             the gateway of network {network}, at each load balancer address of the service;\n    \
+             2 pods of {image} without any rights in the cluster; the control plane is at {discovery}\n"
         )
     }
 
-    /// The objects, in the order in which they can be made.
+    /// Returns the objects, in the order in which they can be created.
     pub(super) fn manifests(&self) -> Vec<Value> {
         let Self { cluster, network, discovery, image } = self;
         let [selector, labels] = labels();
@@ -104,7 +107,7 @@ impl GatewayPlan<'_> {
                 field("NODE_NAME", "spec.nodeName"),
             ],
             "ports": [port("tls", PORT), port("health", 15021), port("metrics", 15020)],
-            // It listens once it has been told what is behind it.
+            // The port opens once the gateway has received its configuration.
             "readinessProbe": { "tcpSocket": { "port": "tls" }, "periodSeconds": 2, "failureThreshold": 2 },
             "securityContext": {
                 "allowPrivilegeEscalation": false,
@@ -143,7 +146,7 @@ impl GatewayPlan<'_> {
             namespace(),
             json!({
                 "apiVersion": "v1", "kind": "ServiceAccount", "metadata": plain,
-                // It speaks to the control plane only, by a token of its own.
+                // The gateway only calls the control plane, with a dedicated token.
                 "automountServiceAccountToken": false,
             }),
             json!({
@@ -173,7 +176,7 @@ impl GatewayPlan<'_> {
     }
 }
 
-/// What pods are selected by, and what every object has.
+/// Returns the labels that select pods, and the labels of every object.
 fn labels() -> [Value; 2] {
     let selector = json!({
         "app.kubernetes.io/name": NAME,
@@ -185,7 +188,7 @@ fn labels() -> [Value; 2] {
     [selector, labels]
 }
 
-/// All that goes with the gateway's namespace.
+/// Returns the namespace of the gateway, to which all its objects belong.
 pub(super) fn namespace() -> Value {
     let [_, labels] = labels();
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE, "labels": labels } })
@@ -195,7 +198,7 @@ pub(super) fn namespace() -> Value {
 mod tests {
     use super::*;
 
-    /// What Helm alone knows, and where the chart was rendered for.
+    /// Removes the labels that only Helm sets, and the namespace of the rendered chart.
     fn without_helm(object: &Value) -> Value {
         let mut object = object.clone();
         for pointer in ["/metadata/labels", "/spec/template/metadata/labels"] {
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_chart_renders() {
+    fn gateway_objects_equal_the_chart() {
         let rendered =
             include_str!("../../../tests/charts/golden/strait-member.gateway-by-token.yaml");
         let rendered = rendered.replace("instance: mesh", "instance: strait");
@@ -233,7 +236,7 @@ mod tests {
                 .pointer_mut("/spec/template/spec/containers/0/args")
                 .and_then(Value::as_array_mut)
             {
-                // That case gives Envoy two arguments more.
+                // This golden case passes two additional arguments to Envoy.
                 args.truncate(args.len() - 2);
             }
             assert_eq!(without_helm(ours), without_helm(object), "{kind}");

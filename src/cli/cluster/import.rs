@@ -1,6 +1,7 @@
-//! `strait cluster import`: members from a kubeconfig, or from a Secret made for Istio.
+//! `strait cluster import`: adds members from a kubeconfig, or from a Secret made for Istio.
 //!
-//! Judged by the very function that will judge the Secret later, so what is taken here is taken there.
+//! The input is checked by the function that later reads the Secret, so an accepted input is
+//! accepted there too.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -33,16 +34,17 @@ pub(crate) struct ImportArgs {
     /// A kubeconfig, or the manifest of a Secret with kubeconfigs; '-' for standard input
     #[arg(value_name = "FILE|-")]
     file: String,
-    /// The cluster ID [default: the Secret's key, or the kubeconfig's current context]
+    /// ID of the cluster [default: the Secret's key, or the kubeconfig's current context]
     #[arg(long, value_name = "ID")]
     name: Option<String>,
-    /// Its network; fixes it, whatever labels say
+    /// Network of the cluster; overrides labels
     #[arg(long, value_name = "NET")]
     network: Option<String>,
-    /// Trust domain of its workloads' certificates [default: as the Secret says, else the mesh's]
+    /// Trust domain of the certificates of its workloads [default: as in the Secret, else the
+    /// mesh's]
     #[arg(long, value_name = "TD")]
     trust_domain: Option<String>,
-    /// URL of its API server [default: as in the kubeconfig]
+    /// URL of the cluster's API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     api_server: Option<Uri>,
     #[command(flatten)]
@@ -54,7 +56,7 @@ pub(crate) struct ImportArgs {
     output: Option<Manifests>,
 }
 
-/// What the flags, else the annotations, say of the clusters.
+/// Network and trust domain of the clusters: from the flags, or else from the annotations.
 struct ImportNames {
     network: Option<String>,
     trust_domain: Option<String>,
@@ -75,7 +77,7 @@ pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
     }
     let line = |(id, member): (&ClusterId, &MemberSpec)| {
         format!(
-            "Will make secret {ns}/{}: cluster ID {id}, {}\n",
+            "Will create secret {ns}/{}: cluster ID {id}, {}\n",
             secret::name_of(id),
             member.access.server
         )
@@ -87,7 +89,7 @@ pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
     let hub_uid = hub.uid().await?;
     for (id, member) in &members {
         let of_hub = member.access.server == *hub.server()
-            // One that can't be reached from here may be a member nonetheless.
+            // A cluster that is unreachable from here may still be a valid member.
             || hub.with_access(&member.access)?.uid().await.is_ok_and(|uid| uid == hub_uid);
         if of_hub {
             return Err(of_config_cluster(
@@ -111,7 +113,7 @@ pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
 }
 
 fn bytes(file: &str) -> Result<Vec<u8>, CommandFailure> {
-    // One byte more than is taken of a Secret as a whole, so that a larger one is seen to be.
+    // One byte more than the maximum size of a Secret, so that a larger file is detected.
     let limit = 4 * kubeconfig::BYTES_MAX as u64 + 1;
     let mut bytes = Vec::new();
     let read = match file {
@@ -122,18 +124,18 @@ fn bytes(file: &str) -> Result<Vec<u8>, CommandFailure> {
         let absent = error.kind() == std::io::ErrorKind::NotFound;
         let exit = if absent { Exit::Usage } else { Exit::Failed };
         CommandFailure::new(exit, format!("{file} can't be read: {error}"))
-            .next("name a kubeconfig, or the manifest of a Secret with kubeconfigs")
+            .next("choose a kubeconfig, or the manifest of a Secret with kubeconfigs")
     })?;
     Ok(bytes)
 }
 
-/// The clusters of a file, all of them usable.
+/// Reads the clusters of a file. All of them must be usable.
 fn read(
     args: &ImportArgs,
     bytes: &[u8],
 ) -> Result<BTreeMap<ClusterId, MemberSpec>, CommandFailure> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
-    // Only to tell the two apart; what is no YAML gets its refusal from the strict reader below.
+    // This only distinguishes the two formats. The strict reader below rejects invalid YAML.
     let documents: Vec<(&str, Value)> = documents(text)
         .into_iter()
         .map(|text| (text, serde_saphyr::from_str::<Value>(text).unwrap_or_default()))
@@ -144,11 +146,11 @@ fn read(
     let mut found: Vec<(String, Vec<u8>, ImportNames)> = Vec::new();
     if secrets.is_empty() {
         let (bytes, tree) = match &documents[..] {
-            // Behind what tools print after it there may be nothing.
+            // The only document: tools may print an empty document after it.
             [(text, tree)] => (text.as_bytes(), tree),
             _ => (bytes, &Value::Null),
         };
-        // A kubeconfig that is refused anyway gets the report of its own fault first.
+        // An invalid kubeconfig is reported before a missing ID.
         if let Err(refusal) = kubeconfig::parse(bytes, None, Loopback::Allowed) {
             return Err(refused(&args.file, &refusal, None));
         }
@@ -165,7 +167,7 @@ fn read(
     }
     if let (Some(name), false) = (&args.name, found.is_empty()) {
         let [(_, bytes, named)] = <[_; 1]>::try_from(found).map_err(|_| {
-            CommandFailure::usage("--name can't name the clusters of a file with several")
+            CommandFailure::usage("--name can't be used for a file with several clusters")
         })?;
         found = vec![(name.clone(), bytes, named)];
     }
@@ -173,13 +175,16 @@ fn read(
     for (key, bytes, named) in found {
         let (id, member) = member(args, &key, &bytes, &named)?;
         if members.insert(id, member).is_some() {
-            return Err(CommandFailure::failed(format!("{} holds cluster {key} twice", args.file)));
+            return Err(CommandFailure::failed(format!(
+                "{} contains cluster {key} twice",
+                args.file
+            )));
         }
     }
     Ok(members)
 }
 
-/// The documents of a YAML file, as they stand.
+/// Splits a YAML file into its documents, unchanged.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut start, mut at) = (0, 0);
@@ -195,12 +200,12 @@ fn documents(text: &str) -> Vec<&str> {
     documents
 }
 
-/// Whether there is nothing in it but comments.
+/// Returns whether a document contains only comments.
 fn is_blank(text: &str) -> bool {
     text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
 }
 
-/// What one Secret holds, by key; its annotations count where no flag says otherwise.
+/// Returns the content of one Secret by key. Its annotations are used if no flag overrides them.
 fn of_secret(
     args: &ImportArgs,
     secret: &Value,
@@ -217,7 +222,7 @@ fn of_secret(
     }
     if data.is_empty() {
         return Err(CommandFailure::failed(format!(
-            "the Secret in {} holds no cluster",
+            "the Secret in {} contains no cluster",
             args.file
         )));
     }

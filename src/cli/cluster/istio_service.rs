@@ -1,20 +1,21 @@
-//! `strait cluster add --istio-service`: the name by which Istio's agents look for their control plane, in a cluster that
-//! the control plane does not run in.
+//! `strait cluster add --istio-service`: creates the DNS name of Istio's control plane in a cluster
+//! without a control plane, for Istio's agents.
 //!
-//! A Service `istiod` without pods: an EndpointSlice says where it leads, or, for a DNS name, the Service itself.
+//! The Service `istiod` has no pods: an EndpointSlice contains the address of the control plane,
+//! or, for a DNS name, the Service itself.
 
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-/// The Service's name, which `istiod.NAMESPACE.svc` in the control plane's certificate stands for.
+/// Name of the Service. The control plane's certificate contains `istiod.NAMESPACE.svc`.
 const NAME: &str = "istiod";
 const SLICE: &str = "istiod-strait";
 
-/// An address for `--istio-service`.
+/// Parses the address of `--istio-service`.
 ///
 /// # Errors
-/// It is neither an IP address nor a DNS name.
+/// If it is neither an IP address nor a DNS name.
 pub(super) fn address(text: &str) -> Result<String, String> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {
@@ -29,7 +30,7 @@ pub(super) fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// The objects, in the order in which they can be made.
+/// Returns the objects, in the order in which they can be created.
 pub(super) fn manifests(namespace: &str, address: &str) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": NAME,
@@ -66,20 +67,21 @@ pub(super) fn manifests(namespace: &str, address: &str) -> Vec<Value> {
     vec![space, service, slice]
 }
 
-/// The objects of the cluster's own namespace, by their names alone.
+/// Returns the objects in the cluster's own namespace, with only their names.
 pub(super) fn named(namespace: &str) -> [Value; 2] {
     [("Service", NAME), ("EndpointSlice", SLICE)].map(|(kind, name)| {
         json!({ "kind": kind, "metadata": { "name": name, "namespace": namespace } })
     })
 }
 
-/// What the plan says of it.
+/// Returns the lines of the plan that describe the Service.
 pub(super) fn plan_text(namespace: &str, address: &str) -> String {
     let mut text = format!(
-        "  namespace {namespace}, and in it service {NAME} without pods, that leads to {address}: for Istio's agents\n"
+        "  namespace {namespace} with service {NAME} without pods, which routes to {address}: for Istio's agents\n"
     );
     if namespace != "istio-system" {
-        text += "  ! agents look for istiod.istio-system.svc unless their injector says otherwise: --namespace istio-system\n";
+        text +=
+            "  ! by default, agents connect to istiod.istio-system.svc: --namespace istio-system\n";
     }
     text
 }
@@ -89,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_one_that_pods_can_reach() {
+    fn only_addresses_that_pods_can_reach_are_accepted() {
         for (text, expected) in [
             ("10.0.0.1", "10.0.0.1"),
             ("[fd00::1]", "fd00::1"),
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_needs_no_slice_and_an_address_one_of_its_family() {
+    fn dns_names_need_no_slice_and_addresses_need_one_of_their_family() {
         let kinds = |address: &str| {
             let made = manifests("istio-system", address);
             made.iter()

@@ -1,4 +1,4 @@
-//! What `strait cluster add` makes in a member cluster: a reader with the least rights that do.
+//! Objects that `strait cluster add` creates in a member cluster: a reader with minimal rights.
 //!
 //! The same values are shown, printed by `-o yaml` and applied.
 
@@ -7,23 +7,24 @@ use serde_json::{Value, json};
 
 use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY};
 
-/// Namespace, service account, role and binding are all called so.
+/// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
-/// Where the reader's tokens are asked for.
+/// Path for requesting tokens of the reader.
 pub(crate) const TOKEN_PATH: &str =
     "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
 
-/// How much the reader may read.
+/// Rights of the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rbac {
     /// services, endpointslices, namespaces
     Core,
-    /// and pods and nodes: identities, network labels of pods, localities; and proving whose tokens pods bring
+    /// also pods and nodes (for identities, network labels of pods and localities) and the
+    /// verification of pods' tokens
     Full,
 }
 
 impl Rbac {
-    /// The argument on the command line.
+    /// Returns the value on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -31,7 +32,7 @@ impl Rbac {
         }
     }
 
-    /// API group and plural name of what the reader gets, lists and watches.
+    /// Returns API group and plural name of the kinds that the reader gets, lists and watches.
     pub(crate) fn resources(self) -> &'static [(&'static str, &'static str)] {
         const ALL: [(&str, &str); 9] = [
             ("", "services"),
@@ -51,22 +52,22 @@ impl Rbac {
     }
 }
 
-/// What a reader may do beside reading objects.
+/// Optional rights of a reader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct More {
-    /// Read what the cluster says of its own mesh settings.
+    /// Read the cluster's own mesh settings.
     pub(crate) own_mesh: bool,
-    /// Read its traffic objects, which the policy may have count for its proxies.
+    /// Read the cluster's traffic objects, which the policy may apply to its proxies.
     pub(crate) own_traffic: bool,
-    /// Ask for tokens of its own.
+    /// Request tokens for itself.
     pub(crate) self_renew: bool,
-    /// Write the roots that workloads are to believe, in each namespace.
+    /// Write the root certificates for workloads into each namespace.
     pub(crate) roots: bool,
     /// Read the Secrets of these namespaces, for the gateways that run there.
     pub(crate) gateway_secrets: Vec<String>,
 }
 
-/// The traffic objects of a cluster, by API group.
+/// Kinds of traffic objects of a cluster, by API group.
 const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
     (
         ISTIO_NETWORKING,
@@ -76,10 +77,10 @@ const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
     (GATEWAY_API, &["grpcroutes", "httproutes", "referencegrants", "tcproutes", "tlsroutes"]),
 ];
 
-/// What the role is called by which Secrets of a namespace may be read.
+/// Name of the role that permits reading the Secrets of a namespace.
 const SECRETS_READER: &str = "strait-gateway-secrets";
 
-/// The objects of the reader, in the order in which they can be made.
+/// Returns the objects of the reader, in the order in which they can be created.
 pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": READER,
@@ -109,7 +110,7 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
             "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"],
             "verbs": ["create"],
         }));
-        // What Kubernetes' own role system:service-account-issuer-discovery permits.
+        // The rights of Kubernetes' own role system:service-account-issuer-discovery.
         rules.push(json!({
             "nonResourceURLs": ["/.well-known/openid-configuration", "/openid/v1/jwks"],
             "verbs": ["get"],
@@ -132,11 +133,11 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
             "resourceNames": ["istio-ca-root-cert", "strait-ca-root-cert"],
             "verbs": ["get", "list", "watch", "update"],
         }));
-        // The name of what does not exist yet can't be part of a right.
+        // RBAC cannot restrict `create` by name, because the object does not exist yet.
         rules.push(json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }));
     }
     if !more.gateway_secrets.is_empty() {
-        // Whether a gateway's own account may read what it asks for.
+        // To check whether a gateway's own account may read the Secrets that it requests.
         rules.push(json!({
             "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"],
             "verbs": ["create"],
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reader_reads_and_never_secrets() {
+    fn reader_has_no_access_to_secrets() {
         for (rbac, expected) in [
             (Rbac::Core, vec!["services", "namespaces", "endpointslices"]),
             (
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_objects_are_read_where_asked_for_and_all_of_those_that_count() {
+    fn own_traffic_grants_all_supported_traffic_kinds() {
         let text = |own_traffic| {
             let more = More { own_traffic, ..More::default() };
             Value::Array(reader(Rbac::Full, &more)).to_string()
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_to_write_roots_may_write_config_maps_and_no_others_but_new_ones() {
+    fn config_maps_are_writable_only_for_root_certificates() {
         let rules = |more: More| {
             let role = reader(Rbac::Full, &more)[2].clone();
             let rules = role["rules"].as_array().expect("rules").clone();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_its_own_are_granted_by_name_and_only_where_asked_for() {
+    fn self_renewal_grants_tokens_of_the_reader_only() {
         let text = |more: More| Value::Array(reader(Rbac::Full, &more)).to_string();
         assert!(!text(More::default()).contains("serviceaccounts/token"));
         let granted = reader(Rbac::Full, &More { self_renew: true, ..More::default() });
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_read_in_the_namespaces_that_are_named_and_nowhere_else() {
+    fn secrets_are_readable_only_in_the_named_namespaces() {
         let text = |more: &More| Value::Array(reader(Rbac::Full, more)).to_string();
         assert!(!text(&More::default()).contains("secrets"));
         let more = More { gateway_secrets: vec!["edge".into()], ..More::default() };
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_example_shows() {
+    fn reader_equals_the_example() {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();

@@ -1,7 +1,8 @@
-//! `strait cluster`: the member clusters, shown and changed.
+//! `strait cluster`: shows and changes the member clusters.
 //!
-//! Showing asks the control plane. Changing talks to the clusters themselves, with the operator's own
-//! kubeconfig, and leaves the rest to the control plane, which watches the Secrets.
+//! Commands that show clusters query the control plane. Commands that change clusters call the API
+//! servers with the operator's own kubeconfig; the control plane then applies the changes, because
+//! it watches the Secrets.
 
 mod add;
 pub(super) mod api;
@@ -28,38 +29,40 @@ use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
 
-/// Member clusters.
+/// Show and change member clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Make a cluster a member, or many: a reader in it, and a Secret with its token; its gateway and injection where asked for
+    /// Add one or many clusters to the mesh: creates a reader in each and a Secret with its token,
+    /// and on request a gateway and injection
     Add(Box<add::AddArgs>),
     /// List member clusters
     List(ListArgs),
-    /// Show one member cluster; exit code 2 if it is not well
+    /// Show one member cluster; exit code 2 if it is unhealthy
     Get(ClusterGetArgs),
-    /// End a cluster's membership
+    /// Remove a cluster from the mesh
     Remove(remove::RemoveArgs),
-    /// Give the control plane a new token for a cluster, or for all whose token ends soon
+    /// Give the control plane a new token for one cluster, or for all clusters whose token expires
+    /// soon
     Rotate(rotate::RotateArgs),
-    /// Take a cluster's endpoints from all proxies; it is still watched
+    /// Withdraw a cluster's endpoints from all proxies; the cluster is still watched
     Drain(mode::ModeArgs),
-    /// Freeze a cluster at what is known of it
+    /// Freeze a cluster at its last known state
     Pause(mode::ModeArgs),
-    /// End what 'drain' or 'pause' asked for
+    /// End 'drain' or 'pause'
     Resume(mode::ModeArgs),
-    /// Make members of the clusters in a kubeconfig or an Istio remote secret
+    /// Add the clusters of a kubeconfig or of an Istio remote secret to the mesh
     Import(import::ImportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ClusterGetArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     name: String,
     #[command(flatten)]
     one: GetOne,
 }
 
-/// Member clusters, as the admin API lists them.
+/// The member clusters, as the admin API lists them.
 pub(crate) const CLUSTERS: ListedKind = ListedKind {
     path: "/debug/clusters",
     does: "is a member",
@@ -91,12 +94,12 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
     },
 };
 
-/// Whether a cluster's state is as its operator wants it.
+/// Returns whether a cluster's state is healthy or requested by its operator.
 pub(crate) fn is_well(row: &Value) -> bool {
     matches!(row["state"].as_str(), Some("live" | "syncing" | "paused" | "draining"))
 }
 
-/// How long the token lives by which the cluster is read, where it has an end.
+/// Returns the remaining lifetime of the cluster's token, if it expires.
 fn token_ends(row: &Value, look: &OutputStyle) -> Cell {
     let credential = &row["credential"];
     let shown = until(&credential["expires"], look);
@@ -183,26 +186,29 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
     output::describe(fields, look)
 }
 
-/// That pods of another cluster have addresses of a cluster's own, as `sameAddresses` of its row says.
+/// Describes an entry of `sameAddresses`: pods of another cluster that have the addresses of this
+/// cluster's pods.
 pub(super) fn same_addresses(same: &Value) -> String {
     let network = same["network"].as_str().unwrap_or_default();
     let (count, first) = (text(&same["addresses"]), text(&same["first"]));
     let (other, holder) = (text(&same["cluster"]), text(&same["holder"]));
     format!(
-        "same address: {count} of its pods' are those of pods of {other} in network {network:?} (first {first}); proxies of other clusters are given {holder}'s"
+        "same address: {count} of its pods have addresses of pods of {other} in network {network:?} (first {first}); proxies of other clusters receive the pods of {holder}"
     )
 }
 
-/// That nodes of another cluster give their pods addresses of a range of its own, as `sameRanges` of its row says.
+/// Describes an entry of `sameRanges`: nodes of another cluster that assign pod addresses of the
+/// same range.
 pub(super) fn same_range(same: &Value) -> String {
     let network = same["network"].as_str().unwrap_or_default();
     let (other, range) = (text(&same["cluster"]), text(&same["range"]));
     format!(
-        "same addresses may come: its nodes and those of {other} give pods addresses of {range} in network {network:?}"
+        "same addresses are possible: its nodes and the nodes of {other} assign pod addresses of {range} in network {network:?}"
     )
 }
 
-/// The rows of `sameAddresses` in which a cluster is not the one whose pods others are given.
+/// Returns the rows of `sameAddresses` in which proxies of other clusters receive the other
+/// cluster's pods.
 pub(super) fn yielded(cluster: &Value) -> impl Iterator<Item = &Value> {
     items(&cluster["sameAddresses"]).iter().filter(|same| same["holder"] != cluster["id"])
 }

@@ -1,4 +1,5 @@
-//! `strait cluster drain`, `pause` and `resume`: what an operator asks for a member, as its Secret's annotation.
+//! `strait cluster drain`, `pause` and `resume`: set the mode of a member as an annotation of its
+//! Secret.
 
 use clap::Args;
 use serde_json::json;
@@ -10,10 +11,10 @@ use super::{ClusterChange, done};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_sources::clusters::secret::MODE_ANNOTATION;
 
-/// What `drain`, `pause` and `resume` take.
+/// Flags of `drain`, `pause` and `resume`.
 #[derive(Debug, Args)]
 pub(crate) struct ModeArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     name: String,
     #[command(flatten)]
     change: ClusterChange,
@@ -21,13 +22,14 @@ pub(crate) struct ModeArgs {
     wait: Wait,
 }
 
-/// Asks for `mode`: `drain`, `pause`, or neither.
+/// Sets the mode to `drain`, `pause`, or neither.
 pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandResult {
     let id = cluster_id(&args.name)?;
     args.wait.check()?;
     let hub = args.change.hub.open().await?;
     let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
-    // Of several the oldest holds it; one that is on standby says nothing of the cluster.
+    // The oldest of several Secrets with the ID is active; a Secret on standby does not affect the
+    // cluster.
     let secret = secrets
         .iter()
         .find(|secret| holds(secret, id.as_str()))
@@ -35,13 +37,13 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
     let name = full_name(secret);
     let now = secret["metadata"]["annotations"][MODE_ANNOTATION].as_str();
     if now.filter(|now| !now.is_empty()) == mode {
-        done(&format!("secret {name} asks for that already"));
+        done(&format!("secret {name} already has this mode"));
         return args.wait.follow(&id, &Goal::Mode(mode)).await;
     }
     let means = match mode {
-        Some("drain") => "no proxy is given its endpoints; it is still watched",
-        Some(_) => "it stays as it is now, whatever happens there; its API server is not called",
-        None => "its endpoints are given to proxies as they come and go",
+        Some("drain") => "its endpoints are withdrawn from all proxies; it is still watched",
+        Some(_) => "its current state is frozen, and its API server is not called",
+        None => "its endpoints are sent to proxies again",
     };
     let mut plan = match mode {
         Some(mode) => format!(
@@ -49,7 +51,7 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
             hub.context
         ),
         None => format!(
-            "Will take the annotation {MODE_ANNOTATION} from secret {name} in {}\n",
+            "Will remove the annotation {MODE_ANNOTATION} from secret {name} in {}\n",
             hub.context
         ),
     };
@@ -58,7 +60,10 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
     let others: Vec<&str> =
         others.map(|(key, _)| key.as_str()).filter(|key| *key != id.as_str()).collect();
     if !others.is_empty() {
-        plan += &format!("  ! the same for all that the secret holds: {}\n", others.join(", "));
+        plan += &format!(
+            "  ! this also applies to the other clusters in the secret: {}\n",
+            others.join(", ")
+        );
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);

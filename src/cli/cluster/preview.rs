@@ -1,7 +1,8 @@
-//! What adding a cluster would change, shown before it is done: by `strait cluster add`, with `--dry-run` and without.
+//! Preview of the effects of adding a cluster, which `strait cluster add` prints with and without
+//! `--dry-run`.
 //!
-//! Compares what the cluster has with what the control plane says of the mesh. Reads with the operator's
-//! own credential and changes nothing.
+//! It compares the objects of the cluster with the mesh as the control plane reports it. It reads
+//! with the operator's own credential and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,32 +15,33 @@ use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
 use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
-/// How many names of a list are printed.
+/// Maximum number of printed names in a list.
 const NAMES_SHOWN: usize = 8;
-/// How many addresses the control plane is asked about at once.
+/// Number of addresses in one request to the control plane.
 const ADDRESSES_ASKED: usize = 200;
 
-/// What both sides say.
+/// Facts about the cluster to be added and about the mesh.
 #[derive(Debug, Default)]
 struct PreviewFacts {
-    /// Of the cluster to be added.
+    /// Services of the cluster to be added.
     services: Value,
     slices: Value,
     nodes: Value,
-    /// The network it would be in, where anything says so.
+    /// Network of the cluster, if a flag or label names one.
     network: Option<String>,
-    /// The system namespace.
+    /// Name of the system namespace.
     namespace: String,
-    /// Of the mesh; none where the control plane can't be asked.
+    /// Services of the mesh; `None` if the control plane can't be queried.
     merged: Option<Value>,
     networks: Value,
-    /// Where pods of members are in the network.
+    /// Members with pods in the same network: their addresses and ranges.
     addresses: Vec<Value>,
-    /// The roots that workloads trust, there and in the config cluster.
+    /// Root certificates that workloads trust, in the new cluster and in the config cluster.
     roots: (Option<String>, Option<String>),
 }
 
-/// The lines to print. What can't be read is reported, and keeps nothing else from being shown.
+/// Returns the lines of the preview. Facts that cannot be read are reported, and the others are
+/// still shown.
 pub(super) async fn preview(
     remote: &ClusterApi,
     hub: &ClusterApi,
@@ -77,7 +79,8 @@ pub(super) async fn preview(
         let network = facts.network.clone().unwrap_or_default();
         let mut addresses = Vec::new();
         let pods: Vec<String> = pod_addresses(&facts).iter().map(ToString::to_string).collect();
-        // Once even where there are none: the answer holds the ranges of others' pods.
+        // One request even without addresses: the response contains the ranges of other clusters'
+        // pods.
         let none: &[String] = &[];
         let chunks = pods.chunks(ADDRESSES_ASKED).chain(pods.is_empty().then_some(none));
         for some in chunks {
@@ -94,20 +97,20 @@ pub(super) async fn preview(
     }
     let mut out = "What would change\n".to_owned();
     out.extend(changes(&facts).iter().map(|line| format!("  {line}\n")));
-    out.extend(trouble.iter().map(|fact| format!("  ? not all can be told: {fact}\n")));
+    out.extend(trouble.iter().map(|fact| format!("  ? incomplete: {fact}\n")));
     out
 }
 
-/// What would change, a line each.
+/// Returns the effects, a line each.
 fn changes(facts: &PreviewFacts) -> Vec<String> {
     let mut lines = Vec::new();
     let services: BTreeMap<String, &Value> =
         items(&facts.services["items"]).iter().map(|one| (name_of(one), one)).collect();
     let network = facts.network.as_deref().unwrap_or_default();
-    let shown = if network.is_empty() { "\"\" (nothing names one)" } else { network };
+    let shown = if network.is_empty() { "\"\" (no label or flag names one)" } else { network };
     let endpoints: usize = items(&facts.slices["items"]).iter().map(ready).sum();
     lines.push(format!(
-        "{} services with {endpoints} ready endpoints would come, in network {shown}",
+        "{} services with {endpoints} ready endpoints would be added, in network {shown}",
         services.len()
     ));
     if let Some(merged) = &facts.merged {
@@ -120,7 +123,11 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
             .collect();
         let shared: Vec<&String> =
             services.keys().filter(|name| known.contains_key(*name)).collect();
-        lines.push(format!("{} of them would be merged{}", shared.len(), named(&shared)));
+        lines.push(format!(
+            "{} of them would be merged with services of the mesh with services of the mesh{}",
+            shared.len(),
+            named(&shared)
+        ));
         lines.extend(conflicts(
             shared
                 .iter()
@@ -139,16 +146,16 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
     }
     match &facts.roots {
         (Some(there), Some(here)) if there != here => lines.push(format!(
-            "! its workloads trust other roots than the config cluster's (ConfigMap {ROOTS}): mTLS between them will fail"
+            "! its workloads trust different root certificates than the config cluster's (ConfigMap {ROOTS}): mTLS between them will fail"
         )),
-        (Some(_), Some(_)) => lines.push("its workloads trust the config cluster's roots".into()),
-        _ => lines.push(format!("? roots can't be compared: no ConfigMap {ROOTS} on both sides")),
+        (Some(_), Some(_)) => lines.push("its workloads trust the config cluster's root certificates".into()),
+        _ => lines.push(format!("? root certificates can't be compared: ConfigMap {ROOTS} is missing in one of the clusters")),
     }
     lines
 }
 
-/// Whether anybody would cross into a network, or out of it: it has gateways, or services beside those that
-/// every cluster has for itself. The config cluster often has neither.
+/// Returns whether traffic may enter or leave a network: it has gateways, or services other than
+/// the ones that every cluster has. The network of the config cluster often has neither.
 fn matters(facts: &PreviewFacts, network: &Value) -> bool {
     let here = |row: &Value| {
         let of_row = items(&row["clusters"]).iter();
@@ -166,7 +173,7 @@ fn matters(facts: &PreviewFacts, network: &Value) -> bool {
             .is_some_and(|merged| items(merged).iter().any(|row| is_shared(row) && here(row)))
 }
 
-/// What there is to say where networks are crossed.
+/// Returns the lines about traffic between networks.
 fn crossing(
     facts: &PreviewFacts,
     services: &BTreeMap<String, &Value>,
@@ -182,7 +189,7 @@ fn crossing(
         gateways.iter().any(|one| !items(&one["status"]["loadBalancer"]["ingress"]).is_empty());
     if gateways.is_empty() && !has_some {
         lines.push(format!(
-            "! no gateway leads into network {network:?}: {} would not reach its endpoints (STR0401); strait network join",
+            "! network {network:?} has no gateway: {} could not reach its endpoints (STR0401); strait network join",
             others.iter().map(|other| format!("{other:?}")).collect::<Vec<_>>().join(", ")
         ));
     } else if !gateways.is_empty() && !addressed && !has_some {
@@ -193,7 +200,7 @@ fn crossing(
         let labels = gateways.iter().map(|one| &one["metadata"]["labels"]);
         let port = labels.filter_map(|labels| labels[GATEWAY_PORT_LABEL].as_str()).next();
         lines.push(format!(
-            "other networks would reach it by gateway, port {}{}",
+            "other networks would reach it through its gateway, port {}{}",
             gateway_port(port),
             named(&names)
         ));
@@ -201,7 +208,7 @@ fn crossing(
     for other in others {
         let row = items(&facts.networks).iter().find(|row| row["network"] == **other);
         if row.is_some_and(|row| items(&row["gateways"]).is_empty()) {
-            lines.push(format!("! network {other:?} has no gateway: its endpoints stay out of reach there (STR0401)"));
+            lines.push(format!("! network {other:?} has no gateway: the new cluster can't reach its endpoints (STR0401)"));
         }
     }
     lines
@@ -211,7 +218,8 @@ fn name_of(object: &Value) -> String {
     format!("{}.{}", text(&object["metadata"]["name"]), text(&object["metadata"]["namespace"]))
 }
 
-/// What of services that the mesh has as well is otherwise there. The mesh's members are older, so they decide.
+/// Returns the differences between services of the cluster and the same services of the mesh.
+/// Existing members are older, so their definitions win.
 fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)>) -> Vec<String> {
     let (mut more, mut fewer, mut other, mut kinds) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -249,23 +257,27 @@ fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)
         (!names.is_empty()).then(|| format!("{sign}{} {what}{}", names.len(), named(&shown)))
     };
     let lines = [
-        line("! ", kinds, "are of another kind there, where the mesh's stays in force"),
+        line(
+            "! ",
+            kinds,
+            "are of a different kind in this cluster; the kind in the mesh stays active",
+        ),
         line(
             "! ",
             other,
-            "have ports of another name or protocol there, where the mesh's stay in force",
+            "have ports with a different name or protocol in this cluster; the mesh's stay active",
         ),
         line("", more, "would get more ports"),
         line(
             "! ",
             fewer,
-            "lack ports there, and would serve them by ports of the same name, if they have any",
+            "lack ports in this cluster, and would serve them on ports of the same name, if any",
         ),
     ];
     lines.into_iter().flatten().collect()
 }
 
-/// Ports by number, those of datagrams apart: their names and protocols.
+/// Names and protocols of ports, by number and whether the port is UDP.
 type PortTable = BTreeMap<(u64, bool), (String, &'static str)>;
 
 fn own_ports(service: &Value) -> PortTable {
@@ -292,7 +304,7 @@ fn merged_ports(service: &Value) -> PortTable {
     ports.collect()
 }
 
-/// What a Service is, as `resolution` of a merged one says.
+/// Returns the kind of a Service, as in `resolution` of a merged service.
 fn kind_of(service: &Value) -> &'static str {
     let spec = &service["spec"];
     match (spec["type"].as_str(), spec["clusterIP"].as_str()) {
@@ -302,7 +314,7 @@ fn kind_of(service: &Value) -> &'static str {
     }
 }
 
-/// The addresses of its pods that take traffic.
+/// Returns the addresses of the cluster's pods that receive traffic.
 fn pod_addresses(facts: &PreviewFacts) -> BTreeSet<IpAddr> {
     let endpoints =
         items(&facts.slices["items"]).iter().flat_map(|slice| items(&slice["endpoints"]));
@@ -317,7 +329,8 @@ fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
     items(list).iter().filter_map(|one| one.as_str()?.parse().ok())
 }
 
-/// Whose pods have its pods' addresses in the network where it would be, or are in the ranges of its nodes.
+/// Returns lines about pods of other clusters with the same addresses in the same network, or with
+/// addresses in the ranges of the cluster's nodes.
 fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
@@ -326,12 +339,12 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
         same.entry(cluster).or_default().extend(parsed::<IpAddr>(&row["same"]));
         ranges.entry(cluster).or_default().extend(parsed::<IpNet>(&row["ranges"]));
     }
-    let name_it = "if these are two networks, name this one: --network NAME (STR0414)";
+    let name_it = "if these are two networks, set a name for this one: --network NAME (STR0414)";
     let mut lines = Vec::new();
     for (cluster, addresses) in &same {
         if let Some(first) = addresses.first() {
             lines.push(format!(
-                "! same address: {} of its pods' are those of pods of {cluster} in network {network:?} (first {first}), and would be given to no proxy but its own; {name_it}",
+                "! same address: {} of its pods have addresses of pods of {cluster} in network {network:?} (first {first}), and would be sent only to its own proxies; {name_it}",
                 addresses.len()
             ));
         }
@@ -347,7 +360,7 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
         let is_told = same.get(cluster).is_some_and(|addresses| !addresses.is_empty());
         if let Some(range) = ranges.iter().find(overlaps).filter(|_| !is_told) {
             lines.push(format!(
-                "! same addresses may come: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
+                "! same addresses are possible: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
             ));
         }
     }
@@ -359,7 +372,7 @@ fn ready(slice: &Value) -> usize {
     items(&slice["endpoints"]).iter().filter(is_ready).count()
 }
 
-/// The first names of a list, as text.
+/// Returns the first names of a list, as text.
 fn named(names: &[&String]) -> String {
     let first: Vec<&str> = names.iter().take(NAMES_SHOWN).map(|name| name.as_str()).collect();
     match (first.is_empty(), names.len().saturating_sub(NAMES_SHOWN)) {
@@ -411,31 +424,31 @@ mod tests {
     }
 
     #[test]
-    fn services_conflicts_endpoints_gateways_and_roots_are_told() {
+    fn preview_reports_services_conflicts_addresses_gateways_and_roots() {
         let lines = changes(&facts());
         let told =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
-        told("4 services with 2 ready endpoints would come, in network n2");
-        told("3 of them would be merged: cart.shop, db.shop, web.shop");
+        told("4 services with 2 ready endpoints would be added, in network n2");
+        told("3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop");
         told(
-            "! 1 are of another kind there, where the mesh's stays in force: cart.shop (ClientSideLB, Headless in the mesh)",
+            "! 1 are of a different kind in this cluster; the kind in the mesh stays active: cart.shop (ClientSideLB, Headless in the mesh)",
         );
-        told(r#"mesh's stay in force: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
+        told(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
         told("1 would get more ports: cart.shop (80)");
-        told("serve them by ports of the same name, if they have any: cart.shop (81)");
+        told("serve them on ports of the same name, if any: cart.shop (81)");
         told(
-            "! same address: 2 of its pods' are those of pods of east in network \"n2\" (first 10.0.1.2)",
+            "! same address: 2 of its pods have addresses of pods of east in network \"n2\" (first 10.0.1.2)",
         );
         told(
-            "! same addresses may come: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
+            "! same addresses are possible: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
         );
         assert!(!lines.iter().any(|line| line.contains("west")), "{lines:#?}");
-        told("! no gateway leads into network \"n2\": \"n1\" would not reach");
-        told("! its workloads trust other roots");
+        told("! network \"n2\" has no gateway: \"n1\" could not reach");
+        told("! its workloads trust different root certificates");
     }
 
     #[test]
-    fn a_gateway_that_is_there_is_named_and_equal_roots_are_fine() {
+    fn existing_gateway_and_equal_roots_cause_no_warning() {
         let mut gateway = service("gw", 15443);
         gateway["metadata"]["labels"] = json!({ NETWORK_LABEL: "n2" });
         gateway["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
@@ -451,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_matters_once_it_has_services_that_others_may_want() {
+    fn networks_with_only_system_services_cause_no_warning() {
         let of_hub = |hostname: &str, namespace: &str| json!({ "hostname": hostname, "namespace": namespace, "clusters": ["config"] });
         let mut services = vec![
             of_hub("kubernetes.default.svc.cluster.local", "default"),

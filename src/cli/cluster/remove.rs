@@ -1,4 +1,4 @@
-//! `strait cluster remove`: the Secret goes, and with it the membership.
+//! `strait cluster remove`: deletes the Secret, which ends the membership.
 
 use clap::Args;
 use serde_json::json;
@@ -13,9 +13,10 @@ use strait_model::ClusterId;
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     name: String,
-    /// Also remove the reader from the cluster of this context, for every control plane that uses it
+    /// Also remove the reader from the cluster of this context; this affects every control plane
+    /// that uses it
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
@@ -41,18 +42,19 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);
     let mut plan = String::new();
     for secret in &secrets {
-        let what = if alone(secret) { "secret" } else { "the key of that cluster from secret" };
+        let what = if alone(secret) { "secret" } else { "the cluster's key from secret" };
         plan += &format!("Will remove {what} {} in {}\n", full_name(secret), hub.context);
     }
     if !secrets.is_empty() {
-        plan +=
-            &format!("  cluster {id} leaves the mesh; its endpoints go after the removal grace\n");
+        plan += &format!(
+            "  cluster {id} leaves the mesh; its endpoints are removed after the removal grace period\n"
+        );
     }
     if let Some(remote) = &remote {
         plan += &format!(
-            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it,\n  \
-             and mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
-             and what 'strait cluster add' made beside: namespace strait-gateway with the gateway, service {}/istiod\n",
+            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader with all its tokens,\n  \
+             mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
+             and other objects of 'strait cluster add': namespace strait-gateway with the gateway, service {}/istiod\n",
             remote.context, args.change.hub.namespace
         );
     }
@@ -71,11 +73,11 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         done(&format!("cluster {id} removed from secret {}", full_name(secret)));
     }
     if let Some(remote) = remote {
-        // Else its API server would go on to ask.
+        // Otherwise its API server would keep calling the webhook.
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
             remote.delete(&path_of(manifest)).await?;
         }
-        // The bindings first: what is left half-way has no rights.
+        // Bindings first: a partially removed reader has no rights.
         let everything = More {
             own_mesh: true,
             own_traffic: true,
@@ -92,12 +94,12 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         for manifest in beside {
             let path = path_of(&manifest);
             let there = remote.get(&path).await?.unwrap_or_default();
-            // What another has made, or Helm, stays.
+            // Objects that Helm or another program created stay.
             if there["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "strait" {
                 remote.delete(&path).await?;
             }
         }
-        done(&format!("reader removed from {}", remote.context));
+        done(&format!("removed the reader from {}", remote.context));
     }
     match args.wait.wait {
         true => args.wait.follow(&ClusterId::from(id.as_str()), &Goal::Gone).await,

@@ -1,9 +1,10 @@
-//! The rights of a member's reader, each with what is lost without it: `strait cluster add --rights`.
+//! The rights of a member's reader, with the effect of each missing right: `strait cluster add
+//! --rights`.
 
 use super::manifests::{More, Rbac};
 use crate::cli::output::{self, Cell, OutputStyle};
 
-/// One right.
+/// One right and the effect of its absence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderRight {
     verbs: &'static str,
@@ -13,15 +14,16 @@ pub(super) struct ReaderRight {
 
 const READ: &str = "get, list, watch";
 
-/// The rights of a reader of this level, with these extras; with `inject`, the one that goes with the webhook.
+/// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
+/// read the webhook.
 pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> {
     let right = |verbs, objects, lost| ReaderRight { verbs, objects, lost };
     let mut rights = vec![
-        right(READ, "services, endpointslices", "everything: nothing of the cluster is known"),
+        right(READ, "services, endpointslices", "everything: the cluster can't be read"),
         right(
             READ,
             "namespaces",
-            "the network that its label names, and which namespaces discoverySelectors choose",
+            "the network from the namespace's label, and the namespaces that discoverySelectors select",
         ),
     ];
     if rbac == Rbac::Full {
@@ -29,29 +31,29 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             right(
                 READ,
                 "pods",
-                "identities: nothing of it crosses networks, and its pods' tokens prove no pod",
+                "identities: its endpoints can't be reached from other networks, and its pods can't authenticate with tokens",
             ),
             right(READ, "nodes", "localities of pods, and addresses of NodePort gateways"),
             right(
                 READ,
                 "gateways",
-                "gateways that the Gateway API names; Services still name some",
+                "gateways defined with the Gateway API; gateways defined by Services still work",
             ),
             right(
                 READ,
                 "serviceexports, serviceimports",
                 "multi-cluster services (strait serve --mcs)",
             ),
-            right(READ, "workloadentries", "machines that the cluster's own entries name"),
+            right(READ, "workloadentries", "machines that are defined by WorkloadEntries of the cluster"),
             right(
                 "create",
                 "tokenreviews",
-                "pods whose tokens are signed by a key that is not known yet can't join",
+                "pods whose tokens are signed with a new key can't connect",
             ),
             right(
                 "get",
                 "/.well-known/openid-configuration, /openid/v1/jwks",
-                "the keys that sign tokens: while its API server is away no pod of it joins",
+                "the keys that sign tokens: while its API server is unreachable, its pods can't connect",
             ),
         ]);
     }
@@ -60,7 +62,7 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             &mut rights,
             "get",
             "configmaps strait, istio",
-            "the trust domain that the cluster names itself",
+            "the trust domain from the cluster's own mesh settings",
         );
     }
     if more.own_traffic {
@@ -69,7 +71,7 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             READ,
             "virtualservices, destinationrules, sidecars, gateways, envoyfilters, telemetries, httproutes, grpcroutes, \
              tcproutes, tlsroutes, referencegrants",
-            "its own traffic objects, where trafficFrom of the policy file has them count for its proxies",
+            "its own traffic objects, which trafficFrom of the policy file applies to its proxies",
         );
     }
     if more.roots {
@@ -77,13 +79,13 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             &mut rights,
             "get, list, watch, update",
             "configmaps istio-ca-root-cert, strait-ca-root-cert",
-            "new roots in it: pods go on with those that are there until somebody writes the new ones",
+            "new root certificates: pods keep the existing ones until another program writes the new ones",
         );
         right_of(
             &mut rights,
             "create",
             "configmaps",
-            "roots in new namespaces: injected pods and gateways wait there until somebody writes them",
+            "root certificates in new namespaces: injected pods and gateways wait until another program writes them",
         );
     }
     if !more.gateway_secrets.is_empty() {
@@ -97,7 +99,7 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             &mut rights,
             "create",
             "subjectaccessreviews",
-            "the same: whether a gateway's own account may list Secrets is not known",
+            "certificates of the ingress gateways there: the check whether a gateway's own account may list Secrets fails",
         );
     }
     if more.self_renew {
@@ -105,7 +107,7 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             &mut rights,
             "create",
             "serviceaccounts/token, of strait-reader alone",
-            "its next token: yours to renew by 'strait cluster rotate'",
+            "its next token: renew it with 'strait cluster rotate'",
         );
     }
     if inject {
@@ -113,7 +115,7 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             &mut rights,
             "get",
             "mutatingwebhookconfiguration strait-inject",
-            "'strait check' can't say what becomes of new pods while the control plane is away",
+            "'strait check' can't report how new pods are treated while the control plane is unreachable",
         );
     }
     rights
@@ -128,11 +130,11 @@ fn right_of(
     rights.push(ReaderRight { verbs, objects, lost });
 }
 
-/// As a table.
+/// Renders the rights as a table.
 pub(super) fn table(rights: &[ReaderRight], look: &OutputStyle) -> String {
     let rows =
         rights.iter().map(|right| [right.verbs, right.objects, right.lost].map(Cell::from).into());
-    output::table(&["MAY", "OBJECTS", "WITHOUT IT IS LOST"], rows.collect(), look)
+    output::table(&["MAY", "OBJECTS", "NOT AVAILABLE WITHOUT IT"], rows.collect(), look)
 }
 
 #[cfg(test)]
@@ -146,7 +148,7 @@ mod tests {
     use crate::cli::output::items;
 
     #[test]
-    fn each_right_that_is_given_is_told_and_no_other() {
+    fn table_lists_exactly_the_granted_rights() {
         let all = More {
             own_mesh: true,
             own_traffic: true,
@@ -175,7 +177,7 @@ mod tests {
             let told: BTreeSet<(String, String)> = rights(rbac, &more, false)
                 .into_iter()
                 .flat_map(|right| {
-                    // What follows the first word names objects of the kind.
+                    // Words after the first one are names of objects of the kind.
                     let kinds =
                         right.objects.split(", ").filter_map(|part| part.split([' ', ',']).next());
                     let kinds = kinds

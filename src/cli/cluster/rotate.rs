@@ -1,6 +1,8 @@
-//! `strait cluster rotate`: a new token into the Secret that is there; of one cluster, or of all that need one.
+//! `strait cluster rotate`: writes a new token into the existing Secret, for one cluster or for all
+//! that need one.
 //!
-//! Make before break: the control plane syncs with the new token beside the old, then lets go of the old.
+//! Make before break: the control plane syncs with the new token while it uses the old one, then
+//! drops the old one.
 
 use std::time::Duration;
 
@@ -25,19 +27,19 @@ use strait_sources::clusters::token::Lifetime;
 /// `strait cluster rotate`.
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Context of that cluster [default: of the same name]
+    /// Context of that cluster [default: the cluster ID]
     #[arg(value_name = "CONTEXT")]
     remote: Option<String>,
-    /// Every cluster whose token has an end, each by the context of its name
+    /// Every cluster whose token expires; the context of each must be named like its cluster ID
     #[arg(long)]
     all: bool,
-    /// Only those whose token ends within D
+    /// Only clusters whose token expires within D
     #[arg(long, value_name = "D")]
     expiring: Option<HumanDuration>,
-    /// How long the token is valid
+    /// Lifetime of the new token
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
     #[command(flatten)]
@@ -46,7 +48,7 @@ pub(crate) struct RotateArgs {
     wait: Wait,
 }
 
-/// A cluster and the Secret that holds its token.
+/// A cluster and the Secret with its token.
 struct RotateTarget<'a> {
     id: ClusterId,
     secret: &'a Value,
@@ -73,22 +75,22 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
         });
     }
     if targets.is_empty() {
-        done("no token is to be renewed");
+        done("no token needs to be renewed");
         return Ok(Exit::Fine);
     }
     let mut plan = String::new();
     for target in &targets {
         let context = args.remote.as_deref().unwrap_or(target.id.as_str());
-        let ends = target.expires.map(|expires| format!(" (the one there ends at {expires})"));
+        let ends = target.expires.map(|expires| format!(" (the current one expires at {expires})"));
         plan += &format!(
-            "Will ask {context} for a new token of strait-reader, valid {}, and put it into secret {} of {}{}\n",
+            "Will request a new token of strait-reader from {context}, valid {}, and write it into secret {} of {}{}\n",
             args.token_ttl,
             full_name(target.secret),
             hub.context,
             ends.unwrap_or_default()
         );
     }
-    // Before anything is asked: a context that isn't there.
+    // A missing context is reported before the plan is confirmed.
     if one.is_some() {
         context_of(args, &targets[0].id).await?;
     }
@@ -102,7 +104,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
             Ok(Exit::Fine) => {}
             outcome if alone => return outcome,
             Ok(_) => failed.push(target.id.as_str()),
-            // One that fails keeps nothing from the others.
+            // A failure does not affect the other clusters.
             Err(failure) => {
                 tell!("{failure}");
                 failed.push(target.id.as_str());
@@ -142,7 +144,8 @@ fn named<'a>(
     Ok(RotateTarget { id: id.clone(), secret, access, expires })
 }
 
-/// Every cluster whose Secret holds a token that ends; of several Secrets with an ID the oldest counts.
+/// Returns every cluster whose Secret contains a token that expires. The oldest of several Secrets
+/// with an ID is used.
 fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
     let mut found: Vec<RotateTarget<'_>> = Vec::new();
     for secret in secrets {
@@ -162,7 +165,7 @@ fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
 async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<ClusterApi, CommandFailure> {
     let context = args.remote.as_deref().unwrap_or(id.as_str());
     args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
-        None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
+        None => failure.next(format!("set its context: strait cluster rotate {id} CONTEXT")),
         Some(_) => failure,
     })
 }
@@ -175,23 +178,23 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
     let credential = ApiCredential::Token(Redacted::new(token));
     let access = Access { credential, ..target.access.clone() };
-    // The Secret's API server may be out of our reach, not out of the control plane's; but if it
-    // answers, it must be the cluster that gave the token.
+    // The Secret's API server may be unreachable from here but reachable for the control plane. If
+    // it responds, it must be the cluster that issued the token.
     let there = remote.with_access(&access)?.uid().await;
     match there {
         Ok(uid) if uid != remote.uid().await? => {
             return Err(CommandFailure::coded(
                 &codes::IDENTITY_CHANGED,
-                format!("context {} is not the cluster that secret {name} leads to; nothing was changed", remote.context),
+                format!("context {} is a different cluster than the one of secret {name}; nothing was changed", remote.context),
             )
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
-        Ok(_) => done(&format!("the API server takes it; valid until {ends}")),
+        Ok(_) => done(&format!("the API server accepts the token; valid until {ends}")),
         Err(failure) if failure.denied => {
             return Err(CommandFailure::coded(
                 &codes::RIGHTS_REFUSED,
                 format!(
-                    "{} knows the token of context {}, which may not read there; nothing was changed",
+                    "{} accepts the token of context {}, but denies reading; nothing was changed",
                     access.server, remote.context
                 ),
             )
@@ -201,14 +204,14 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
             return Err(CommandFailure::coded(
                 &codes::AUTH_FAILED,
                 format!(
-                    "{} does not take a token of context {}; nothing was changed",
+                    "{} rejects the token of context {}; nothing was changed",
                     access.server, remote.context
                 ),
             )
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Err(_) => {
-            tell!("! {} can't be reached from here, so the token was not tried", access.server);
+            tell!("! {} can't be reached from here, so the token was not tested", access.server);
         }
     }
     let written = BASE64.encode(kubeconfig::write(id, &access));
@@ -219,14 +222,16 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     match expires {
         Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,
         None => {
-            tell!("! the token says nothing of its end, by which it could be seen to be in use");
+            tell!(
+                "! the token has no expiry, so this command can't check whether the control plane uses it"
+            );
             Ok(Exit::Fine)
         }
     }
 }
 
-/// A new token. It ends at another second than the one that is there: so the control plane's answer shows which of the
-/// two it uses.
+/// Requests a new token. Its expiry differs from the old one by at least a second, so that the
+/// control plane's response shows which of the two it uses.
 async fn token(
     args: &RotateArgs,
     remote: &ClusterApi,
@@ -241,7 +246,7 @@ async fn token(
                 remote.context
             ))
             .next(format!(
-                "name the cluster's own context: strait cluster rotate {id} CONTEXT\na Secret that strait cluster add did not make is renewed as it was made: put a new kubeconfig into it"
+                "set the cluster's own context: strait cluster rotate {id} CONTEXT\nif strait cluster add did not create the Secret, write a new kubeconfig into it"
             ))
         })?;
         let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);

@@ -1,4 +1,4 @@
-//! `strait cluster add --inject`: has a cluster's API server ask the control plane for sidecars.
+//! `strait cluster add --inject`: registers the injection webhook in a cluster's API server.
 
 use std::path::PathBuf;
 
@@ -11,42 +11,47 @@ use crate::cli::failure::{CommandFailure, Exit};
 use strait_injection::webhook::{WEBHOOK_NAME, WebhookRegistration, WebhookTarget, WhenAway};
 use strait_model::ClusterId;
 
-/// Where roots are published that workloads trust: first where those of another mesh stand beside ours.
+/// ConfigMaps with the published root certificates: the first one exists if another mesh uses the
+/// usual name.
 const PUBLISHED: [&str; 2] = ["strait-ca-root-cert", ROOTS];
 
-/// What `strait cluster add` is told of injection.
+/// Flags of `strait cluster add` for injection.
 #[derive(Debug, Clone, Args)]
 pub(super) struct WebhookFlags {
-    /// Have its API server ask the control plane for sidecars: a MutatingWebhookConfiguration
+    /// Register the injection webhook in the cluster's API server: a MutatingWebhookConfiguration
     #[arg(long, requires = "inject_failure_policy")]
     inject: bool,
-    /// What becomes of its new pods while the control plane doesn't answer
+    /// How the API server treats new pods while the control plane is unreachable
     #[arg(long, value_enum, requires = "inject")]
     inject_failure_policy: Option<FailurePolicy>,
-    /// Where its API server reaches the webhook: https://HOST:PORT, or a Service of the cluster as NAMESPACE/NAME[:PORT] [default: the Service strait of the cluster, else that of the config cluster by its address]
+    /// Address at which the cluster's API server reaches the webhook: https://HOST:PORT, or a
+    /// Service of the cluster as NAMESPACE/NAME[:PORT] [default: the cluster's Service strait, or
+    /// else the address of the config cluster's Service strait]
     #[arg(long, value_name = "WHERE", requires = "inject", value_parser = target)]
     pub(super) inject_at: Option<WebhookTarget>,
-    /// Roots of the webhook's certificate, PEM [default: those that the config cluster publishes]
+    /// File with the root certificates of the webhook's certificate, PEM [default: the ones that
+    /// the config cluster publishes]
     #[arg(long, value_name = "F", requires = "inject")]
     inject_roots: Option<PathBuf>,
-    /// Let Istio's labels choose namespaces and pods as well
+    /// Select namespaces and pods by Istio's labels too
     #[arg(long, requires = "inject")]
     istio_labels: bool,
 }
 
-/// What becomes of new pods while the webhook doesn't answer.
+/// Treatment of new pods while the webhook is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailurePolicy {
-    /// They are not made, where the webhook is asked about them
+    /// Reject pods for which the webhook is called
     Fail,
-    /// They are made without a sidecar
+    /// Create pods without a sidecar
     Ignore,
 }
 
-/// The roots that the config cluster publishes, by which workloads, and API servers, know the control plane.
+/// Returns the root certificates that the config cluster publishes. Workloads and API servers
+/// verify the control plane with them.
 ///
 /// # Errors
-/// They may not be read.
+/// If they cannot be read.
 pub(crate) async fn published(
     hub: &ClusterApi,
     namespace: &str,
@@ -66,7 +71,8 @@ fn is_certificate(text: &str) -> bool {
     text.contains("-----BEGIN CERTIFICATE-----")
 }
 
-/// What lets the cluster's reader see what its API server is told of the webhook: `strait check` shows it.
+/// Returns the role and binding that let the cluster's reader read the webhook's registration, for
+/// `strait check`.
 pub(super) fn rights() -> [Value; 2] {
     let api = "rbac.authorization.k8s.io";
     let metadata = json!({
@@ -94,12 +100,12 @@ pub(super) fn rights() -> [Value; 2] {
     ]
 }
 
-/// The object, by its name alone.
+/// Returns the registration object with only its name.
 pub(crate) fn named() -> Value {
     json!({ "kind": "MutatingWebhookConfiguration", "metadata": { "name": WEBHOOK_NAME } })
 }
 
-/// `https://HOST:PORT`, or `NAMESPACE/NAME[:PORT]`.
+/// Parses `https://HOST:PORT` or `NAMESPACE/NAME[:PORT]`.
 pub(super) fn target(text: &str) -> Result<WebhookTarget, String> {
     let wrong = || "expected https://HOST:PORT, or NAMESPACE/NAME[:PORT]".to_owned();
     if text.starts_with("https://") {
@@ -124,13 +130,14 @@ pub(super) fn target(text: &str) -> Result<WebhookTarget, String> {
     }
 }
 
-/// Where an API server reaches the webhook unless the operator says it.
+/// Returns the default address at which an API server reaches the webhook.
 async fn usual_target(
     hub: &ClusterApi,
     remote: &ClusterApi,
     namespace: &str,
 ) -> Result<WebhookTarget, CommandFailure> {
-    let say = "say where: --inject-at https://HOST:PORT, or --inject-at NAMESPACE/SERVICE[:PORT]";
+    let say =
+        "set the address: --inject-at https://HOST:PORT, or --inject-at NAMESPACE/SERVICE[:PORT]";
     let path = format!("/api/v1/namespaces/{namespace}/services/strait");
     if remote.get(&path).await?.is_some() {
         let (namespace, name) = (namespace.to_owned(), "strait".to_owned());
@@ -142,12 +149,12 @@ async fn usual_target(
             Ok(WebhookTarget::Url(format!("https://{host}:443")))
         }
         Some(_) => Err(CommandFailure::failed(format!(
-            "service {namespace}/strait of {} has no port 443: this control plane injects nothing; nothing was changed",
+            "service {namespace}/strait of {} has no port 443: injection is disabled in this control plane; nothing was changed",
             hub.context
         ))
         .next("helm upgrade strait deploy/charts/strait --reuse-values --set inject.enabled=true")),
         None => Err(CommandFailure::failed(format!(
-            "{} has no service {namespace}/strait, and that of {} has no address outside its cluster; nothing was changed",
+            "{} has no service {namespace}/strait, and the one of {} has no address outside its cluster; nothing was changed",
             remote.context, hub.context
         ))
         .next(say)),
@@ -155,10 +162,11 @@ async fn usual_target(
 }
 
 impl WebhookFlags {
-    /// The objects for the cluster, where they are asked for: the registration, and the reader's right to read it.
+    /// Returns the objects for the cluster if injection is requested: the registration, and the
+    /// reader's right to read it.
     ///
     /// # Errors
-    /// Without roots the API server could not know the webhook.
+    /// If no root certificates are found, because the API server could not verify the webhook.
     pub(super) async fn manifests(
         &self,
         hub: &ClusterApi,
@@ -192,19 +200,19 @@ impl WebhookFlags {
         self.inject
     }
 
-    /// What the plan says of it.
+    /// Returns the lines of the plan that describe injection.
     pub(super) fn plan_text(&self) -> &'static str {
         match self.inject_failure_policy.filter(|_| self.inject) {
             None => "",
             Some(FailurePolicy::Fail) => {
                 "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
-                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
-                 while the control plane doesn't answer such pods are not made\n"
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods with the label, or in namespaces with it;\n    \
+                 while the control plane is unreachable, such pods are rejected\n"
             }
             Some(FailurePolicy::Ignore) => {
                 "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
-                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
-                 while the control plane doesn't answer such pods are made without\n"
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods with the label, or in namespaces with it;\n    \
+                 while the control plane is unreachable, such pods are created without a sidecar\n"
             }
         }
     }
@@ -217,7 +225,7 @@ impl WebhookFlags {
             })?;
             return Some(read).filter(|text| is_certificate(text)).ok_or_else(|| {
                 let text =
-                    format!("--inject-roots {}: there is no certificate in it", file.display());
+                    format!("--inject-roots {}: the file contains no certificate", file.display());
                 CommandFailure::usage(text)
             });
         }
@@ -225,10 +233,11 @@ impl WebhookFlags {
             return Ok(roots);
         }
         let text = format!(
-            "{} has no configmap {ROOTS} in {namespace}, by which the API server would know the webhook; nothing was changed",
+            "{} has no configmap {ROOTS} in {namespace}, so the API server could not verify the webhook; nothing was changed",
             hub.context
         );
-        Err(CommandFailure::failed(text).next("name a file with the roots: --inject-roots FILE"))
+        Err(CommandFailure::failed(text)
+            .next("set a file with the root certificates: --inject-roots FILE"))
     }
 }
 
@@ -237,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_webhook_is_reached_by_url_or_by_service() {
+    fn webhook_address_is_a_url_or_a_service() {
         let service = |namespace: &str, name: &str, port| WebhookTarget::Service {
             namespace: namespace.into(),
             name: name.into(),

@@ -1,4 +1,5 @@
-//! The two programs that the demo runs in pods: the client that asks, and the server that says who it is.
+//! The two programs that the demo runs in pods: a client that sends requests, and a server that
+//! responds with its name.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,21 +11,21 @@ use tokio::net::{TcpListener, TcpStream};
 
 use strait_base::task::Supervisor;
 
-/// How long an answer may take.
+/// Time limit for a response.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// What came of requests.
+/// Results of requests.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct RequestCounts {
-    /// By who answered, `cluster/pod`.
+    /// Number of responses by responding pod, `cluster/pod`.
     pub(super) by: BTreeMap<String, usize>,
-    /// As whom the pods saw the client.
+    /// Number of responses by the client identity that the pod saw.
     pub(super) seen_as: BTreeMap<String, usize>,
-    /// By reason.
+    /// Number of failures by reason.
     pub(super) failures: BTreeMap<String, usize>,
 }
 
-/// `count` requests, one after the other, each on a connection of its own.
+/// Sends `count` requests one after the other, each on a new connection.
 pub(super) async fn ask(address: SocketAddr, host: &str, count: usize) -> RequestCounts {
     let mut answers = RequestCounts::default();
     for _ in 0..count {
@@ -40,7 +41,8 @@ pub(super) async fn ask(address: SocketAddr, host: &str, count: usize) -> Reques
     answers
 }
 
-/// One request on a connection of its own: who answered, and as whom it saw us.
+/// Sends one request on a new connection. Returns the responding pod and the client identity that
+/// it saw.
 async fn get(address: SocketAddr, host: &str) -> Result<(String, String), String> {
     let mut text = String::new();
     let exchange = async {
@@ -58,7 +60,7 @@ async fn get(address: SocketAddr, host: &str) -> Result<(String, String), String
     }
 }
 
-/// Answers each request with `name` and the client's identity, as the sidecar says it.
+/// Responds to each request with `name` and the client's identity from the sidecar's header.
 pub(super) async fn echo(address: SocketAddr, name: &str) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let tasks = Supervisor::new();
@@ -66,7 +68,7 @@ pub(super) async fn echo(address: SocketAddr, name: &str) -> std::io::Result<()>
         let (stream, _) = listener.accept().await?;
         let name = name.to_owned();
         tasks.spawn("answers", async move {
-            // A client that hangs up is its own affair.
+            // A client that disconnects is not an error of the server.
             let _ = answer(stream, &name).await;
         });
     }

@@ -1,7 +1,7 @@
-//! What each proxy of the demo should hold, counted by hand: the demo's oracle.
+//! The expected configuration of each proxy of the demo, computed independently: the demo's oracle.
 //!
-//! Knows the demo's own world and nothing of the control plane, so that a mistake there can't be
-//! repeated here: plain loops, no sharing.
+//! It knows the demo's own world and uses no code of the control plane, so that it cannot repeat a
+//! mistake: plain loops, no shared values.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,25 +10,26 @@ use std::time::Duration;
 use super::world::World;
 use strait_sim::objects::GATEWAY_PORT;
 
-/// The weight of each address, by upstream cluster. One without endpoints is not in it.
+/// Weight of each address, by upstream cluster. Clusters without endpoints are absent.
 pub(super) type Holdings = BTreeMap<String, BTreeMap<SocketAddr, u32>>;
 
-/// A proxy that holds what it should.
+/// A proxy that has its expected configuration.
 pub(super) struct SettledProxy {
     /// `name.namespace@cluster`.
     pub(super) proxy: String,
-    /// When it did, counted from the change.
+    /// Time from the change until then.
     pub(super) after: Duration,
-    /// What it holds.
+    /// Endpoints of the proxy.
     pub(super) holdings: Holdings,
-    /// How many responses it has taken in all.
+    /// Total number of responses that the proxy received.
     pub(super) responses: u64,
 }
 
-/// What a client's proxy in `network` should hold.
+/// Returns the expected endpoints of a client's proxy in `network`.
 ///
-/// A ready endpoint of its own network by its address; one of another network only if it takes mTLS, by
-/// the gateway of that network, which counts as many times as endpoints stand behind it.
+/// A ready endpoint of the same network is sent with its address. An endpoint of another network is
+/// sent only if it accepts mTLS, with the address of that network's gateway. The gateway's weight
+/// is the number of endpoints behind it.
 pub(super) fn holdings(world: &World, network: &str) -> Holdings {
     let mut holdings = Holdings::new();
     for cluster in &world.clusters {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn written_out_for_two_clusters() {
+    fn expected_endpoints_of_two_clusters() {
         let mut world = World::new(2);
         world.set_ready("west", "web-2", false);
         assert_eq!(
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_third_cluster_adds_to_its_network() {
+    fn third_cluster_adds_endpoints_to_its_network() {
         let web = |network| shown(&World::new(3), network).pop().expect("web is the last");
         assert!(web("n1").contains("10.1.1.11:8080x1 10.1.1.12:8080x1 172.30.0.21:15443x2"));
         assert!(web("n2").ends_with("172.30.0.11:15443x5"));

@@ -1,7 +1,8 @@
-//! The demo's running parts: simulated API servers, a control plane that finds them through Secrets, a
-//! recording client for each network, all in this process.
+//! The running parts of the demo, all in this process: simulated API servers, a control plane that
+//! finds them through Secrets, and a recording client for each network.
 //!
-//! Owns a folder for Secrets, CA and token, which goes when the mesh does: the CA's keys first.
+//! It owns a folder for Secrets, CA and token, which is deleted with it; the CA's keys are deleted
+//! first.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,13 +29,14 @@ use strait_sim::{Options, SimCluster};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{ClientContents, XdsClient};
 
-/// How long anything may take that takes milliseconds where all is well.
+/// Time limit for operations that normally take milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
-/// After how long without contact the demo calls a cluster stale; nobody wants to watch for longer.
+/// Time without contact after which the demo reports a cluster as stale; short, because a user
+/// waits for it.
 const STALE_AFTER: Duration = Duration::from_millis(1500);
 const TRUST_DOMAIN: &str = "cluster.local";
 
-/// Everything that runs.
+/// All running parts of the demo.
 pub(super) struct DemoMesh {
     pub(super) world: World,
     pub(super) proxies: Vec<RecordingProxy>,
@@ -46,8 +48,8 @@ pub(super) struct DemoMesh {
     folder: Folder,
 }
 
-/// Everything of this run that is on disk. However little time is left at the end, keys that others trust go
-/// first, and the rest after them.
+/// The folder with all files of this run. CA keys that others trust are deleted first, and the rest
+/// afterwards, even if little time is left.
 struct Folder(TempDir);
 
 impl Drop for Folder {
@@ -58,12 +60,12 @@ impl Drop for Folder {
 
 impl Folder {
     fn forget_keys(&self) {
-        // Whatever is left of them goes with the rest.
+        // Keys that cannot be deleted here are deleted with the folder.
         let _ = std::fs::remove_dir_all(ca_folder(self.0.path()));
     }
 }
 
-/// A proxy that records what it is given.
+/// A proxy that records the configuration that it receives.
 pub(super) struct RecordingProxy {
     pub(super) cluster: String,
     pub(super) network: &'static str,
@@ -71,14 +73,15 @@ pub(super) struct RecordingProxy {
 }
 
 impl RecordingProxy {
-    /// `name.namespace@cluster`, as every command takes it.
+    /// Returns `name.namespace@cluster`, the form that every command accepts.
     pub(super) fn name(&self) -> String {
         format!("{CLIENT}.{SHOP}@{}", self.cluster)
     }
 }
 
 impl DemoMesh {
-    /// Starts all but the proxies, with the control plane on `address`; returns when it is ready.
+    /// Starts everything except the proxies, with the control plane on `address`. Returns when it
+    /// is ready.
     pub(super) async fn start(world: World, address: IpAddr) -> Result<Self, CommandFailure> {
         let folder = tempfile::Builder::new()
             .prefix("strait-demo-")
@@ -116,7 +119,7 @@ impl DemoMesh {
         if within(waiting.wait_for(|readiness| readiness.ready)).await.is_none() {
             let missing = ready.borrow().waiting_for.join(", ");
             return Err(CommandFailure::failed(format!(
-                "the control plane still waits for {missing}"
+                "the control plane is still waiting for {missing}"
             )));
         }
         Ok(mesh)
@@ -143,12 +146,12 @@ impl DemoMesh {
         Ok(())
     }
 
-    /// Where proxies connect.
+    /// Returns the ADS address of the control plane.
     pub(super) fn xds(&self) -> SocketAddr {
         self.bound.xds
     }
 
-    /// Writes a workload's certificate, key and roots, as `strait certs issue` does.
+    /// Writes a workload's certificate, key and root certificates, like `strait certs issue`.
     pub(super) fn issue(
         &self,
         namespace: &str,
@@ -170,12 +173,12 @@ impl DemoMesh {
         self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)
     }
 
-    /// A folder for whatever belongs to this run.
+    /// Returns the folder of this run.
     pub(super) fn folder(&self) -> &Path {
         self.folder.0.path()
     }
 
-    /// What a shell needs to talk to the control plane.
+    /// Returns shell commands that set the address and token of the control plane.
     pub(super) fn exports(&self) -> String {
         format!(
             "  export STRAIT_SERVER={}\n  export STRAIT_TOKEN_FILE={}\n",
@@ -184,12 +187,12 @@ impl DemoMesh {
         )
     }
 
-    /// The API server of a cluster.
+    /// Returns the API server of a cluster.
     pub(super) fn api_server(&self, cluster: &str) -> &SimCluster {
         &self.api_servers[cluster]
     }
 
-    /// Turns a pod ready or unready, as the controllers of its cluster would.
+    /// Makes a pod ready or unready, as the controllers of its cluster would.
     pub(super) fn set_ready(
         &mut self,
         cluster: &str,
@@ -200,7 +203,8 @@ impl DemoMesh {
         apply(self.api_server(cluster), slice)
     }
 
-    /// Waits until every proxy holds exactly what the world says. A failure if one doesn't in time.
+    /// Waits until every proxy has exactly the expected configuration. Fails if a proxy does not
+    /// reach it in time.
     pub(super) async fn settle(
         &mut self,
         since: Instant,
@@ -220,10 +224,10 @@ impl DemoMesh {
                 None => {
                     let held = proxy.client.held();
                     let name = proxy.name();
-                    let mut text = format!("{name} does not hold what it should\n");
+                    let mut text = format!("{name} does not have the expected configuration\n");
                     text += &show::mismatch(&wanted, &held_endpoints(&held));
                     if !held.is_complete() {
-                        text += "  not all that it asked for has come\n";
+                        text += "  it has not received all requested resources\n";
                     }
                     if let Some(why) = held.ended {
                         text += &format!("  its stream ended: {why}\n");
@@ -235,7 +239,7 @@ impl DemoMesh {
         .await
     }
 
-    /// What `/debug/explain` says to a proxy of one service.
+    /// Returns the response of `/debug/explain` for a proxy and a service.
     pub(super) async fn explain(
         &self,
         proxy: &RecordingProxy,
@@ -246,12 +250,12 @@ impl DemoMesh {
         Ok(self.admin.get("/debug/explain", &query).await?.value)
     }
 
-    /// What `/debug/clusters` says.
+    /// Returns the response of `/debug/clusters`.
     pub(super) async fn clusters(&self) -> Result<Value, CommandFailure> {
         Ok(self.admin.get("/debug/clusters", &[]).await?.value)
     }
 
-    /// How many proxies are connected.
+    /// Returns the number of connected proxies.
     pub(super) async fn connected(&self) -> Result<usize, CommandFailure> {
         let answer = self.admin.get("/debug/proxies", &[]).await?;
         Ok(answer.value.as_array().map_or(0, Vec::len))
@@ -279,17 +283,17 @@ impl DemoMesh {
         tokio::time::timeout(LIMIT, reached).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Ends everything in order.
+    /// Shuts down all parts in order.
     pub(super) async fn shut_down(self) {
         drop(self.proxies);
-        // No more is issued.
+        // No more certificates are issued.
         self.folder.forget_keys();
         self.tasks.shut_down(LIMIT).await;
         self.bound.shut_down().await;
     }
 }
 
-/// The endpoints of every upstream cluster that has any.
+/// Returns the endpoints of every upstream cluster that has any.
 fn held_endpoints(held: &ClientContents) -> Holdings {
     held.names(ResourceType::Endpoint)
         .map(|name| (name.to_owned(), held.endpoints(name)))
@@ -297,14 +301,14 @@ fn held_endpoints(held: &ClientContents) -> Holdings {
         .collect()
 }
 
-/// `None` when it fails, or is not done in time.
+/// Waits for a future. Returns `None` if it fails or exceeds the time limit.
 async fn within<T, E>(what: impl Future<Output = Result<T, E>>) -> Option<T> {
     tokio::time::timeout(LIMIT, what).await.ok()?.ok()
 }
 
 fn apply(server: &SimCluster, object: Value) -> Result<(), CommandFailure> {
     let refused =
-        |error| CommandFailure::failed(format!("{} refuses an object: {error:?}", server.id()));
+        |error| CommandFailure::failed(format!("{} rejects an object: {error:?}", server.id()));
     server.store().apply(object).map(drop).map_err(refused)
 }
 
@@ -342,7 +346,8 @@ fn node(cluster: &str, network: &str, address: &str) -> Node {
     }
 }
 
-/// `strait serve` with everything in `folder`, and nothing from the environment.
+/// Returns the settings of a `strait serve` that stores everything in `folder` and ignores the
+/// environment.
 fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
     ServeArgs {
         consul_address: Vec::new(),
@@ -395,6 +400,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,
+        audit_interval: Duration::from_secs(60),
         max_certificate_lifetime: authority::LIFETIME_MAX,
         log_format: None,
         log_level: "info".into(),

@@ -1,7 +1,9 @@
-//! Network namespaces of the demo's own: made, wired to bridges, entered.
+//! Network namespaces of the demo: creates them, connects them to bridges and runs programs in
+//! them.
 //!
-//! Works inside a network, mount and process namespace that [`super::traffic`] made for it, so nothing
-//! here touches the machine's network, and all of it goes when that process ends.
+//! It works inside a network, mount and process namespace that [`super::traffic`] created. It
+//! therefore does not affect the machine's network, and everything is deleted when that process
+//! ends.
 
 use std::process::Stdio;
 
@@ -14,7 +16,7 @@ pub(super) struct Netns {
 }
 
 impl Netns {
-    /// A namespace with its loopback up.
+    /// Creates a namespace and enables its loopback interface.
     pub(super) async fn create(name: &str) -> Result<Self, String> {
         run(Command::new("ip").args(["netns", "add", name]), "").await?;
         let netns = Self { name: name.to_owned() };
@@ -22,12 +24,13 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Its name.
+    /// Returns the name of the namespace.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// `program` inside, killed when the child is dropped.
+    /// Returns a command that runs `program` in the namespace. The process is killed when the child
+    /// is dropped.
     pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").arg(program);
@@ -35,7 +38,8 @@ impl Netns {
         command
     }
 
-    /// Gives it an `interface` with an address (`ADDRESS/PREFIX`), plugged into `bridge` of `switch`.
+    /// Adds an `interface` with an address (`ADDRESS/PREFIX`) to the namespace, connected to
+    /// `bridge` of `switch`.
     pub(super) async fn plug(
         &self,
         interface: &str,
@@ -53,13 +57,13 @@ impl Netns {
         ip(Some(self), &near).await
     }
 
-    /// Loads rules in the form of iptables-save.
+    /// Loads rules in the format of iptables-save.
     pub(super) async fn iptables(&self, rules: &str) -> Result<(), String> {
         run(&mut self.command("iptables-restore"), rules).await.map(drop)
     }
 }
 
-/// Runs lines of `ip -batch`: in a namespace, or in that of this process.
+/// Runs lines of `ip -batch` in a namespace, or in this process's own.
 pub(super) async fn ip(netns: Option<&Netns>, lines: &str) -> Result<(), String> {
     let mut command = Command::new("ip");
     if let Some(netns) = netns {
@@ -68,7 +72,7 @@ pub(super) async fn ip(netns: Option<&Netns>, lines: &str) -> Result<(), String>
     run(command.args(["-batch", "-"]), lines).await.map(drop)
 }
 
-/// Makes a bridge with an address.
+/// Creates a bridge with an address.
 pub(super) async fn bridge(netns: Option<&Netns>, name: &str, address: &str) -> Result<(), String> {
     let lines = format!(
         "link add {name} type bridge\naddress add {address} dev {name}\nlink set {name} up"
@@ -76,14 +80,14 @@ pub(super) async fn bridge(netns: Option<&Netns>, name: &str, address: &str) -> 
     ip(netns, &lines).await
 }
 
-/// Runs to the end with `input`; standard output on success, else what the program complained of.
+/// Runs a command to its end with `input`. Returns its standard output, or else its error message.
 pub(super) async fn run(command: &mut Command, input: &str) -> Result<String, String> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let failed = |error: std::io::Error| format!("{program}: {error}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read everything says why on stderr.
+        // A program that ends before it has read all input reports the reason on stderr.
         let _ = stdin.write_all(input.as_bytes()).await;
     }
     let output = child.wait_with_output().await.map_err(failed)?;

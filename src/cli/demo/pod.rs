@@ -1,4 +1,4 @@
-//! The pods of the demo's real traffic: a network namespace each, with an Envoy.
+//! The pods of the demo's real traffic: each is a network namespace with an Envoy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -15,19 +15,19 @@ use crate::cli::bootstrap::{self, BootstrapArgs};
 use crate::cli::failure::CommandFailure;
 use strait_base::durable;
 
-/// The address of this process on the transit network.
+/// Address of this process in the transit network.
 pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 const TRANSIT: &str = "transit";
 const PODS: &str = "pods";
 
-/// What the client sends to a VIP goes to its Envoy. Envoy itself never dials a VIP, so it needs no user of its own to
-/// be recognized by.
+/// Redirects the client's requests for VIPs to its Envoy. Envoy itself never dials a VIP, so its
+/// own traffic needs no exception by user.
 const REDIRECT_OUT: &str =
     "*nat\n-A OUTPUT -p tcp -d 10.96.0.0/16 -j REDIRECT --to-ports 15001\nCOMMIT\n";
-/// What comes to a pod from outside goes to its Envoy.
+/// Redirects connections to a pod to its Envoy.
 const REDIRECT_IN: &str = "*nat\n-A PREROUTING -p tcp -j REDIRECT --to-ports 15006\nCOMMIT\n";
 
-/// A pod with an Envoy, in its own namespace.
+/// A pod with an Envoy, in a separate namespace.
 pub(super) struct EnvoyPod {
     netns: Netns,
     cluster: String,
@@ -36,14 +36,15 @@ pub(super) struct EnvoyPod {
     name: String,
     pub(super) app: &'static str,
     address: Ipv4Addr,
-    /// Where its application listens, if it has one that does.
+    /// Port of its application, if it has a server.
     listens: Option<u16>,
 }
 
-/// Makes and wires them: a gateway in each network, the client in the first, the pods of the first
-/// service.
+/// Creates and connects the pods: a gateway in each network, the client in the first network, and
+/// the pods of the first service.
 pub(super) async fn create(world: &World) -> Result<Vec<EnvoyPod>, String> {
-    // The directory where `ip` keeps names is the machine's; over ours nobody minds.
+    // `ip` stores names in a directory of the machine; this mount replaces it in the current
+    // namespace.
     run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]), "").await?;
     ip(None, "link set lo up").await?;
     bridge(None, TRANSIT, &format!("{HUB}/24")).await?;
@@ -62,7 +63,8 @@ pub(super) async fn create(world: &World) -> Result<Vec<EnvoyPod>, String> {
         let gateway = Netns::create(cluster.network).await?;
         gateway.plug(TRANSIT, &format!("{}/24", edge.gateway), None, TRANSIT).await?;
         bridge(Some(&gateway), PODS, &format!("{}/16", edge.gateway_pod)).await?;
-        // It is also its pods' router: they reach the control plane, and nothing reaches them.
+        // The gateway is also the router of its pods: they can reach the control plane, and nothing
+        // can reach them.
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         run(gateway.command("sh").args(["-c", forward]), "").await?;
         gateway
@@ -94,7 +96,7 @@ pub(super) async fn create(world: &World) -> Result<Vec<EnvoyPod>, String> {
 }
 
 impl EnvoyPod {
-    /// Its Envoy, and its application.
+    /// Starts the Envoy and the application of the pod.
     pub(super) async fn start(&self, mesh: &DemoMesh) -> Result<Vec<Child>, CommandFailure> {
         let mut running = Vec::new();
         if let Some(port) = self.listens {
@@ -112,8 +114,8 @@ impl EnvoyPod {
             .map_err(CommandFailure::of)?;
         let mut command = self.netns.command("envoy");
         command.arg("--config-path").arg(&configuration).arg("--log-path").arg(file("log"));
-        // Requests share a connection for each thread of the client's Envoy, and a gateway balances
-        // connections: with one, all that cross would reach the same pod.
+        // The client's Envoy shares one connection per thread, and a gateway balances connections.
+        // With one thread, all requests that cross networks would reach the same pod.
         let threads = if self.app == CLIENT { "4" } else { "1" };
         command.args(["--concurrency", threads, "--disable-hot-restart", "--log-level", "error"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -121,7 +123,7 @@ impl EnvoyPod {
         Ok(running)
     }
 
-    /// What `strait proxy bootstrap` prints.
+    /// Returns the output of `strait proxy bootstrap`.
     fn bootstrap(&self, mesh: &DemoMesh, certificates: &Path) -> Result<String, CommandFailure> {
         #[derive(Parser)]
         struct Line {
@@ -155,7 +157,7 @@ impl EnvoyPod {
         bootstrap::text(&line.args)
     }
 
-    /// Requests from this pod.
+    /// Sends requests from this pod.
     pub(super) async fn ask(
         &self,
         address: SocketAddr,

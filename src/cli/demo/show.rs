@@ -1,4 +1,4 @@
-//! How the demo puts things: tables and lines, from plain values.
+//! Output of the demo: tables and lines from plain values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::expected::{Holdings, SettledProxy};
 use super::world::{DemoCluster, World};
 use crate::cli::output::{Cell, OutputStyle, age, items, table, text};
 
-/// What there is to begin with.
+/// Renders the clusters of the world.
 pub(super) fn clusters(
     world: &World,
     url: impl Fn(&DemoCluster) -> String,
@@ -31,7 +31,7 @@ pub(super) fn clusters(
     table(&["CLUSTER", "NETWORK", "API SERVER", "GATEWAY", "SERVICES"], rows.collect(), look)
 }
 
-/// How the members fare, of `/debug/clusters`.
+/// Renders the states of members from `/debug/clusters`.
 pub(super) fn states(answer: &Value, look: &OutputStyle) -> String {
     let rows = items(answer).iter().map(|row| {
         let state = text(&row["state"]);
@@ -46,8 +46,8 @@ pub(super) fn states(answer: &Value, look: &OutputStyle) -> String {
     table(&["CLUSTER", "STATE", "ENDPOINTS", "LAST CONTACT", "REASON"], rows.collect(), look)
 }
 
-/// What becomes of the endpoints of services for one proxy, and why: of `/debug/explain`, those with
-/// the same answer in one line.
+/// Renders whether a proxy receives the endpoints of services, and why, from `/debug/explain`.
+/// Endpoints with equal results share a line.
 pub(super) fn reasons(explanations: &[(String, Value)], look: &OutputStyle) -> String {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (service, explanation) in explanations {
@@ -79,7 +79,7 @@ fn given(endpoint: &Value) -> String {
     }
 }
 
-/// The fact that decided: of the step that withheld it, else of the network step.
+/// Returns the decisive fact: of the step that withheld the endpoint, or else of the network step.
 fn reason(endpoint: &Value) -> String {
     let steps = items(&endpoint["steps"]);
     let failed = steps.iter().find(|step| step["ok"] == false);
@@ -87,7 +87,7 @@ fn reason(endpoint: &Value) -> String {
     failed.or_else(network).map_or_else(String::new, |step| text(&step["detail"]))
 }
 
-/// What a proxy holds, a line for each service.
+/// Renders the endpoints of a proxy, a line for each service.
 pub(super) fn holdings(settled: &SettledProxy, look: &OutputStyle) -> String {
     let rows = settled.holdings.iter().map(|(name, endpoints)| {
         let members: Vec<_> =
@@ -101,7 +101,7 @@ fn member(address: &SocketAddr, weight: u32) -> String {
     if weight == 1 { address.to_string() } else { format!("{address} (weight {weight})") }
 }
 
-/// What changed at each proxy, and how soon.
+/// Renders the changes of each proxy and their delay.
 pub(super) fn changes(
     before: &[SettledProxy],
     after: &[SettledProxy],
@@ -126,7 +126,7 @@ pub(super) fn changes(
     table(&["PROXY", "AFTER", "SERVICE", "CHANGE"], rows, look)
 }
 
-/// What should be held, and what is, of the upstream clusters where that differs.
+/// Renders expected and actual endpoints of the upstream clusters that differ.
 pub(super) fn mismatch(wanted: &Holdings, held: &Holdings) -> String {
     let members = |of: Option<&BTreeMap<SocketAddr, u32>>| {
         let all = of.into_iter().flatten().map(|(address, weight)| member(address, *weight));
@@ -142,7 +142,7 @@ pub(super) fn mismatch(wanted: &Holdings, held: &Holdings) -> String {
         .collect()
 }
 
-/// By upstream cluster, how `after` differs from `before`.
+/// Returns the differences between `before` and `after`, by upstream cluster.
 fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
     let none = BTreeMap::new();
     let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -155,8 +155,8 @@ fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
                 (Some(old), Some(new)) if old != new => {
                     format!("{address}: weight {old} -> {new}")
                 }
-                (Some(old), None) => format!("{} goes", member(address, *old)),
-                (None, Some(new)) => format!("{} comes", member(address, *new)),
+                (Some(old), None) => format!("{} removed", member(address, *old)),
+                (None, Some(new)) => format!("{} added", member(address, *new)),
                 _ => continue,
             };
             differences.push((name.clone(), change));
@@ -165,7 +165,8 @@ fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
     differences
 }
 
-/// `web.shop:80` of `outbound|80||web.shop.svc.cluster.local`.
+/// Returns the short name of an upstream cluster: `web.shop:80` for
+/// `outbound|80||web.shop.svc.cluster.local`.
 fn service_of(name: &str) -> String {
     let Some(name) = strait_xds::names::OutboundName::parse(name) else { return name.to_owned() };
     let short = name.hostname.as_str().trim_end_matches(".svc.cluster.local");
@@ -193,13 +194,13 @@ mod tests {
             differences(&before, &after).into_iter().map(|(_, change)| change).collect();
         assert_eq!(
             changes,
-            ["10.1.0.2:80 goes", "10.1.0.3:80 comes", "172.30.0.21:15443: weight 2 -> 1"]
+            ["10.1.0.2:80 removed", "10.1.0.3:80 added", "172.30.0.21:15443: weight 2 -> 1"]
         );
         assert_eq!(service_of("outbound|80||web.shop.svc.cluster.local"), "web.shop:80");
     }
 
     #[test]
-    fn the_reason_is_that_of_the_step_that_withheld_it() {
+    fn reason_comes_from_the_step_that_withheld_the_endpoint() {
         let endpoint = serde_json::json!({"verdict": "withheld", "steps": [
             {"step": "network", "ok": true, "detail": "elsewhere"},
             {"step": "mtls", "ok": false, "detail": "plain text"},

@@ -1,7 +1,7 @@
-//! Real requests through real Envoys, where there is an Envoy.
+//! Real requests through real Envoys, if Envoy is installed.
 //!
-//! The demo runs itself once more inside namespaces of its own ([`run`]), which is all the isolation it
-//! needs: no rights on the machine, and nothing left when it ends. There ([`inside`]) each pod is a
+//! The demo runs itself again inside separate namespaces ([`run`]). This isolates it completely: it
+//! needs no rights on the machine and leaves nothing behind. Inside ([`inside`]), each pod is a
 //! network namespace:
 //!
 //! ```text
@@ -27,47 +27,47 @@ use super::world::{CLIENT, World};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{Cell, OutputStyle, print, table};
 
-/// The programs without which there is no real traffic.
+/// Programs that real traffic requires.
 const TOOLS: [&str; 6] = ["envoy", "unshare", "mount", "ip", "nsenter", "iptables-restore"];
 const REQUESTS: usize = 200;
-/// How long Envoys have to start and to be configured.
+/// Time limit for Envoys to start and receive their configuration.
 const START: Duration = Duration::from_secs(25);
 
-/// What the demo runs of itself inside namespaces.
+/// Parts of the demo that run inside namespaces.
 #[derive(Debug, Subcommand)]
 pub(super) enum Part {
-    /// All of it, in namespaces just made
+    /// The demo with real traffic, in new namespaces
     #[command(hide = true)]
     Inside,
     /// The application of a pod
     #[command(hide = true)]
     Echo {
-        /// Where it listens
+        /// Address to listen on
         address: SocketAddr,
-        /// What it answers
+        /// Text of the response
         name: String,
     },
     /// The application of the client
     #[command(hide = true)]
     Ask {
-        /// Where to
+        /// Address to send requests to
         address: SocketAddr,
-        /// The virtual host
+        /// Virtual host of the requests
         host: String,
-        /// How often, each time on a connection of its own
+        /// Number of requests, each on a new connection
         count: usize,
     },
 }
 
-/// Whether real requests were sent.
+/// Result of the attempt to send real requests.
 pub(super) enum Ran {
-    /// They were, and reached both sides.
+    /// The requests were sent and reached both clusters.
     Passed,
-    /// They can't be here, and why.
+    /// The requests can't be sent on this machine, with the reason.
     Skipped(String),
 }
 
-/// Runs a part.
+/// Runs one part of the demo.
 pub(super) async fn part(part: &Part) -> CommandResult {
     match part {
         Part::Inside => return inside().await,
@@ -82,10 +82,10 @@ pub(super) async fn part(part: &Part) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Sends real requests, if this machine can.
+/// Sends real requests, if this machine supports it.
 ///
 /// # Errors
-/// When they don't all arrive, or not on both sides.
+/// If not all requests arrive, or not in both clusters.
 pub(super) async fn run(folder: &Path) -> Result<Ran, CommandFailure> {
     if !cfg!(target_os = "linux") {
         return Ok(Ran::Skipped("it needs the network namespaces of Linux".into()));
@@ -101,7 +101,7 @@ pub(super) async fn run(folder: &Path) -> Result<Ran, CommandFailure> {
     let program = std::env::current_exe().map_err(CommandFailure::of)?;
     let mut command = Command::new("unshare");
     command.args(spaces).arg("--").arg(program).args(["demo", "inside"]);
-    // Below our own folder, so that it goes with it however that process ends.
+    // Inside the demo's own folder, so that it is deleted with it, however the process ends.
     command.env("TMPDIR", folder).kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(CommandFailure::of)?;
     let output = child.wait_with_output().await.map_err(CommandFailure::of)?;
@@ -119,8 +119,9 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The flags of `unshare` that work here: as we are, else as the root of a user namespace. The process
-/// namespace ends whatever runs in it when its first process ends.
+/// Returns the flags of `unshare` that work on this machine: as the current user, or else as root
+/// of a user namespace. When the first process of a process namespace ends, all others in it are
+/// killed.
 async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
     let own = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
     let mut refusal = String::new();
@@ -131,13 +132,13 @@ async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
             Err(fact) => refusal = fact,
         }
     }
-    Err(format!("namespaces can't be made here: {refusal}"))
+    Err(format!("this machine does not allow namespaces: {refusal}"))
 }
 
-/// All of it, as the first process of its namespaces.
+/// Runs the demo with real traffic as the first process of its namespaces.
 async fn inside() -> CommandResult {
     let world = World::new(2);
-    // From here on nothing depends on the machine.
+    // From here on, nothing depends on the machine.
     let pods =
         pod::create(&world).await.map_err(|fact| CommandFailure::new(Exit::NoRights, fact))?;
     let mesh = DemoMesh::start(world, HUB.into()).await?;
@@ -174,14 +175,14 @@ async fn inside() -> CommandResult {
         if Instant::now() > until {
             let logs = logs(mesh.folder());
             return Err(CommandFailure::failed(format!(
-                "not all is well after {START:?}: {answers:?}{logs}"
+                "requests still fail after {START:?}: {answers:?}{logs}"
             )));
         }
     }
     let answers = load(REQUESTS).await?;
     if !reached_both(&answers) {
         return Err(CommandFailure::failed(format!(
-            "not all answered, or not in both clusters: {answers:?}"
+            "not all requests succeeded, or not in both clusters: {answers:?}"
         )));
     }
     print(&show(&mesh.world, &answers))?;
@@ -190,7 +191,7 @@ async fn inside() -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Whether every request was answered, some in each cluster.
+/// Returns whether every request got a response and both clusters responded.
 fn reached_both(answers: &RequestCounts) -> bool {
     let reached = |id: &str| answers.by.keys().any(|pod| pod.starts_with(id));
     answers.failures.is_empty() && reached("east/") && reached("west/")
@@ -217,7 +218,7 @@ fn show(world: &World, answers: &RequestCounts) -> String {
     )
 }
 
-/// The last lines of the Envoys' logs, for a failure's text.
+/// Returns the last lines of the Envoys' logs, for an error message.
 fn logs(folder: &Path) -> String {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));

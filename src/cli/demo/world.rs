@@ -1,8 +1,8 @@
-//! What the demo's clusters hold, as plain values: the one description from which the simulated API
-//! servers are filled, and from which [`super::expected`] counts what a proxy should hold.
+//! The content of the demo's clusters as plain values. The simulated API servers are filled from
+//! this description, and [`super::expected`] computes the expected endpoints from it.
 //!
-//! Two networks with the same pod addresses. The first cluster of each network has its east-west gateway
-//! and a client with a proxy; further clusters join one of the two.
+//! There are two networks with the same pod addresses. The first cluster of each network contains
+//! its east-west gateway and a client with a proxy; further clusters join one of the two networks.
 
 use std::net::Ipv4Addr;
 
@@ -12,7 +12,7 @@ use strait_sim::objects;
 
 /// The system namespace of every cluster.
 pub(super) const SYSTEM: &str = "strait-system";
-/// Where the applications are.
+/// The namespace of the applications.
 pub(super) const SHOP: &str = "shop";
 /// The client pod of a network, also its service account.
 pub(super) const CLIENT: &str = "client";
@@ -32,7 +32,7 @@ pub(super) struct World {
 pub(super) struct DemoCluster {
     pub(super) id: String,
     pub(super) network: &'static str,
-    /// What only the first cluster of a network has.
+    /// Gateway and client, which only the first cluster of a network has.
     pub(super) edge: Option<Edge>,
     pub(super) services: Vec<DemoService>,
 }
@@ -40,7 +40,7 @@ pub(super) struct DemoCluster {
 /// The gateway of a network, and a client in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Edge {
-    /// Where other networks reach the gateway.
+    /// Address at which other networks reach the gateway.
     pub(super) gateway: Ipv4Addr,
     /// The gateway's address in its own network.
     pub(super) gateway_pod: Ipv4Addr,
@@ -63,27 +63,27 @@ pub(super) struct DemoPod {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
     pub(super) ready: bool,
-    /// Whether it has a sidecar that takes mTLS.
+    /// Whether the pod has a sidecar that accepts mTLS.
     pub(super) mtls: bool,
 }
 
 const WEB: objects::Port = objects::HTTP;
 const DB: objects::Port = objects::Port { name: "tcp", port: 5432, target: 5432 };
-/// Any name will do: the demo shows no localities.
+/// Any name is sufficient, because the demo shows no localities.
 const NODE: &str = "node-1";
 
 impl World {
-    /// `count` clusters: `east`, `west`, `c3`, `c4`, ...
+    /// Creates `count` clusters: `east`, `west`, `c3`, `c4`, ...
     pub(super) fn new(count: u8) -> Self {
         Self { clusters: (0..count).map(DemoCluster::new).collect() }
     }
 
-    /// Every cluster with a gateway and a client: one for each network.
+    /// Returns every cluster with a gateway and a client: one for each network.
     pub(super) fn edges(&self) -> impl Iterator<Item = (&DemoCluster, Edge)> {
         self.clusters.iter().filter_map(|cluster| Some((cluster, cluster.edge?)))
     }
 
-    /// Turns a pod ready or unready; gives the slice that says so.
+    /// Makes a pod ready or unready. Returns the new EndpointSlice.
     pub(super) fn set_ready(&mut self, cluster: &str, pod: &str, ready: bool) -> Value {
         let services = self.clusters.iter_mut().filter(|one| one.id == cluster);
         for service in services.flat_map(|cluster| &mut cluster.services) {
@@ -103,8 +103,8 @@ impl DemoCluster {
             1 => "west".to_owned(),
             _ => format!("c{}", index + 1),
         };
-        // Clusters of one network share its address space, so each has a part of it; those of the two
-        // networks have the same.
+        // Clusters of one network share its address space, so each uses a part of it. Both networks
+        // have the same address space.
         let (network, part) = (index % 2, index / 2);
         let pod = |host| Ipv4Addr::new(10, 1, part, host);
         let web = 0..if index == 0 { 3 } else { 2 };
@@ -133,11 +133,11 @@ impl DemoCluster {
         Self { id, network: NETWORKS[usize::from(network)], edge, services }
     }
 
-    /// All objects of its API server.
+    /// Returns all objects of the cluster's API server.
     pub(super) fn objects(&self) -> Vec<Value> {
         let system = objects::namespace(SYSTEM);
         let mut all = vec![
-            // How a cluster says which network it is in.
+            // This label assigns a cluster to a network.
             objects::labelled(system, objects::NETWORK_LABEL, self.network),
             objects::namespace(SHOP),
         ];
@@ -161,12 +161,12 @@ impl DemoCluster {
 }
 
 impl DemoService {
-    /// `name.namespace:port`, as people call it.
+    /// Returns the short name of the service, `name.namespace:port`.
     pub(super) fn title(&self) -> String {
         format!("{}.{SHOP}:{}", self.name, self.port.port)
     }
 
-    /// Its full name.
+    /// Returns the full host name of the service.
     pub(super) fn hostname(&self) -> String {
         format!("{}.{SHOP}.svc.cluster.local", self.name)
     }

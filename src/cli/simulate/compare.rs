@@ -1,4 +1,5 @@
-//! What logged requests would come to under other policies: by the rules that proxies are sent (`strait_rules::access::enforced`).
+//! Decisions about logged requests under other policies, with the rules that proxies receive
+//! (`strait_rules::access::enforced`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -18,58 +19,58 @@ use strait_rules::access::{
 };
 
 const NOT_INBOUND: LogFault =
-    "is of a proxy's way out; the one of the workload that is called counts";
-const NO_WORKLOAD: LogFault = "is for an address that no known workload has";
-const MANY_WORKLOADS: LogFault = "is for an address that several known workloads have";
-const NO_CLIENT: LogFault =
-    "does not say who called (downstream_peer_uri_san), and no one known workload has the address";
+    "is an outbound call; only the inbound line of the called workload is used";
+const NO_WORKLOAD: LogFault = "has an address that belongs to no known workload";
+const MANY_WORKLOADS: LogFault = "has an address that belongs to several known workloads";
+const NO_CLIENT: LogFault = "lacks the caller (downstream_peer_uri_san), and not exactly one known workload has its address";
 
-/// How many kinds of changed requests are told apart. Callers choose paths, so there may be any number of them.
+/// Maximum number of different changes. Callers choose paths, so their number is unbounded.
 const KINDS_MAX: usize = 10_000;
 
-/// What comes of it.
+/// Result of a simulation.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Simulation {
-    /// Lines read.
+    /// Number of lines.
     pub(super) lines: usize,
-    /// Those that were decided under both.
+    /// Number of lines that were decided under both sets of policies.
     pub(super) compared: usize,
-    /// Of these, those of which the log doesn't say all that rules look at, so that the verdict can't be known.
+    /// Number of compared lines whose decision is unknown, because rules depend on values that the
+    /// log lacks.
     pub(super) undecided: usize,
-    /// Those about which a provider would be asked (CUSTOM) that is not asked under the old policies. What it would answer no
-    /// log says: here it counts as allowing.
+    /// Number of requests for which a provider (CUSTOM) would be called that is not called under
+    /// the old policies. The log does not contain its decision; it is assumed to allow.
     pub(super) newly_asked: usize,
-    /// Those about which a provider is asked that would not be.
+    /// Number of requests for which a provider would no longer be called.
     pub(super) no_longer_asked: usize,
-    /// Lines left out, by the reason.
+    /// Number of lines that were left out, by reason.
     pub(super) skipped: BTreeMap<LogFault, usize>,
-    /// What differs, the most frequent first; of at most 10,000 kinds.
+    /// Changed requests, the most frequent first; at most 10,000 kinds.
     pub(super) changes: Vec<SimulatedChange>,
-    /// Requests of further kinds, by the verdict under the new policies.
+    /// Number of requests of further kinds, by the verdict under the new policies.
     pub(super) untold: BTreeMap<&'static str, usize>,
 }
 
-/// Requests whose verdict differs.
+/// Requests with the same changed verdict.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SimulatedChange {
-    /// The verdict under the new policies.
+    /// Verdict under the new policies.
     pub(super) verdict: &'static str,
-    /// The rule that decides it; else why none does.
+    /// Rule that decides, or else the reason why no rule does.
     pub(super) by: String,
-    /// Who called.
+    /// Identity of the caller.
     pub(super) source: String,
-    /// The workload that was called, without what tells its pods apart.
+    /// Name of the called workload, without the part that distinguishes its pods.
     pub(super) destination: String,
-    /// The method, and the path without query; the port of a connection that is not HTTP.
+    /// Method and path without query; for a connection that is not HTTP, the port.
     pub(super) request: String,
-    /// How many.
+    /// Number of requests.
     pub(super) count: usize,
 }
 
 impl Simulation {
-    /// How many requests would be denied that were not.
+    /// Returns the number of requests that would be denied and were allowed.
     pub(super) fn newly_denied(&self) -> usize {
         let deny = AccessVerdict::Deny.as_str();
         let denied = self.changes.iter().filter(|one| one.verdict == deny);
@@ -78,23 +79,24 @@ impl Simulation {
     }
 }
 
-/// Policies on trial: those in force, and those that would be.
+/// A comparison of the active policies with new policies.
 pub(super) struct PolicyTrial<'a> {
     trust: TrustBundle,
     providers: ReachableProviders,
-    /// Before and after.
+    /// The old and the new policies.
     policies: [Arc<AccessPolicies>; 2],
-    /// The workloads of each address.
+    /// Workloads by address.
     by_address: HashMap<IpAddr, Vec<&'a SnapshotWorkload>>,
     found: BTreeMap<SimulatedChange, usize>,
     outcome: Simulation,
 }
 
-/// What an object of the new policies says that can't be read, or has no effect.
+/// Description of a part of a new policy that cannot be read or has no effect.
 pub(super) type ObjectFault = String;
 
 impl<'a> PolicyTrial<'a> {
-    /// The policies of a snapshot, and the same with `new` ones in the place of those of their names.
+    /// Creates a comparison between the policies of a snapshot and the same policies with `new`
+    /// ones added or replaced by name.
     pub(super) fn new(
         snapshot: &'a AccessSnapshot,
         new: &[Arc<Value>],
@@ -109,7 +111,7 @@ impl<'a> PolicyTrial<'a> {
             errors: snapshot.policy_errors,
         };
         let mut index = AccessIndex::new(settings.clone());
-        // As it stands when proxies have followed: until then some take what was sent before.
+        // The state after proxies have acknowledged the change, without transitions.
         let mut in_force =
             |objects: &Collection| index.apply(&settings, objects).map(|change| change.policies);
         let old = in_force(&before).unwrap_or_default();
@@ -136,7 +138,7 @@ impl<'a> PolicyTrial<'a> {
         (trial, faults)
     }
 
-    /// Takes a line of a log.
+    /// Decides one line of a log.
     pub(super) fn take(&mut self, line: Result<LogEntry, LogFault>) {
         self.outcome.lines += 1;
         if let Err(fault) = line.and_then(|entry| self.compare(&entry)) {
@@ -144,7 +146,7 @@ impl<'a> PolicyTrial<'a> {
         }
     }
 
-    /// Notes lines that can't be taken.
+    /// Records lines that cannot be decided.
     pub(super) fn leave_out(&mut self, fault: LogFault, count: u64) {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         if count > 0 {
@@ -153,7 +155,7 @@ impl<'a> PolicyTrial<'a> {
         }
     }
 
-    /// What has come of all that was taken.
+    /// Returns the result of all lines.
     pub(super) fn end(self) -> Simulation {
         let found = self.found.into_iter();
         let mut changes: Vec<_> =
@@ -220,7 +222,7 @@ impl<'a> PolicyTrial<'a> {
         Ok(())
     }
 
-    /// What policies make of a request; `None` where that depends on what the log doesn't say.
+    /// Decides a request. Returns `None` if the decision depends on values that the log lacks.
     fn decided(
         &self,
         policies: &AccessPolicies,
@@ -243,12 +245,12 @@ impl<'a> PolicyTrial<'a> {
                 rule: mode.by.as_ref().map(|by: &WorkloadKey| {
                     format!("PeerAuthentication {}/{}", by.namespace, by.name)
                 }),
-                reason: "STRICT takes no plain text",
+                reason: "STRICT accepts no plain text",
                 asked: Vec::new(),
             });
         }
         let rules = enforced(&access, form, &self.trust, &self.providers);
-        // Once with all that the log doesn't say against the client, and once for it.
+        // Once with all unknown values deciding against the client, and once in its favor.
         let [strictest, loosest] =
             [true, false].map(|strict| decide(&as_known(&rules, strict), request));
         let is_known = strictest.verdict == loosest.verdict && strictest.asked == loosest.asked;
@@ -256,7 +258,7 @@ impl<'a> PolicyTrial<'a> {
     }
 }
 
-/// The request of a line.
+/// Returns the request of a line.
 fn described(entry: &LogEntry, identity: Option<String>) -> AccessRequest {
     let header = |name: &str, value: &String| (name.to_owned(), value.clone());
     let request = entry.request.as_ref();
@@ -282,14 +284,15 @@ fn without_query(path: &str) -> &str {
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// The name of a workload without what tells its pods apart, as far as that can be told.
+/// Returns the name of a workload without the part that distinguishes its pods, if a label provides
+/// it.
 fn called(workload: &SnapshotWorkload) -> String {
     let app = ["app.kubernetes.io/name", "app"].iter().find_map(|key| workload.labels.get(*key));
     format!("{}/{}", workload.namespace, app.unwrap_or(&workload.name))
 }
 
-/// The rules, of which those that look at what no log says match or don't, so that as much as possible is denied, or as
-/// little.
+/// Returns the rules with all clauses about unknown values resolved: as strictly as possible, or as
+/// permissively.
 fn as_known(rules: &EnforcedRules, strict: bool) -> EnforcedRules {
     let mut rules = rules.clone();
     let custom = rules.custom.values_mut().map(|action| (action, strict));
@@ -302,7 +305,7 @@ fn as_known(rules: &EnforcedRules, strict: bool) -> EnforcedRules {
     rules
 }
 
-/// A rule without what no log says, or none where it is not to match.
+/// Returns a rule without clauses about unknown values, or `None` if it must not match.
 fn known(rule: RuleMatcher, matches: bool) -> Option<RuleMatcher> {
     let clauses = || rule.sources.iter().chain(&rule.operations).flatten();
     if !clauses().any(is_unsaid) {
@@ -315,7 +318,7 @@ fn known(rule: RuleMatcher, matches: bool) -> Option<RuleMatcher> {
     Some(rule)
 }
 
-/// Whether a clause looks at what no log says.
+/// Returns whether a clause depends on a value that logs lack.
 fn is_unsaid(clause: &MatchedClause) -> bool {
     clause.any.iter().flatten().any(|atom| match atom {
         Atom::Header(name, _) | Atom::HeaderNowhere(name, _) | Atom::HeaderPresent(name) => {
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_denied_is_told_by_rule_client_and_path() {
+    fn newly_denied_requests_are_grouped_by_rule_client_and_path() {
         let deny = policy(
             "deny",
             json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin*"] } }] }] }),
@@ -408,7 +411,7 @@ mod tests {
             [format!("2 deny {front} GET /admin: ns[shop]-policy[deny]-rule[0]")]
         );
         assert_eq!((found.lines, found.compared, found.newly_denied()), (3, 3, 2));
-        // The other way round it would be allowed, and nothing denied.
+        // In the opposite direction, requests become allowed and none denied.
         let nothing = policy(
             "deny",
             json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] }),
@@ -418,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_does_what_the_server_says() {
+    fn unreadable_policies_follow_the_policy_errors_setting() {
         let broken = policy("deny", json!({ "action": "DENY", "rules": [{ "when": [{}] }] }));
         let denied = |policy_errors| {
             let snapshot = AccessSnapshot { policy_errors, ..snapshot(vec![]) };
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_allows_denies_the_rest() {
+    fn allow_policy_denies_all_other_requests() {
         let allow = policy(
             "allow",
             json!({ "rules": [{ "from": [{ "source": { "serviceAccounts": ["other"] } }] }] }),
@@ -442,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_does_not_say_is_not_guessed() {
+    fn requests_with_unknown_values_are_undecided() {
         let deny = policy(
             "deny",
             json!({ "action": "DENY", "rules": [{
@@ -462,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn who_no_longer_takes_plain_text_is_told_as_it_will_be() {
+    fn change_to_strict_denies_plain_text() {
         let peers = |mode: &str| {
             Arc::new(json!({
                 "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
@@ -477,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_providers_would_be_asked_about_is_counted() {
+    fn requests_for_providers_are_counted() {
         let asks = |operation: Value| {
             policy(
                 "ask",
@@ -498,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_say_nothing_of_a_workload_are_counted() {
+    fn lines_without_a_known_workload_are_counted() {
         let outbound = line("/", "10.0.0.8").replace("inbound|80||", "outbound|80||web");
         let lines =
             [outbound, line("/", "10.0.0.8").replace("10.0.0.7", "10.0.0.1"), "x".to_owned()];

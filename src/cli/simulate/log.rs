@@ -1,44 +1,44 @@
-//! What of a line of an access log is looked at to decide its call again.
+//! The values of an access log line that are needed to decide its call again.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::cli::access_log::LoggedCall;
 
-/// What of a line is looked at.
+/// The values of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogEntry {
-    /// `None` for a connection that is not HTTP.
+    /// The HTTP request; `None` for a connection that is not HTTP.
     pub(super) request: Option<LoggedRequest>,
-    /// The upstream cluster; `-` where none was chosen.
+    /// The upstream cluster; `-` if none was chosen.
     pub(super) cluster: String,
-    /// The address that the client meant, at the proxy that wrote the line.
+    /// Destination address of the client at the proxy that wrote the line.
     pub(super) local: SocketAddr,
-    /// Who connected.
+    /// Address of the caller.
     pub(super) remote: IpAddr,
-    /// The client's identity, where the line says it; `Some(None)` for none.
+    /// Identity of the client, if the format contains it; `Some(None)` for a client without one.
     pub(super) identity: Option<Option<String>>,
-    /// The server name that the client asked for.
+    /// Server name (SNI) that the client requested.
     pub(super) server_name: Option<String>,
 }
 
-/// A request.
+/// The HTTP request of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoggedRequest {
     pub(super) method: String,
-    /// With its query.
+    /// Path with query.
     pub(super) path: String,
     pub(super) authority: Option<String>,
 }
 
-/// What a line lacks, to be counted.
+/// Reason why a line is left out, for counting.
 pub(super) type LogFault = &'static str;
 
-/// Of a line that is no call.
-pub(super) const NO_LINE: LogFault = "is no access log line in Istio's text or JSON format";
+/// Reason for a line that is not a call.
+pub(super) const NO_LINE: LogFault = "is not an access log line in Istio's text or JSON format";
 const NO_ADDRESS: LogFault = "has no downstream_local_address or downstream_remote_address";
 const NO_REQUEST: LogFault = "has no method or path";
 
-/// What is looked at of a call.
+/// Extracts the values of a call.
 pub(super) fn entry(call: &LoggedCall) -> Result<LogEntry, LogFault> {
     let address = |text: &Option<String>| text.as_deref()?.parse::<SocketAddr>().ok();
     let (Some(local), Some(remote)) =
@@ -46,7 +46,8 @@ pub(super) fn entry(call: &LoggedCall) -> Result<LogEntry, LogFault> {
     else {
         return Err(NO_ADDRESS);
     };
-    // A connection has neither; a format without the fields says nothing.
+    // A TCP connection has neither method nor path; if the format lacks these fields, the kind of
+    // call is unknown.
     if !call.tells_request {
         return Err(NO_REQUEST);
     }
@@ -69,7 +70,7 @@ pub(super) fn entry(call: &LoggedCall) -> Result<LogEntry, LogFault> {
     })
 }
 
-/// The first identity of a list.
+/// Returns the first identity of a list.
 fn spiffe(text: &str) -> Option<String> {
     let first = text.split(',').next().unwrap_or_default().trim();
     first.starts_with("spiffe://").then(|| first.to_owned())
@@ -87,7 +88,7 @@ mod tests {
     const TEXT: &str = r#"[2026-11-25T10:00:00.000Z] "GET /api/1?x=1 HTTP/1.1" 200 - via_upstream - "-" 0 12 3 2 "10.9.9.9" "cu"rl/8 x"y" "id-1" "web.shop:8080" "10.0.0.7:8080" inbound|8080|| 127.0.0.6:41000 10.0.0.7:8080 10.0.0.9:33000 outbound_.80_._.web.shop.svc.cluster.local default"#;
 
     #[test]
-    fn the_usual_text_is_read() {
+    fn default_text_format_is_parsed() {
         let entry = read(TEXT).expect("it is one");
         let request = entry.request.expect("a request");
         assert_eq!((&*request.method, &*request.path), ("GET", "/api/1?x=1"));
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_by_its_names_and_says_who_called_where_it_can() {
+    fn json_format_is_parsed_with_the_identity_if_present() {
         let line = |more: &str| {
             format!(
                 r#"{{"method":"GET","path":"/","authority":"a","upstream_cluster":"inbound|80||","downstream_local_address":"10.0.0.7:80","downstream_remote_address":"[fd00::9]:1"{more}}}"#
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_lacks_something_says_what() {
+    fn incomplete_lines_are_left_out_with_the_reason() {
         let cases = [
             ("", NO_LINE),
             ("some log of something else", NO_LINE),
@@ -131,9 +132,9 @@ mod tests {
                 NO_REQUEST,
             ),
             (&TEXT.replace("10.0.0.7:8080 10.0.0.9:33000", "- -"), NO_ADDRESS),
-            // Cut off.
+            // A line that is cut off.
             (&TEXT[..TEXT.len() - 90], NO_LINE),
-            // A client that writes fields has its line left out.
+            // The line of a client that forges fields is left out.
             (&TEXT.replace("cu\"rl", "a\" \"b"), NO_LINE),
         ];
         for (line, fault) in cases {

@@ -169,4 +169,8 @@ impl ResourceSource for Source {
             named.then(|| Arc::new(Resource::new(name, empty.encode_to_vec())))
         })
     }
+
+    fn is_assigned(&self, _: &Resource) -> bool {
+        true
+    }
 }

@@ -2,6 +2,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::*;
+use crate::audit;
 use crate::budgets::{Budgets, Pressure};
 use crate::connections::Connections;
 use crate::server::XdsConfig;
@@ -99,6 +100,7 @@ fn stream_with(
         max_connections: 1,
         certificate_lifetime_max: Duration::from_secs(3600),
         descriptors: Arc::default(),
+        audit_interval: None,
         drain: tokio_util::sync::CancellationToken::new(),
     });
     let (peer, address) = (Arc::new(peer), ([127, 0, 0, 1], 0).into());
@@ -167,6 +169,42 @@ async fn names_in_a_rejection_are_subscribed_to() {
     assert_eq!(woken, 1);
 }
 
+/// The second version is published without marking the streams that it affects, as a mistake in
+/// deciding which these are would do.
+#[tokio::test]
+async fn audit_finds_and_repairs_a_change_that_reached_no_stream() {
+    let mut mesh = mesh();
+    let (versions, context) = watch::channel(Some(version(&mut mesh)));
+    let mut stream = stream_of(ProtocolForm::Delta, context);
+    let shared = Arc::clone(&stream.shared);
+    let mismatches = || shared.stats.audit_mismatches.load(Ordering::Relaxed);
+    let cds = DeltaDiscoveryRequest {
+        node: node(&[("CLUSTER_ID", "east")]),
+        type_url: ResourceType::Cluster.url().into(),
+        ..Default::default()
+    };
+    assert!(stream.take(&cds.encode_to_vec()).is_ok());
+    let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
+    let eds = DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
+    assert!(stream.take(&eds.encode_to_vec()).is_ok());
+    assert!(!stream.responses().is_empty());
+    assert!(stream.due().is_none());
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!((shared.stats.audited.load(Ordering::Relaxed), mismatches()), (1, 0));
+
+    let moved = ["a.ns", "b.ns"]
+        .into_iter()
+        .fold(shard("east", 2), |word, name| word.with(service(name), vec![endpoint("10.0.0.10")]));
+    mesh.apply(MeshEvent::Registry(moved.built()));
+    versions.send(Some(version(&mut mesh))).expect("the stream receives");
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!(mismatches(), 1);
+    assert!(stream.take_changes().is_ok());
+    assert_eq!(sent(&mut stream), 1);
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!(mismatches(), 1);
+}
+
 #[tokio::test]
 async fn change_is_not_delayed_by_waiting_first_syncs() {
     let mut in_sync = stream(ProtocolForm::Delta);
@@ -180,7 +218,7 @@ async fn change_is_not_delayed_by_waiting_first_syncs() {
     let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
     let watch = DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
     assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
-    assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
+    assert!(in_sync.turn().now_or_never().expect("no other stream waits").is_some());
     assert!(!in_sync.responses().is_empty());
 
     let mut new = Stream::new(
@@ -194,11 +232,11 @@ async fn change_is_not_delayed_by_waiting_first_syncs() {
     let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
     lock(&in_sync.session).on_change(&change);
     lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
-    assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
+    assert!(in_sync.turn().now_or_never().expect("it does not wait").is_none());
     let mut turn = Box::pin(new.turn());
     assert!(turn.as_mut().now_or_never().is_none());
     drop(storm);
-    assert!(turn.now_or_never().expect("its turn has come").is_some());
+    assert!(turn.now_or_never().expect("the stream has its turn").is_some());
 }
 
 fn watches(names: &[String], listed: bool) -> Vec<u8> {
@@ -243,7 +281,7 @@ async fn names_of_no_service_are_charged_until_the_stream_ends() {
     assert!(first.take(&forgets.encode_to_vec()).is_ok());
     assert_eq!(usage().map(|usage| (usage.names, usage.made_up)), Some((3, 1)));
     let mut third = open();
-    assert!(third.take(&watches(&invented(3000), false)).is_ok(), "there is room again");
+    assert!(third.take(&watches(&invented(3000), false)).is_ok(), "capacity is available again");
     drop((first, third));
     assert!(usage().is_none());
 }
@@ -257,7 +295,7 @@ async fn names_that_exceed_the_budget_are_not_subscribed_to() {
     let invented: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{n}.ns")).collect();
     let refused = code_of(stream.take(&watches(&invented, false)));
     assert_eq!(refused, Some((tonic::Code::ResourceExhausted, "STR0514".to_owned())));
-    let usage = connections.budgets().costliest(1).pop().expect("it is still entered").1;
+    let usage = connections.budgets().costliest(1).pop().expect("the stream is still registered").1;
     assert_eq!(usage.names, 0);
     // Names of known services are accepted, and a repeated name is charged once.
     let often: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{}.ns", n % 9)).collect();
@@ -366,7 +404,7 @@ fn denying(index: &mut AccessIndex, namespace: &str, path: &str) -> MeshEvent {
     let object = WorkloadKey::new(namespace, "deny");
     let name = PolicyName { kind: PolicyKind::Authorization, object };
     objects.insert(name.key(), Arc::new(policy));
-    let change = index.apply(&settings, &objects).expect("it says something new");
+    let change = index.apply(&settings, &objects).expect("the request differs");
     MeshEvent::Access(change.policies, change.causes)
 }
 
@@ -412,13 +450,13 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     };
     for (path, refusal) in [("/a", ""), ("/b", "virtualInbound is not to my taste"), ("/c", "")] {
         let changes = publish(denying(&mut index, "ns", path));
-        assert!(!followed(), "{path}: what was acknowledged was another version");
+        assert!(!followed(), "{path}: another version was acknowledged");
         assert_eq!(shared.interest.mark(&changes), 1);
-        assert!(!followed(), "{path}: it has not looked yet");
+        assert!(!followed(), "{path}: the stream has not run yet");
         assert!(stream.take_changes().is_ok());
-        assert!(!followed(), "{path}: it has not been sent anything");
+        assert!(!followed(), "{path}: nothing was sent yet");
         let nonce = stream.due().expect("listeners").nonce;
-        assert!(!followed(), "{path}: it has not answered");
+        assert!(!followed(), "{path}: the proxy has not responded");
         assert!(stream.take(&request(&nonce, refusal)).is_ok());
         assert_eq!(followed(), refusal.is_empty(), "{path}");
     }

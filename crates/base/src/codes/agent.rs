@@ -1,108 +1,110 @@
-//! 0912, 095x and 096x: what `strait-agent` tells, beside an Envoy in a pod. The agent has the words; here are the pages.
+//! 0912, 095x and 096x: errors of `strait-agent`, which runs next to an Envoy in a pod. The agent
+//! defines the messages; this file defines the pages.
 
 use super::code::Code;
 
 codes! {
     /// redirect --try.
-    NOT_REDIRECTED = "STR0912", "nobody redirects the pod's connections",
-        "See whether Istio's CNI plugin runs on the pod's node, and what its log says of the pod; or have pods
-injected without istio-cni.", "\
-Where Istio's CNI plugin redirects, it does so before a pod's containers start, and whoever makes the pod
-can't see whether it did. The init container istio-validation (strait-agent redirect --try, as user 1337)
-connects to the pod's own address as the sidecar would; what is not redirected to port 15006 ends it with exit
-code 126. So the pod does not start, where it would have run outside of the mesh. The plugin repairs pods that
-have such a container, if it is told to (its value repair).";
+    NOT_REDIRECTED = "STR0912", "the pod's connections are not redirected",
+        "Check whether Istio's CNI plugin runs on the pod's node, and what its log reports about the pod. Or inject
+pods without istio-cni.", "\
+Istio's CNI plugin sets up redirection before the containers of a pod start, and the webhook cannot check
+the result. The init container istio-validation (strait-agent redirect --try, as user 1337) connects to the
+pod's own address like the sidecar. If the connection is not redirected to port 15006, it exits with code
+126. Therefore the pod does not start, instead of running outside of the mesh. The plugin can repair pods
+with such a container (its value repair).";
 
     /// Flags and environment.
-    AGENT_USAGE = "STR0950", "strait-agent was given a value that it can't use",
-        "Correct the flag or variable that is named: strait-agent run --help", "\
+    AGENT_USAGE = "STR0950", "strait-agent received an invalid value",
+        "Correct the named flag or variable: strait-agent run --help", "\
 Most values come from the pod's environment, which injection sets. Nothing has been started or changed; the
 exit code is 64.";
 
-    /// The volume of the key.
-    AGENT_KEY_ON_DISK = "STR0951", "the folder of the key is not in memory",
+    /// The volume of the private key.
+    AGENT_KEY_ON_DISK = "STR0951", "the directory of the private key is not in memory",
         "Mount an emptyDir with `medium: Memory` at --dir, or start with --allow-key-on-disk.", "\
-The agent writes the workload's private key for Envoy to read. On a disk it would outlive the pod, and be in
-backups of the node. Nothing has been written.";
+The agent writes the workload's private key for Envoy. On a disk, the key would outlive the pod and be part
+of the node's backups. Nothing has been written.";
 
     /// The token's file.
-    AGENT_TOKEN = "STR0952", "the agent can't read the pod's token",
+    AGENT_TOKEN = "STR0952", "the agent cannot read the pod's token",
         "Mount a projected serviceAccountToken with audience istio-ca at --token-file.", "\
-The token proves to the control plane whose certificate is asked for. It is read at each call, since the
-kubelet renews it. A certificate that is there stays in use until it ends; the agent tries again.";
+The token proves the pod's identity to the control plane. The agent reads it for each call, because the
+kubelet renews it. An existing certificate stays in use until it expires, and the agent retries.";
 
-    /// The roots' file.
-    AGENT_ROOTS = "STR0953", "the agent can't read the roots of the control plane",
-        "Mount the ConfigMap istio-ca-root-cert at the folder of --roots-file.", "\
-Without roots nobody can prove to be the control plane, and the token is sent to nobody else. What is there
-stays in use; the agent tries again.";
+    /// The root certificates' file.
+    AGENT_ROOTS = "STR0953", "the agent cannot read the control plane's root certificates",
+        "Mount the ConfigMap istio-ca-root-cert at the directory of --roots-file.", "\
+Without root certificates the agent cannot verify the control plane, and it sends the token to no other
+server. The existing certificate stays in use, and the agent retries.";
 
     /// No connection.
-    AGENT_UNREACHABLE = "STR0954", "the agent can't reach the control plane",
-        "See that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own.", "\
-Every address was tried in order, and each reason is in the message. Envoy serves on with what it has, for as
-long as the certificate lasts (24 hours, renewed after 12). A pod that has none yet starts when there is one.
-Where the control plane's certificate has other names only, give it this one: service.address of the chart
-strait, or --tls-san of strait serve.";
+    AGENT_UNREACHABLE = "STR0954", "the agent cannot reach the control plane",
+        "Check that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own.", "\
+The agent tried every address in order; the message contains the reason for each. Envoy keeps serving with
+its configuration while its certificate is valid (24 hours, renewed after 12). A pod without a certificate
+starts when it receives one. If the control plane's certificate lacks the address, add it: service.address
+of the chart strait, or --tls-san of strait serve.";
 
     /// A refusal.
-    AGENT_REFUSED = "STR0955", "the control plane gave the agent no certificate",
-        "See the control plane's log, which has the reason; the message has what to look at in the pod.", "\
-UNAUTHENTICATED is a token that is not of that cluster, has another audience, or has ended; PERMISSION_DENIED
-an account that the cluster may not vouch for; UNAVAILABLE a control plane that can't decide yet. The agent
-tries again with growing pauses, and what is there stays in use.";
+    AGENT_REFUSED = "STR0955", "the control plane issued no certificate",
+        "See the reason in the control plane's log. The message states what to check in the pod.", "\
+UNAUTHENTICATED: the token is of another cluster, has another audience, or is expired. PERMISSION_DENIED:
+the cluster may not vouch for the account. UNAVAILABLE: the control plane cannot decide yet. The agent
+retries with growing pauses, and the existing certificate stays in use.";
 
-    /// The answer.
-    AGENT_ANSWER = "STR0956", "a certificate that came can't be used",
-        "Look at the control plane's log and its CA.", "\
-It has no roots, is of another key, or can't be read. Nothing was written: Envoy keeps the certificate it has.";
+    /// The response.
+    AGENT_ANSWER = "STR0956", "a received certificate cannot be used",
+        "Check the control plane's log and its CA.", "\
+The certificate has no roots, belongs to another key, or cannot be read. Nothing was written: Envoy keeps
+its certificate.";
 
     /// Files.
-    AGENT_FILES = "STR0957", "the agent can't write its files",
-        "Make room in the volume of --dir, or let the agent's user write there.", "\
-Certificate, key and roots are written whole beside the old ones and swapped by one rename; so what is there
-is whole, and stays in use. The agent tries again with growing pauses.";
+    AGENT_FILES = "STR0957", "the agent cannot write its files",
+        "Free space in the volume of --dir, or allow the agent's user to write there.", "\
+Certificate, key and roots are written to a new directory and replaced by one rename, so the existing files
+are complete and stay in use. The agent retries with growing pauses.";
 
     /// Envoy's process.
-    AGENT_ENVOY = "STR0958", "Envoy has ended, or can't be started",
-        "See Envoy's own log above the message; give its path after `--`.", "\
-An Envoy that ends by itself is started again, with growing pauses; after eleven bad starts in a row the
-agent ends with Envoy's exit code, so that the kubelet shows it.";
+    AGENT_ENVOY = "STR0958", "Envoy has ended or cannot be started",
+        "See Envoy's own log above this message. Specify its path after `--`.", "\
+The agent restarts Envoy with growing pauses. After eleven failed starts in a row, the agent ends with
+Envoy's exit code, so that the kubelet reports it.";
 
     /// Ports.
-    AGENT_PORT = "STR0959", "the agent can't have a port or a signal",
-        "See who listens there: ss -ltnp", "\
-15020 and 15021 are the agent's, 15000, 15001, 15006 and 15090 Envoy's, as in other meshes. A container of the
-pod that uses one of them can't be in the mesh as it is.";
+    AGENT_PORT = "STR0959", "the agent cannot use a port or a signal",
+        "See which process listens there: ss -ltnp", "\
+The agent uses ports 15020 and 15021, Envoy uses 15000, 15001, 15006 and 15090, as in other meshes. A pod
+with a container that uses one of them cannot be in the mesh.";
 
     /// iptables.
-    REDIRECT_FAILED = "STR0960", "the pod's connections can't be redirected",
+    REDIRECT_FAILED = "STR0960", "the pod's connections cannot be redirected",
         "Run strait-agent redirect as root with NET_ADMIN and NET_RAW, in an image with iptables or nft.", "\
-A tool is not there, or the kernel refused what it was given. Each family's rules are set all at once: those
-of IPv4 may stand while those of IPv6 do not.";
+A tool is missing, or the kernel refused the rules. The rules of each address family are set atomically:
+those of IPv4 may exist while those of IPv6 do not.";
 
     /// --check.
-    REDIRECT_MISSING = "STR0961", "rules of redirection do not stand",
+    REDIRECT_MISSING = "STR0961", "redirection rules are missing",
         "Run strait-agent redirect with the same flags.", "\
---check prints each rule that the kernel does not have, changes nothing, and exits 2. A pod without them
-speaks past its Envoy: in plain text, and without the mesh's policies.";
+--check prints each missing rule, changes nothing, and exits with code 2. A pod without the rules bypasses
+its Envoy: it sends plain text, and the mesh's policies do not apply.";
 
-    /// The table of names.
-    AGENT_NAMES = "STR0962", "the agent's table of names has ended",
-        "Nothing: names that are known stay, and it is asked again.", "\
-With --dns the agent asks the control plane for the mesh's names, on a stream of its own. Streams that a token
-has opened end with the token, or with the control plane; until there is another, what was last known is
-answered, and all other names as ever.";
+    /// The name table.
+    AGENT_NAMES = "STR0962", "the agent's stream of the name table has ended",
+        "Nothing: known names stay, and the agent reconnects.", "\
+With --dns the agent receives the mesh's names from the control plane on a separate stream. A stream that
+was authenticated with a token ends with the token, or with the control plane. Until the next stream, the
+agent responds with the last known names. Other names are resolved as usual.";
 
     /// resolv.conf.
     AGENT_NAME_SERVERS = "STR0963", "the pod has no name servers",
-        "Give the pod an /etc/resolv.conf that names a nameserver.", "\
-With --dns questions for names are redirected by the servers that resolv.conf names. Without one
-there is nothing to redirect.";
+        "Provide an /etc/resolv.conf with a nameserver.", "\
+With --dns, DNS queries to the servers in resolv.conf are redirected. Without a server there is nothing to
+redirect.";
 
     /// Probes and metrics of the application.
-    AGENT_APPLICATION = "STR0964", "what the pod says of its application can't be read",
-        "Inject the pod anew, or correct the variable that is named.", "\
-STRAIT_APP_PROBES holds the probes that injection replaced, as JSON by path; STRAIT_PROMETHEUS_SCRAPE port and
-path of the application's metrics. Nothing has been started.";
+    AGENT_APPLICATION = "STR0964", "the pod's settings for its application cannot be read",
+        "Inject the pod again, or correct the named variable.", "\
+STRAIT_APP_PROBES contains the probes that injection replaced, as JSON by path. STRAIT_PROMETHEUS_SCRAPE
+contains the port and path of the application's metrics. Nothing has been started.";
 }

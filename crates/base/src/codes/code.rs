@@ -1,39 +1,39 @@
-//! What a code is, and how a group of them is written down.
+//! The type of an error code, and the macro that defines a group of codes.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// One kind of trouble.
+/// A kind of problem.
 #[derive(PartialEq, Eq)]
 pub struct Code {
     /// `STR` and four digits.
     pub id: &'static str,
-    /// What is wrong, in a line, without names.
+    /// The problem in one line, without names of objects.
     pub title: &'static str,
-    /// What to do about it: one or two lines, which end messages and the page.
+    /// The next step in one or two lines, which end messages and the page.
     pub next: &'static str,
-    /// Why it is so, and what it touches and what not.
+    /// The cause, and the effects.
     pub page: &'static str,
 }
 
 impl Hash for Code {
-    /// By its name alone: no two have one.
+    /// Hashes the ID only, which is unique.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
     }
 }
 
 impl Code {
-    /// The page that `strait help STRnnnn` prints.
+    /// Returns the page that `strait help STRnnnn` prints.
     pub fn help(&self) -> String {
         format!("{}: {}\n\n{}\n\n{}\n", self.id, self.title, self.page, self.next)
     }
 
-    /// What to do about it for a cluster: with its ID where the page has ID.
+    /// Returns the next step, with the cluster's ID in place of `ID` in commands.
     pub fn next_for(&self, cluster: Option<&str>) -> String {
         let Some(cluster) = cluster else { return self.next.to_owned() };
         let filled = |word: &'static str| format!("{word}{cluster}");
-        // Only where a command takes it: elsewhere it is an ordinary word.
+        // Replaced only in commands; elsewhere it is an ordinary word.
         ["cluster get ", "cluster rotate ", "--name ", "--from-file="]
             .into_iter()
             .fold(self.next.to_owned(), |text, word| {
@@ -54,7 +54,7 @@ impl fmt::Debug for Code {
     }
 }
 
-/// Codes of one group, each a constant, and all of them in order as `CODES`.
+/// Defines the codes of a group as constants, and all of them in order as `CODES`.
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $title:literal, $next:literal, $page:literal;)*) => {
         $($(#[$doc])* pub static $name: Code =

@@ -3,28 +3,27 @@
 use super::code::Code;
 
 codes! {
-    /// A patch of something else, somewhere else, or of another kind.
-    ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter that is not followed",
-        "Do what the reason names instead, or put the filter first or before the router (docs/guide/traffic.md).", "\
-Of an EnvoyFilter the patches of HTTP filters are followed that put one first (INSERT_FIRST) or right before
-the router (INSERT_BEFORE), and those that MERGE something into the HTTP connection manager, by context and
-port of the listener, and those that ADD an upstream cluster. Each patch is taken by itself: the others
-of the object hold. Other patches name parts of what Strait makes, which are no promise: they change with
-its versions.";
+    /// A patch with an unsupported target, operation or place.
+    ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter is not supported",
+        "Follow the alternative in the reason, or insert the filter first or before the router (docs/guide/traffic.md).", "\
+Strait supports these patches of an EnvoyFilter, by context and port of the listener: HTTP filters that are
+inserted first (INSERT_FIRST) or directly before the router (INSERT_BEFORE), MERGE into the HTTP connection
+manager, and ADD of an upstream cluster. Each patch is evaluated separately; the other patches of the object
+apply. Other patches refer to parts of Strait's generated configuration, which may change with each version.";
 
-    /// A filter that Envoys refuse, or that is not among those that are followed.
-    ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter that is not put in",
-        "Mend the field that is named; docs/guide/traffic.md lists the filters that are followed.", "\
-An Envoy that refuses one filter refuses the whole listener, and a new pod has none then. So only filters
-are put in that every Envoy has and that none refuses: each is held to the rules of Envoy's API, and to what
-Envoy checks when it makes the filter. Scripts in Lua may define functions and constants at their top level
-and do nothing else there, since an Envoy runs that once as it loads them.";
+    /// A filter that Envoy refuses or Strait does not support.
+    ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter is omitted",
+        "Correct the named field. docs/guide/traffic.md lists the supported filters.", "\
+An Envoy that refuses one filter refuses the entire listener, and a new pod then has no listener. Therefore
+Strait only inserts filters that every Envoy contains and accepts: it checks each filter against the rules
+of Envoy's API and against the checks of Envoy's filter code. Lua scripts may only define functions and
+constants at their top level, because Envoy executes it when it loads the script.";
 
-    /// Whom an `ext_authz` filter names.
-    ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter asks by an upstream cluster that isn't there",
-        "Name the service as outbound|PORT||HOST, with a port that it has, and export it to those proxies.", "\
-A filter of external authorization asks by the upstream cluster that it names. That of a service comes along
-to every proxy that has the filter, whatever its Sidecar imports and its Gateways lead to. One that isn't
-there gives no answer: requests are denied, or with failure_mode_allow pass unasked. Other names than those of
-services only the proxy's own bootstrap can have, of which nothing is known here.";
+    /// The upstream cluster of an `ext_authz` filter.
+    ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter queries an upstream cluster that does not exist",
+        "Name the service as outbound|PORT||HOST, with one of its ports, and export it to those proxies.", "\
+An external authorization filter queries the upstream cluster that it names. Every proxy with the filter
+receives the cluster of a service, whatever its Sidecar imports and its Gateways route to. A missing cluster
+never responds: requests are denied, or pass unchecked with failure_mode_allow. Clusters with other names
+can only exist in the proxy's own bootstrap, which Strait does not know.";
 }

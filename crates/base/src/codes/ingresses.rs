@@ -3,38 +3,38 @@
 use super::code::Code;
 
 codes! {
-    /// Ingress: whose it is.
-    INGRESS_CLASS = "STR1066", "an Ingress of another controller",
-        "Nothing, where that is meant; else name an IngressClass whose controller is istio.io/ingress-controller.", "\
-Followed are Ingresses whose annotation kubernetes.io/ingress.class is ingressClass of the mesh config
-(istio unless said), and those of an IngressClass whose controller is istio.io/ingress-controller. Those
-that name no class are followed where that is the cluster's default class, or where the mesh config has
-ingressControllerMode: DEFAULT. With OFF none is.";
+    /// Ingress: the class.
+    INGRESS_CLASS = "STR1066", "an Ingress belongs to another controller",
+        "Nothing, if this is intended. Otherwise name an IngressClass with the controller istio.io/ingress-controller.", "\
+Strait serves Ingresses whose annotation kubernetes.io/ingress.class equals ingressClass of the mesh config
+(default: istio), and those of an IngressClass with the controller istio.io/ingress-controller. Ingresses
+without a class are served if this is the cluster's default class, or if the mesh config has
+ingressControllerMode: DEFAULT. With OFF no Ingress is served.";
 
     /// Ingress: spec.rules, spec.defaultBackend, spec.tls.
-    INGRESS_PART = "STR1067", "a part of an Ingress that has no effect",
-        "Correct the field that is named; strait check config says what is served until then.", "\
-Each host, path, backend and entry of tls is read by itself: what can't be followed costs itself, and the
-others hold. Requests to a backend that can't be used are answered 500. An entry of tls needs a
-secretName, of a Secret in the namespace of the routers.";
+    INGRESS_PART = "STR1067", "a part of an Ingress has no effect",
+        "Correct the named field. strait check config shows what is served until then.", "\
+Each host, path, backend and entry of tls is evaluated separately: an invalid part affects only itself, and
+the others apply. Requests to an invalid backend receive 500. An entry of tls needs a secretName of a Secret
+in the namespace of the routers.";
 
     /// Ingress: spec.rules.host with a wildcard.
     INGRESS_WILDCARD = "STR1057", "a wildcard host of an Ingress matches more names than Kubernetes documents",
-        "Name the hosts, if names with several labels in place of the star must not be served.", "\
-Kubernetes documents that the star in the host of an Ingress stands for one label: *.example.com is
-a.example.com and not a.b.example.com. Envoy's wildcards stand for one label or more, and as in Istio such
-a request is served by the rules of the wildcard, unless another host is more specific.";
+        "List the hosts explicitly, if names with several labels before the domain must not be served.", "\
+Kubernetes documents that the star in the host of an Ingress stands for one label: *.example.com matches
+a.example.com but not a.b.example.com. In Envoy and Istio, the star stands for one label or more: such a
+request is served by the rules of the wildcard, unless another host is more specific.";
 
-    /// Ingress: two objects, one path.
+    /// Ingress: two objects with the same path.
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
-        "Merge the two, or give one another path.", "\
-All Ingresses of a host are served together: the longest path that fits decides, exact before prefix.
-Of two that are alike the oldest Ingress has it, and in an object the first.";
+        "Merge the two, or give one of them another path.", "\
+All Ingresses of a host are served together: the longest matching path applies, and an exact path wins over
+a prefix. Of two equal paths, the one of the oldest Ingress applies, and within an object the first.";
 
-    /// A right that is missing.
-    INGRESS_STATUS_DENIED = "STR1083", "statuses of Ingresses may not be written",
-        "Let the control plane patch ingresses/status of networking.k8s.io, as the chart does.", "\
-Ingresses that the mesh serves say in status.loadBalancer at which addresses they are reached: those of
-the Service in the root namespace that the mesh config names (ingressService, istio-ingressgateway unless
-said). They are served without it. It is tried again after ten minutes.";
+    /// A missing right.
+    INGRESS_STATUS_DENIED = "STR1083", "Strait may not write the status of Ingresses",
+        "Grant the control plane patch of ingresses/status in networking.k8s.io, as the chart does.", "\
+The status of an Ingress that the mesh serves contains its addresses (status.loadBalancer): those of the
+Service in the root namespace that the mesh config names (ingressService, default: istio-ingressgateway).
+Ingresses are served without a status, too. Strait retries after ten minutes.";
 }

@@ -1,172 +1,170 @@
-//! 02xx: kubeconfigs, Secrets and what else configuration is read from.
+//! 02xx: kubeconfigs, Secrets and other sources of configuration.
 
 use super::code::Code;
 
 codes! {
-    /// Not a kubeconfig at all.
-    KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
+    /// An unreadable kubeconfig.
+    KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig cannot be read",
         "Check it with: kubectl --kubeconfig FILE config view
 Then put the bytes of that file into the Secret: kubectl create secret generic NAME --from-file=ID=FILE", "\
-The value is empty, is not UTF-8, is not YAML or JSON, or is not shaped like a kubeconfig (`clusters`,
-`users` and `contexts` as lists of named entries). One leading UTF-8 byte order mark and CRLF line ends
-are fine; UTF-16, as PowerShell's `>` writes it, is not.";
+The value is empty, not UTF-8, not YAML or JSON, or does not have the structure of a kubeconfig (`clusters`,
+`users` and `contexts` as lists of named entries). A leading UTF-8 byte order mark and CRLF line ends are
+accepted; UTF-16, as PowerShell's `>` writes it, is not.";
 
-    /// Larger or deeper than any real one.
-    KUBECONFIG_TOO_LARGE = "STR0202", "the kubeconfig is larger than its budget",
-        "Cut the file down to the context you need:
+    /// A kubeconfig above the limits.
+    KUBECONFIG_TOO_LARGE = "STR0202", "the kubeconfig exceeds its size limits",
+        "Reduce the file to the context that you need:
   kubectl config view --minify --flatten --context NAME", "\
-A kubeconfig may have 1 MiB, 16 levels, and 64 clusters, users and contexts each. The limits are
-checked before anything is interpreted, so that one Secret can't slow down the others.";
+A kubeconfig may have 1 MiB, 16 levels, and 64 clusters, users and contexts each. The limits are checked
+before anything is interpreted, so that one Secret cannot slow down the others.";
 
     /// exec, auth-provider.
     RUNS_PROGRAM = "STR0203", "the kubeconfig runs a program",
         "Use a service account's token instead: strait cluster add CONTEXT --name ID", "\
-`users[].user.exec` names a program, and `auth-provider` a plugin that runs one or talks to a third
-party. Strait never runs programs from a member's kubeconfig: whoever may write the Secret could run
-anything inside the control plane. Every user of the file is checked, not only that of the current
-context. Your own kubeconfig (--kubeconfig, KUBECONFIG) may name programs.";
+`users[].user.exec` names a program, and `auth-provider` a plugin that runs one or contacts a third party.
+Strait never runs programs from a member's kubeconfig: the author of the Secret could run anything inside of
+the control plane. Every user in the file is checked, not only the one of the current context. Your own
+kubeconfig (--kubeconfig, KUBECONFIG) may name programs.";
 
     /// tokenFile, client-certificate, client-key, certificate-authority.
     READS_FILE = "STR0204", "the kubeconfig reads a file",
         "Put the content inline (`...-data`): kubectl config view --minify --flatten --raw --context NAME", "\
-`tokenFile`, `client-certificate`, `client-key` and `certificate-authority` name files. They would be
-read on the control plane's host and could be sent to a server of the Secret's choice, so they are
-refused in every entry of the file.";
+`tokenFile`, `client-certificate`, `client-key` and `certificate-authority` name files. They would be read
+on the control plane's host and could be sent to a server that the author of the Secret chooses. Therefore
+they are refused in every entry of the file.";
 
     /// insecure-skip-tls-verify.
     SKIPS_VERIFICATION = "STR0205", "the kubeconfig skips TLS verification",
-        "Give the cluster's CA in `certificate-authority-data`. Where the name in the certificate differs from
+        "Put the cluster's CA into `certificate-authority-data`. If the name in the certificate differs from
 the address, set `tls-server-name`.", "\
-With `insecure-skip-tls-verify: true` anybody on the way could answer as the API server and tell the
-mesh where to send its traffic. There is no switch that allows it.";
+With `insecure-skip-tls-verify: true`, anybody on the network path could respond as the API server and
+redirect the mesh's traffic. No setting allows it.";
 
     /// as, as-uid, as-groups, as-user-extra.
-    IMPERSONATES = "STR0206", "the kubeconfig impersonates somebody",
-        "Use a credential of its own for the reader: strait cluster add CONTEXT --name ID", "\
-`as`, `as-uid`, `as-groups` and `as-user-extra` ask the API server to treat us as somebody else. A
-reader needs no such right, and a credential that has it is worth far more to a thief.";
+    IMPERSONATES = "STR0206", "the kubeconfig impersonates another user",
+        "Use a separate credential for the reader: strait cluster add CONTEXT --name ID", "\
+`as`, `as-uid`, `as-groups` and `as-user-extra` request the API server to treat Strait as another user. A
+reader does not need this right, and a credential with it is far more valuable to an attacker.";
 
-    /// The older Secret holds it.
-    ID_TAKEN = "STR0207", "the cluster ID is held by another Secret",
-        "Rename the key of one of the Secrets, or delete the one that isn't meant.", "\
-Two Secrets name the same cluster ID. The older one (by creation time, then by namespace and name) holds
-it; the other is on standby and takes over at once when the first goes. Nothing is lost meanwhile.";
+    /// An older Secret has the ID.
+    ID_TAKEN = "STR0207", "another Secret has the cluster ID",
+        "Rename the key in one of the Secrets, or delete the wrong one.", "\
+Two Secrets name the same cluster ID. The older one (by creation time, then by namespace and name) is used.
+The other one takes over immediately if the first is deleted. Nothing is lost meanwhile.";
 
     /// proxy-url.
     USES_PROXY = "STR0208", "the kubeconfig uses a proxy",
-        "Give an address of the API server that the control plane reaches directly.", "\
-`proxy-url` would send the credential to a server of the Secret's choice, and would hide the address
-that is really dialled from the checks on addresses.";
+        "Use an address of the API server that the control plane reaches directly.", "\
+`proxy-url` would send the credential to a server that the author of the Secret chooses, and would hide the
+dialled address from the address checks.";
 
     /// A loopback API server.
     LOOPBACK_SERVER = "STR0209", "the API server's address is a loopback address",
-        "Give the address that the control plane can use, such as a node's or the load balancer's. The
-certificate must name it; else set tls-server-name.", "\
-A kubeconfig made on a laptop often says https://127.0.0.1:PORT, which inside a pod is the pod itself.
-A literal loopback address is allowed with --config-dir or outside a pod; a name that stands for
-one (such as localhost) never is. The kubeconfig of the config cluster is the operator's own: there
-both are fine.";
+        "Use an address that the control plane can reach, such as a node's or the load balancer's. The
+certificate must contain it; otherwise set tls-server-name.", "\
+A kubeconfig from a laptop often contains https://127.0.0.1:PORT, which is the pod itself inside of a pod. A
+literal loopback address is allowed with --config-dir or outside of a pod. A name that resolves to one (such
+as localhost) is never allowed. The kubeconfig of the config cluster belongs to the operator and may contain
+both.";
 
     /// Not https://HOST:PORT.
-    SERVER_URL = "STR0210", "the API server's URL is not acceptable",
+    SERVER_URL = "STR0210", "the API server's URL is invalid",
         "Write it as https://HOST:PORT.", "\
-`server` must be https://HOST[:PORT][/PATH]: https only, a DNS name or a literal address in its usual
-form, no user name, no query, no fragment.";
+`server` must be https://HOST[:PORT][/PATH]: only https, a DNS name or a literal address in its usual
+format, no user name, no query, no fragment.";
 
     /// Aliases, duplicate keys, tags, several documents, control characters.
-    YAML_TRICK = "STR0211", "the kubeconfig uses YAML that can mean two things",
-        "Write the file anew: kubectl config view --minify --flatten --raw --context NAME", "\
-Anchors, aliases, merge keys, tags, duplicate keys, several documents, lone carriage returns and
-control characters are refused: a reader of the file and the program could understand different things,
-or the file could unfold to far more than it is. No tool that writes kubeconfigs needs them.";
+    YAML_TRICK = "STR0211", "the kubeconfig uses ambiguous YAML",
+        "Rewrite the file: kubectl config view --minify --flatten --raw --context NAME", "\
+Anchors, aliases, merge keys, tags, duplicate keys, several documents, lone carriage returns and control
+characters are refused: a human reader and the program could interpret the file differently, or it could
+expand to an excessive size. No tool that writes kubeconfigs needs them.";
 
     /// No context, no user, no cluster.
-    CONTEXT_UNCLEAR = "STR0212", "the kubeconfig doesn't say which context to use",
+    CONTEXT_UNCLEAR = "STR0212", "the kubeconfig does not define which context to use",
         "Choose one: kubectl --kubeconfig FILE config use-context NAME", "\
-The context of `current-context` is used. Without it the file must have exactly one context. The
-context must exist and name a cluster and a user of the same file, and no name may be there twice.";
+Strait uses the context in `current-context`. Without it, the file must have exactly one context. The
+context must exist and name a cluster and a user in the same file, and names must be unique.";
 
-    /// A field we don't know.
-    UNKNOWN_FIELD = "STR0213", "the kubeconfig has a field that Strait doesn't know",
+    /// An unknown field.
+    UNKNOWN_FIELD = "STR0213", "the kubeconfig has an unknown field",
         "Remove the field, or correct its name.", "\
-Fields are allowed by name, so that what future clients may learn to do with a kubeconfig (running
-programs, reading files) can't get in unnoticed. `extensions` and `preferences` are read by nobody and
-may hold anything. Often it is a spelling: `certificate-authority-data`, `client-key-data`, `token`.";
+Only known fields are allowed, so that future features of kubeconfigs (running programs, reading files) are
+not enabled unnoticed. `extensions` and `preferences` are ignored and may contain anything. Often the field
+is misspelt: `certificate-authority-data`, `client-key-data`, `token`.";
 
     /// Base64, PEM, key, token.
-    CREDENTIAL_UNUSABLE = "STR0214", "the kubeconfig's credential can't be used",
-        "Make a new one: strait cluster rotate ID", "\
-The value named is not base64, holds no certificate or key in PEM, has a key that doesn't fit its
-certificate, holds characters that no token has, or names two ways to log in at once.
-Usable are: a token, a user name with password, a client certificate with its key, or the latter with a
-token.";
+    CREDENTIAL_UNUSABLE = "STR0214", "the kubeconfig's credential cannot be used",
+        "Create a new one: strait cluster rotate ID", "\
+The named value is not base64, contains no PEM certificate or key, has a key that does not match its
+certificate, contains characters that a token cannot have, or specifies two ways to authenticate. Supported
+are a token, a user name with a password, a client certificate with its key, or the latter with a token.";
 
     /// Not a DNS-1123 subdomain of 63 characters.
-    CLUSTER_ID_INVALID = "STR0215", "the Secret's key can't be a cluster ID",
-        "Name the key as the proxies name their cluster: --from-file=ID=FILE", "\
+    CLUSTER_ID_INVALID = "STR0215", "the Secret's key is not a valid cluster ID",
+        "Name the key like the cluster ID of the proxies: --from-file=ID=FILE", "\
 Each data key of the Secret is a cluster ID: a DNS-1123 subdomain of at most 63 characters (lower-case
 letters, digits, '-' and '.', each label starting and ending with a letter or digit). A file name's
-ending is part of it.";
+extension is part of it.";
 
-    /// The config cluster's own.
-    ID_OF_CONFIG_CLUSTER = "STR0216", "the cluster ID is the config cluster's own",
+    /// The ID of the config cluster.
+    ID_OF_CONFIG_CLUSTER = "STR0216", "the cluster ID belongs to the config cluster",
         "Rename the Secret's key, or delete the Secret.", "\
-The config cluster is a member already, under the ID given by --cluster-id. A Secret can't replace how it
-is reached.";
+The config cluster is already a member, with the ID in --cluster-id. A Secret cannot change how Strait
+connects to it.";
 
     /// strait.dev/mode, strait.dev/network.
-    ANNOTATION_INVALID = "STR0217", "an annotation of the Secret has a value that means nothing",
+    ANNOTATION_INVALID = "STR0217", "an annotation of the Secret has an invalid value",
         "Correct the annotation, or remove it.", "\
-`strait.dev/mode` is `drain` or `pause`, or absent. `strait.dev/network` is a network's name: at most 63
-letters, digits, '-', '_' and '.', starting and ending with a letter or digit. `strait.dev/trust-domain` is
-made of a-z, 0-9, '.', '-' and '_'. A cluster that works keeps working as before.";
+`strait.dev/mode` must be `drain` or `pause`, or absent. `strait.dev/network` is the name of a network: at
+most 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit.
+`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. A working cluster keeps its previous
+settings.";
 
     /// Link-local, unspecified, multicast, broadcast.
-    SERVER_ADDRESS = "STR0218", "the API server's address can't be an API server",
-        "Give the address of the API server that the control plane reaches.", "\
-Link-local addresses (where clouds keep their metadata services), 0.0.0.0 and ::, multicast and
-broadcast addresses are never dialled. k3d writes 0.0.0.0: use the host's address or 127.0.0.1.";
+    SERVER_ADDRESS = "STR0218", "the API server cannot have this address",
+        "Use an address of the API server that the control plane reaches.", "\
+Strait never connects to link-local addresses (where clouds have their metadata services), 0.0.0.0 and ::,
+multicast and broadcast addresses. k3d writes 0.0.0.0: use the host's address or 127.0.0.1 instead.";
 
     /// A file of --config-dir.
-    CONFIG_FILE = "STR0219", "a configuration file can't be read",
-        "Correct the file; it is read again at once.", "\
-The file keeps its last good objects, which /debug/config shows as refused; those of other files are not
-affected. A file that was never good since the start gives those of its documents that are, and beside
-them what it held before the start, where there is a state directory to remember that. Member clusters
-that are known from before, and whose Secrets are not found, are taken to be in the rest: what was last
-known of them serves on, and they are shown as rejected. The warning names the file, the document in it
-(from 1) and the line.";
+    CONFIG_FILE = "STR0219", "a configuration file cannot be read",
+        "Correct the file. Strait reads it again immediately.", "\
+The last valid objects of the file stay active, and /debug/config shows the file as refused. Other files are
+not affected. If the file has never been valid since the start, its valid documents apply, together with the
+file's objects from before the start, if there is a state directory. Known member clusters whose Secrets are
+missing are assumed to be in the invalid part: their last known state stays in use, and they are shown as
+rejected. The warning names the file, the document in it (from 1) and the line.";
 
-    /// Two IDs, one cluster.
-    SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",
+    /// Two IDs for one cluster.
+    SAME_CLUSTER_TWICE = "STR0220", "the cluster is already a member with another ID",
         "Delete one of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
-The UID of its namespace kube-system equals that of another member, so that each of its endpoints would
-be there twice. The one that was there first stays; this one joins when the other goes. Clusters that were
-restored from one etcd snapshot have the same UID and are different clusters: an annotation with this UID on
-both Secrets says so, and both are members. The config cluster has no Secret and needs no annotation.";
+The UID of its namespace kube-system equals that of another member, so that each endpoint would exist twice.
+The first member stays, and this one joins when the other is removed. Clusters that were restored from one
+etcd snapshot have the same UID but are different clusters: if both Secrets have an annotation with this
+UID, both are members. The config cluster has no Secret and needs no annotation.";
 
     /// A ServiceEntry or WorkloadEntry.
-    ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry can't be used as it is",
-        "Correct the field that the message names; the object is read again at once.", "\
-The message names the object, the field, and what becomes of it. An object that was fine before keeps
-counting as it was; a new one counts for nothing. A field that nobody knows, misspelt mostly, has no
-effect, and the rest counts: API servers take such fields away, files hold them. A host belongs to the
-namespace of its oldest entry, and a name that a cluster's own service has belongs to that service's
-namespace: entries elsewhere can't add to it, or whoever may write one object could take a share of
-anybody's traffic. No other object is
-affected.";
+    ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry cannot be used unchanged",
+        "Correct the field that the message names. Strait reads the object again immediately.", "\
+The message names the object, the field and the consequence. If an earlier version of the object was valid,
+it stays active; otherwise the object is ignored. An unknown field, which is often misspelt, has no effect,
+and the rest of the object applies: API servers remove such fields, files contain them. A host belongs to
+the namespace of its oldest entry, and a name of a cluster's Service belongs to that Service's namespace.
+Entries in other namespaces cannot add endpoints to it, because otherwise the author of one object could
+receive a part of another team's traffic. No other object is affected.";
 
-    /// Two stores have one object.
+    /// Two stores with one object.
     SHADOWED = "STR0222", "an object is in several stores",
         "Keep it in one of them. /debug/sources names both.", "\
-Of stores that have an object of the same kind, namespace and name, the first counts: in the order of
-configSources, Strait's own (`k8s://`) first where the list leaves it out. The others' counts for nothing
-until the first one's goes.";
+If several stores contain an object of the same kind, namespace and name, the first store wins, in the order
+of configSources. Strait's own store (`k8s://`) is first if the list omits it. The other objects are ignored
+until the first one is deleted.";
 
     /// check: secrets.
-    SECRET_WITHOUT_LABEL = "STR0223", "a Secret holds a kubeconfig and has no label",
-        "If it is meant as a member: kubectl label secret NAME strait.dev/cluster=true", "\
-A Secret of the system namespace makes members only with the label strait.dev/cluster=true or
-istio/multiCluster=true. This one holds a kubeconfig without either: often the label was forgotten.";
+    SECRET_WITHOUT_LABEL = "STR0223", "a Secret contains a kubeconfig but has no label",
+        "If it should be a member: kubectl label secret NAME strait.dev/cluster=true", "\
+A Secret in the system namespace only defines members if it has the label strait.dev/cluster=true or
+istio/multiCluster=true. This one contains a kubeconfig without either. Often the label was forgotten.";
 }

@@ -1,211 +1,209 @@
-//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084 and 109x: what an object of the traffic configuration comes to among all others.
+//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084 and 109x: the state of objects of the
+//! traffic configuration in combination with others.
 
 use super::code::Code;
 
 codes! {
-    /// An object of which each part has no effect.
+    /// An object without any effect.
     OBJECT_NO_EFFECT = "STR1059", "no part of an object has an effect",
         "Correct the parts that the other reasons name, or remove the object.", "\
-Every part of the object has no effect, for the reasons that are given next to this one, or it has no part
-at all: a VirtualService without a rule that can apply, a Gateway without a server, a Telemetry that
-configures nothing. The state of the object is unused.";
+No part of the object has an effect: either for the reasons that are listed next to this one, or because the
+object is empty. Examples: a VirtualService without a rule that can apply, a Gateway without a server, a
+Telemetry that configures nothing. The state of the object is unused.";
 
-    /// A kind that nobody reads.
-    KIND_UNREAD = "STR1040", "objects of this kind are kept, and hold for nobody",
-        "Remove it if you don't need it; docs/guide/migrate-from-istio.md says what is there instead.", "\
-Strait keeps what the stores have of this kind, or of what it names, and doesn't follow it: no proxy is
-given anything otherwise because of it. It is no error: other control planes that read the same store
-may follow it.";
+    /// An unsupported kind.
+    KIND_UNREAD = "STR1040", "objects of this kind are stored but have no effect",
+        "Remove the object if you do not need it. docs/guide/migrate-from-istio.md describes alternatives.", "\
+Strait stores objects of this kind, or of what the object names, but does not support them: they do not
+change the configuration of any proxy. This is not an error: other control planes that read the same store
+may use the object.";
 
-    /// A destination that isn't there.
-    DESTINATION_UNKNOWN = "STR1041", "a rule leads to a service that nobody knows",
-        "Compare the name with: strait service list. Short names are of the object's own namespace.", "\
-No cluster and no ServiceEntry has a service of this name. Requests that go there are answered 503,
-those of an HTTPRoute or GRPCRoute 500; connections are closed. The shares of other destinations stay
-what they are. The rule leads there by itself as soon as the service comes.";
+    /// A destination that does not exist.
+    DESTINATION_UNKNOWN = "STR1041", "a rule routes to an unknown service",
+        "Compare the name with: strait service list. Short names refer to the object's own namespace.", "\
+No cluster and no ServiceEntry has a service of this name. Requests to it receive 503, those of an HTTPRoute
+or GRPCRoute 500, and connections are closed. The weights of other destinations do not change. The rule
+applies automatically as soon as the service exists.";
 
-    /// A destination that clients may not see.
-    DESTINATION_HIDDEN = "STR1042", "a rule leads to a service that is not exported to its clients",
-        "Export the service to the namespaces named (networking.istio.io/exportTo), or lead elsewhere.", "\
-Proxies are given the services that are exported to their namespaces. Requests of others that a rule
-leads there are answered 503.";
+    /// A destination that is not visible to clients.
+    DESTINATION_HIDDEN = "STR1042", "a rule routes to a service that is not exported to its clients",
+        "Export the service to the named namespaces (networking.istio.io/exportTo), or choose another destination.", "\
+Proxies only receive services that are exported to their namespaces. Requests of other proxies to this
+destination receive 503.";
 
-    /// A port that the service lacks.
-    DESTINATION_PORT = "STR1043", "a rule leads to a port that the service doesn't have",
-        "Name a port of the service, as its clients see it: strait service get SERVICE", "\
-The number is that of the service, not of the pods behind it. Where none is named it is the only port
-that the service has, and of a service with several that of the host that is asked for. Requests that go
-to a port that isn't there are answered 503.";
+    /// A port that the service does not have.
+    DESTINATION_PORT = "STR1043", "a rule routes to a port that the service does not have",
+        "Name a port of the service as its clients see it: strait service get SERVICE", "\
+The number is the port of the service, not of its pods. Without a number, the destination is the only port
+of the service, or the requested port if the service has several. Requests to a missing port receive 503.";
 
-    /// A subset that isn't there.
-    SUBSET_UNKNOWN = "STR1044", "a rule leads to a subset that the DestinationRule in force doesn't have",
-        "Add the subset to the DestinationRule that is named, or lead to one that it has.", "\
-For a client of a service one DestinationRule is in force: of the client's own namespace, else of the
-service's, else of the root namespace. They are never mixed: a rule of the client's namespace that says
-only something else takes the subsets of the others away. Requests to a subset that isn't there are
-answered 503. One that was taken out of its rule stays for 30 s, as long as something leads there.";
+    /// A subset that does not exist.
+    SUBSET_UNKNOWN = "STR1044", "a rule routes to a subset that the active DestinationRule does not have",
+        "Add the subset to the named DestinationRule, or route to one of its subsets.", "\
+For each client of a service, one DestinationRule is active: the one in the client's own namespace,
+otherwise in the service's, otherwise in the root namespace. They are never merged: a rule in the client's
+namespace replaces the others, including their subsets. Requests to a missing subset receive 503. A subset
+that was removed from its rule stays for 30 s while a rule routes to it.";
 
-    /// Nothing has that name.
-    HOST_UNKNOWN = "STR1045", "a host that no service is",
-        "Compare the name with: strait service list. Short names are of the object's own namespace.", "\
-No cluster and no ServiceEntry has a service of this name, so there is nothing that the object could
-hold for, but for a VirtualService's rules for requests, which hold where a request to port 80 names the
-host. It holds by itself as soon as a service of that name comes.";
+    /// An unknown host.
+    HOST_UNKNOWN = "STR1045", "no service has the host",
+        "Compare the name with: strait service list. Short names refer to the object's own namespace.", "\
+No cluster and no ServiceEntry has a service of this name, so the object has no effect. Only the HTTP rules
+of a VirtualService apply, to requests on port 80 that name the host. The object applies automatically as
+soon as a service of that name exists.";
 
-    /// Another rule is in force.
-    RULE_SHADOWED = "STR1046", "another DestinationRule counts in place of this one",
-        "Put all that shall hold for those clients into the rule that is named, or delete that one.", "\
-For a client of a service one DestinationRule is in force: of the client's own namespace, else of the
-service's, else of the root namespace; in each that of the most specific host, then the oldest. Objects
-of one namespace and host, with the same exportTo and selector, are joined: of a policy, or a subset,
-that several of these have, the oldest one's counts.";
+    /// Another rule is active.
+    RULE_SHADOWED = "STR1046", "another DestinationRule applies instead of this one",
+        "Move all settings for those clients into the named rule, or delete that one.", "\
+For each client of a service, one DestinationRule is active: the one in the client's own namespace,
+otherwise in the service's, otherwise in the root namespace; in each namespace the one with the most
+specific host, then the oldest. Objects of one namespace and host with equal exportTo and selector are
+merged: if several have a policy or a subset of the same name, the oldest one applies.";
 
-    /// Requests where there are none, or bytes.
-    RULE_PROTOCOL = "STR1047", "rules for what no port of the service carries",
+    /// Rules for a protocol that no port of the service has.
+    RULE_PROTOCOL = "STR1047", "no port of the service has the protocol of the rules",
         "Declare the protocol of the port in its Service (appProtocol, or its name), or use the other list.", "\
-The rules of `http` hold on ports that carry HTTP, those of `tls` on ports of TLS and HTTPS, those of
-`tcp` on all that are not declared as HTTP. On a port of which nobody says what it carries (AUTO)
-requests go by the rules of `http`, and all else by those of `tcp`. On other ports they say nothing.";
+The rules in `http` apply to HTTP ports, those in `tls` to TLS and HTTPS ports, those in `tcp` to all ports
+that are not declared as HTTP. On a port without a declared protocol (AUTO), the rules in `http` apply to
+requests, and those in `tcp` to all other connections. On other ports the rules have no effect.";
 
-    /// Nobody delegates.
-    DELEGATE_UNUSED = "STR1048", "a VirtualService without hosts to which none delegates",
-        "Name its hosts, or name it in the delegate of a rule of the VirtualService that has them.", "\
-Rules of a VirtualService without hosts hold in the place of rules that delegate to it, and nowhere
-else.";
+    /// A delegate that no rule uses.
+    DELEGATE_UNUSED = "STR1048", "no rule delegates to a VirtualService without hosts",
+        "Add its hosts, or name it in the delegate of a rule of the VirtualService that has them.", "\
+The rules of a VirtualService without hosts only apply in place of rules that delegate to it.";
 
-    /// No workload.
-    SELECTOR_UNUSED = "STR1049", "a selector that selects no workload",
+    /// A selector without a workload.
+    SELECTOR_UNUSED = "STR1049", "a selector selects no workload",
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
-None of the workloads that Strait knows in the object's namespace (for a Gateway: in any) carries these
-labels. It holds as soon as one comes.";
+No known workload in the object's namespace (for a Gateway: in any namespace) has these labels. The object
+applies as soon as such a workload exists.";
 
-    /// Another namespace's Service.
-    GRANT_MISSING = "STR1050", "a route leads into a namespace that doesn't let it",
+    /// The Service of another namespace.
+    GRANT_MISSING = "STR1050", "a route refers to a namespace that does not allow it",
         "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
-A route of the Gateway API may lead to a Service of another namespace only where a ReferenceGrant there
-says so. Until then its share of requests is answered 500, and of connections closed; no copies are sent
-there.";
+A Gateway API route may only route to a Service in another namespace if a ReferenceGrant in that namespace
+allows it. Until then, its share of requests receives 500, its share of connections is closed, and no
+requests are mirrored there.";
 
-    /// Exported to nobody.
-    EXPORTED_TO_NOBODY = "STR1051", "an object that is exported to nobody",
+    /// An object that is exported to no namespace.
+    EXPORTED_TO_NOBODY = "STR1051", "an object is exported to no namespace",
         "Correct exportTo: * for all, . for its own namespace, or names of namespaces.", "\
-Proxies are given what is exported to their namespaces, be it services or rules. This object is exported
-to none, so that it holds for nobody, wherever it is.";
+Proxies only receive services and rules that are exported to their namespaces. This object is exported to
+none, so it has no effect.";
 
-    /// The last good form counts.
-    TRAFFIC_LAST_GOOD = "STR1052", "an object counts as it was before it was changed",
-        "Correct the field that the other reason names, or put the object back as it was.", "\
-Its present form can't be read. What was last good of it is in force instead, whole, until it can be
-read again or is deleted.";
+    /// The last valid version of an object is active.
+    TRAFFIC_LAST_GOOD = "STR1052", "the last valid version of an object is active",
+        "Correct the field that the other reason names, or restore the previous version.", "\
+The current version cannot be read. The entire last valid version is active instead, until the object can be
+read or is deleted.";
 
-    /// A grant without use.
-    GRANT_UNUSED = "STR1053", "a ReferenceGrant that no route needs",
-        "Compare its kinds, namespaces and names with the routes that shall lead there.", "\
-A ReferenceGrant lets routes of the kinds and namespaces that it names lead to Services of its own.
-None of the routes that are known does so by it.";
+    /// An unused grant.
+    GRANT_UNUSED = "STR1053", "no route needs a ReferenceGrant",
+        "Compare its kinds, namespaces and names with the routes that should use it.", "\
+A ReferenceGrant allows routes of the kinds and namespaces that it names to route to Services in its own
+namespace. No known route uses it.";
 
-    /// A WorkloadEntry without use.
-    WORKLOAD_UNUSED = "STR1054", "a WorkloadEntry that no service has",
-        "Compare its labels with the workloadSelector of ServiceEntries of its namespace.", "\
-It is an endpoint of the ServiceEntries, and Services, of its namespace that select its labels. None
-does.";
+    /// An unused WorkloadEntry.
+    WORKLOAD_UNUSED = "STR1054", "no service has a WorkloadEntry",
+        "Compare its labels with the workloadSelector of ServiceEntries in its namespace.", "\
+A WorkloadEntry is an endpoint of the ServiceEntries and Services in its namespace that select its labels.
+None selects this one.";
 
     /// A subset without endpoints.
-    SUBSET_EMPTY = "STR1055", "a subset that no endpoint of the service is of",
+    SUBSET_EMPTY = "STR1055", "a subset has no endpoints of the service",
         "Compare its labels with those of the pods: kubectl get pods --show-labels", "\
-A subset has the endpoints whose labels, of the pod or the entry or of where it is, hold all of the
-subset's. None does, while the service has endpoints: requests that are led to the subset are answered 503
-until one comes.";
+A subset contains the endpoints that have all its labels, from the pod, the entry or the location. The
+service has endpoints, but none matches: requests to the subset receive 503 until one does.";
     /// A subset of a client's own rule.
-    SUBSET_WITHHELD = "STR1058", "a subset that stays in the client's network",
+    SUBSET_WITHHELD = "STR1058", "a subset is limited to the client's network",
         "Give the subset the same labels in the DestinationRule of the service's namespace.", "\
-Gateways of other networks know the subsets of the DestinationRule in the service's namespace (or of the
-root namespace's). A rule in a client's namespace may give such a name other labels, or have one that the
-other rule lacks: a gateway would lead to other endpoints. So clients are given the endpoints of their own
-network only; those of other networks are withheld.";
+Gateways of other networks only know the subsets of the DestinationRule in the service's namespace (or in
+the root namespace). A rule in a client's namespace may define a subset of the same name with other labels,
+or one that the other rule lacks: a gateway would forward to other endpoints. Therefore clients only receive
+the endpoints in their own network; those in other networks are withheld.";
 
-    /// A right that is missing.
-    ROUTE_STATUS_DENIED = "STR1056", "statuses of routes may not be written",
-        "Let the control plane patch statuses of httproutes, grpcroutes, tlsroutes and tcproutes, as the chart does.", "\
-What becomes of routes on Services is written into their status, for those who look with kubectl. Routes
-work without it, and `strait check config` and /debug/config say the same. It is tried again after ten
+    /// A missing right.
+    ROUTE_STATUS_DENIED = "STR1056", "Strait may not write the status of routes",
+        "Grant the control plane patch of the status of httproutes, grpcroutes, tlsroutes and tcproutes, as in the
+chart.", "\
+Strait writes the state of routes on Services into their status, for users of kubectl. Routes work without
+it, and `strait check config` and /debug/config show the same information. Strait retries after ten minutes.";
+
+    /// A held configuration.
+    HELD = "STR1070", "the configuration is held: changes of objects are pending",
+        "See the pending changes: strait history list. Apply them: strait history release", "\
+An operator holds a configuration (`strait history pin`, `strait history rollback`): proxies keep it,
+whatever traffic rules, mesh config and mesh networks change. Changes are read and validated, and apply once
+the hold is released. Changes of pods, endpoints, clusters and certificates apply as usual, and so do access
+policies unless they are held, too. Do not hold a configuration longer than necessary: changes of objects
+have no effect meanwhile.";
+
+    /// A held configuration that a restart could not restore.
+    HOLD_LOST = "STR1071", "the configuration that was held before the start cannot be restored",
+        "Hold it again (strait history rollback), or confirm that nothing is held: strait history release", "\
+The file `hold.json` of the state directory preserves a held configuration over a restart. It exists but
+cannot be read completely, so the held configuration is unknown: the current objects are active, as if it
+had been released. The file stays until a configuration is held again or released.";
+
+    /// A missing right.
+    OBJECT_STATUS_DENIED = "STR1078", "Strait may not write the status of Istio's kinds",
+        "Grant the control plane patch of the status of the kind (rbac.statuses in the chart), or drop --write-status.", "\
+With --write-status, Strait writes the state of each object of Istio's kinds in the config cluster into its
+status, for users of kubectl. The mesh works without it, and `strait check config` and /debug/config show
+the same information. The status of other kinds is written if the rights exist. Strait retries after ten
 minutes.";
 
-    /// Configuration that is held.
-    HELD = "STR1070", "the configuration is held, and what objects say now waits",
-        "See what waits: strait history list. Let it count: strait history release", "\
-Somebody holds a configuration (`strait history pin`, `strait history rollback`): proxies go on with it,
-whatever traffic rules, mesh config and mesh networks say since. These are read and judged all the same, and
-count once the hold is released. Pods, endpoints, clusters and certificates go on, and so do access policies
-unless they are held as well. A configuration is not held for long without a reason: whoever changes an object
-waits for its effect in vain.";
-
-    /// A hold that a restart could not restore.
-    HOLD_LOST = "STR1071", "what was held before the start can't be told",
-        "Hold it again (strait history rollback), or say that nothing is held: strait history release", "\
-The file `hold.json` of the state directory has what is held outlast a restart. It is there and can't be read
-whole, so that nobody knows what it was: what objects say now is in force instead, as if it had been released.
-The file stays where it is until something is held again or released.";
-
-    /// A right that is missing.
-    OBJECT_STATUS_DENIED = "STR1078", "statuses of Istio's kinds may not be written",
-        "Let the control plane patch the status of the kind named (the chart's rbac.statuses), or drop --write-status.", "\
-With --write-status each object of Istio's kinds in the config cluster says in its status what becomes of it,
-for those who look with kubectl. The mesh works without it, and `strait check config` and /debug/config say
-the same. Other kinds, for which the right is there, are written. It is tried again after ten minutes.";
-
     /// IST0104.
-    GATEWAY_PORT_UNSERVED = "STR1079", "a port of a Gateway that no Service of its routers has",
+    GATEWAY_PORT_UNSERVED = "STR1079", "no Service of a Gateway's routers has the port",
         "Add the port to the Service of the routers, or name one of its ports in the Gateway.", "\
-The number of a server's port is that of the routers' Service, which leads it to a port of the pod. The
-Services that select the routers have no such port: the routers listen at that number themselves, if they can
-(STR1084), and clients that call the Service, or its load balancer, don't come there.";
+The port number of a server refers to the routers' Service, which maps it to a port of the pod. The Services
+that select the routers have no such port: the routers listen on that number themselves, if they can
+(STR1084), and clients cannot reach it through the Service or its load balancer.";
 
     /// IST0161.
-    GATEWAY_CREDENTIAL = "STR1080", "a credential of a Gateway that can't be used",
-        "See what keeps it from being used in the reason, and compare the Secret: kubectl get secret NAME -o yaml", "\
-A server of a Gateway ends TLS with the certificate of a Secret in the namespace of its routers, in their own
-cluster. A router has asked for it, and was given none, or goes on with the one from before. Servers with
-other credentials work; this one's clients are closed until there is a certificate.";
+    GATEWAY_CREDENTIAL = "STR1080", "a credential of a Gateway cannot be used",
+        "See the cause in the reason, and check the Secret: kubectl get secret NAME -o yaml", "\
+A server of a Gateway terminates TLS with the certificate in a Secret in the namespace of its routers, in
+their own cluster. A router has requested it and received none, or keeps using the previous one. Servers
+with other credentials work. Connections to this server are closed until there is a certificate.";
 
-    /// UNPRIVILEGED_POD: a listener that is left out.
-    PORT_PRIVILEGED = "STR1084", "a port below 1024 at which a proxy can't listen",
-        "Use a port from 1024; for a Gateway, give a Service of its routers this port with such a targetPort.", "\
-The node of the proxy that is named says UNPRIVILEGED_POD: it can't listen below 1024 itself, and would
-answer with a refusal if it were sent a listener there. So this one is left out, and the others hold.
-Connections that are redirected into a sidecar need no port of its own. A proxy that may listen there must
-not say it (ISTIO_META_UNPRIVILEGED_POD).";
+    /// UNPRIVILEGED_POD: an omitted listener.
+    PORT_PRIVILEGED = "STR1084", "a proxy cannot listen on a port below 1024",
+        "Use a port from 1024 on. For a Gateway, map this port of the routers' Service to such a targetPort.", "\
+The node of the named proxy states UNPRIVILEGED_POD: it cannot listen below 1024, and would reject such a
+listener. Therefore this listener is omitted, and the others apply. Connections that are redirected into a
+sidecar do not need the port. A proxy that may listen on it must not have this setting
+(ISTIO_META_UNPRIVILEGED_POD).";
 
-    /// A change that is let out to a share of proxies.
-    ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",
-        "See how far it is: strait history rollout. Give it to all at once: strait history rollout --promote", "\
-The policy file has `rollout`: a change of traffic rules, mesh config or mesh networks is given to a share of
-proxies, then step by step to more, and to all in the end. Until then all others go on with what was in force
-before. A further change begins anew, from the same configuration for all.";
+    /// A gradual rollout in progress.
+    ROLLOUT_RUNS = "STR1090", "a change is being rolled out gradually",
+        "See its progress: strait history rollout. Apply it to all proxies at once: strait history rollout --promote", "\
+The policy file contains `rollout`: a change of traffic rules, mesh config or mesh networks first applies to
+a percentage of proxies, then step by step to more, and finally to all. Until then the other proxies keep
+the previous configuration. A further change restarts the rollout from the configuration of all proxies.";
 
-    /// A roll-out that was stopped.
-    ROLLOUT_STOPPED = "STR1091", "a roll-out was stopped, and what was in force before is held",
-        "Mend what is wrong, then let it out again: strait history release", "\
-A change that was given to a share of proxies was refused by some of them, or took endpoints away, more than
-`rollout.stopAt` of the policy file allows. The share was given back what was in force before, which is held
-for all since, as by `strait history pin`: what objects say waits. The reason says which proxy refused what,
-or which service lost endpoints. `strait history release` lets out what objects say then, from the first
-share on.";
+    /// A stopped rollout.
+    ROLLOUT_STOPPED = "STR1091", "a rollout was stopped: the previous configuration is held",
+        "Fix the objects, then roll out again: strait history release", "\
+Proxies rejected a change that was being rolled out, or the change removed endpoints, above the limit of
+`rollout.stopAt` in the policy file. All proxies have the previous configuration again, which is held as by
+`strait history pin`: changes of objects are pending. The reason names the proxy and what it rejected, or
+the service that lost endpoints. `strait history release` rolls out the current objects, starting at the
+first step.";
 
-    /// What counted for all before a restart, which a roll-out is compared with.
-    ROLLOUT_LOST = "STR1092", "what counted for all proxies before the start can't be told",
-        "Look at the configuration in force; the next change is let out in shares again.", "\
-With `rollout` in the policy file, `settled.json` of the state directory has what counts for all proxies
-outlast a restart. It is there and can't be read whole: all are given what objects say. What was being let out
-to a share before the start, if anything was, has come to all by that. It is said until the next change is let
-out.";
+    /// The lost base of a rollout.
+    ROLLOUT_LOST = "STR1092", "the configuration of all proxies from before the start cannot be restored",
+        "Check the active configuration. The next change is rolled out gradually again.", "\
+With `rollout` in the policy file, `settled.json` in the state directory preserves the configuration of all
+proxies over a restart. It exists but cannot be read completely: the current objects apply to all proxies. A
+rollout that was in progress before the start has therefore reached all proxies. This message stays until
+the next change is rolled out.";
 
-    /// Replicas hold different configurations.
-    HOLD_NOT_SHARED = "STR1093", "the other replicas can't be told what is held",
-        "Let the control plane get, create, update and patch that Secret; until then tell each replica the same.", "\
-Replicas tell each other what is held through the Secrets `strait-hold` and `strait-hold-0` to
-`strait-hold-15` in the system namespace of the config cluster. They can't be read or written, or say what
-this replica can't hold: until that is mended, proxies are given what the replica holds that they are
-connected to.
-The chart's role has the rights; it is tried again every five seconds.";
+    /// Replicas with different held configurations.
+    HOLD_NOT_SHARED = "STR1093", "the held configuration cannot be shared with other replicas",
+        "Grant the control plane get, create, update and patch of that Secret. Until then, hold it on each replica.", "\
+Replicas share the held configuration through the Secrets `strait-hold` and `strait-hold-0` to
+`strait-hold-15` in the system namespace of the config cluster. They cannot be read or written, or contain a
+configuration that this replica cannot hold. Until this is fixed, proxies receive the configuration that
+their replica holds. The chart's role contains the rights. Strait retries every five seconds.";
 }

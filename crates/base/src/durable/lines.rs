@@ -1,7 +1,8 @@
-//! A file of lines, each with its checksum, that is appended to and stays bounded.
+//! A bounded file of lines with checksums, to which lines are appended.
 //!
-//! What a crash leaves is a line that is cut short, at most: that one is dropped on reading, and the others count. For what is
-//! only shown: appended lines are not synced one by one, so a machine that loses power forgets the last seconds.
+//! A crash leaves at most one incomplete line, which is dropped on reading. Suitable for
+//! informational data: appended lines are not synced individually, so a power failure loses the
+//! last seconds.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -11,31 +12,31 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{SECRET, read_at_most, replace};
 
-/// A file of lines, which this process alone writes.
+/// A file of lines that only this process writes.
 #[derive(Debug)]
 pub struct LineFile {
     path: PathBuf,
-    /// The first line, which says what it is.
+    /// The first line, which identifies the format.
     head: &'static str,
     lines_max: usize,
     bytes_max: u64,
     lines: usize,
     bytes: u64,
-    /// Whether a line may be appended: it is there, and ends as it should.
+    /// Whether lines may be appended: the file exists and ends with a complete line.
     whole: bool,
 }
 
-/// What a file held.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub struct ReadLines {
     /// The lines, without checksums and line ends.
     pub lines: Vec<String>,
-    /// Why some of it, or all, is as good as not there, in words.
+    /// The reason why some or all of the content was not read, as text.
     pub damage: Option<String>,
 }
 
 impl LineFile {
-    /// Opens the file, which begins with the line `head`, and has at most so many lines and bytes.
+    /// Opens the file, which starts with the line `head` and has at most this many lines and bytes.
     pub fn open(
         path: PathBuf,
         head: &'static str,
@@ -64,23 +65,23 @@ impl LineFile {
             }
         }
         if damaged > 0 {
-            let fact = format!("{damaged} of its lines are not as they were written");
+            let fact = format!("{damaged} of its lines are damaged");
             read.damage = Some(fact);
         }
         (file.lines, file.bytes, file.whole) = (read.lines.len(), text.len() as u64, damaged == 0);
         (file, read)
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends lines, which hold no line ends. Where there would be too many, or something is wrong with the file, it is
-    /// written anew with those of `kept`, which has them as well.
+    /// Appends lines, which contain no line ends. If the file would exceed its limits or is
+    /// damaged, it is rewritten with the lines that `kept` returns, which include the new ones.
     ///
     /// # Errors
-    /// What the system says; the next call writes the file anew.
+    /// Returns the error of the system. The next call rewrites the file.
     pub fn append(
         &mut self,
         lines: &[String],
@@ -101,7 +102,7 @@ impl LineFile {
         }
         let kept = kept();
         let mut text = format!("{}\n", self.head);
-        // The last ones, where there is no room for all.
+        // Only the last lines, if not all fit.
         let room = self.bytes_max / 2;
         let mut from = kept.len();
         let mut taken = 0;
@@ -118,9 +119,9 @@ impl LineFile {
     }
 }
 
-/// How many bytes a line takes with its checksum.
+/// Returns the length of a line with its checksum, in bytes.
 fn written_len(line: &str) -> u64 {
-    // 16 digits, a space, the line end.
+    // 16 digits, a space, and the line end.
     line.len() as u64 + 18
 }
 
@@ -128,7 +129,7 @@ fn with_sum(line: &str) -> String {
     format!("{:016x} {line}\n", xxh3_64(line.as_bytes()))
 }
 
-/// A whole line without its checksum.
+/// Returns a complete line without its checksum, if the checksum is correct.
 fn checked(line: &str) -> Option<&str> {
     let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
     (u64::from_str_radix(sum, 16).ok()? == xxh3_64(text.as_bytes())).then_some(text)
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_cut_short_is_dropped_and_mended() {
+    fn incomplete_line_after_a_crash_is_dropped_and_repaired() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lines");
         let (mut file, read) = open(&path);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stays_bounded_and_keeps_the_last() {
+    fn file_stays_bounded_and_keeps_the_last_lines() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lines");
         let (mut file, _) = open(&path);

@@ -1,8 +1,9 @@
 //! Runs fuzz targets over their corpora in ordinary tests.
 //!
-//! A target is a function that takes any bytes and returns whether it understood any of them. It must neither panic nor
-//! hang, and asserts what must hold of everything it understood. A crate lists its targets in its module `fuzz`; `fuzz/`
-//! builds a program for each, and `tests/corpus/fuzz/NAME` is the corpus of target NAME.
+//! A target is a function that takes any bytes and returns whether it could parse any of them. It
+//! must neither panic nor hang, and asserts the invariants of everything it parsed. A crate lists
+//! its targets in its module `fuzz`; `fuzz/` builds a program for each, and
+//! `tests/corpus/fuzz/NAME` is the corpus of target NAME.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,13 +16,13 @@ use super::{repository, rounds};
 /// A target and the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
-/// The number of mutations of each file of a corpus.
+/// Number of mutations of each file of a corpus.
 const MUTATIONS: u64 = 25;
-/// The longest time for one input, on any machine: input from outside must not keep the process busy.
+/// Maximum time for one input on any machine: external input must not keep the process busy.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
-/// The fuzzer's bytes as a source of random numbers, followed by zeros. The fuzzer thereby mutates the decisions of a
-/// generator.
+/// Provides the fuzzer's bytes, followed by zeros, as random numbers, so that the fuzzer mutates
+/// the decisions of a generator.
 #[derive(Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 
@@ -47,12 +48,12 @@ impl RngCore for Numbers<'_> {
     }
 }
 
-/// The folder of the corpus of a target.
+/// Returns the directory of a target's corpus.
 pub fn corpus(name: &str) -> PathBuf {
     repository().join("tests/corpus/fuzz").join(name)
 }
 
-/// The files of a corpus, with their paths.
+/// Returns the files of a corpus with their paths.
 fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = corpus(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -65,10 +66,10 @@ fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// Gives each target its corpus and mutations of it.
+/// Runs each target on its corpus and on mutations of it.
 ///
 /// # Panics
-/// If a target panics, takes too long, or understands nothing of its corpus.
+/// Panics if a target panics, takes too long, or parses nothing of its corpus.
 pub fn check_targets(targets: &[Target]) {
     for (name, target) in targets {
         let seeds = seeds(name);
@@ -86,10 +87,11 @@ pub fn check_targets(targets: &[Target]) {
     }
 }
 
-/// Writes the seeds of a corpus that only code can make if `BLESS` is set. Otherwise they must exist.
+/// Writes the seeds of a corpus that only code can generate if `BLESS` is set. Otherwise they must
+/// exist.
 ///
 /// # Panics
-/// If a seed is missing or cannot be written.
+/// Panics if a seed is missing or cannot be written.
 pub fn check_seeds(name: &str, seeds: impl IntoIterator<Item = (impl AsRef<Path>, Vec<u8>)>) {
     for (file, bytes) in seeds {
         let path = corpus(name).join(file);
@@ -101,7 +103,7 @@ pub fn check_seeds(name: &str, seeds: impl IntoIterator<Item = (impl AsRef<Path>
     }
 }
 
-/// Runs a target. A failure names the input so that it can be reproduced.
+/// Runs a target. A failure names the input, so that it can be reproduced.
 fn run(target: fn(&[u8]) -> bool, bytes: &[u8], input: &str) -> bool {
     let began = Instant::now();
     let outcome = std::panic::catch_unwind(|| target(bytes));

@@ -12,7 +12,8 @@ use strait_xds::list::SharedList;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
-/// A mesh in which `web.shop` is everybody's, and `db.NAMESPACE` that namespace's own.
+/// Returns a mesh in which `web.shop` is public and each `db.NAMESPACE` is visible in its namespace
+/// only.
 fn mesh(namespaces: &[&str]) -> MeshState {
     let mut word =
         shard("east", 1).network("n1").with(service("web.shop"), vec![endpoint("10.0.0.1")]);
@@ -46,7 +47,7 @@ fn gateway(namespace: &str) -> Proxy {
     Proxy { kind: ProxyType::Router, labels: claimed, ..client(namespace) }
 }
 
-/// What a stream holds that asks for everything.
+/// The resources of a stream that subscribes to everything.
 #[derive(Debug)]
 struct Held {
     lists: Vec<Arc<SharedList>>,
@@ -83,7 +84,7 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
     held
 }
 
-/// How many entries there are, by kind.
+/// Returns the number of entries of each kind.
 fn entries(cache: &Cache) -> [usize; 9] {
     [
         cache.assignments.entries.len(),
@@ -99,7 +100,7 @@ fn entries(cache: &Cache) -> [usize; 9] {
 }
 
 #[test]
-fn what_has_gone_is_let_go_and_nothing_in_use_is_made_again() {
+fn sweep_removes_unused_entries_and_keeps_used_ones() {
     let mut mesh = mesh(&["shop", "preview-1"]);
     let mut context = next(&mut mesh);
     let (cache, stays) = (Cache::default(), [client("shop"), gateway("shop")]);
@@ -133,7 +134,7 @@ fn what_has_gone_is_let_go_and_nothing_in_use_is_made_again() {
 }
 
 #[test]
-fn what_a_client_alone_could_ask_for_goes_with_it() {
+fn sweep_removes_entries_that_only_a_disconnected_client_used() {
     let context = next(&mut mesh(&[]));
     let cache = Cache::default();
     let asks = |sees: &str| {
@@ -151,7 +152,7 @@ fn what_a_client_alone_could_ask_for_goes_with_it() {
 }
 
 #[test]
-fn lists_that_streams_hold_are_found_however_many() {
+fn lists_that_streams_hold_stay_cached_beyond_the_limit() {
     let (cache, views) = (Cache::default(), LISTS_MANY + 50);
     let namespaces: Vec<_> = (0..views).map(|number| format!("ns-{number}")).collect();
     let mut mesh = mesh(&namespaces.iter().map(|name| &**name).collect::<Vec<_>>());
@@ -174,7 +175,7 @@ fn lists_that_streams_hold_are_found_however_many() {
 }
 
 #[test]
-fn of_lists_that_no_stream_holds_few_are_kept() {
+fn lists_that_no_stream_holds_are_limited() {
     let namespaces: Vec<_> = (0..3 * LISTS_MANY).map(|number| format!("ns-{number}")).collect();
     let context = next(&mut mesh(&namespaces.iter().map(|name| &**name).collect::<Vec<_>>()));
     let cache = Cache::default();
@@ -185,7 +186,7 @@ fn of_lists_that_no_stream_holds_few_are_kept() {
 }
 
 #[test]
-fn clients_choose_no_keys_of_routes() {
+fn clients_cannot_add_keys_to_the_route_cache() {
     let context = next(&mut mesh(&[]));
     let cache = Cache::default();
     let route = |dns_domain: &str, name: &str| {
@@ -228,7 +229,7 @@ fn proxies_in_a_domain_without_services_share_a_route() {
 }
 
 #[test]
-fn claims_of_gateways_are_kept_for_a_while_and_those_of_known_pods_never() {
+fn claimed_gateways_are_cached_temporarily_and_without_claims_if_the_pod_is_known() {
     let pod = workload("known.shop", "10.0.0.9", &[("topology.istio.io/network", "n1")]);
     let mut mesh = mesh(&[]);
     let context = hears(&mut mesh, shard("east", 1).update().pod(pod).built());

@@ -1,4 +1,4 @@
-//! The upstream clusters that lead to a sidecar's own workload.
+//! The upstream clusters from a sidecar to its own workload.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use strait_rules::traffic::policy::{PoolLimits, ResolvedPolicy};
 use strait_rules::traffic::sidecar::WorkloadBackend;
 use strait_xds::resource::Resource;
 
-/// The name of the upstream cluster that leads to a port of the proxy's own workload.
+/// Returns the name of the upstream cluster for a port of the proxy's own workload.
 pub(crate) fn inbound_name(target: u16) -> String {
     format!("inbound|{target}||")
 }
 
-/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
+/// Returns the upstream clusters from a sidecar to its own workload, which serves `targets`.
 pub(crate) fn inbound_clusters(
     context: &PushContext,
     proxy: &Proxy,
@@ -32,7 +32,7 @@ pub(crate) fn inbound_clusters(
     targets.iter().map(|target| inbound(context, target, proxy)).collect()
 }
 
-/// The upstream cluster that leads to one port of the proxy's own workload.
+/// Returns the upstream cluster for one port of the proxy's own workload.
 fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> Resource {
     let name = inbound_name(target.target);
     let protocol = protocol_to_workload(target);
@@ -59,30 +59,31 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
     }
 }
 
-/// Connections to the workload are held to a pool, and to nothing else that a rule may say.
+/// Returns a policy that contains only a connection pool. No other setting of a rule applies to
+/// connections to the workload.
 pub(crate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
     ResolvedPolicy { connection_pool: Some(Arc::clone(pool)), ..ResolvedPolicy::default() }
 }
 
-/// Returns the protocol between the sidecar and its workload: the one that the port declares. The client's protocol is used
-/// if the port declares none or the pool sets `useClientProtocol`, because the hop between two proxies may be HTTP/2 while
-/// the application only knows HTTP/1.1.
+/// Returns the protocol between the sidecar and its workload: the protocol that the port declares.
+/// The client's protocol is used if the port declares none or the pool sets `useClientProtocol`,
+/// because the hop between two proxies may be HTTP/2 while the application only knows HTTP/1.1.
 fn protocol_to_workload(target: &InboundTarget<'_>) -> Protocol {
     let declared = target.port.protocol;
     let uses_client_protocol = target.pool.as_ref().is_some_and(|pool| pool.use_client_protocol);
     if uses_client_protocol && declared.is_http() { Protocol::Auto } else { declared }
 }
 
-/// Has the cluster lead to one place of the pod, where its Sidecar names one.
+/// Makes the cluster forward to the address that the workload's Sidecar names, if any.
 fn lead_to(cluster: &mut cluster::Cluster, backend: &WorkloadBackend, proxy: &Proxy) {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
     let (address, source) = match backend {
         WorkloadBackend::SamePort => return,
-        // Redirection leaves the loopback alone, whatever the source.
+        // Redirection never applies to loopback addresses, whatever the source address.
         WorkloadBackend::Loopback(at) => (socket_address(at.ip().to_string(), at.port()), None),
         WorkloadBackend::PodAddress(at) => {
             let is_family = |one: &&IpAddr| one.is_ipv4() == at.is_ipv4();
-            // A pod without the family has nothing there, and connections fail.
+            // If the pod has no address of this family, connections fail.
             let own = proxy.addresses.iter().find(is_family).copied().unwrap_or(at.ip());
             let source = from_inbound((own.is_ipv4(), own.is_ipv6()));
             (socket_address(own.to_string(), at.port()), Some(source))

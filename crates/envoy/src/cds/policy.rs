@@ -1,5 +1,5 @@
-//! What the traffic policy of a DestinationRule makes of an upstream cluster: limits, outlier detection, the order in which
-//! endpoints are chosen. (docs/reference/traffic.md, "DestinationRule".)
+//! Translates the traffic policy of a DestinationRule into settings of an upstream cluster: limits,
+//! outlier detection and load balancing. (docs/reference/traffic.md, "DestinationRule".)
 
 use super::super::{any, duration};
 use strait_model::mesh_config::TcpKeepalive;
@@ -19,12 +19,13 @@ use strait_rules::traffic::policy::{
     ProxyProtocol, ResolvedPolicy, RetryBudget, Warmup,
 };
 
-/// An even rise of the weight of a new endpoint, which is what Envoy does unless it is told otherwise.
+/// Linear increase of the weight of a new endpoint, which is Envoy's default.
 const AGGRESSION_EVEN_MILLI: u32 = 1000;
 
-/// The port as it is spoken to: HTTP/2 where the policy raises it, or the mesh (`upgrades`) where the policy doesn't say, what
-/// the client speaks where the policy says that. A port whose bytes nobody reads stays as it is, and the mesh raises those
-/// alone that speak HTTP.
+/// Returns the port with the protocol that clients use. The policy decides on the upgrade to
+/// HTTP/2; if it has no setting, the mesh decides (`upgrades`), for HTTP ports only. With
+/// `useClientProtocol` the client's protocol is used. Ports whose traffic is not parsed stay
+/// unchanged.
 pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Port {
     let none = PoolLimits::default();
     let pool = policy.connection_pool.as_deref().unwrap_or(&none);
@@ -39,7 +40,7 @@ pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Po
     Port { protocol, ..port.clone() }
 }
 
-/// What connections of a pool are held to that HTTP knows, beside `requests_max`, which all are held to.
+/// Returns the HTTP connection limits of the policy; `requests_max` limits every connection.
 pub(super) fn http_limits(
     policy: &ResolvedPolicy,
     requests_max: Option<u32>,
@@ -56,7 +57,8 @@ pub(super) fn http_limits(
     (options != core::HttpProtocolOptions::default()).then_some(options)
 }
 
-/// What HTTP/2 connections are held to: how many streams each may have, and pings; nothing where the policy says nothing.
+/// Returns the HTTP/2 limits of the policy: concurrent streams per connection, and keepalive pings.
+/// Returns the default if the policy has no connection pool.
 pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptions {
     let Some(pool) = &policy.connection_pool else { return core::Http2ProtocolOptions::default() };
     let pings = pool.http2_keepalive.map(|pings| core::KeepaliveSettings {
@@ -71,7 +73,7 @@ pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptio
     }
 }
 
-/// Which answers are errors to outlier detection, where the policy says that.
+/// Returns the response codes that outlier detection counts as errors, if the policy lists any.
 pub(super) fn errors(
     policy: &ResolvedPolicy,
 ) -> Option<http::http_protocol_options::OutlierDetection> {
@@ -97,7 +99,8 @@ pub(super) fn errors(
     Some(http::http_protocol_options::OutlierDetection { error_matcher })
 }
 
-/// Sends the address of the client ahead of whatever the sockets of the cluster send.
+/// Makes each transport socket of the cluster send the client's address first, by the PROXY
+/// protocol, if the policy asks for it.
 pub(super) fn announce_client(
     cluster: &mut cluster::Cluster,
     policy: &ResolvedPolicy,
@@ -130,7 +133,8 @@ pub(super) fn announce_client(
     }
 }
 
-/// Holds the upstream cluster to limits and outlier detection, whatever leads to its endpoints.
+/// Applies circuit breaker limits and outlier detection to a cluster, whichever way its endpoints
+/// are discovered.
 pub(super) fn limit(
     cluster: &mut cluster::Cluster,
     policy: &ResolvedPolicy,
@@ -183,7 +187,7 @@ fn limit_pool(cluster: &mut cluster::Cluster, pool: &PoolLimits, mesh: Option<Tc
     }
 }
 
-/// It counts in the place of a fixed number of retries.
+/// Returns the retry budget, which replaces the fixed limit of concurrent retries.
 fn retry_budget(budget: RetryBudget) -> cluster::circuit_breakers::thresholds::RetryBudget {
     let value = f64::from(budget.percent_hundredths) / 100.0;
     cluster::circuit_breakers::thresholds::RetryBudget {
@@ -193,7 +197,8 @@ fn retry_budget(budget: RetryBudget) -> cluster::circuit_breakers::thresholds::R
     }
 }
 
-/// Present, even with nothing in it, it is on. Success rates never count. (Istio, "OutlierDetection".)
+/// Returns the outlier detection settings. Detection is active even if the object is empty. Success
+/// rates are never used. (Istio, "OutlierDetection".)
 fn outlier_detection(given: &OutlierDetection) -> cluster::OutlierDetection {
     let enforced = |errors: u32| number(if errors == 0 { 0 } else { 100 });
     let local = given.consecutive_local_origin_failures.filter(|_| given.split_local_origin);
@@ -217,13 +222,14 @@ fn outlier_detection(given: &OutlierDetection) -> cluster::OutlierDetection {
     }
 }
 
-/// Whether the assignment says of each locality what it weighs, for some client.
+/// Returns whether assignments contain locality weights for some client.
 fn weighs_localities(policy: &ResolvedPolicy) -> bool {
     let setting = policy.load_balancer.as_deref().and_then(|one| one.locality.as_ref());
     setting.is_some_and(|setting| setting.enabled && !setting.distribute.is_empty())
 }
 
-/// Has endpoints chosen as the policy says. Where the client was going has no endpoints to choose from.
+/// Applies the load balancing of the policy. A cluster that forwards to the original destination
+/// selects no endpoint.
 pub(super) fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy) {
     use cluster::cluster::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
     use cluster::cluster::{
@@ -292,7 +298,7 @@ fn number(value: u32) -> UInt32Value {
     UInt32Value { value }
 }
 
-/// Connections that are kept alive as said.
+/// Returns upstream connection options with these TCP keepalive settings.
 pub(super) fn connection_options(keepalive: TcpKeepalive) -> cluster::UpstreamConnectionOptions {
     let seconds = |duration: std::time::Duration| UInt32Value {
         value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),

@@ -1,5 +1,5 @@
-//! TLS that rules ask for. What can't be made leads nowhere; only DISABLE is plain text.
-//! (docs/decisions/0042-tls-to-services.md)
+//! TLS settings of rules for upstream connections. If the settings cannot be applied, no cluster is
+//! generated. Only DISABLE results in plain text. (docs/decisions/0042-tls-to-services.md)
 
 use super::super::tls::foreign;
 use strait_model::mesh_config::MeshTls;
@@ -8,10 +8,11 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 use strait_rules::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
 
-/// What Istio's own filter for ALPN looks for: it keeps out of connections that aren't the mesh's.
+/// Metadata filter and key that disable Istio's own ALPN filter for connections outside of the
+/// mesh.
 const ALPN_OVERRIDE: (&str, &str) = ("istio", "alpn_override");
 
-/// Has all endpoints spoken to as servers are that know nothing of the mesh.
+/// Makes the cluster reach all endpoints with the TLS settings of servers outside of the mesh.
 pub(super) fn speak_to_strangers(
     cluster: &mut cluster::Cluster,
     tls: &ForeignTls,
@@ -22,8 +23,9 @@ pub(super) fn speak_to_strangers(
     cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }, taken));
 }
 
-/// What of the server's name follows from each request: the name that is asked for, where the policy names none; and the name
-/// that its certificate must have, where that isn't said either and somebody has to vouch for it.
+/// Returns options that derive server names from each request. The SNI is the requested host if the
+/// policy sets none. If the policy sets no subject alternative names either and has root
+/// certificates, the certificate must match that host too.
 pub(super) fn names_by_request(
     policy: &ResolvedPolicy,
 ) -> Option<core::UpstreamHttpProtocolOptions> {

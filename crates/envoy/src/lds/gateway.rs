@@ -1,5 +1,5 @@
-//! An east-west gateway: one port, at which connections arrive as mTLS that it can't open. It reads
-//! the SNI and passes each on to the service named there, or closes it.
+//! The listener of an east-west gateway: one port for mTLS connections that the gateway cannot
+//! decrypt. It forwards each connection to the service that the SNI names, or closes it.
 
 use std::collections::BTreeSet;
 
@@ -18,15 +18,16 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
-/// How often a gateway looks for an endpoint that takes a connection. A client in another network can't choose another of them,
-/// as it could of those of its own: to it they are one address.
+/// Number of connection attempts to endpoints. A client in another network cannot retry with
+/// another endpoint, because it knows only the address of the gateway.
 const ATTEMPTS: u16 = 3;
 
-/// The listener of an east-west gateway; none while nothing is exported, since Envoy refuses a
-/// listener without filter chains.
+/// Returns the listener of an east-west gateway, or `None` if no service is exported, because Envoy
+/// refuses a listener without filter chains.
 ///
-/// One chain for each exported service and port, and each subset of it that the rule of the service's owner has. There is no chain for anything else: the connection
-/// is closed. (docs/reference/interface.md, "Networks".)
+/// It has one chain for each port of an exported service, and one for each subset that the
+/// DestinationRule of the service's owner defines. Other connections match no chain and are closed.
+/// (docs/reference/interface.md, "Networks".)
 pub(super) fn listener(
     context: &PushContext,
     settings: &TrafficSettings,

@@ -1,12 +1,13 @@
-//! A sidecar's way in: one listener at which every redirected connection arrives, with a few filter
-//! chains for each port that a service leads to, and some for all other ports.
+//! The inbound listener of a sidecar. All redirected connections arrive at it. It has a few filter
+//! chains for each port of a service, and some for all other ports.
 //!
-//! Each port takes connections as its workload's policies say (`strait_rules::access::PeerModes`). Where nothing is said it is
-//! PERMISSIVE: mTLS and plain text are both taken. A client of the mesh is known there by the application protocol
-//! (ALPN) it offers, and must then show an identity of the mesh; other TLS is passed on unopened, where the port isn't
-//! HTTP. STRICT takes TLS alone, with an identity; DISABLE takes bytes as they come, TLS of the workload's own as well.
-//! Chains are chosen as Envoy does: by port, then TLS or not, then application protocol, and a step
-//! once taken is never taken back.
+//! The policies of the workload define how each port accepts connections
+//! (`strait_rules::access::PeerModes`). The default is PERMISSIVE: mTLS and plain text are
+//! accepted. A client of the mesh is recognized by its application protocol (ALPN) and must present
+//! an identity of the mesh; other TLS connections are forwarded without decryption unless the port
+//! is HTTP. STRICT accepts only TLS with an identity. DISABLE forwards all connections unchanged,
+//! including the workload's own TLS. Envoy selects a chain by port, then by TLS or plain text, then
+//! by application protocol, and never reconsiders a step.
 
 use std::collections::BTreeSet;
 
@@ -33,30 +34,33 @@ use strait_rules::access::{PeerMode, PeerModes};
 use strait_rules::traffic::sidecar::{IngressAddress, SidecarTls};
 use strait_xds::resource::Resource;
 
-/// The name of the listener.
+/// The name of the inbound listener.
 const NAME: &str = "virtualInbound";
-/// What a client of the mesh offers that has seen HTTP: Istio's proxies do, plain Envoys don't say.
+/// Application protocols of mesh clients that have detected HTTP. Istio's proxies send them, plain
+/// Envoys do not.
 const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
-/// What a client of the mesh offers that has not looked.
+/// Application protocols of mesh clients that have not parsed the protocol.
 const MESH_BYTES_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
-/// What is accepted of a client's offer. Never one of the mesh's own names: `istio` would hide `h2`
-/// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads, where that is.
+/// Application protocols that servers accept. They never include the mesh's names: `istio` would
+/// hide `h2` from the codec, and after `istio-peer-exchange` the client sends data that only
+/// Istio's filter reads, so that name is added only with that filter.
 pub(super) const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
-/// Who is let in to a workload, and how.
+/// The settings that control access to a workload.
 #[derive(Clone, Copy)]
 pub(super) struct InboundWorkload<'a> {
-    /// Where its proxy finds its certificate and roots.
+    /// The location of the proxy's certificate and roots.
     pub(super) secrets: &'a Secrets,
-    /// The trust domains of clients.
+    /// The trust domains of accepted clients.
     pub(super) trust_domains: &'a BTreeSet<&'a str>,
-    /// How its ports take connections.
+    /// The mTLS modes of the ports.
     pub(super) modes: &'a PeerModes,
-    /// What guards its chains.
+    /// The access filters of the chains.
     pub(super) filters: &'a AccessFilters,
 }
 
-/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
+/// Returns the listener for redirected inbound connections of a sidecar, for the ports that its
+/// workload serves.
 pub(super) fn listener(
     settings: &TrafficSettings,
     (families, interception): (Families, Interception),
@@ -66,7 +70,7 @@ pub(super) fn listener(
     let arrival = settings.inbound_port;
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
     let mtls = &MeshSockets::of(settings, secrets, trust_domains);
-    // Somebody who connects to the port itself would be sent round and round.
+    // Without this chain, a connection to the listener's own port would loop.
     let guard =
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
     let mut chains = vec![guard];
@@ -103,7 +107,7 @@ pub(super) fn listener(
         protocol: Protocol::Auto,
         limits: ConnectionLimits::default(),
     };
-    // Ports of which something is said and that no service has.
+    // Ports that policies name and no service has.
     let served = |port: u16| port == arrival || targets.iter().any(|one| one.target == port);
     let others =
         modes.ports.iter().filter(|(port, mode)| !served(**port) && mode.mode != modes.rest.mode);
@@ -112,14 +116,14 @@ pub(super) fn listener(
     }
     chains.extend(rest(None).chains(PortKnowledge::Undeclared, modes.rest.mode));
     let http_inspector = listener::ListenerFilter {
-        // Where the protocol is declared nothing is to be found out, and a server that speaks first
-        // must not wait for its client.
+        // Ports with a declared protocol need no detection, and a server that speaks first must not
+        // wait for its client.
         filter_disabled: any_port(&declared),
         ..http_inspector()
     };
     let mut filters = vec![original_destination()];
     if interception == Interception::Transparent {
-        // The workload sees its clients' own addresses.
+        // The workload sees the addresses of its clients.
         filters.push(original_source());
     }
     filters.extend(tls_inspector_for(modes, &own_tls));
@@ -134,8 +138,8 @@ pub(super) fn listener(
     Some(encode(NAME, &settings.istio.in_chains(listener)))
 }
 
-/// The listeners at ports at which a Sidecar has its proxy listen itself, with the chains that these ports would have where
-/// connections arrive by redirection.
+/// Returns the listeners for ports on which a Sidecar makes the proxy listen directly. They have
+/// the same chains as in the listener for redirected connections.
 pub(super) fn apart(
     settings: &TrafficSettings,
     proxy: &Proxy,
@@ -176,23 +180,24 @@ pub(super) fn apart(
     listeners.collect()
 }
 
-/// The name of the listener of a port that has one of its own.
+/// Returns the name of the separate listener of a port, if the port has one.
 pub(crate) fn apart_name(target: &InboundTarget<'_>, interception: Interception) -> Option<String> {
     is_apart(target, interception).then(|| format!("inbound_{}", target.target))
 }
 
-/// Whether the proxy listens at the port itself.
+/// Returns whether the proxy listens on the port itself.
 fn is_apart(target: &InboundTarget<'_>, interception: Interception) -> bool {
     target.ingress.is_some_and(|ingress| ingress.is_apart(interception))
 }
 
-/// TLS that a Sidecar says of a port, which counts where the port takes no mTLS.
+/// Returns the TLS settings of a Sidecar for a port. They apply only if the port does not accept
+/// mTLS.
 fn own_tls_of<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a SidecarTls> {
     target.ingress?.tls.as_deref().filter(|_| mode == PeerMode::Disable)
 }
 
-/// What tells TLS from plain text, at the ports that take mTLS or end TLS of their own: at others TLS is the workload's,
-/// and bytes like any.
+/// Returns the filter that detects TLS, for ports that accept mTLS or terminate TLS themselves.
+/// Other ports forward TLS like any other data.
 fn tls_inspector_for(
     modes: &PeerModes,
     own_tls: &BTreeSet<u16>,
@@ -211,7 +216,7 @@ fn tls_inspector_for(
     Some(listener::ListenerFilter { filter_disabled, ..tls_inspector() })
 }
 
-/// How much is known of what a port speaks.
+/// Information about the protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortKnowledge {
     Http,
@@ -228,7 +233,7 @@ impl PortKnowledge {
         }
     }
 
-    /// The connections that are taken, each with what becomes of them.
+    /// Returns the accepted connections, with the way in which each is forwarded.
     fn taken(self, mode: PeerMode) -> &'static [InboundMatch] {
         use Content::{Bytes, Http};
         const fn mtls(alpn: &'static [&'static str], content: Content) -> InboundMatch {
@@ -271,15 +276,16 @@ impl PortKnowledge {
     }
 }
 
-/// Connections that are taken.
+/// A kind of accepted connection.
 struct InboundMatch {
-    /// TLS or plain text.
+    /// The transport protocol: TLS or plain text.
     transport: &'static str,
-    /// What the client offers or was found to speak; empty for all else.
+    /// Application protocols that the client offers or that were detected; empty matches all
+    /// others.
     alpn: &'static [&'static str],
-    /// Whether mTLS ends here.
+    /// Whether the chain terminates mTLS.
     mtls: bool,
-    /// As what they are passed on.
+    /// The protocol with which the connection is forwarded.
     content: Content,
 }
 
@@ -289,7 +295,7 @@ enum Content {
     Bytes,
 }
 
-/// Where the mesh's mTLS ends.
+/// The transport sockets that terminate the mesh's mTLS.
 struct MeshSockets {
     http: TransportSocket,
     bytes: TransportSocket,
@@ -305,26 +311,26 @@ impl MeshSockets {
     }
 }
 
-/// One port, or all that have no chains of their own.
+/// The inbound settings of one port, or of all ports without their own chains.
 struct Inbound<'a> {
     settings: &'a TrafficSettings,
     mtls: &'a MeshSockets,
     filters: &'a AccessFilters,
     port: Option<u16>,
-    /// The port that its clients mean, if it is one.
+    /// The port that clients connect to, if it is a single one.
     arrives_at: Option<u16>,
-    /// Names the chains.
+    /// The prefix of the names of the chains.
     name: String,
     upstream: String,
     virtual_host: String,
     grpc_web: bool,
     protocol: Protocol,
-    /// What connections of bytes are held to.
+    /// Limits of raw TCP connections.
     limits: ConnectionLimits,
 }
 
 impl<'a> Inbound<'a> {
-    /// What becomes of connections to a port that the workload serves.
+    /// Returns the settings of a port that the workload serves.
     fn of(
         target: &InboundTarget<'_>,
         settings: &'a TrafficSettings,
@@ -347,7 +353,8 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    /// The chain where TLS ends that is none of the mesh. There is none for plain text.
+    /// Returns the chain that terminates TLS outside of the mesh's mTLS. The port has no chain for
+    /// plain text.
     fn ending_tls(&self, tls: &SidecarTls) -> listener::FilterChain {
         let is_http = self.protocol.is_http() || self.protocol == Protocol::Https;
         let content = if is_http { Content::Http } else { Content::Bytes };
@@ -388,7 +395,7 @@ impl<'a> Inbound<'a> {
         };
         let transport_socket = taken.mtls.then(|| mtls.clone());
         let guards = match taken.content {
-            // They are in the manager.
+            // The HTTP connection manager contains the access filters.
             Content::Http => &[][..],
             Content::Bytes => &self.filters.network,
         };
@@ -396,7 +403,8 @@ impl<'a> Inbound<'a> {
         listener::FilterChain { transport_socket, filters, ..chain }
     }
 
-    /// Requests go to the workload with the identity of the client beside them.
+    /// Returns the filter that sends requests to the workload, with the identity of the client in a
+    /// header.
     fn http(&self) -> listener::Filter {
         use hcm::http_connection_manager::{
             ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails,
@@ -420,7 +428,7 @@ impl<'a> Inbound<'a> {
         let manager = normalizing(self.settings, self.filters.looks_at_paths, manager);
         let manager = hcm::HttpConnectionManager {
             server_name: "istio-envoy".into(),
-            // Without mTLS Envoy drops what the client says of itself.
+            // Without mTLS, Envoy removes this header from the client's request.
             forward_client_cert_details: ForwardClientCertDetails::AppendForward.into(),
             set_current_client_cert_details: Some(SetCurrentClientCertDetails {
                 subject: bool_value(true),

@@ -1,7 +1,8 @@
-//! Listeners of a router: one for each port of its Gateways. (docs/reference/traffic.md, "Gateway".)
+//! Listeners of a router: one for each port of its Gateways. (docs/reference/traffic.md,
+//! "Gateway".)
 //!
-//! Plain text is one chain; in TLS each server has one, which the client chooses by the name that it gives. There is no
-//! chain for any other name: such a connection is closed.
+//! Plain text uses one chain. With TLS, each server has a chain that is selected by SNI.
+//! Connections with another name match no chain and are closed.
 
 use std::collections::BTreeSet;
 
@@ -28,24 +29,25 @@ use strait_rules::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 use strait_xds::resource::Resource;
 
-/// What listeners of a router depend on.
+/// The inputs of a router's listeners.
 #[derive(Clone, Copy)]
 pub(super) struct IngressListeners<'a> {
     pub(super) ingress: &'a IngressOutline<'a>,
     pub(super) class: &'a Class,
     pub(super) settings: &'a TrafficSettings,
-    /// What stands before the router.
+    /// The trusted proxies in front of the router.
     pub(super) topology: GatewayTopology,
     pub(super) families: Families,
-    /// Where the router finds its certificate of the mesh, and whose it takes.
+    /// The location of the router's mesh certificate, and the trust domains of accepted clients.
     pub(super) secrets: &'a Secrets,
     pub(super) trust_domains: &'a BTreeSet<&'a str>,
-    /// What guards its chains.
+    /// The access filters of the chains.
     pub(super) filters: &'a AccessFilters,
 }
 
 impl IngressListeners<'_> {
-    /// The listener of a port; none where nothing is taken there, since Envoy refuses one without chains.
+    /// Returns the listener of a port, or `None` if the port accepts nothing, because Envoy refuses
+    /// a listener without chains.
     pub(super) fn listener(&self, port: &GatewayPort<'_>) -> Option<Resource> {
         let addresses = port.bind.map_or_else(|| wildcards(self.families), |bind| vec![bind]);
         let name = format!("{}_{}", addresses.first()?, port.number);
@@ -74,14 +76,15 @@ impl IngressListeners<'_> {
         Some(encode(name, &self.settings.istio.in_chains(listener)))
     }
 
-    /// What looks at a connection first: whose it is comes before what is spoken.
+    /// Returns the listener filters. The PROXY protocol is read before TLS is detected.
     fn listener_filters(&self, is_beside_tls: bool) -> Vec<listener::ListenerFilter> {
         let announced = self.topology.proxy_protocol.then(proxy_protocol);
         announced.into_iter().chain(is_beside_tls.then(tls_inspector)).collect()
     }
 
-    /// A chain for each server in TLS; for one that passes it on unopened, one for each name that its rules take. No two
-    /// have one name: Envoy refuses a listener whose chains match alike.
+    /// Returns the chains for TLS: one for each server, or one for each name in the rules of a
+    /// server that does not decrypt. Names are unique, because Envoy refuses a listener in which
+    /// two chains have equal matches.
     fn in_tls(&self, port: &GatewayPort<'_>, listener: &str) -> Vec<listener::FilterChain> {
         let mut chains = Vec::new();
         let mut unopened = self.ingress.unopened(port, &self.class.selection).into_iter();
@@ -116,7 +119,7 @@ impl IngressListeners<'_> {
         chains
     }
 
-    /// The chain of a server whose TLS ends here, for the names of its hosts.
+    /// Returns the chain of a server that terminates TLS, for the names of its hosts.
     fn ending(
         &self,
         placed: &PlacedServer<'_>,
@@ -145,7 +148,7 @@ impl IngressListeners<'_> {
         }
     }
 
-    /// A chain of bytes, which learns of the client first where that is one of the mesh.
+    /// Adds metadata exchange to a raw TCP chain if its clients are members of the mesh.
     fn learning(&self, tls: &ServerTls, chain: listener::FilterChain) -> listener::FilterChain {
         let exchange = self.settings.istio.exchange();
         let exchange = exchange.filter(|_| matches!(tls.clients, TlsClients::Mesh));
@@ -153,7 +156,8 @@ impl IngressListeners<'_> {
         listener::FilterChain { filters, ..chain }
     }
 
-    /// Where bytes go at a server: by the first rule that fits of what is bound to it.
+    /// Returns the filter that forwards raw TCP of a server, by the first matching rule that is
+    /// bound to it.
     fn bytes(&self, placed: &PlacedServer<'_>) -> Option<listener::Filter> {
         let mut rules = self.ingress.opened(placed, &self.class.selection);
         let BytesRule { routed, rule, .. } = rules.find(|one| one.takes.is_ok())?;
@@ -165,14 +169,15 @@ impl IngressListeners<'_> {
         ConnectionRules { context: ingress.context, class, settings }
     }
 
-    /// A chain of bytes, behind what guards it.
+    /// Returns a raw TCP chain with the access filters in front.
     fn guarded(&self, chain: listener::FilterChain) -> listener::FilterChain {
         let filters = self.filters.network.iter().cloned().chain(chain.filters).collect();
         listener::FilterChain { filters, ..chain }
     }
 
-    /// Takes requests from outside: what they say of their way here is believed as far as the mesh config, or the router's own
-    /// agent, says that something trusted stands before it.
+    /// Returns the filter that accepts external requests. The mesh config or the router's agent
+    /// defines how many trusted proxies precede the router; forwarding headers are trusted
+    /// accordingly.
     fn http(
         &self,
         (listener, port): (&str, u16),

@@ -1,4 +1,5 @@
-//! What EnvoyFilters merge into HTTP connection managers: the last thing that is said of one.
+//! Merges EnvoyFilter patches into HTTP connection managers. This is the last step of their
+//! generation.
 
 use prost::Message;
 
@@ -7,7 +8,7 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 use strait_rules::traffic::envoy_filter::PlacedPatch;
 
-/// A manager, with what users merge into those at this port. Twice is as once.
+/// Merges users' patches for this port into a manager. Merging twice has no further effect.
 pub(super) fn merged(
     settings: &TrafficSettings,
     port: Option<u16>,
@@ -24,8 +25,8 @@ pub(super) fn merged(
     manager
 }
 
-/// Takes over what is said: of fields that are followed (`strait_rules::traffic::envoy_filter`), as protobuf merges, but that a time or a
-/// switch is replaced whole.
+/// Merges the supported fields (`strait_rules::traffic::envoy_filter`) as protobuf does, except
+/// that durations and booleans are replaced.
 fn merge(into: &mut HttpConnectionManager, said: HttpConnectionManager) {
     put(&mut into.add_user_agent, said.add_user_agent);
     put(&mut into.delayed_close_timeout, said.delayed_close_timeout);

@@ -1,17 +1,17 @@
-//! A sidecar's way out. Redirected connections arrive at one listener, which hands each over to the
-//! listener of the address that the client meant, and lets the others pass or not.
+//! The outbound listeners of a sidecar. Redirected connections arrive at one listener, which hands
+//! each over to the listener of its original destination, and forwards or rejects the others.
 //!
-//! | port | listener | leads to |
+//! | port | listener | destination |
 //! |---|---|---|
-//! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
-//! | HTTP, of a service that is told apart by address | `VIP_PORT` as well | the route `HOST:PORT`; what isn't HTTP passes |
-//! | bytes, TLS | `VIP_PORT` | the upstream cluster |
-//! | the same, at a range of addresses, of the service or of a rule | a chain of `0.0.0.0_PORT`, for a name where several share it | the upstream cluster |
-//! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept, unknown ones don't pass, or a rule sets TLS or leads connections elsewhere | the upstream cluster |
-//! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
-//! | undeclared, at a range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | the same |
-//! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
-//! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
+//! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; other data is forwarded to its original destination |
+//! | HTTP, of a service that is selected by address | also `VIP_PORT` | the route `HOST:PORT`; other data is forwarded to its original destination |
+//! | raw TCP, TLS | `VIP_PORT`; if several ServiceEntries share the address, one chain for each TLS name | the upstream cluster |
+//! | raw TCP, TLS, for an address range of the service or of a rule | a chain of `0.0.0.0_PORT`; if several services share the range, one for each TLS name | the upstream cluster |
+//! | raw TCP, TLS, of an entry without an address | TLS: a chain of `0.0.0.0_PORT` for its name; others: the remaining connections of that listener, if the entry keeps the client's destination, unknown destinations are not allowed, or a rule sets TLS or routes connections elsewhere | the upstream cluster |
+//! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, otherwise the upstream cluster |
+//! | undeclared, for an address range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | as for a VIP |
+//! | HTTP_PROXY, of a Sidecar | `ADDRESS_PORT` | the route `http_proxy.PORT` |
+//! | headless, not HTTP | `POD_PORT` for each directly reachable pod | as for a VIP |
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ use crate::encode;
 use crate::rds::proxy_route_name;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address};
+use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address, is_selected_by_sni};
 use strait_mesh::push::view::{ViewKey, Way, decide};
 use strait_model::{
     CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
@@ -47,12 +47,13 @@ use strait_rules::traffic::sidecar::{EgressAddress, ImportScope};
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
-/// Ports that Istio's agent holds in every pod for health and metrics. Envoy refuses a second
+/// Ports that Istio's agent uses in every pod for health and metrics. Envoy refuses a second
 /// listener for an address.
 const AGENT_PORTS: [u16; 2] = [15021, 15090];
 
-/// The listeners that all sidecars of `cluster` with these addresses and families share, sorted by name: the one
-/// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
+/// Returns the outbound listeners that all sidecars of a class share, sorted by name: the listener
+/// for redirected connections, one for each HTTP port, and one for each VIP and port of another
+/// protocol.
 pub(crate) fn shared(
     context: &PushContext,
     (class, form): (&Class, ListenerFormat),
@@ -63,9 +64,9 @@ pub(crate) fn shared(
     let settings = TrafficSettings::of_class(context, class).in_form(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
-    // Of the services that want the same address the first, the oldest, has it.
+    // If several services need the same address, the first one, which is the oldest, receives it.
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
-    let mut at_address = BTreeMap::new();
+    let mut at_address: BTreeMap<(IpAddr, u16), AtAddress<'_>> = BTreeMap::new();
     let scope = context.traffic.scope(&class.namespace, &class.selection);
     let elsewhere = scope.addresses(form.interception);
     let mut placed: BTreeMap<u16, PlacedPort<'_>> = BTreeMap::new();
@@ -79,8 +80,7 @@ pub(crate) fn shared(
             }
             if !is_http || is_addressed {
                 for vip in vips.iter().filter(|vip| vip.has(number)) {
-                    let place = (vip.address, number);
-                    at_address.entry(place).or_insert((service, port));
+                    at_address.entry((vip.address, number)).or_default().add(service, port);
                 }
             }
             if is_http {
@@ -108,7 +108,7 @@ pub(crate) fn shared(
     }
     let is_free = |port: &u16| !reserved.contains(port) && !AGENT_PORTS.contains(port);
     any_address.retain(|port, _| is_free(port));
-    // Envoy refuses an answer with a listener that it can't open.
+    // Envoy refuses a response that contains a listener it cannot open.
     let is_open = |port: u16| {
         let listens = elsewhere.get(&port).is_some_and(|at| at.listens);
         !(listens && form.is_unprivileged && is_privileged(port))
@@ -134,14 +134,8 @@ pub(crate) fn shared(
     listeners.extend(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
-    listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
-        if port.protocol.is_http() {
-            return for_requests(&settings, (address, number), (service, port));
-        }
-        let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
-        let rest = || rules.to_service(service, port);
-        for_one_service(&settings, (address, number), (service, port), ruled, rest)
-    }));
+    listeners
+        .extend(at_address.iter().filter_map(|(place, services)| services.listener(rules, *place)));
     let mut resources: Vec<_> = listeners
         .into_iter()
         .map(|message| settings.istio.in_chains(message))
@@ -151,12 +145,12 @@ pub(crate) fn shared(
     resources
 }
 
-/// The listeners for pods of headless services that are seen from `view`, each reached by its own address,
-/// sorted by that. `keep` gives out again what it was given before.
+/// Returns the listeners for pods of headless services that are visible from `view`, each with the
+/// pod's address, sorted by address. `keep` returns an existing listener for an equal key.
 ///
-/// Only for pods that are reached directly: the address of a pod in another network may belong to somebody
-/// else here. Where several services want one address it is that of the cluster which is merged first, of that the
-/// oldest service's.
+/// Only directly reachable pods have a listener: in this network, the address of a pod in another
+/// network may belong to another workload. If several services have the same address, the cluster
+/// that is merged first wins, then the oldest service.
 pub(super) fn pods(
     context: &PushContext,
     (settings, form): (&TrafficSettings, ListenerFormat),
@@ -229,7 +223,7 @@ pub(super) fn pods(
     made.collect()
 }
 
-/// The ports of a service for which proxies of `cluster` have upstream clusters.
+/// Returns the ports of a service for which proxies of `cluster` have upstream clusters.
 fn proxied<'a>(service: &'a MergedService, cluster: &ClusterId) -> impl Iterator<Item = &'a Port> {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
     let ports = service.ports_in(cluster);
@@ -240,14 +234,15 @@ fn name(address: IpAddr, port: u16) -> String {
     format!("{address}_{port}")
 }
 
-/// Where redirected connections arrive, and where those stay that no other listener takes.
+/// Returns the listener for redirected connections. It handles connections that no other listener
+/// accepts.
 fn arrival(
     settings: &TrafficSettings,
     families: Families,
     interception: Interception,
 ) -> Option<listener::Listener> {
     let port = settings.outbound_port;
-    // Somebody who connects to the port itself would be sent round and round.
+    // Without this chain, a connection to the listener's own port would loop.
     let guard = chain("virtualOutbound-blackhole", Some(to_port(port)), tcp(settings, BLACK_HOLE));
     Some(listener::Listener {
         use_original_dst: bool_value(true),
@@ -259,24 +254,26 @@ fn arrival(
     })
 }
 
-/// What becomes of connections to what the mesh doesn't know.
+/// Returns the chain for connections to unknown destinations.
 fn unknown(name: &str, settings: &TrafficSettings) -> listener::FilterChain {
     let upstream = settings.to_unknown().unwrap_or(BLACK_HOLE);
     chain(name, None, tcp(settings, upstream))
 }
 
-/// What services want of the listener that takes a port's connections to addresses which have none of
-/// their own.
+/// The chains of the listener that accepts connections of one port to addresses without their own
+/// listener.
 #[derive(Default)]
 struct AnyAddress<'a> {
-    /// Requests, whose names lead on.
+    /// Whether the listener accepts HTTP, which is routed by host name.
     http: bool,
     grpc_web: bool,
-    /// Services that have whole ranges, of each the oldest first. Envoy takes the chain of the longest.
+    /// Services with address ranges; each list starts with the oldest service. Envoy selects the
+    /// chain of the longest prefix.
     ranges: BTreeMap<IpNet, Vec<(&'a MergedService, &'a Port)>>,
-    /// Services without an address whose clients name them when they begin TLS.
+    /// Services without an address whose clients send SNI.
     names: BTreeMap<&'a Hostname, (&'a MergedService, &'a Port)>,
-    /// Such a service whose clients don't: it takes what is left.
+    /// A service without an address whose clients do not send SNI. It receives the remaining
+    /// connections.
     rest: Option<(&'a MergedService, &'a Port)>,
 }
 
@@ -317,7 +314,7 @@ impl AnyAddress<'_> {
             let parts = parts.filter(|(part, _)| self.is_for(None, *part));
             chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
         }
-        // Envoy refuses a listener in which two are alike.
+        // Envoy refuses a listener in which two chains have equal matches.
         let mut taken = HashSet::new();
         chains.retain(|one| {
             taken.insert(one.filter_chain_match.as_ref().map(Message::encode_to_vec))
@@ -349,14 +346,15 @@ impl AnyAddress<'_> {
         Some(if filters.is_empty() { listener } else { detect(settings, filters, listener) })
     }
 
-    /// Whether connections to some addresses are for the services of a range, or for those without one: the narrowest range
-    /// that has them takes them.
+    /// Returns whether connections to `addresses` belong to the services of this range, or to
+    /// services without a range (`None`). They belong to the narrowest range that contains them.
     fn is_for(&self, range: Option<IpNet>, addresses: IpNet) -> bool {
         let around = self.ranges.keys().filter(|range| range.contains(&addresses));
         around.max_by_key(|range| range.prefix_len()).copied() == range
     }
 
-    /// The chains of a range that services have. The first of them takes what rules and names leave.
+    /// Returns the chains of a range of services. The first service receives the connections that
+    /// no rule or name matches.
     fn at_range(
         &self,
         rules: ConnectionRules<'_>,
@@ -399,7 +397,8 @@ impl AnyAddress<'_> {
                 .then(|| http(&one_service(rules.settings, listener, service, port)));
             for (range, filter) in parts.chain([(range, whole)]) {
                 if let Some(requests) = &requests {
-                    // Envoy takes the longest range, then looks at the transport, and never goes back.
+                    // Envoy selects the longest prefix, then the transport protocol, and never
+                    // reconsiders a step.
                     let plain = |protocols: &[&str]| listener::FilterChainMatch {
                         prefix_ranges: to_range(range).prefix_ranges,
                         ..found(PLAIN, protocols)
@@ -416,7 +415,7 @@ impl AnyAddress<'_> {
         chains
     }
 
-    /// The chains for names of services that have no address.
+    /// Returns the chains for names of services without an address.
     fn by_name(&self, rules: ConnectionRules<'_>) -> Vec<NamedChain> {
         let ruled = self.names.iter().map(|(host, (_, port))| (*host, rules.of(host, port, None)));
         let ruled: BTreeMap<_, _> = ruled
@@ -440,17 +439,83 @@ impl AnyAddress<'_> {
     }
 }
 
+/// The services that share one address and port.
+#[derive(Default)]
+struct AtAddress<'a> {
+    /// Services whose clients send SNI.
+    by_sni: BTreeMap<&'a Hostname, (&'a MergedService, &'a Port)>,
+    /// The service of all other connections.
+    rest: Option<(&'a MergedService, &'a Port)>,
+}
+
+impl<'a> AtAddress<'a> {
+    fn add(&mut self, service: &'a MergedService, port: &'a Port) {
+        if is_selected_by_sni(service, port) {
+            self.by_sni.entry(service.hostname()).or_insert((service, port));
+        } else {
+            self.rest.get_or_insert((service, port));
+        }
+    }
+
+    /// Returns the listener. A single service receives every connection, whatever the SNI. If
+    /// several services share the address, connections with another name are treated like
+    /// connections to unknown destinations.
+    fn listener(
+        &self,
+        rules: ConnectionRules<'_>,
+        (address, number): (IpAddr, u16),
+    ) -> Option<listener::Listener> {
+        let settings = rules.settings;
+        let ruled = |(service, port): (&MergedService, &Port)| {
+            rules.of(service.hostname(), port, Some(address))
+        };
+        let alone = |(service, port): (&MergedService, &Port)| {
+            if port.protocol.is_http() {
+                return for_requests(settings, (address, number), (service, port));
+            }
+            let ruled = ruled((service, port)).unwrap_or_default();
+            let rest = || rules.to_service(service, port);
+            for_one_service(settings, (address, number), (service, port), ruled, rest)
+        };
+        let mut of_rest = match (self.rest, self.by_sni.values().next()) {
+            (Some(rest), None) => return alone(rest),
+            (None, Some(only)) if self.by_sni.len() == 1 => return alone(*only),
+            (Some(rest), Some(_)) => alone(rest)?,
+            (None, _) => listener::Listener {
+                default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
+                ..handed_over(name(address, number), &[address], number)?
+            },
+        };
+        let mut taken = BTreeSet::new();
+        let mut named: Vec<NamedChain> = Vec::new();
+        for (host, (service, port)) in &self.by_sni {
+            let ruled = ruled((service, port)).unwrap_or_default();
+            let own = || {
+                let filter = ruled.rest.clone().unwrap_or_else(|| rules.to_service(service, port));
+                vec![NamedChain::new(host.as_str().into(), filter)]
+            };
+            let chains = if ruled.by_name.is_empty() { own() } else { ruled.by_name.clone() };
+            named.extend(chains.into_iter().filter(|one| taken.insert(Arc::clone(&one.name))));
+        }
+        of_rest.filter_chains.splice(0..0, named.into_iter().map(|one| one.chain));
+        let mut filters = vec![tls_inspector()];
+        filters.append(&mut of_rest.listener_filters);
+        Some(detect(settings, filters, of_rest))
+    }
+}
+
 fn is_named(chain: &listener::FilterChain) -> bool {
     chain.filter_chain_match.as_ref().is_some_and(|wanted| !wanted.server_names.is_empty())
 }
 
-/// The chain of a range of addresses.
+/// Returns the chain of an address range.
 fn of_range(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
     chain(range.to_string(), Some(to_range(range)), filter)
 }
 
-/// The ports at which a service is reached, each with the port of it that is meant: its own, and those of a Sidecar's
-/// listeners that lead to the only one that it has.
+/// Returns the ports at which a service is reached, each with the corresponding port of the
+/// service: its own ports, and ports of a Sidecar's listeners that map to the only port of the
+/// service.
 fn wanted_ports<'a>(
     (context, class): (&'a PushContext, &'a Class),
     scope: ImportScope<'_>,
@@ -471,7 +536,8 @@ fn wanted_ports<'a>(
     own.chain(led)
 }
 
-/// A listener for requests to a proxy, which name a host and a port each; at all addresses where none is said.
+/// Returns a listener for requests to an HTTP proxy, each of which names a host and port. Without
+/// `at`, it listens on all addresses.
 fn for_proxy_requests(
     settings: &TrafficSettings,
     families: Families,
@@ -496,12 +562,12 @@ fn for_proxy_requests(
     })
 }
 
-/// What is reached at an address of a Sidecar's.
+/// The services that are reached at a listener of a Sidecar.
 struct PlacedPort<'a> {
-    /// Whether some service there takes requests, whose names lead on.
+    /// Whether a service accepts HTTP, which is routed by host name.
     http: bool,
     grpc_web: bool,
-    /// Where connections lead if none does: the first, the oldest.
+    /// The first service, which is the oldest. It receives connections if no service accepts HTTP.
     first: (&'a MergedService, &'a Port),
 }
 
@@ -547,7 +613,8 @@ impl<'a> PlacedPort<'a> {
     }
 }
 
-/// A listener for an address that belongs to one service, for which there may be rules; `rest` takes what they leave.
+/// Returns the listener of an address of one service. `rest` handles the connections that no rule
+/// matches.
 fn for_one_service(
     settings: &TrafficSettings,
     (address, number): (IpAddr, u16),
@@ -558,7 +625,7 @@ fn for_one_service(
     let name = name(address, number);
     let listener = handed_over(name.clone(), &[address], number)?;
     if !ruled.by_name.is_empty() {
-        // What begins TLS with another name, or none, is closed.
+        // TLS connections with another name or without a name are closed.
         let filter_chains = ruled.by_name.into_iter().map(|one| one.chain).collect();
         let listener = listener::Listener { filter_chains, ..listener };
         return Some(detect(settings, vec![tls_inspector()], listener));
@@ -575,7 +642,7 @@ fn for_one_service(
     Some(detect(settings, vec![http_inspector()], listener))
 }
 
-/// Whether requests to a service are told by its addresses, whatever host they name.
+/// Returns whether requests to a service are recognized by its addresses, whatever host they name.
 fn is_addressed(context: &PushContext, class: &Class, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     let is_of_clusters = [context.settings.domain.as_str(), CLUSTERSET]
@@ -584,7 +651,8 @@ fn is_addressed(context: &PushContext, class: &Class, service: &MergedService) -
     is_of_clusters && context.traffic.addressed.contains(namespace, &class.namespace)
 }
 
-/// A listener for requests to an address that belongs to one service. What isn't HTTP passes, as it does elsewhere.
+/// Returns a listener for requests to an address of one service. Other data is forwarded to its
+/// original destination.
 fn for_requests(
     settings: &TrafficSettings,
     (address, number): (IpAddr, u16),
@@ -601,7 +669,7 @@ fn for_requests(
     Some(detect(settings, vec![http_inspector()], listener))
 }
 
-/// Requests to one service.
+/// Returns the HTTP connection manager for requests to one service.
 fn one_service(
     settings: &TrafficSettings,
     listener: &str,
@@ -619,7 +687,7 @@ fn one_service(
     .manager(settings)
 }
 
-/// A listener that gets its connections from the one where they arrive.
+/// Returns a listener that only receives connections from the listener for redirected connections.
 fn handed_over(name: String, addresses: &[IpAddr], port: u16) -> Option<listener::Listener> {
     Some(listener::Listener {
         bind_to_port: bool_value(false),

@@ -1,4 +1,4 @@
-//! The parts that listeners and routes are made of, each as a plain Envoy takes it.
+//! Building blocks of listeners and routes, with filters that a plain Envoy supports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,25 +29,25 @@ use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
 use strait_rules::traffic::envoy_filter::PlacedPatch;
 use strait_rules::traffic::telemetry::WrittenLog;
 
-/// How TLS and plain text are told apart in a match.
+/// The transport protocol of TLS in a filter chain match.
 pub(super) const TLS: &str = "tls";
-/// See [`TLS`].
+/// The transport protocol of plain text in a filter chain match.
 pub(super) const PLAIN: &str = "raw_buffer";
-/// What Envoy's HTTP inspector finds in plain text. HTTP/1.0 is left out: it stays bytes, since
-/// Envoy's HTTP/1.1 codec would refuse it.
+/// The protocols that Envoy's HTTP inspector detects in plain text. HTTP/1.0 is omitted and stays
+/// raw TCP, because Envoy's HTTP/1.1 codec would refuse it.
 pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
-/// Whether a proxy speaks IPv4, and IPv6.
+/// Whether a proxy supports IPv4 and IPv6.
 pub(crate) type Families = (bool, bool);
 
-/// The addresses that stand for all of a proxy's own, in its families.
+/// Returns the wildcard addresses of a proxy's address families.
 pub(super) fn wildcards((ipv4, ipv6): Families) -> Vec<IpAddr> {
     let v4 = ipv4.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let v6 = ipv6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     v4.into_iter().chain(v6).collect()
 }
 
-/// A listener on these addresses, without filters. No address, no listener.
+/// Returns a listener on these addresses without filters, or `None` without addresses.
 pub(super) fn listening_on(
     name: String,
     addresses: &[IpAddr],
@@ -75,7 +75,8 @@ fn socket_address(address: IpAddr, port: u16) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(address)) }
 }
 
-/// A match on what the listener filters found out; an empty `application_protocols` matches any.
+/// Returns a match on the results of the listener filters. An empty `application_protocols` matches
+/// any.
 pub(super) fn found(transport: &str, application_protocols: &[&str]) -> listener::FilterChainMatch {
     listener::FilterChainMatch {
         transport_protocol: transport.into(),
@@ -84,12 +85,12 @@ pub(super) fn found(transport: &str, application_protocols: &[&str]) -> listener
     }
 }
 
-/// A match on the port that the client meant.
+/// Returns a match on the original destination port.
 pub(super) fn to_port(port: u16) -> listener::FilterChainMatch {
     listener::FilterChainMatch { destination_port: Some(number(port)), ..Default::default() }
 }
 
-/// A match on the address that the client meant.
+/// Returns a match on the original destination address.
 pub(super) fn to_range(range: IpNet) -> listener::FilterChainMatch {
     let prefix = core::CidrRange {
         address_prefix: range.addr().to_string(),
@@ -98,7 +99,7 @@ pub(super) fn to_range(range: IpNet) -> listener::FilterChainMatch {
     listener::FilterChainMatch { prefix_ranges: vec![prefix], ..Default::default() }
 }
 
-/// A chain of one filter.
+/// Returns a chain with one filter.
 pub(super) fn chain(
     name: impl Into<String>,
     filter_chain_match: Option<listener::FilterChainMatch>,
@@ -112,12 +113,12 @@ pub(super) fn chain(
     }
 }
 
-/// Passes bytes to an upstream cluster.
+/// Returns a filter that forwards raw TCP to an upstream cluster.
 pub(super) fn tcp(settings: &TrafficSettings, upstream: &str) -> listener::Filter {
     tcp_limited(settings, upstream, ConnectionLimits::default())
 }
 
-/// The same, in connections that are held to that.
+/// Returns a filter that forwards raw TCP to an upstream cluster, with connection limits.
 pub(super) fn tcp_limited(
     settings: &TrafficSettings,
     upstream: &str,
@@ -128,7 +129,7 @@ pub(super) fn tcp_limited(
     tcp_proxy(settings, upstream.into(), to, limits)
 }
 
-/// Passes bytes to several upstream clusters, by weight.
+/// Returns a filter that distributes raw TCP connections to several upstream clusters by weight.
 pub(super) fn tcp_weighted(
     settings: &TrafficSettings,
     stat_prefix: String,
@@ -166,25 +167,25 @@ fn tcp_proxy(
     network_filter("envoy.filters.network.tcp_proxy", &proxy)
 }
 
-/// An HTTP connection manager as both directions have it.
+/// The settings of an HTTP connection manager, inbound or outbound.
 pub(super) struct Http {
-    /// Names its figures.
+    /// The prefix of its metrics.
     pub(super) stat_prefix: String,
-    /// The port that its clients mean, if it is one.
+    /// The port that clients connect to, if it is a single one.
     pub(super) port: Option<u16>,
-    /// Where its routes come from.
+    /// The source of its routes.
     pub(super) routes: hcm::http_connection_manager::RouteSpecifier,
-    /// Whether gRPC-Web is turned into gRPC.
+    /// Whether gRPC-Web is translated to gRPC.
     pub(super) grpc_web: bool,
-    /// Whether routes may ask for faults and for answers to other origins (CORS). The filters stand there
-    /// whether any route does or not: one that came later would drain the listener.
+    /// Whether routes may inject faults and use CORS. The filters are present even if no route uses
+    /// them, because adding them later would drain the listener.
     pub(super) routed: bool,
-    /// What guards it, before all that answers requests.
+    /// Access filters, which precede all filters that may respond.
     pub(super) guards: Vec<hcm::HttpFilter>,
 }
 
 impl Http {
-    /// The manager. Whoever says more of it lets users [merge](merged) theirs again.
+    /// Returns the manager. A caller that modifies it must call [`merged`] again.
     pub(super) fn manager(self, settings: &TrafficSettings) -> hcm::HttpConnectionManager {
         let mut filters: Vec<_> = settings.istio.peer_metadata().into_iter().collect();
         filters.extend(self.guards);
@@ -194,7 +195,7 @@ impl Http {
         }
         filters.extend(settings.istio.alpn());
         if self.routed {
-            // CORS first: it answers preflights itself, and these are no requests that may fail on purpose.
+            // CORS comes first: it answers preflight requests, in which no faults are injected.
             let cors = http_filters::cors::v3::Cors::default();
             filters.push(http_filter("envoy.filters.http.cors", &cors));
             let fault = http_filters::fault::v3::HttpFault::default();
@@ -217,7 +218,7 @@ impl Http {
                     ..Default::default()
                 }
             }),
-            // A stream may be silent for as long as both ends like.
+            // Streams have no idle timeout by default; both ends decide.
             stream_idle_timeout: Some(seconds(0)),
             // A WebSocket arrives as an extended CONNECT if the hop is HTTP/2 (RFC 8441).
             http2_protocol_options: Some(core::Http2ProtocolOptions {
@@ -234,7 +235,7 @@ impl Http {
     }
 }
 
-/// Puts the filters of users among those before the router, one after the other.
+/// Inserts users' filters before the router filter, in order.
 fn put_in(settings: &TrafficSettings, port: Option<u16>, filters: &mut Vec<hcm::HttpFilter>) {
     let here = settings.filters.iter().filter(|(of, _)| of.is_none() || *of == port);
     for (_, patch) in here {
@@ -253,8 +254,8 @@ fn put_in(settings: &TrafficSettings, port: Option<u16>, filters: &mut Vec<hcm::
     }
 }
 
-/// The manager, to which those paths are the same that the mesh says are; where it says nothing, with two slashes for one
-/// if policies look at paths.
+/// Applies the path normalization of the mesh config. Without a setting, repeated slashes are
+/// merged if policies match paths.
 pub(super) fn normalizing(
     settings: &TrafficSettings,
     looks_at_paths: bool,
@@ -273,7 +274,7 @@ pub(super) fn normalizing(
     }
 }
 
-/// What of a path is the same path to a manager.
+/// Returns the path normalization of a manager.
 pub(crate) fn normalization_of(manager: &hcm::HttpConnectionManager) -> PathNormalization {
     use hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
     let normalizes = manager.normalize_path.is_some_and(|said| said.value);
@@ -287,14 +288,14 @@ pub(crate) fn normalization_of(manager: &hcm::HttpConnectionManager) -> PathNorm
     }
 }
 
-/// Routes by RDS.
+/// Returns a reference to routes from RDS.
 pub(super) fn routes_named(name: String) -> hcm::http_connection_manager::RouteSpecifier {
     use core::config_source::ConfigSourceSpecifier::Ads;
     hcm::http_connection_manager::RouteSpecifier::Rds(hcm::Rds {
         route_config_name: name,
         config_source: Some(core::ConfigSource {
             config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
-            // The listener waits for its routes instead of answering 404.
+            // The listener waits for its routes instead of responding with 404.
             initial_fetch_timeout: Some(seconds(0)),
             resource_api_version: core::ApiVersion::V3.into(),
             ..Default::default()
@@ -321,37 +322,38 @@ fn http_filter<M: Message + Name>(name: &str, config: &M) -> hcm::HttpFilter {
     }
 }
 
-/// Restores the address that the client meant before it was redirected.
+/// Returns the filter that restores the original destination address of redirected connections.
 pub(super) fn original_destination() -> listener::ListenerFilter {
     let config = listener_filters::original_dst::v3::OriginalDst::default();
     listener_filter("envoy.filters.listener.original_dst", &config)
 }
 
-/// Has connections to the workload come from where the client is. (Istio's mark, which its rules leave alone.)
+/// Returns the filter that makes connections to the workload use the client's address. Istio's
+/// redirection rules exempt its mark.
 pub(super) fn original_source() -> listener::ListenerFilter {
     let config =
         listener_filters::original_src::v3::OriginalSrc { mark: 1337, ..Default::default() };
     listener_filter("envoy.filters.listener.original_src", &config)
 }
 
-/// Whether a listener takes connections that are meant for other addresses.
+/// Returns whether a listener accepts connections to other addresses.
 pub(super) fn is_transparent(interception: Interception) -> Option<BoolValue> {
     (interception == Interception::Transparent).then_some(BoolValue { value: true })
 }
 
-/// Tells TLS from plain text, and reads SNI and ALPN.
+/// Returns the filter that detects TLS and reads SNI and ALPN.
 pub(super) fn tls_inspector() -> listener::ListenerFilter {
     let config = listener_filters::tls_inspector::v3::TlsInspector::default();
     listener_filter("envoy.filters.listener.tls_inspector", &config)
 }
 
-/// Reads whose a connection is, which it says first.
+/// Returns the filter that reads the PROXY protocol.
 pub(super) fn proxy_protocol() -> listener::ListenerFilter {
     let config = listener_filters::proxy_protocol::v3::ProxyProtocol::default();
     listener_filter("envoy.filters.listener.proxy_protocol", &config)
 }
 
-/// Tells HTTP from other plain text.
+/// Returns the filter that detects HTTP in plain text.
 pub(super) fn http_inspector() -> listener::ListenerFilter {
     let config = listener_filters::http_inspector::v3::HttpInspector::default();
     listener_filter("envoy.filters.listener.http_inspector", &config)
@@ -365,7 +367,7 @@ fn listener_filter<M: Message + Name>(name: &str, config: &M) -> listener::Liste
     }
 }
 
-/// Connections to any of these ports; `None` for no port.
+/// Returns a predicate for connections to any of these ports, or `None` without ports.
 pub(super) fn any_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatchPredicate> {
     use listener::listener_filter_chain_match_predicate::{MatchSet, Rule};
     let predicate = |rule| listener::ListenerFilterChainMatchPredicate { rule: Some(rule) };
@@ -374,11 +376,11 @@ pub(super) fn any_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMat
         .map(|&port| Int32Range { start: port.into(), end: i32::from(port) + 1 })
         .map(|range| predicate(Rule::DestinationPortRange(range)))
         .collect();
-    // Envoy refuses an "or" of one.
+    // Envoy rejects an OR match with only one rule.
     if rules.len() < 2 { rules.pop() } else { Some(predicate(Rule::OrMatch(MatchSet { rules }))) }
 }
 
-/// Connections to none of these ports; `None` for no port.
+/// Returns a predicate for connections to none of these ports, or `None` without ports.
 pub(super) fn no_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatchPredicate> {
     use listener::listener_filter_chain_match_predicate::Rule;
     let not = |any| listener::ListenerFilterChainMatchPredicate {
@@ -387,7 +389,8 @@ pub(super) fn no_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatc
     any_port(ports).map(not)
 }
 
-/// Lets a listener go on with a connection that stays silent: such a client waits for the server.
+/// Makes a listener continue when a connection sends nothing, because in some protocols the server
+/// sends first.
 pub(super) fn detect(
     settings: &TrafficSettings,
     filters: Vec<listener::ListenerFilter>,
@@ -410,7 +413,7 @@ fn access_log(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
     settings.logs.iter().map(filtered).collect()
 }
 
-/// Of connections that no chain takes (`NR`), of which nothing else writes.
+/// Returns access logs for connections that no chain accepts (`NR`). No other log covers them.
 pub(super) fn log_of_refused(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
     use accesslog::access_log_filter::FilterSpecifier::{AndFilter, ResponseFlagFilter};
     let of = |written: &WrittenLog| {
@@ -430,7 +433,7 @@ pub(super) fn log_of_refused(settings: &TrafficSettings) -> Vec<accesslog::Acces
     settings.logs.iter().map(of).collect()
 }
 
-/// Takes the requests for which an expression of CEL is true.
+/// Returns a filter for requests that match a CEL expression.
 fn expression(text: &str) -> accesslog::AccessLogFilter {
     use accesslog::access_log_filter::FilterSpecifier::ExtensionFilter;
     let config = any(&ExpressionFilter { expression: text.to_owned(), ..Default::default() });
@@ -459,7 +462,7 @@ fn log_to(log: &AccessLog) -> accesslog::AccessLog {
             };
             any(&FileAccessLog { path, access_log_format: Some(LogFormat(format)) })
         }
-        // `json_format` of `log_format`, whose fields have an order this way.
+        // `json_format` of `log_format`, encoded by hand because its fields need a fixed order.
         AccessLogFormat::Json(fields) => {
             let mut log = any(&FileAccessLog { path, access_log_format: None });
             let mut format = Vec::new();
@@ -475,15 +478,15 @@ fn log_to(log: &AccessLog) -> accesslog::AccessLog {
     }
 }
 
-/// When a request is tried again.
+/// The conditions under which a request is retried.
 pub(crate) enum RetryOn {
-    /// The upstream could not be reached, or says that it did nothing.
+    /// The upstream is unreachable, or reports that it did not process the request.
     Upstream,
-    /// The connection to the own workload went away before the request was sent.
+    /// The connection to the workload was closed before the request was sent.
     OwnWorkload,
 }
 
-/// Tries a request again, twice at most. (Istio's defaults.)
+/// Returns Istio's default retry policy: at most two retries.
 pub(crate) fn retries(on: RetryOn) -> route::RetryPolicy {
     use route::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
     match on {
@@ -506,8 +509,8 @@ pub(crate) fn retries(on: RetryOn) -> route::RetryPolicy {
     }
 }
 
-/// A route that takes every request to an upstream cluster, however long it takes. A deadline that a
-/// gRPC client names holds. Logs call it what Istio's call a route that no rule names.
+/// Returns a route that sends every request to an upstream cluster, without a timeout. The deadline
+/// of a gRPC client applies. Its name in logs is the one that Istio uses for routes without a rule.
 pub(crate) fn route_to(upstream: &str, retry_policy: Option<route::RetryPolicy>) -> route::Route {
     use route::route_action::{ClusterSpecifier, MaxStreamDuration};
     let action = route::RouteAction {
@@ -523,7 +526,7 @@ pub(crate) fn route_to(upstream: &str, retry_policy: Option<route::RetryPolicy>)
     route::Route { name: "default".into(), ..everything(route::route::Action::Route(action)) }
 }
 
-/// A route that does the same with every request.
+/// Returns a route that applies an action to every request.
 pub(crate) fn everything(action: route::route::Action) -> route::Route {
     let prefix = route::route_match::PathSpecifier::Prefix("/".into());
     route::Route {
@@ -533,7 +536,7 @@ pub(crate) fn everything(action: route::route::Action) -> route::Route {
     }
 }
 
-/// A virtual host for every domain.
+/// Returns a virtual host for all domains.
 pub(crate) fn virtual_host_of_everything(
     name: impl Into<String>,
     route: route::Route,
@@ -546,7 +549,7 @@ pub(crate) fn virtual_host_of_everything(
     }
 }
 
-/// A flag that is distinct from one that isn't set.
+/// Returns a boolean wrapper that is set, as opposed to unset.
 pub(crate) fn bool_value(value: bool) -> Option<BoolValue> {
     Some(BoolValue { value })
 }

@@ -1,4 +1,5 @@
-//! Connections that rules lead elsewhere than to their service. (docs/reference/traffic.md, "TCP and TLS routes".)
+//! Rules that route connections to other destinations than their service.
+//! (docs/reference/traffic.md, "TCP and TLS routes".)
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -25,28 +26,28 @@ use strait_rules::traffic::route::{ConnectionMatch, Destination, TcpRule};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_xds::names::OutboundName;
 
-/// What rules make of connections to a port of a service.
+/// The effect of rules on connections to a port of a service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuledConnections {
-    /// Chains for names that clients give when they begin TLS. Where there are any, other names lead nowhere.
+    /// Chains selected by SNI. If there are any, connections with other names are closed.
     pub(super) by_name: Vec<NamedChain>,
-    /// Ranges of addresses, each with its own way.
+    /// Address ranges with their filters.
     pub(super) by_range: Vec<(IpNet, listener::Filter)>,
-    /// All else, where that is said.
+    /// The filter for all other connections, if a rule defines one.
     pub(super) rest: Option<listener::Filter>,
 }
 
-/// A chain for a name that clients give when they begin TLS.
+/// A filter chain selected by SNI.
 #[derive(Debug, Clone)]
 pub(super) struct NamedChain {
     pub(super) name: Arc<str>,
-    /// The addresses that clients mean; `None` for all that the listener takes.
+    /// The destination addresses; `None` for all addresses that the listener accepts.
     pub(super) range: Option<IpNet>,
     pub(super) chain: listener::FilterChain,
 }
 
 impl NamedChain {
-    /// For the name at any address.
+    /// Creates a chain for the name at any address.
     pub(super) fn new(name: Arc<str>, filter: listener::Filter) -> Self {
         let names = if *name == *"*" { Vec::new() } else { vec![name.to_string()] };
         let named = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
@@ -54,7 +55,7 @@ impl NamedChain {
         Self { name, range: None, chain }
     }
 
-    /// The same for addresses of a range.
+    /// Returns a copy of the chain that is restricted to an address range.
     pub(super) fn within(&self, range: IpNet) -> Self {
         let mut chain = self.chain.clone();
         chain.name = format!("{range} {}", self.name);
@@ -63,7 +64,8 @@ impl NamedChain {
         Self { name: Arc::clone(&self.name), range: Some(range), chain }
     }
 
-    /// The part of it that is for addresses of a range: those of the narrower of the two.
+    /// Returns the part of the chain within an address range, which is the narrower one of the two
+    /// ranges.
     pub(super) fn part(&self, range: IpNet) -> Option<Self> {
         match self.range {
             Some(own) if range.contains(&own) => Some(self.clone()),
@@ -73,8 +75,8 @@ impl NamedChain {
     }
 }
 
-/// With each range the names that hold at wider ones and everywhere, where it has no way of its own for them: Envoy asks for
-/// the longest range first, and then for names of that range alone.
+/// Copies chains from wider ranges to each range that has no chain for their name. Envoy selects
+/// the longest prefix first, and then only considers names of that prefix.
 pub(super) fn completed(mut named: Vec<NamedChain>) -> Vec<NamedChain> {
     let ranges: BTreeSet<IpNet> = named.iter().filter_map(|one| one.range).collect();
     let mut copies = Vec::new();
@@ -94,7 +96,7 @@ pub(super) fn completed(mut named: Vec<NamedChain>) -> Vec<NamedChain> {
 }
 
 impl RuledConnections {
-    /// What tells them from others at one address, where no ranges are told apart.
+    /// Returns a key that identifies the effect at one address, without ranges.
     pub(super) fn encoded(&self) -> Arc<[u8]> {
         let mut bytes = Vec::new();
         for NamedChain { chain, .. } in &self.by_name {
@@ -107,10 +109,10 @@ impl RuledConnections {
     }
 }
 
-/// A match of a rule for connections to a port of a service, and what it takes of these.
+/// A match of a rule, and the connections to a port of a service that it takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RuledWay<'a> {
-    /// The list of its object in which the rule is.
+    /// The list of the object that contains the rule: `tls` or `tcp`.
     pub(crate) list: &'static str,
     pub(crate) rule: &'a TcpRule,
     pub(crate) takes: Result<TakenConnections<'a>, WayMisfit<'a>>,
@@ -119,9 +121,9 @@ pub(crate) struct RuledWay<'a> {
 /// Some of the connections to a port of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TakenConnections<'a> {
-    /// The name that clients give when they begin TLS; `None` for whatever they send.
+    /// The SNI; `None` for all connections.
     pub(crate) name: Option<&'a Arc<str>>,
-    /// The addresses that clients mean; `None` for all that the listener takes.
+    /// The destination addresses; `None` for all addresses that the listener accepts.
     pub(crate) range: Option<IpNet>,
 }
 
@@ -131,20 +133,20 @@ impl TakenConnections<'_> {
     }
 }
 
-/// Why a match of a rule takes nothing.
+/// The reason why a match of a rule takes no connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum WayMisfit<'a> {
-    /// It is for another port or address, or for others than this proxy.
+    /// The match is for another port, address or proxy.
     Match(&'a ConnectionMatch),
-    /// It asks for names, and the port isn't one of TLS.
+    /// The match requires SNI, but the port does not use TLS.
     NoTls,
-    /// Its object leads connections by names, and no others.
+    /// The object routes connections by SNI only.
     ByName,
-    /// One before it takes these.
+    /// An earlier match takes these connections.
     Taken(TakenConnections<'a>),
 }
 
-/// Finds what rules make of connections.
+/// Evaluates rules for connections.
 #[derive(Clone, Copy)]
 pub(crate) struct ConnectionRules<'a> {
     pub(crate) context: &'a PushContext,
@@ -153,7 +155,8 @@ pub(crate) struct ConnectionRules<'a> {
 }
 
 impl<'a> ConnectionRules<'a> {
-    /// What rules make of connections to a port of a service at an address, or at any; `None` where they say nothing.
+    /// Returns the effect of rules on connections to a port of a service, at one address or at all.
+    /// Returns `None` without rules.
     pub(super) fn of(
         &self,
         host: &Hostname,
@@ -168,8 +171,9 @@ impl<'a> ConnectionRules<'a> {
         objects.find_map(|(routed, ways)| self.made(routed, &ways, port))
     }
 
-    /// Whether connections to a port of a service may not pass by: a DestinationRule sets TLS for them, or a VirtualService
-    /// leads them elsewhere. In plain text they would bypass what these say.
+    /// Returns whether connections to a port of a service need a listener because a DestinationRule
+    /// sets TLS for them or a VirtualService routes them elsewhere. Otherwise they would bypass
+    /// these rules in plain text.
     pub(super) fn must_apply(&self, service: &MergedService, port: &Port) -> bool {
         let Class { namespace, selection, .. } = self.class;
         let policies = self.context.rules_for(service);
@@ -179,8 +183,8 @@ impl<'a> ConnectionRules<'a> {
             || self.of(service.hostname(), port, None).is_some()
     }
 
-    /// The rules for connections to a port of a service at an address, or at any, object by object in the order in which these
-    /// are asked. The first that takes any takes all.
+    /// Returns the rules for connections to a port of a service, at one address or at all, grouped
+    /// by object in order of precedence. The first object that takes any connections takes all.
     pub(crate) fn ways<'n>(
         &self,
         host: &'n HostPattern,
@@ -218,7 +222,7 @@ impl<'a> ConnectionRules<'a> {
         is_any.then_some(found)
     }
 
-    /// The chain for a name that clients give when they begin TLS; for all names where that is `*`.
+    /// Returns the chain for an SNI, or for all connections if `name` is `*`.
     pub(super) fn named(
         &self,
         name: &str,
@@ -229,7 +233,8 @@ impl<'a> ConnectionRules<'a> {
         NamedChain::new(name.into(), self.filter(routed, rule, port)).chain
     }
 
-    /// Passes bytes to a port of a service, as the rule in force for such a client holds connections.
+    /// Returns a filter that forwards raw TCP to a port of a service, with the connection limits of
+    /// its rule for this client.
     pub(super) fn to_service(self, service: &MergedService, port: &Port) -> listener::Filter {
         let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
         let limits = self.limits(service, "", port.number);
@@ -244,7 +249,8 @@ impl<'a> ConnectionRules<'a> {
         ConnectionLimits::of(&policy.or_usual(&self.context.mesh.usual_limits))
     }
 
-    /// Where connections go that a rule takes, whose clients mean `port`.
+    /// Returns the filter that forwards connections that match a rule. `port` is the destination
+    /// port of the clients.
     pub(super) fn filter(
         &self,
         routed: &RoutedService,
@@ -283,7 +289,7 @@ impl<'a> ConnectionRules<'a> {
                 });
                 let origin = &routed.service.origin;
                 let prefix = format!("{}.{}", origin.name, origin.namespace);
-                // Envoy has one limit for all of them.
+                // Envoy supports one limit for all clusters.
                 let limits = several.iter().map(limits).reduce(ConnectionLimits::or);
                 tcp_weighted(self.settings, prefix, clusters.collect(), limits.unwrap_or_default())
             }
@@ -291,7 +297,8 @@ impl<'a> ConnectionRules<'a> {
     }
 }
 
-/// What the rules of an object take of the connections of such proxies to a port of a service, match by match.
+/// Returns the connections to a port of a service that the rules of an object take from proxies of
+/// this class, match by match.
 fn ways_of<'a>(
     Class { namespace, selection, .. }: &Class,
     routed: &'a RoutedService,
@@ -325,7 +332,7 @@ fn ways_of<'a>(
                     true => vec![None],
                     false => one.to.iter().copied().map(Some).collect(),
                 };
-                // What is for all addresses leaves others of those that give no name.
+                // After a match for all names and addresses, later matches take nothing.
                 let rest = TakenConnections { name: None, range: None };
                 for name in names {
                     for range in &ranges {

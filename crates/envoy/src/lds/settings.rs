@@ -1,4 +1,4 @@
-//! What listeners depend on beside services.
+//! The inputs of listeners other than services.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,43 +17,44 @@ use strait_rules::traffic::policy::{Algorithm, ConsistentHash, HashKey, Resolved
 use strait_rules::traffic::telemetry::{CallEnd, WrittenLog};
 use strait_xds::names::OutboundName;
 
-/// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
-/// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
+/// Application protocols (ALPN) with which a TLS client announces the mesh's mTLS. Plain Envoys
+/// offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
 pub(super) const MESH_ALPN: [&str; 5] =
     ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
-/// What the mesh config says of listeners and routes.
+/// Settings of the mesh config for listeners and routes.
 pub(crate) struct TrafficSettings {
-    /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
+    /// Whether a sidecar allows connections to unknown destinations.
     pub(crate) outbound_any: bool,
-    /// The upstream cluster that such connections go to where that isn't the one that leads to where the client means.
+    /// The upstream cluster for unknown destinations, instead of the original destination.
     pub(crate) egress_proxy: Option<String>,
-    /// What is written of requests and connections.
+    /// The access logs.
     pub(super) logs: Arc<[WrittenLog]>,
-    /// Where spans of requests go, if anywhere.
+    /// The tracing configuration, if spans are reported.
     pub(super) spans: Option<Arc<SpanReport>>,
-    /// The filters that requests pass besides.
+    /// Additional filters from EnvoyFilters.
     pub(super) filters: FiltersAt,
-    /// Those of Istio's own filters that the proxy has.
+    /// Istio's own filters that the proxy has.
     pub(super) istio: IstioFiltersAt,
-    /// How long a connection may be silent of which nothing else says it; `None` for Envoy's default.
+    /// Default idle timeout of connections; `None` for Envoy's default.
     pub(super) idle_timeout: Option<Duration>,
-    /// Where a sidecar's redirected outbound connections arrive.
+    /// The port of a sidecar for redirected outbound connections.
     pub(super) outbound_port: u16,
-    /// Where a sidecar's redirected inbound connections arrive.
+    /// The port of a sidecar for redirected inbound connections.
     pub(super) inbound_port: u16,
-    /// What of a path is the same path to a workload; `None` leaves it to what its policies look at.
+    /// Path normalization of workloads; `None` if their policies decide.
     pub(super) path_normalization: Option<PathNormalization>,
-    /// What servers take of the mesh's mTLS.
+    /// TLS versions and ciphers that servers accept for the mesh's mTLS.
     pub(super) mesh_tls: Arc<MeshTls>,
-    /// What they take of other TLS, where nothing else says it.
+    /// TLS versions and ciphers that servers accept for other TLS, by default.
     pub(super) tls_defaults: Arc<MeshTls>,
-    /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
+    /// Time after which a silent connection is treated as neither TLS nor HTTP; zero disables the
+    /// timeout.
     pub(super) detection_timeout: Duration,
 }
 
 impl TrafficSettings {
-    /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
+    /// Returns the outbound settings of proxies of a class, including their Sidecar.
     pub(crate) fn of_class(context: &PushContext, class: &Class) -> Self {
         let of = (&class.namespace, &class.selection);
         let settings = Self::of(&context.mesh)
@@ -71,12 +72,13 @@ impl TrafficSettings {
         Self { outbound_any, egress_proxy, ..settings }
     }
 
-    /// The upstream cluster that takes what the mesh doesn't know; `None` where that may not pass.
+    /// Returns the upstream cluster for unknown destinations, or `None` if they are not allowed.
     pub(crate) fn to_unknown(&self) -> Option<&str> {
         self.outbound_any.then(|| self.egress_proxy.as_deref().unwrap_or(PASSTHROUGH))
     }
 
-    /// With the logs that a proxy of that namespace and selection writes at this end of calls.
+    /// Adds the access logs that a proxy of this namespace and selection writes at this end of
+    /// calls.
     pub(crate) fn logging(
         self,
         context: &PushContext,
@@ -87,7 +89,8 @@ impl TrafficSettings {
         Self { logs, ..self }
     }
 
-    /// With the spans that a proxy of that cluster, namespace and selection sends at this end of calls.
+    /// Adds the tracing configuration of a proxy of this cluster, namespace and selection at this
+    /// end of calls.
     pub(crate) fn tracing(
         self,
         context: &PushContext,
@@ -98,7 +101,7 @@ impl TrafficSettings {
         Self { spans: SpanReport::of(context, of, cluster, end), ..self }
     }
 
-    /// With the filters that a proxy of that namespace and selection has besides at this place.
+    /// Adds the EnvoyFilter filters of a proxy of this namespace and selection at this place.
     pub(crate) fn filtering(
         self,
         context: &PushContext,
@@ -108,13 +111,13 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
-    /// With what a proxy of that form says of them at this place.
+    /// Adds the settings that the proxy declares in its metadata, for this place.
     pub(crate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
         let ListenerFormat { istio: declared, idle_timeout, .. } = form;
         Self { istio: IstioFiltersAt { declared, place }, idle_timeout, ..self }
     }
 
-    /// What holds for all, which says nothing of logs, of spans and of filters.
+    /// Returns the settings of the mesh, without logs, tracing and filters.
     pub(crate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
@@ -134,8 +137,9 @@ impl TrafficSettings {
     }
 }
 
-/// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
-/// connections are held to, what rules make of them, what is written of them, where spans go, what filters requests pass besides, and the form.
+/// The inputs of a listener for a pod of a headless service: its address and port, the service's
+/// name, port and protocol, connection limits, effective rules, access logs, tracing, additional
+/// filters, and the format.
 pub(crate) type PodListenerKey = (
     IpAddr,
     u16,
@@ -150,18 +154,18 @@ pub(crate) type PodListenerKey = (
     ListenerFormat,
 );
 
-/// What a rule holds connections to whose bytes nobody reads.
+/// Limits of raw TCP connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionLimits {
-    /// How long one may be silent; zero for ever, `None` for Envoy's default.
+    /// Idle timeout; zero disables it, `None` uses Envoy's default.
     pub(super) idle: Option<Duration>,
-    /// How long one lives.
+    /// Maximum duration of a connection.
     pub(super) lasting: Option<Duration>,
-    /// Whether all of one client go to one endpoint.
+    /// Whether all connections of a client go to the same endpoint.
     pub(super) by_source: bool,
-    /// To where they are passed on inside of requests.
+    /// The tunnel through which connections are forwarded inside of requests.
     pub(super) tunnel: Option<Arc<Tunnel>>,
-    /// How often an endpoint is looked for that takes the connection; `None` for Envoy's default, once.
+    /// Number of connection attempts; `None` for Envoy's default of 1.
     pub(super) attempts: Option<u16>,
 }
 
@@ -181,16 +185,17 @@ impl ConnectionLimits {
         }
     }
 
-    /// Those of connections that may go here or there: each limit is the lower one.
+    /// Returns the limits of connections that go to one of two destinations: the lower value of
+    /// each limit.
     pub(super) fn or(self, other: Self) -> Self {
         let lower = |a: Option<Duration>, b: Option<Duration>| a.into_iter().chain(b).min();
-        // Silence for ever is the longest.
+        // No timeout ranks as the longest one.
         let rank = |idle: &Duration| (idle.is_zero(), *idle);
         Self {
             idle: self.idle.into_iter().chain(other.idle).min_by_key(rank),
             lasting: lower(self.lasting, other.lasting),
             by_source: self.by_source || other.by_source,
-            // Envoy has one for all.
+            // Envoy supports one tunnel for all destinations.
             tunnel: self.tunnel.filter(|one| other.tunnel.as_ref() == Some(one)),
             attempts: self.attempts.into_iter().chain(other.attempts).min(),
         }

@@ -42,7 +42,8 @@ fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
     mesh.next_version().expect("a first version").0
 }
 
-/// What a proxy in network `n1` holds of a wildcard type, by name, in Envoy's JSON form.
+/// Returns the resources of a wildcard type that a proxy in network `n1` receives, by name, in
+/// Envoy's JSON form.
 fn held(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType) -> BTreeMap<String, Value> {
     let cache = Cache::default();
     let all = ProxyConfig::new(context, proxy, "n1".into(), &cache).all(kind);
@@ -55,7 +56,7 @@ fn listeners(context: &Arc<PushContext>, proxy: &Proxy) -> BTreeMap<String, Valu
     held(context, proxy, ResourceType::Listener)
 }
 
-/// One named resource, in Envoy's JSON form.
+/// Returns one named resource in Envoy's JSON form.
 fn one(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType, name: &str) -> Value {
     let cache = Cache::default();
     let one = ProxyConfig::new(context, proxy, "n1".into(), &cache).one(kind, name);
@@ -66,7 +67,7 @@ fn route(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Value {
     one(context, proxy, ResourceType::Route, name)
 }
 
-/// `name: domain…` of every virtual host of the route `name`.
+/// Returns `name: domain…` for every virtual host of the route `name`.
 fn domains(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Vec<String> {
     let route = route(context, proxy, name);
     let hosts = route["virtual_hosts"].as_array().cloned().unwrap_or_default();
@@ -76,7 +77,8 @@ fn domains(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Vec<String>
         .collect()
 }
 
-/// A line for each chain: `port? transport? [protocols]? mtls? -> http ROUTE | tcp UPSTREAM`.
+/// Returns a line for each chain: `port? transport? [protocols]? mtls? -> http ROUTE | tcp
+/// UPSTREAM`.
 fn chains(listener: &Value) -> Vec<String> {
     let chains = listener["filter_chains"].as_array().cloned().unwrap_or_default();
     let default = listener.get("default_filter_chain").cloned();
@@ -125,7 +127,7 @@ fn names(listeners: &BTreeMap<String, Value>) -> Vec<&str> {
     listeners.keys().map(String::as_str).collect()
 }
 
-/// East, in network n1, with these services.
+/// Returns an update of cluster `east`, in network `n1`, with these services.
 fn east(services: Vec<(Service, Vec<Endpoint>)>) -> RegistryUpdate {
     let east = shard("east", 1).network("n1");
     services
@@ -147,7 +149,7 @@ fn at(address: &str, port_name: &str, port: u16) -> Endpoint {
 }
 
 #[test]
-fn connections_arrive_at_a_listener_that_hands_them_over_or_lets_them_pass() {
+fn redirected_connections_are_handed_over_or_forwarded() {
     let arrival = &listeners(&context(vec![east(vec![])]), &client())["virtualOutbound"];
     assert_eq!(arrival["use_original_dst"], true);
     assert_eq!(arrival["address"]["socket_address"]["port_value"], 15001);
@@ -155,7 +157,7 @@ fn connections_arrive_at_a_listener_that_hands_them_over_or_lets_them_pass() {
 }
 
 #[test]
-fn each_protocol_gets_its_kind_of_listener() {
+fn protocol_determines_the_kind_of_listener() {
     let http = "raw_buffer [http/1.1 h2c] -> http";
     let by_route =
         |route: &str| vec![format!("{http} {route}"), "-> tcp PassthroughCluster".into()];
@@ -186,7 +188,7 @@ fn each_protocol_gets_its_kind_of_listener() {
 }
 
 #[test]
-fn datagrams_aliases_and_reserved_ports_get_no_listener() {
+fn udp_ports_aliases_and_reserved_ports_have_no_listener() {
     let reserved = [15001, 15006, 15021, 15090].map(|number| port("http", number, 1)).to_vec();
     let alias = service("other.ns")
         .vip("10.1.0.3")
@@ -201,14 +203,14 @@ fn datagrams_aliases_and_reserved_ports_get_no_listener() {
 }
 
 #[test]
-fn a_reserved_port_on_an_address_of_its_own_is_like_any_other() {
+fn reserved_port_on_a_service_address_has_a_listener() {
     let web = service("web.ns").vip("10.1.0.1").ports(vec![port("tcp", 15001, 1)]);
     let listeners = listeners(&context(vec![east(vec![(web, vec![])])]), &client());
     assert!(listeners.contains_key("10.1.0.1_15001"), "{:?}", names(&listeners));
 }
 
 #[test]
-fn the_older_of_two_services_has_the_address() {
+fn older_of_two_services_receives_the_address() {
     let ports = || vec![port("tcp", 9000, 9000)];
     let old = service("old.ns").vip("10.1.0.1").ports(ports()).created(1);
     let new = service("new.ns").vip("10.1.0.1").ports(ports()).created(2);
@@ -222,7 +224,7 @@ fn the_older_of_two_services_has_the_address() {
 }
 
 #[test]
-fn listeners_are_in_the_families_of_the_proxy() {
+fn listeners_use_the_address_families_of_the_proxy() {
     let web = service("web.ns")
         .vip("10.1.0.1")
         .vip("fd00::1")
@@ -255,7 +257,7 @@ fn listeners_are_in_the_families_of_the_proxy() {
 }
 
 #[test]
-fn pods_of_a_headless_service_are_reached_one_by_one_where_that_is_direct() {
+fn directly_reachable_pods_of_a_headless_service_have_listeners() {
     let headless = || service("db.ns").ports(vec![port("tcp", 5432, 5432)]).headless();
     let unready = Endpoint { health: Health::Unhealthy, ..at("10.0.0.9", "tcp", 5432) };
     let gateway = service("gateway.strait-system").gateway_of("n2", "203.0.113.2");
@@ -287,7 +289,7 @@ fn pods_of_a_headless_service_are_reached_one_by_one_where_that_is_direct() {
 }
 
 #[test]
-fn a_pod_claims_no_address_that_a_service_has() {
+fn pod_does_not_replace_the_listener_of_a_service_address() {
     let web = service("web.ns").vip("10.0.0.2").ports(vec![port("tcp", 5432, 1)]).created(9);
     let ports = || vec![port("tcp", 5432, 5432)];
     let pod = || vec![at("10.0.0.2", "tcp", 5432), at("10.0.0.3", "tcp", 5432)];
@@ -301,7 +303,7 @@ fn a_pod_claims_no_address_that_a_service_has() {
 }
 
 #[test]
-fn shared_listeners_are_the_same_for_all_of_a_class() {
+fn shared_listeners_are_equal_within_a_class() {
     let context = context(vec![east(vec![
         (service("web.ns").vip("10.1.0.1"), vec![]),
         (service("db.ns").vip("10.1.0.2").ports(vec![port("", 5432, 5432)]), vec![]),
@@ -325,7 +327,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
     assert_eq!(shared(&client(), "n1"), shared(&other, "n2"));
 }
 
-/// A pod `app` that proxies stand beside, and the service that leads to these ports of it.
+/// Returns a mesh with a pod `app` and the service for these ports of it, and the pod's sidecar.
 fn serving(ports: Vec<Port>) -> (Arc<PushContext>, Proxy) {
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let mut pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
@@ -334,7 +336,8 @@ fn serving(ports: Vec<Port>) -> (Arc<PushContext>, Proxy) {
     (context, client())
 }
 
-/// The inbound chains for the ports of a workload, those that every sidecar has left out.
+/// Returns the inbound chains for the ports of a workload, without the chains that every sidecar
+/// has.
 fn inbound(ports: Vec<Port>) -> Vec<String> {
     let (context, proxy) = serving(ports);
     let all = chains(&listeners(&context, &proxy)["virtualInbound"]);
@@ -343,7 +346,7 @@ fn inbound(ports: Vec<Port>) -> Vec<String> {
 }
 
 #[test]
-fn inbound_takes_mtls_and_plain_text_by_protocol() {
+fn inbound_chains_accept_mtls_and_plain_text_by_protocol() {
     let mesh = "[istio istio-peer-exchange istio-http/1.0 istio-http/1.1 istio-h2]";
     let to = "inbound|8080||";
     let http =
@@ -375,7 +378,7 @@ fn inbound_takes_mtls_and_plain_text_by_protocol() {
 }
 
 #[test]
-fn inbound_has_chains_once_for_each_port_of_the_workload() {
+fn each_port_of_the_workload_has_inbound_chains_once() {
     let named = Port { target: TargetPort::Name("web".into()), ..port("tcp-x", 82, 1) };
     let ports = vec![
         udp("dns", 53, 8080),
@@ -390,7 +393,7 @@ fn inbound_has_chains_once_for_each_port_of_the_workload() {
 }
 
 #[test]
-fn inbound_guards_itself_and_passes_the_rest() {
+fn inbound_listener_prevents_loops_and_forwards_other_ports() {
     let (context, proxy) = serving(vec![]);
     let to = "InboundPassthroughCluster";
     assert_eq!(
@@ -407,7 +410,7 @@ fn inbound_guards_itself_and_passes_the_rest() {
 }
 
 #[test]
-fn mtls_asks_for_a_certificate_and_agrees_to_no_name_of_the_mesh() {
+fn mtls_requires_a_certificate_and_accepts_no_alpn_of_the_mesh() {
     let (context, proxy) = serving(vec![port("http", 80, 8080)]);
     let tls = |proxy: &Proxy| {
         listeners(&context, proxy)["virtualInbound"]["filter_chains"][1]["transport_socket"]
@@ -430,7 +433,7 @@ fn mtls_asks_for_a_certificate_and_agrees_to_no_name_of_the_mesh() {
 }
 
 #[test]
-fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_roots_sign() {
+fn server_accepts_only_clients_of_the_meshs_trust_domains() {
     let member = |trust_domain: &str| KnownCluster {
         trust_domain: trust_domain.into(),
         ..strait_model::testing::member(None)
@@ -469,7 +472,7 @@ fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_ro
 }
 
 #[test]
-fn http_is_sought_only_on_ports_that_declare_nothing() {
+fn http_is_detected_only_on_ports_without_a_declared_protocol() {
     let disabled = |ports| {
         let (context, proxy) = serving(ports);
         listeners(&context, &proxy)["virtualInbound"]["listener_filters"][2]["filter_disabled"]
@@ -495,14 +498,14 @@ fn east_west_gateway() -> Proxy {
 }
 
 #[test]
-fn a_router_that_is_no_gateway_has_no_listeners() {
+fn router_without_gateways_has_no_listeners() {
     let context = context(vec![east(vec![(service("web.ns").vip("10.1.0.1"), vec![])])]);
     assert!(listeners(&context, &router()).is_empty());
     assert!(route(&context, &router(), "80").get("virtual_hosts").is_none());
 }
 
 #[test]
-fn a_gateway_has_one_chain_for_each_exported_service_and_port() {
+fn gateway_has_one_chain_for_each_exported_service_and_port() {
     let here = service("here.ns")
         .vip("10.1.0.2")
         .with(|it| it.export_to = ExportTo::Namespaces(vec!["ns".into()]));
@@ -535,7 +538,7 @@ fn a_gateway_has_one_chain_for_each_exported_service_and_port() {
 }
 
 #[test]
-fn a_gateway_with_nothing_to_export_has_no_listener() {
+fn gateway_without_exported_services_has_no_listener() {
     let context = context(vec![east(vec![])]);
     assert!(listeners(&context, &east_west_gateway()).is_empty());
     let settings = TrafficSettings::of(&context.mesh);
@@ -543,7 +546,7 @@ fn a_gateway_with_nothing_to_export_has_no_listener() {
 }
 
 #[test]
-fn a_gateway_has_an_upstream_cluster_for_each_chain() {
+fn gateway_has_an_upstream_cluster_for_each_chain() {
     let context = context(vec![east(vec![
         (service("web.ns").vip("10.1.0.1"), vec![]),
         (service("db.ns").headless().ports(vec![port("", 1, 1), udp("", 2, 2)]), vec![]),
@@ -559,7 +562,7 @@ fn a_gateway_has_an_upstream_cluster_for_each_chain() {
 }
 
 #[test]
-fn a_service_is_known_by_all_names_that_the_resolver_completes() {
+fn service_has_all_names_that_the_resolver_completes() {
     let far = service("web.far").vip("10.1.0.2");
     let v6 = service("six.ns").vip("fd00::1");
     let context = context(vec![east(vec![
@@ -596,7 +599,7 @@ fn an_alias_is_another_name_of_its_target() {
 }
 
 #[test]
-fn a_domain_belongs_to_the_older_service() {
+fn domain_belongs_to_the_older_service() {
     let hostname =
         |name: &str, created| service("x.ns").created(created).with(|it| it.hostname = name.into());
     let context = context(vec![east(vec![
@@ -617,7 +620,7 @@ fn a_domain_belongs_to_the_older_service() {
 }
 
 #[test]
-fn a_name_in_full_is_never_the_short_form_of_another() {
+fn full_name_is_never_a_short_name_of_another_host() {
     let entry = service("x.ns").created(9).with(|it| it.hostname = "web.ns".into());
     let (older, vip) = (service("web.ns").created(1).vip("10.1.0.1"), "10.1.0.1");
     let context = context(vec![east(vec![(older, vec![]), (entry, vec![])])]);
@@ -629,7 +632,7 @@ fn a_name_in_full_is_never_the_short_form_of_another() {
         )
     );
     assert_eq!(lines[1], "web.ns:80: web.ns web.ns.");
-    // One of another namespace takes nothing of the service's.
+    // A host of another namespace takes no name from the service.
     let namespaces = |of: &str, proxy: Proxy| {
         let entry = service(&format!("x.{of}")).created(9);
         let entry = entry.with(|it| it.hostname = "web.ns".into());
@@ -658,7 +661,7 @@ fn services_of_other_ports_and_protocols_are_not_in_a_route() {
 }
 
 #[test]
-fn a_route_of_one_service_takes_every_name() {
+fn route_of_one_service_matches_every_host() {
     let web = service("web.ns").vip("10.1.0.1").ports(vec![port("", 82, 1)]);
     let context = context(vec![east(vec![(web, vec![])])]);
     let name = "web.ns.svc.cluster.local:82";
@@ -672,10 +675,10 @@ fn a_route_of_one_service_takes_every_name() {
 }
 
 #[test]
-fn an_unknown_route_is_answered_without_routes() {
+fn response_for_an_unknown_route_name_has_no_routes() {
     let context = context(vec![east(vec![(service("web.ns").vip("10.1.0.1"), vec![])])]);
     let unnamed = ["", "x", "-1", "65536", "nobody.ns:80", "web.ns.svc.cluster.local:99", ":"];
-    // A port has one name.
+    // Each port has only one valid name.
     let renamed =
         ["+80", "080", "0", "web.ns.svc.cluster.local:080", "web.ns.svc.cluster.local:+80"];
     for name in unnamed.into_iter().chain(renamed) {

@@ -1,5 +1,6 @@
-//! What of a DestinationRule's policy gRPC's own library follows: how many requests there may be at once, how endpoints are
-//! chosen, when one is left out for a while. (gRFC A32, A42, A48, A50; docs/guide/grpc.md, "DestinationRules".)
+//! The parts of a DestinationRule's policy that gRPC libraries support: limits of concurrent
+//! requests, load balancing and outlier detection. (gRFC A32, A42, A48, A50; docs/guide/grpc.md,
+//! "DestinationRules".)
 
 use crate::duration;
 use strait_model::GrpcLibrary;
@@ -8,17 +9,18 @@ use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
 use strait_rules::traffic::policy::{Algorithm, HashTable, OutlierDetection, ResolvedPolicy};
 use strait_rules::traffic::proxyless::is_hashed;
 
-/// Of the calls that an endpoint gets in an interval more than this percentage have to fail: all of them.
+/// Outlier detection ejects an endpoint if more than this percentage of its calls in an interval
+/// fail, so only if all calls fail.
 const FAILING_PERCENT: u32 = 99;
 
-/// Has a library hold an upstream cluster to a policy.
+/// Applies a policy to an upstream cluster.
 pub(super) fn hold_to(
     cluster: &mut cluster::Cluster,
     policy: &ResolvedPolicy,
     library: Option<GrpcLibrary>,
 ) {
     let pool = policy.connection_pool.as_deref();
-    // Without a threshold a library has 1,024 requests open at most; nobody asked for that.
+    // Without a threshold, a library would limit open requests to 1,024.
     let max_requests = pool.and_then(|pool| pool.max_requests).unwrap_or(u32::MAX);
     let threshold = cluster::circuit_breakers::Thresholds {
         max_requests: Some(number(max_requests)),
@@ -30,7 +32,8 @@ pub(super) fn hold_to(
     cluster.outlier_detection = policy.outlier_detection.as_deref().and_then(outlier_detection);
 }
 
-/// Has endpoints chosen as the policy says, as far as that library knows how; else in turn.
+/// Applies the load balancing of the policy if the library supports it; otherwise the library uses
+/// round robin.
 fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy, library: Option<GrpcLibrary>) {
     use cluster::cluster::{LbConfig, LbPolicy, LeastRequestLbConfig, RingHashLbConfig};
     let algorithm = policy.load_balancer.as_deref().map(|balancing| &balancing.algorithm);
@@ -38,7 +41,8 @@ fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy, library: Opt
         Some(Algorithm::ConsistentHash(hash)) if is_hashed(&hash.key) => {
             let size = match hash.table {
                 HashTable::Ring { minimum_size } => Some(minimum_size),
-                // It has no table of Maglev's: a ring keeps keys with their endpoints as well.
+                // The library does not support Maglev. A ring also maps keys to endpoints
+                // consistently.
                 HashTable::Maglev(_) => None,
             };
             let ring = size.map(|value| {
@@ -61,11 +65,12 @@ fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy, library: Opt
     cluster.lb_config = lb_config;
 }
 
-/// A library counts which share of an endpoint's calls fails, and no errors in a row: where a policy names a number of
-/// these, an endpoint is left out that gets so many calls in an interval and fails them all. `None` where errors count
-/// nothing.
+/// Returns the outlier detection settings. A library counts the percentage of failed calls, not
+/// consecutive errors. If a policy sets a number of consecutive errors, an endpoint is ejected if
+/// it receives at least this number of calls in an interval and all fail. Returns `None` if errors
+/// are not counted.
 fn outlier_detection(said: &OutlierDetection) -> Option<cluster::OutlierDetection> {
-    // What Envoy takes where nothing is said.
+    // Envoy's default.
     let of_5xx = said.consecutive_5xx.unwrap_or(5);
     let all = [of_5xx, said.consecutive_gateway_errors.unwrap_or(0)];
     let errors = all.into_iter().filter(|errors| *errors != 0).min()?;
@@ -76,7 +81,7 @@ fn outlier_detection(said: &OutlierDetection) -> Option<cluster::OutlierDetectio
         enforcing_success_rate: Some(number(0)),
         enforcing_failure_percentage: Some(number(100)),
         failure_percentage_threshold: Some(number(FAILING_PERCENT)),
-        // The only one that is called is better than none: errors of the application count there as well.
+        // A single endpoint is never ejected, because errors of the application also count.
         failure_percentage_minimum_hosts: Some(number(2)),
         failure_percentage_request_volume: Some(number(errors)),
         ..Default::default()
@@ -108,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn open_requests_count_where_the_library_counts_them() {
+    fn least_request_is_used_if_the_library_supports_it() {
         let cluster = held(Algorithm::LeastRequest, true);
         assert_eq!(cluster.lb_policy(), LbPolicy::LeastRequest);
         let Some(LbConfig::LeastRequestLbConfig(config)) = cluster.lb_config else {
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_a_ring_where_the_library_sees_what_is_hashed() {
+    fn hash_ring_is_used_if_the_library_supports_the_key() {
         let by = |key| ConsistentHash { key, table: HashTable::Maglev(Some(65_537)) };
         let header = HashKey::Header("x-user".to_owned());
         let cluster = held(Algorithm::ConsistentHash(by(header)), false);
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_in_a_row_are_calls_of_which_all_fail() {
+    fn consecutive_errors_become_a_minimum_number_of_failed_calls() {
         let volume = |said: &OutlierDetection| {
             Some(outlier_detection(said)?.failure_percentage_request_volume?.value)
         };

@@ -1,4 +1,5 @@
-//! A table of names made at once and from scratch, against which those that share are held.
+//! An independent generator of the entire name table, for comparison with the table of shared
+//! chunks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use strait_model::registry::Provider;
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 impl NameTableInputs<'_> {
-    /// Its bytes.
+    /// Returns the encoded table.
     pub(crate) fn at_once(&self) -> Vec<u8> {
         let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
         let services = self.addresses.services.iter();
@@ -24,13 +25,14 @@ impl NameTableInputs<'_> {
             if service.primary.resolution == Resolution::Headless {
                 self.put_pods(service, &in_full, &mut hosts);
             } else {
-                // A name is sent for all ports: at none may another service answer.
+                // A name applies to all ports, so an address that is shared with another service is
+                // omitted.
                 let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
                 let known = whole.filter(|vip| self.given || !is_given(vip));
                 self.add(service, "", known.collect(), &in_full, &mut hosts);
             }
         }
-        // One by one, since a map of a message has no order.
+        // Each entry is encoded separately, because protobuf maps have no order.
         let mut bytes = Vec::new();
         for (host, info) in hosts {
             let one = NameTable { table: [(host.to_string(), info)].into() };
@@ -39,7 +41,7 @@ impl NameTableInputs<'_> {
         bytes
     }
 
-    /// The pods of a headless service: under its name, and those that have one below that by their own.
+    /// Adds the pods of a headless service, under the service's name and under their own names.
     fn put_pods(
         &self,
         service: &MergedService,
@@ -53,7 +55,7 @@ impl NameTableInputs<'_> {
         }
     }
 
-    /// A name of a service, below that of the service if there is a `prefix`.
+    /// Adds a name of a service, or a name below it if there is a `prefix`.
     fn add(
         &self,
         service: &MergedService,
@@ -68,7 +70,7 @@ impl NameTableInputs<'_> {
         let host = service.hostname().as_str();
         let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
         let in_kubernetes = service.shards.first().is_some_and(of_cluster);
-        // The agent completes short names by the domains that a pod's resolver searches.
+        // The agent completes short names with the search domains of a pod's resolver.
         let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
         let namespace = self.view.namespace.as_str();
         let is_anothers = {

@@ -1,4 +1,5 @@
-//! The oracle of the direct encoder: the same rules as plain messages, which prost encodes.
+//! The oracle of the direct encoder of rules: builds the same rules as messages, which prost
+//! encodes.
 
 use ipnet::IpNet;
 
@@ -77,7 +78,8 @@ fn principal_of(clause: &MatchedClause) -> rbac::Principal {
     if clause.negated { principal(Identifier::NotId(Box::new(any))) } else { any }
 }
 
-/// An atom about what is called. One that is about who calls is never among these, and matches nothing.
+/// Returns the permission for an atom about the operation. Atoms about the source do not occur here
+/// and match nothing.
 fn permitted(atom: &Atom<'_>) -> rbac::permission::Rule {
     use rbac::permission::Rule;
     match atom {
@@ -106,7 +108,7 @@ fn permitted(atom: &Atom<'_>) -> rbac::permission::Rule {
     }
 }
 
-/// An atom about who calls.
+/// Returns the principal identifier for an atom about the source.
 fn identified(atom: &Atom<'_>) -> rbac::principal::Identifier {
     use rbac::principal::{Authenticated, Identifier};
     match atom {
@@ -139,7 +141,7 @@ fn cidr(range: &IpNet) -> CidrRange {
     }
 }
 
-/// A list of texts counts by its elements, as claims may be lists.
+/// If the value is a list, its elements are matched, because claims may be lists.
 fn metadata(filter: &str, path: &[String], pattern: &TextPattern<'_>) -> rbac::SourcedMetadata {
     use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
     use matcher::value_matcher::MatchPattern;
@@ -177,7 +179,7 @@ fn path(pattern: &TextPattern<'_>) -> matcher::PathMatcher {
     matcher::PathMatcher { rule: Some(rule) }
 }
 
-/// The plainest matcher that says the same.
+/// Returns the simplest matcher for the pattern.
 fn string(pattern: &TextPattern<'_>) -> matcher::StringMatcher {
     use matcher::string_matcher::MatchPattern;
     let text = |text: &str| text.to_owned();
@@ -187,13 +189,13 @@ fn string(pattern: &TextPattern<'_>) -> matcher::StringMatcher {
             ..Default::default()
         })
     };
-    // Texts that follow each other are one.
+    // Consecutive texts are joined.
     let texts = pattern.parts.iter().map_while(|part| match part {
         TextPart::Text(text) => Some(&**text),
         _ => None,
     });
     let (count, begin) = (texts.clone().count(), texts.collect::<String>());
-    // An empty prefix or suffix is none that Envoy takes.
+    // Envoy rejects an empty prefix or suffix.
     let plain = match &pattern.parts[..] {
         [_, _] if count == 2 => MatchPattern::Exact(begin),
         [_, _, TextPart::Any] if count == 2 && !begin.is_empty() => MatchPattern::Prefix(begin),
@@ -205,7 +207,7 @@ fn string(pattern: &TextPattern<'_>) -> matcher::StringMatcher {
     let is_regex = matches!(plain, MatchPattern::SafeRegex(_));
     matcher::StringMatcher {
         match_pattern: Some(plain),
-        // Of a regular expression Envoy takes it from the expression alone.
+        // For a regular expression, Envoy uses the case sensitivity of the expression.
         ignore_case: pattern.ignore_case && !is_regex,
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of policies, held against plain messages.
+//! Compares the encoded rules of policies with plain messages.
 
 use prost::Message;
 use rand::SeedableRng;
@@ -30,7 +30,7 @@ fn trust(domain: &str) -> TrustBundle {
     TrustBundle::new([domain].into_iter())
 }
 
-/// The rules of all policies, as they are written, and as they are when they are read again.
+/// Returns the encoded rules of all policies, and the decoded message.
 fn encoded(
     kept: &EncodedPolicies,
     policies: &AccessPolicies,
@@ -49,7 +49,7 @@ fn encoded(
 }
 
 #[test]
-fn what_is_put_together_is_the_message_of_all_rules_in_the_order_of_their_keys() {
+fn joined_rules_are_one_message_sorted_by_key() {
     let path = |path: &str| json!({ "to": [{ "operation": { "paths": [path] } }] });
     let rules: Vec<Value> = (0..12).map(|at| path(&format!("/{at}"))).collect();
     let held = policies(&[object("b", &json!([path("/b")])), object("a", &json!(rules))]);
@@ -72,7 +72,7 @@ fn what_is_put_together_is_the_message_of_all_rules_in_the_order_of_their_keys()
     assert!(places.is_sorted(), "{places:?}");
 }
 
-/// One whose lists have every field and key, and lists longer than the length of a message is short.
+/// Returns policies with every field and key, including lists with lengths of several varint bytes.
 fn of_everything() -> Vec<Value> {
     let source = json!({
         "principals": ["*", "mesh.example/ns/shop/sa/a", "cluster.local/ns/*", "*/sa/a"],
@@ -111,7 +111,7 @@ fn of_everything() -> Vec<Value> {
 }
 
 #[test]
-fn rules_are_the_bytes_of_the_plain_messages() {
+fn rules_are_encoded_like_plain_messages() {
     let mut random = StdRng::seed_from_u64(7);
     let mut objects: Vec<_> =
         (0..300).map(|at| random_policy(&mut random, &format!("p{at}"))).collect();
@@ -148,7 +148,7 @@ fn rules_are_the_bytes_of_the_plain_messages() {
 }
 
 #[test]
-fn what_is_kept_of_a_policy_is_made_anew_where_anything_it_is_made_of_is_another() {
+fn cached_rules_are_encoded_again_if_any_input_changes() {
     let from = |source: Value| json!([{ "from": [{ "source": source }] }]);
     let by_principal = from(json!({ "principals": ["cluster.local/ns/shop/sa/a"] }));
     let held = policies(&[object("a", &by_principal)]);
@@ -168,7 +168,7 @@ fn what_is_kept_of_a_policy_is_made_anew_where_anything_it_is_made_of_is_another
 }
 
 #[test]
-fn a_policy_that_has_gone_leaves_nothing_behind() {
+fn sweep_removes_rules_of_deleted_policies() {
     let held = policies(&[object("a", &json!([{}])), object("b", &json!([{}]))]);
     let kept = EncodedPolicies::default();
     encoded(&kept, &held, "mesh.example", 0);

@@ -1,7 +1,8 @@
-//! A rule as Envoy's message, written straight from what it looks at. The first proxy that is sent a policy after an edit
-//! waits for all its rules, and plain messages of a few hundred take ten times as long to make, to measure and to free.
+//! Encodes a rule as Envoy's message directly from its matcher. The first proxy that receives a
+//! changed policy waits for the encoding of all its rules, and a few hundred plain messages take
+//! ten times as long to build, measure and free.
 //!
-//! The bytes are those of the plain messages, which are the oracle of the tests.
+//! The bytes equal the encoding of plain messages, with which the tests compare them.
 
 use ipnet::IpNet;
 use prost::encoding::encode_varint;
@@ -10,25 +11,25 @@ use strait_rules::access::{
     AlternativeInForm, Atom, ClauseInForm, RuleInForm, TextPart, TextPattern,
 };
 
-/// How a field begins that has a length, by its number.
+/// Returns the key of a length-delimited field, by field number.
 const fn sized(tag: u8) -> u8 {
     assert!(tag < 16, "its key is more than one byte");
     tag << 3 | 2
 }
 
-/// How a field begins that is a number.
+/// Returns the key of a varint field, by field number.
 const fn number(tag: u8) -> u8 {
     assert!(tag < 16, "its key is more than one byte");
     tag << 3
 }
 
-/// The only field, or the first, of many a message.
+/// The key of field 1 with a length, which is the first or only field of many messages.
 const FIRST: u8 = sized(1);
 
-/// Who calls and what is called are matched by messages of one shape: `Principal` and `Permission` of
-/// `envoy.config.rbac.v3`, whose fields have numbers of their own.
+/// The field keys of one side of a rule. `Principal` (source) and `Permission` (operation) of
+/// `envoy.config.rbac.v3` have the same structure and different field numbers.
 struct RuleSide {
-    /// In `Policy`.
+    /// The key in `Policy`.
     list: u8,
     all: u8,
     any: u8,
@@ -37,7 +38,7 @@ struct RuleSide {
     header: u8,
     path: u8,
     metadata: u8,
-    /// What only this side looks at; whether it is that.
+    /// Writes an atom that only this side supports, and returns whether it did.
     own: fn(&Atom<'_>, &mut Vec<u8>) -> bool,
 }
 
@@ -106,7 +107,7 @@ impl RuleSide {
                 nest(FIRST, out, |out| self.all_of(atoms, out));
             });
         });
-        // A list without elements is none that Envoy takes.
+        // Envoy rejects an empty list.
         if is_empty {
             out.truncate(start);
             self.nothing(out);
@@ -138,7 +139,7 @@ impl RuleSide {
                 nest(self.metadata, out, |out| metadata(filter, path, pattern, out));
             }
             other => {
-                // What is the other side's is never among these, and matches nothing.
+                // Atoms of the other side do not occur here and match nothing.
                 if !(self.own)(other, out) {
                     self.nothing(out);
                 }
@@ -155,7 +156,7 @@ impl RuleSide {
     }
 }
 
-/// What only `Permission` has.
+/// Writes an atom that only `Permission` supports.
 fn operation(atom: &Atom<'_>, out: &mut Vec<u8>) -> bool {
     const DESTINATION_IP: u8 = sized(5);
     const DESTINATION_PORT: u8 = number(6);
@@ -174,7 +175,7 @@ fn operation(atom: &Atom<'_>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// What only `Principal` has.
+/// Writes an atom that only `Principal` supports.
 fn source(atom: &Atom<'_>, out: &mut Vec<u8>) -> bool {
     const AUTHENTICATED: u8 = sized(4);
     const PRINCIPAL_NAME: u8 = sized(2);
@@ -191,7 +192,7 @@ fn source(atom: &Atom<'_>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `envoy.config.route.v3.HeaderMatcher`: of a value, or of its being there.
+/// Writes an `envoy.config.route.v3.HeaderMatcher` for a value, or for the presence of the header.
 fn header(name: &str, pattern: Option<&TextPattern<'_>>, out: &mut Vec<u8>) {
     const PRESENT_MATCH: u8 = number(7);
     const STRING_MATCH: u8 = sized(13);
@@ -202,8 +203,8 @@ fn header(name: &str, pattern: Option<&TextPattern<'_>>, out: &mut Vec<u8>) {
     }
 }
 
-/// `envoy.config.rbac.v3.SourcedMetadata`, of what filters note. A list of texts counts by its elements, as claims may be
-/// lists.
+/// Writes an `envoy.config.rbac.v3.SourcedMetadata` for metadata of filters. If the value is a
+/// list, its elements are matched, because claims may be lists.
 fn metadata(filter: &str, path: &[String], pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     const PATH: u8 = sized(2);
     const VALUE: u8 = sized(3);
@@ -226,7 +227,7 @@ fn metadata(filter: &str, path: &[String], pattern: &TextPattern<'_>, out: &mut 
     });
 }
 
-/// `envoy.config.core.v3.TypedExtensionConfig`, by which a path fits a template.
+/// Writes an `envoy.config.core.v3.TypedExtensionConfig` that matches a path with a template.
 fn template(path: &str, out: &mut Vec<u8>) {
     const CONFIG: u8 = sized(2);
     const CONTENT: u8 = sized(2);
@@ -241,7 +242,7 @@ fn template(path: &str, out: &mut Vec<u8>) {
     });
 }
 
-/// `envoy.config.core.v3.CidrRange`.
+/// Writes an `envoy.config.core.v3.CidrRange`.
 fn cidr(range: &IpNet, out: &mut Vec<u8>) {
     const LENGTH: u8 = sized(2);
     text(FIRST, &range.addr().to_string(), out);
@@ -253,7 +254,7 @@ fn cidr(range: &IpNet, out: &mut Vec<u8>) {
     });
 }
 
-/// `envoy.type.matcher.v3.StringMatcher`: the plainest that says the same.
+/// Writes the simplest `envoy.type.matcher.v3.StringMatcher` for the pattern.
 fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     const EXACT: u8 = sized(1);
     const PREFIX: u8 = sized(2);
@@ -261,7 +262,7 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     const SAFE_REGEX: u8 = sized(5);
     const REGEX: u8 = sized(2);
     const IGNORE_CASE: u8 = number(6);
-    // An empty prefix or suffix is none that Envoy takes.
+    // Envoy rejects an empty prefix or suffix.
     match &*pattern.parts {
         [TextPart::Text(one)] => text(EXACT, one, out),
         [TextPart::Text(one), TextPart::Text(more)] => text_of_two(EXACT, [one, more], out),
@@ -270,7 +271,7 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
             text_of_two(PREFIX, [one, more], out);
         }
         [TextPart::Any, TextPart::Text(one)] if !one.is_empty() => text(SUFFIX, one, out),
-        // Of a regular expression Envoy takes the case from the expression alone.
+        // For a regular expression, Envoy uses the case sensitivity of the expression.
         _ => {
             return nest(SAFE_REGEX, out, |out| text_unless_empty(REGEX, &pattern.regex(), out));
         }
@@ -280,13 +281,13 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// A text that is one of several things that may be there, and is written however short it is.
+/// Writes a string of a `oneof`, even if it is empty.
 fn text(key: u8, text: &str, out: &mut Vec<u8>) {
     begin_text(key, text.len(), out);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The same, of a text in two parts.
+/// Writes a string of a `oneof` from two parts.
 fn text_of_two(key: u8, [start, end]: [&str; 2], out: &mut Vec<u8>) {
     begin_text(key, start.len() + end.len(), out);
     out.extend_from_slice(start.as_bytes());
@@ -310,7 +311,7 @@ fn text_unless_empty(key: u8, one: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a message as a field. Its length is known when it is there, and usually one byte.
+/// Writes a message as a field. Its length is known only afterwards and usually takes one byte.
 #[inline]
 fn nest(key: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[key, 0]);
@@ -322,7 +323,7 @@ fn nest(key: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-/// Moves a message that is longer than usual, to write its length in more bytes.
+/// Moves a message to make room for a length of several bytes.
 #[cold]
 fn make_room(start: usize, out: &mut Vec<u8>) {
     let mut varint = Vec::with_capacity(5);

@@ -1,11 +1,13 @@
-//! What the routes of a port have in common in all namespaces, and what a namespace has instead.
+//! The common part of the routes of a port in all namespaces, and the differences in each
+//! namespace.
 //!
-//! In the DNS domain of a namespace its own services have one more name each, and all else is the same. So the
-//! fragments of a route, its virtual hosts, are made once for all namespaces, and once for all versions in which they
-//! are the same ([`Chunks`]). A namespace's route is that with a few edits.
+//! In the DNS domain of a namespace, its own services have one additional name each; everything
+//! else is equal. The fragments of a route (its virtual hosts) are generated once for all
+//! namespaces, and once for all versions with equal content ([`Chunks`]). The route in a namespace
+//! is the common route with a few edits.
 //!
-//! Envoy refuses a domain that two virtual hosts have. Who has it is settled among all of them, which takes long and is
-//! hardly ever needed: hashes of domains show where.
+//! Envoy refuses a domain that occurs in two virtual hosts. Resolving such conflicts requires all
+//! hosts, takes long and is rarely needed: hashes of domains detect conflicts.
 
 mod amend;
 mod groups;
@@ -44,68 +46,70 @@ pub(super) mod field {
     pub(super) const DOMAINS: u32 = 2;
 }
 
-/// The route of a port for a class of proxies, in no namespace's DNS domain, from which those of namespaces are made.
+/// The route of a port for a class of proxies in a DNS domain without services. The routes of
+/// namespaces are derived from it.
 #[derive(Debug)]
 pub(crate) struct RouteBase {
     number: u16,
     addresses: Arc<ListenAddresses>,
-    /// Of each fragment of a service its place among the addresses.
+    /// The index among `addresses` of each fragment that belongs to a service.
     places: Arc<[u32]>,
-    /// Of those to which rules give routes, these: few differ from version to version.
+    /// The routes of services with rules, by fragment. Few differ between versions.
     lists: OrdMap<usize, Arc<RouteList>>,
-    /// Behind them, hosts that only rules know.
+    /// The hosts that only rules name. Their fragments follow the fragments of the services.
     ruled: Arc<[RuledHost]>,
-    /// The hosts that share one virtual host.
+    /// The groups of hosts that share one virtual host.
     groups: HostGroups,
     aliases: Arc<BTreeMap<Hostname, Vec<Hostname>>>,
     chunks: Arc<[Arc<FragmentChunk>]>,
-    /// Of each chunk its first fragment, and the place of its bytes.
+    /// The first fragment of each chunk and the position of its bytes.
     starts: Box<[(usize, usize)]>,
-    /// All its bytes: the name, the chunks, what all routes end with.
+    /// All bytes: the name, the chunks, and the end of all routes.
     runs: Arc<[Bytes]>,
-    /// Whether names are completed with the domains that all namespaces search.
+    /// Whether names are completed with the search domains that all namespaces share.
     completes: bool,
-    /// All domains, sorted, and those that are there twice.
+    /// All domains, sorted; `disputed` contains the domains that occur twice.
     domains: Arc<[DomainHash]>,
     disputed: Box<[DomainHash]>,
-    /// Namespaces in which other hosts may have a domain than in others.
+    /// Namespaces in which conflicts of domains may be resolved differently.
     settled_apart: BTreeSet<Namespace>,
-    /// The places of services that have another name in a namespace.
+    /// The fragments of services that have an additional name in a namespace.
     of_namespace: Arc<HashMap<Box<str>, Vec<u32>, SecretHasher>>,
 }
 
-/// A host that is no service of the port.
+/// A host that no service of the port has.
 #[derive(Debug)]
 struct RuledHost {
     host: Hostname,
-    /// The namespace of the object that it belongs to.
+    /// The namespace of the object that owns the host.
     namespace: Namespace,
     routes: Arc<RouteList>,
 }
 
-/// A service that has the port, or a host that rules name.
+/// A service with the port, or a host that rules name.
 #[derive(Clone, Copy)]
 struct RoutedHost<'a> {
     hostname: &'a Hostname,
-    /// Where it is one.
+    /// The service, unless only rules name the host.
     service: Option<&'a MergedService>,
     namespace: &'a Namespace,
-    /// What rules give it.
+    /// The routes from rules.
     routes: Option<&'a RouteList>,
     vips: &'a [Vip],
-    /// Other names of it.
+    /// The aliases of the host.
     aliases: &'a [Hostname],
     number: u16,
 }
 
-/// A virtual host that is to be.
+/// A virtual host before encoding.
 struct Planned<'a> {
-    /// The host at this place, which gives the virtual host its name.
+    /// The host at this position, which names the virtual host.
     host: RoutedHost<'a>,
-    /// The hosts that have this virtual host, in their order. Empty if an earlier host has the virtual host for this one.
+    /// The hosts of this virtual host, in order. Empty if the host belongs to the virtual host of
+    /// an earlier host.
     members: Vec<RoutedHost<'a>>,
     completes: bool,
-    /// The domains that it has, where that had to be settled.
+    /// The domains after the resolution of conflicts, if there were any.
     settled: Option<Vec<String>>,
 }
 
@@ -139,7 +143,7 @@ impl Hash for Planned<'_> {
     }
 }
 
-/// The domains of hosts that share a virtual host.
+/// Returns the domains of hosts that share a virtual host.
 fn domains_of(members: &[RoutedHost<'_>], searched: &[String]) -> Vec<String> {
     members.iter().flat_map(|host| host.domains(host.names(searched))).collect()
 }
@@ -157,7 +161,7 @@ impl<'a> RoutedHost<'a> {
         [self.hostname].into_iter().chain(self.aliases)
     }
 
-    /// Its names where these domains are searched.
+    /// Returns its names with these search domains.
     fn names(&self, searched: &[String]) -> Vec<String> {
         if self.service.is_none() {
             return vec![self.hostname.to_string()];
@@ -165,7 +169,7 @@ impl<'a> RoutedHost<'a> {
         self.hostnames().flat_map(|name| names_of(name.as_str(), searched)).collect()
     }
 
-    /// All domains by which it may be meant, of these names.
+    /// Returns all domains of the host, given its names.
     fn domains(&self, names: Vec<String>) -> Vec<String> {
         let mut domains = names;
         if self.is_headless() {
@@ -177,7 +181,7 @@ impl<'a> RoutedHost<'a> {
         domains
     }
 
-    /// Writes its virtual host, as a field of the route. Without a domain it has none.
+    /// Writes its virtual host as a field of the route. A host without domains has none.
     fn write(&self, domains: &[String], out: &mut Vec<u8>) {
         if domains.is_empty() {
             return;
@@ -205,7 +209,8 @@ impl<'a> RoutedHost<'a> {
     }
 }
 
-/// The hosts to which rules give routes, each with its place. Hosts that only rules know come behind the services.
+/// Returns the hosts with routes from rules and their positions. Hosts that only rules name follow
+/// the services.
 fn with_rules<'a>(
     lists: &'a OrdMap<usize, Arc<RouteList>>,
     ruled: &'a [RuledHost],
@@ -216,7 +221,8 @@ fn with_rules<'a>(
 }
 
 impl RouteBase {
-    /// Where names are not completed, the route is that in a DNS domain in which no service is.
+    /// Generates the route. Without completion of names, it is the route in a DNS domain without
+    /// services.
     pub(crate) fn new(
         context: &PushContext,
         addresses: Arc<ListenAddresses>,
@@ -263,7 +269,7 @@ impl RouteBase {
         base
     }
 
-    /// Makes its fragments, which are those of earlier versions where nothing differs.
+    /// Generates the fragments. Equal fragments of earlier versions are reused.
     fn lay(&mut self, context: &PushContext, settings: &TrafficSettings, kept: &Chunks) {
         let searched = self.searched(context);
         let mut planned = self.planned();
@@ -312,7 +318,7 @@ impl RouteBase {
         (self.settled_apart, self.of_namespace) = (settled_apart, Arc::new(of_namespace));
     }
 
-    /// Its fragments as they are to be made, as long as nothing about their domains had to be settled.
+    /// Returns all virtual hosts without resolution of conflicts.
     fn planned(&self) -> Vec<Planned<'_>> {
         (0..self.len()).map(|at| self.planned_at(at)).collect()
     }
@@ -322,12 +328,12 @@ impl RouteBase {
         Planned { host, members: self.members(at), completes, settled: None }
     }
 
-    /// The hosts whose virtual host is the fragment at a place.
+    /// Returns the hosts of the virtual host at a position.
     fn members(&self, at: usize) -> Vec<RoutedHost<'_>> {
         self.groups.members(at).map(|at| self.host(at)).collect()
     }
 
-    /// Takes its fragments, between what comes before them and behind them.
+    /// Sets the chunks, between the given head and end.
     fn join(&mut self, chunks: Arc<[Arc<FragmentChunk>]>, [head, end]: [Bytes; 2]) {
         let mut start = (0, head.len());
         let starts = chunks.iter().map(|chunk| {
@@ -341,25 +347,27 @@ impl RouteBase {
         self.chunks = chunks;
     }
 
-    /// Whether the route in a namespace's DNS domain may be another than that of namespaces without services.
+    /// Returns whether the route in a namespace's DNS domain may differ from the route of
+    /// namespaces without services.
     pub(crate) fn is_other_in(&self, namespace: &Namespace) -> bool {
         self.of_namespace.contains_key(namespace.as_str())
             || self.settled_apart.contains(namespace)
             || namespace.as_str().contains('.')
     }
 
-    /// What is in the route beside its hosts, for whoever asks for these one by one: the same in all DNS domains.
+    /// Returns the route without its virtual hosts, for clients that request these one by one. It
+    /// is equal in all DNS domains.
     pub(crate) fn outline(&self) -> Resource {
         let ends = self.runs.first().into_iter().chain(self.runs.last());
         virtual_hosts::outline(&self.number.to_string().into(), ends.cloned())
     }
 
-    /// The route in a DNS domain in which no service is.
+    /// Returns the route in a DNS domain without services.
     pub(crate) fn route(&self) -> Resource {
         self.resource(RewrittenFragments::default())
     }
 
-    /// The route in a DNS domain, which may be that of a namespace, `NAMESPACE.svc.DOMAIN`.
+    /// Returns the route in a DNS domain, which may be that of a namespace, `NAMESPACE.svc.DOMAIN`.
     pub(crate) fn route_in(
         &self,
         context: &PushContext,
@@ -386,8 +394,9 @@ impl RouteBase {
         self.resource(rewritten)
     }
 
-    /// The fragments of services that have one more name in a namespace; `None` where any of these may be another's.
-    /// Chunks that another version has as well are not looked into again.
+    /// Returns the changed fragments of services that have an additional name in a namespace, or
+    /// `None` if such a name may conflict with another host. Chunks that are shared with another
+    /// version are not processed again.
     fn own(
         &self,
         namespace: &str,
@@ -419,7 +428,7 @@ impl RouteBase {
         (!is_twice && !own.domains.iter().any(is_there)).then_some(own)
     }
 
-    /// Those of one chunk, counted from its first fragment and byte.
+    /// Returns the changed fragments of one chunk, relative to its first fragment and byte.
     fn own_of_chunk(
         &self,
         places: &[u32],
@@ -445,7 +454,7 @@ impl RouteBase {
         Some(own)
     }
 
-    /// Gives a fragment other domains. Places are counted from a first fragment and byte.
+    /// Replaces the domains of a fragment. Positions are relative to a first fragment and byte.
     fn rewrite(
         &self,
         at: usize,
@@ -476,7 +485,7 @@ impl RouteBase {
         Resource::of_parts(self.number.to_string(), digests, body)
     }
 
-    /// Those of its first run, of all fragments and of its last run.
+    /// Returns the digests of its first run, of all fragments, and of its last run.
     fn digests(&self) -> Vec<u64> {
         let [head, end] = [self.runs.first(), self.runs.last()];
         let [head, end] = [head, end].map(|run| run.map(|run| digest(run)));
@@ -484,7 +493,7 @@ impl RouteBase {
         head.into_iter().chain(fragments).chain(end).collect()
     }
 
-    /// The domains that all namespaces search, behind their own.
+    /// Returns the search domains that all namespaces share.
     fn searched(&self, context: &PushContext) -> Vec<String> {
         if !self.completes {
             return Vec::new();
@@ -498,7 +507,7 @@ impl RouteBase {
         (0..self.len()).map(|at| self.host(at))
     }
 
-    /// How many fragments it has.
+    /// Returns the number of fragments.
     fn len(&self) -> usize {
         self.places.len() + self.ruled.len()
     }
@@ -527,12 +536,12 @@ impl RouteBase {
         RoutedHost { hostname, service: Some(service), namespace, routes, vips, aliases, number }
     }
 
-    /// The chunk in which a fragment is.
+    /// Returns the chunk of a fragment.
     fn chunk_of(&self, at: usize) -> usize {
         self.starts.partition_point(|(first, _)| *first <= at) - 1
     }
 
-    /// The place of a fragment among the bytes of all runs, its bytes and its domains.
+    /// Returns the position of a fragment in the bytes of all runs, its bytes and its domains.
     fn fragment(&self, at: usize) -> (usize, &[u8], &[DomainHash]) {
         let chunk = self.chunk_of(at);
         let (first, start) = self.starts[chunk];
@@ -542,17 +551,17 @@ impl RouteBase {
     }
 }
 
-/// Who has which domains.
+/// The domains of hosts after the resolution of conflicts.
 struct Settled {
-    /// For each host those that it has.
+    /// The domains of each host.
     domains: Vec<Vec<String>>,
-    /// Namespaces of hosts that are called in full what others are called in short: proxies of these may see
-    /// it otherwise.
+    /// Namespaces of hosts whose full name is a short name of another host. Conflicts may be
+    /// resolved differently for proxies of these namespaces.
     restricted_namespaces: BTreeSet<Namespace>,
 }
 
-/// Settles who has which domains, of hosts of which the first comes first, for proxies of `namespace`. Envoy refuses
-/// a domain that two virtual hosts have, in whatever case.
+/// Assigns each domain to one host, for proxies of `namespace`. Earlier hosts win. Envoy refuses a
+/// domain that occurs in two virtual hosts, regardless of case.
 fn settle(
     context: &PushContext,
     hosts: &[RoutedHost<'_>],
@@ -577,7 +586,7 @@ fn settle(
     Settled { domains, restricted_namespaces }
 }
 
-/// Writes a virtual host that is there with other domains.
+/// Writes an existing virtual host with other domains.
 fn write_with(old: &[u8], domains: &[String], out: &mut Vec<u8>) {
     let (_, content, _) = split_field(old);
     // The name comes first, then the domains.
@@ -596,7 +605,8 @@ fn write_with(old: &[u8], domains: &[String], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// The head and the content of a first field, whose number is below 16, and what is behind it.
+/// Splits off the first field, whose number is below 16. Returns its head, its content, and the
+/// rest.
 fn split_field(bytes: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let mut rest = &bytes[1..];
     let length = decode_varint(&mut rest).expect("it was written here") as usize;
@@ -604,7 +614,7 @@ fn split_field(bytes: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (&bytes[..bytes.len() - rest.len() - length], content, rest)
 }
 
-/// Notes what of a field at `place` is to be replaced.
+/// Records the edits that replace a field at `place`.
 fn edit(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &mut Vec<u8>) {
     if old.is_empty() || new.is_empty() {
         return replace(place, old, new, edits, text);
@@ -614,7 +624,7 @@ fn edit(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &mut 
     replace(place + old_head.len(), old, new, edits, text);
 }
 
-/// Notes an edit from where two texts begin to differ until they are the same again.
+/// Records an edit from the first difference to the last.
 fn replace(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &mut Vec<u8>) {
     let same = |(a, b): &(&u8, &u8)| a == b;
     let first = old.iter().zip(new).take_while(same).count();

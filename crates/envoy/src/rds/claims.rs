@@ -1,15 +1,16 @@
-//! Conditions on claims of tokens, as Envoy matches them: by what the filter that verified a token has noted of it.
+//! Conditions on token claims in Envoy's format. They match the metadata of the filter that
+//! verified a token.
 //!
-//! Each rule for tokens leaves its claims under a key of its own ([`token_key`]). A request fits where all claims that
-//! are asked for are those of one token; claims that must not be there must be in none.
+//! Each token rule stores the claims under a separate key ([`token_key`]). A request matches if all
+//! required claims are in one token. Excluded claims must not be in any token.
 
 use super::text::string_match;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_rules::access::{TOKEN_FILTER, token_key};
 use strait_rules::traffic::route::{ClaimPath, RequestMatch, TextMatch};
 
-/// What has to hold of claims, besides all else that a match asks for: any of these lists in full. As many rules as
-/// `token_rules` say which tokens are believed.
+/// Returns the conditions on claims that a match adds. The request must meet all conditions of any
+/// one of the lists. `token_rules` is the number of token rules of the proxy.
 pub(super) fn conditions(
     one: &RequestMatch,
     token_rules: usize,
@@ -29,7 +30,7 @@ pub(super) fn conditions(
     keys.iter().map(with).collect()
 }
 
-/// A list of texts counts by its elements, as claims may be lists.
+/// If the value is a list, its elements are matched, because claims may be lists.
 fn claim(key: &str, path: &ClaimPath, text: &TextMatch, invert: bool) -> matcher::MetadataMatcher {
     use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
     use matcher::value_matcher::MatchPattern;

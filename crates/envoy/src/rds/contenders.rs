@@ -1,4 +1,5 @@
-//! Which object a host belongs to for a proxy, and why others that name it don't have it: for explanations.
+//! Explains which object owns a host for a proxy, and why other objects that name the host do not
+//! apply.
 
 use std::sync::Arc;
 
@@ -15,31 +16,33 @@ use strait_rules::traffic::proxyless::{self, CallMatch};
 use strait_rules::traffic::route::{HttpRule, MESH};
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// Who makes requests.
+/// The kind of client that sends requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteCaller {
     /// A workload with a sidecar.
     Sidecar,
-    /// gRPC's own library.
+    /// A gRPC library.
     Library,
 }
 
-/// The objects that want a host, and what becomes of each.
+/// The objects that name a host, and how each is handled.
 pub(crate) struct Contenders<'a> {
     class: &'a Class,
     port: u16,
     caller: RouteCaller,
-    /// The one that has it.
+    /// The object that owns the host.
     pub(crate) winner: Option<&'a Arc<RoutedService>>,
-    /// Of each route that it gives the place of its rule.
+    /// The index of the rule of each route that the owner generates.
     pub(crate) places: Vec<usize>,
-    /// Where others share the host with it, the object and the rule of each route of all of them, in the order of routes.
+    /// If other objects share the host, the object and the rule of each route of all of them, in
+    /// the order of routes.
     pub(crate) shared: Vec<(&'a Arc<RoutedService>, &'a HttpRule)>,
-    /// The others, each with the reason.
+    /// The other objects, with reasons.
     pub(crate) others: Vec<(&'a Arc<RoutedService>, String)>,
 }
 
-/// The objects that want a host at a port, in the order in which such a proxy's routes are looked for.
+/// Returns the objects that name a host at a port, in the order in which the routes of a proxy of
+/// this kind are selected.
 pub(crate) fn contenders<'a>(
     context: &'a PushContext,
     class: &'a Class,
@@ -71,14 +74,15 @@ pub(crate) fn contenders<'a>(
         RouteCaller::Sidecar => at_sidecar(port),
         RouteCaller::Library => at_library(port),
     };
-    // The first object of the group that has the host, whether it has rules for the proxy or not.
+    // The first object of a group that has the host, even if it has no rules for the proxy.
     let mut claimed: Option<(usize, &Arc<RoutedService>)> = None;
     let objects = groups.iter().enumerate();
     for (at, routed) in objects.flat_map(|(at, group)| group.iter().map(move |one| (at, *one))) {
         let owner = &routed.service.meta.namespace;
         if scope.is_past_total(owner) {
-            let text =
-                format!("the objects of {owner} add too much to proxies that do not name it");
+            let text = format!(
+                "the objects of {owner} exceed the size limit for proxies that do not name it"
+            );
             found.others.push((routed, text));
             continue;
         }
@@ -116,7 +120,7 @@ pub(crate) fn contenders<'a>(
                 };
             }
             None => {
-                let text = format!("none of its rules is for this proxy at port {port}");
+                let text = format!("none of its rules applies to this proxy on port {port}");
                 found.others.push((routed, text));
             }
             Some(winner)
@@ -144,7 +148,7 @@ pub(crate) fn contenders<'a>(
     found
 }
 
-/// Why an object says nothing of a host that another has.
+/// Returns the reason why an object does not apply to a host of another object.
 pub(crate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
     let of = &winner.http.origin;
     let (kind, namespace, name) = (of.kind.in_objects(), &of.namespace, &of.name);
@@ -152,7 +156,7 @@ pub(crate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
 }
 
 impl Contenders<'_> {
-    /// Why no route was made of a rule that the winner has.
+    /// Returns the reason why a rule of the owner has no route.
     pub(crate) fn reason_against(&self, rule: &HttpRule) -> String {
         let Class { namespace, selection, .. } = self.class;
         let reason = |one: &strait_rules::traffic::route::RequestMatch| {
@@ -164,7 +168,7 @@ impl Contenders<'_> {
                 let is_never = self.caller == RouteCaller::Library
                     && proxyless::of_match(one) == CallMatch::Never;
                 return is_never
-                    .then(|| "no call fits it: a call is a POST without a query".to_owned());
+                    .then(|| "no call matches it: a call is a POST without a query".to_owned());
             }
             Some(source.misfit(namespace, selection))
         };
@@ -174,7 +178,7 @@ impl Contenders<'_> {
                 reasons.dedup();
                 reasons.join("; or: ")
             }
-            _ => "a rule before it takes every request".to_owned(),
+            _ => "an earlier rule matches every request".to_owned(),
         }
     }
 }

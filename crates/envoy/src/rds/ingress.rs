@@ -1,6 +1,7 @@
-//! Routes of a router: by which host a request finds its rules. (docs/reference/traffic.md, "Gateway".)
+//! Routes of a router: they select the rules of a request by host. (docs/reference/traffic.md,
+//! "Gateway".)
 //!
-//! Nothing is found there but what rules say: no service has a route of its own, and another host gets 404.
+//! They contain only rules: services have no default routes, and unknown hosts receive 404.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -28,53 +29,54 @@ use strait_rules::traffic::virtual_services::RoutedService;
 use strait_xds::body::ResourceBody;
 use strait_xds::resource::Resource;
 
-/// What the routes of a router were last made of, by their names. The cache lets go of what nobody holds; of what is held here
-/// an edit of one rule, whenever it comes, makes that rule's routes alone.
+/// The parts from which the routes of a router were last generated, by route name. The cache may
+/// drop unused parts. While these are held, an edit of one rule only regenerates the routes of that
+/// rule.
 #[derive(Debug, Default)]
 pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
 
 impl HeldRoutes {
-    /// Holds what routes of that name were made of, in the place of what they were made of before.
+    /// Holds the parts of the routes with this name, replacing the previous ones.
     pub(crate) fn hold(&self, name: &str, parts: RouteParts) {
         let mut all = lock(&self.0);
         drop(all.insert(name.into(), parts));
     }
 
-    /// Lets go of what the routes of these names were made of.
+    /// Releases the parts of the routes with these names.
     pub fn let_go(&self, names: &[Arc<str>]) {
         let mut all = lock(&self.0);
         names.iter().for_each(|name| drop(all.remove(name)));
     }
 }
 
-/// What routes are made of.
+/// The parts of a route configuration.
 #[derive(Debug)]
 pub(crate) struct RouteParts {
     _lists: Box<[Arc<RouteList>]>,
     _chunks: Arc<[Arc<FragmentChunk>]>,
 }
 
-/// What becomes of a host.
+/// The configuration of a host.
 #[derive(Default)]
 struct ServedHost<'a> {
-    /// The port that its clients mean.
+    /// The port that clients connect to.
     port: u16,
-    /// The rules for it, in the order in which they count.
+    /// The rules for the host, in order of precedence.
     lists: Vec<ServedRules<'a>>,
-    /// Whether plain text is sent to HTTPS.
+    /// Whether plain-text requests are redirected to HTTPS.
     redirects: bool,
 }
 
-/// The rules of an object, as they are served through a Gateway.
+/// The rules of an object that is attached to a Gateway.
 struct ServedRules<'a> {
     routed: &'a Arc<RoutedService>,
     gateway: &'a Arc<str>,
     list: Arc<RouteList>,
 }
 
-/// A virtual host that is to be.
+/// A virtual host before encoding.
 struct PlannedHost<'h, 'a> {
-    /// The hosts that have it. It is named after the first.
+    /// The hosts of the virtual host. It is named after the first.
     hosts: Vec<&'h HostPattern>,
     served: &'h ServedHost<'a>,
 }
@@ -88,8 +90,8 @@ impl Hash for PlannedHost<'_, '_> {
 }
 
 impl PlannedHost<'_, '_> {
-    /// Writes it, as a field of the route. Rules of several objects stand one behind the other; those that take every
-    /// request come last.
+    /// Writes the virtual host as a field of the route. The rules of several objects follow each
+    /// other. Rules that match every request come last.
     fn write(&self, out: &mut Vec<u8>) {
         let requires =
             if self.served.redirects { TlsRequirementType::All } else { TlsRequirementType::None };
@@ -113,8 +115,8 @@ impl PlannedHost<'_, '_> {
     }
 }
 
-/// The routes of that name, which servers of a port share. Its virtual hosts are in chunks, which are found as they were
-/// where nothing differs.
+/// Returns the routes with this name, which the given servers of a port share. Unchanged chunks of
+/// virtual hosts are reused.
 pub(crate) fn of_servers(
     ingress: &IngressOutline<'_>,
     class: &Class,
@@ -125,7 +127,7 @@ pub(crate) fn of_servers(
     let hosts = served_hosts(ingress, class, &servers, lists);
     let mut routes = route::RouteConfiguration {
         name: name.into(),
-        // Services come and go; a route may name one whose upstream cluster isn't there yet.
+        // A route may name a service whose upstream cluster does not exist yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
@@ -151,7 +153,8 @@ pub(crate) fn of_servers(
     (resource, RouteParts { _lists: lists.collect(), _chunks: chunks })
 }
 
-/// The virtual hosts, one for all hosts that are served equally, in the order of the first host of each.
+/// Returns the virtual hosts, one for all hosts with equal configuration, in the order of the first
+/// host of each.
 fn planned_hosts<'h, 'a>(
     hosts: &'h BTreeMap<&'h HostPattern, ServedHost<'a>>,
 ) -> Vec<PlannedHost<'h, 'a>> {
@@ -169,7 +172,7 @@ fn planned_hosts<'h, 'a>(
     planned
 }
 
-/// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.
+/// Returns the object and the rule of each route of a virtual host of these servers, in order.
 pub(crate) fn rules_at<'a>(
     ingress: &IngressOutline<'a>,
     class: &Class,
@@ -198,7 +201,7 @@ fn name_of(host: &HostPattern, served: &ServedHost<'_>) -> String {
     format!("{host}:{}", served.port)
 }
 
-/// What becomes of each host that these servers serve.
+/// Returns the configuration of each host of these servers.
 fn served_hosts<'a, 'p>(
     ingress: &IngressOutline<'a>,
     class: &Class,
@@ -209,7 +212,8 @@ where
     'a: 'p,
 {
     let mut hosts = BTreeMap::<&HostPattern, ServedHost<'a>>::new();
-    // An object may name thousands of Gateways, as the joined rules of Ingresses do: at all of one port they are the same.
+    // An object may name thousands of Gateways, as the merged rules of Ingresses do. Its routes are
+    // equal for all Gateways of one port.
     let mut known = HashMap::<(*const RoutedService, u16, bool), Arc<RouteList>>::new();
     for placed in servers {
         let served = placed.server.port;
@@ -238,7 +242,8 @@ where
             for host in own {
                 let host = hosts.entry(host).or_insert_with(|| start(served));
                 host.redirects |= placed.server.https_redirect;
-                // Several servers, and several Gateways that an object names, may lead here.
+                // Several servers, and several Gateways that an object names, may have the same
+                // routes.
                 let is_same = |other: &ServedRules<'_>| {
                     Arc::ptr_eq(&other.list, &list)
                         || (other.list.digest == list.digest && other.list.bytes == list.bytes)

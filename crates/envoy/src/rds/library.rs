@@ -1,5 +1,6 @@
-//! From a rule to routes as gRPC's own library takes them: the same as an Envoy's, without what a library refuses or passes
-//! over. What it can follow of a rule is decided in [`proxyless`]. (docs/guide/grpc.md, "Routes".)
+//! Translates rules to routes for gRPC libraries: Envoy's routes without the parts that a library
+//! refuses or ignores. [`proxyless`] decides which parts of a rule a library supports.
+//! (docs/guide/grpc.md, "Routes".)
 
 use std::sync::Arc;
 
@@ -15,10 +16,12 @@ use strait_rules::traffic::route::{
     HttpRoutes, HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch,
 };
 
-/// The routes of these rules for such a client, as fields of a virtual host: none where no rule is for it.
+/// Returns the routes of these rules for a client of this kind, as fields of a virtual host. Empty
+/// if no rule applies to the client.
 ///
-/// They end with one that fails calls which no rule is for, so that there are routes wherever there are rules: a library may
-/// refuse a virtual host without any, and takes out those whose path no call can have.
+/// The last route fails calls that no rule matches, so that rules always result in routes: a
+/// library may refuse a virtual host without routes, and removes routes whose path no call can
+/// have.
 pub(super) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let mut bytes = Vec::new();
@@ -31,22 +34,22 @@ pub(super) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
         }
     }
     if !takes_all {
-        let none = everything(failing("no rule is for the call".to_owned()));
+        let none = everything(failing("no rule matches the call".to_owned()));
         let none = route::Route { name: "none".to_owned(), ..none };
         RuleRoute { route: none, ..RuleRoute::default() }.write(&mut bytes);
     }
     bytes
 }
 
-/// A route of no rule, as such a field.
+/// Encodes a route without a rule as a field of a virtual host.
 pub(super) fn plain(route: route::Route) -> Vec<u8> {
     let mut bytes = Vec::new();
     fitted(RuleRoute { route, ..RuleRoute::default() }).write(&mut bytes);
     bytes
 }
 
-/// The routes of a rule for calls that fit a match, none where no call ever does. Where a library can't do what the rule
-/// says, or can't tell which calls it is for, these fail.
+/// Returns the routes of a rule for calls that fit a match; none if no call can fit. If a library
+/// cannot apply the rule or evaluate its conditions, the calls fail.
 fn routes_of(
     rules: &HttpRoutes,
     rule: &HttpRule,
@@ -70,8 +73,8 @@ fn routes_of(
     ways.into_iter().map(|more| made.with_headers(more)).collect()
 }
 
-/// What a library looks at of a match, and the further conditions of each of the routes that it takes; `None` where no call
-/// ever fits it.
+/// Returns the part of a match that a library evaluates, and the additional conditions of each
+/// resulting route. Returns `None` if no call can fit the match.
 pub(super) fn ways_of(
     one: &RequestMatch,
 ) -> Option<(RequestMatch, Vec<Vec<route::HeaderMatcher>>)> {
@@ -80,7 +83,8 @@ pub(super) fn ways_of(
     (proxyless::of_match(one) != CallMatch::Never).then_some((seen, ways))
 }
 
-/// A route without what a library passes over or refuses. One that leads nowhere fails calls.
+/// Returns the route without the parts that a library ignores or refuses. A route without a
+/// destination fails calls.
 fn fitted(made: RuleRoute) -> RuleRoute {
     use route::route::Action;
     let RuleRoute { route, mut filters, is_catch_all } = made;
@@ -101,7 +105,8 @@ fn fitted(made: RuleRoute) -> RuleRoute {
     RuleRoute { route, filters, is_catch_all }
 }
 
-/// A library fails calls whose route is none that leads on: it reads neither the status nor the text.
+/// Returns an action that fails calls. A library fails calls for every action other than
+/// forwarding, and reads neither status nor text.
 fn failing(text: String) -> route::route::Action {
     let text = core::data_source::Specifier::InlineString(text);
     let body = core::DataSource { specifier: Some(text), ..Default::default() };
@@ -110,7 +115,7 @@ fn failing(text: String) -> route::route::Action {
     route::route::Action::DirectResponse(answer)
 }
 
-/// What of an action a library follows.
+/// Returns the parts of an action that a library supports.
 fn followed(action: route::RouteAction) -> route::RouteAction {
     use route::route_action::{ClusterSpecifier, MaxStreamDuration};
     let cluster_specifier = action.cluster_specifier.map(|specifier| match specifier {
@@ -131,7 +136,7 @@ fn followed(action: route::RouteAction) -> route::RouteAction {
     let timeout = action.timeout.filter(|time| *time != Default::default());
     route::RouteAction {
         cluster_specifier,
-        // The whole of a call, whatever deadline the application names beyond that (gRFC A31).
+        // The timeout of the entire call, which also limits the application's deadline (gRFC A31).
         max_stream_duration: timeout.map(|timeout| MaxStreamDuration {
             max_stream_duration: Some(timeout),
             ..Default::default()
@@ -142,7 +147,7 @@ fn followed(action: route::RouteAction) -> route::RouteAction {
     }
 }
 
-/// What of a retry policy it follows (gRFC A44); `None` where nothing is left.
+/// Returns the supported part of a retry policy (gRFC A44), or `None` if nothing is left.
 fn retried(policy: route::RetryPolicy) -> Option<route::RetryPolicy> {
     let retry_on = proxyless::retried_on(&policy.retry_on);
     (!retry_on.is_empty()).then(|| route::RetryPolicy {
@@ -153,7 +158,8 @@ fn retried(policy: route::RetryPolicy) -> Option<route::RetryPolicy> {
     })
 }
 
-/// A match whose path is in a form that a library takes: of prefixes by segments it knows none.
+/// Returns a match whose path has a format that libraries support. They do not support prefixes by
+/// segment.
 fn with_path(mut wanted: route::RouteMatch, seen: &RequestMatch) -> route::RouteMatch {
     if let Some(PathMatch::Segments(prefix)) = &seen.path {
         let case = if seen.ignore_case { "(?i)" } else { "" };
@@ -164,8 +170,9 @@ fn with_path(mut wanted: route::RouteMatch, seen: &RequestMatch) -> route::Route
     wanted
 }
 
-/// The ways in which no header has what it must not have, as conditions that all have to hold. To a library what isn't
-/// there fits no text, and neither the contrary of one, so each such header is either not there or has another value.
+/// Returns alternatives of conditions that exclude header values. A library matches an absent
+/// header neither with a pattern nor with its inversion, so each such header is either absent or
+/// has another value.
 fn without_headers(wanted: &[(Arc<str>, TextMatch)]) -> Vec<Vec<route::HeaderMatcher>> {
     let mut ways = vec![Vec::new()];
     for (name, text) in wanted {

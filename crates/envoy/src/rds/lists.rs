@@ -1,4 +1,4 @@
-//! The routes that a host has of its own, encoded once for all who share them.
+//! The routes of a host, encoded once and shared.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -24,23 +24,23 @@ use strait_rules::traffic::route::{Destination, MESH, SourceMatch};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// Routes of an object for a port, as fields of a virtual host.
+/// The routes of an object for a port, as fields of a virtual host.
 #[derive(Debug)]
 pub(crate) struct RouteList {
-    /// None where no rule is for such a proxy.
+    /// The encoded routes; empty if no rule applies to the proxy.
     pub(super) bytes: Bytes,
-    /// Of the bytes.
+    /// The digest of the bytes.
     pub(super) digest: u64,
-    /// Where in them the route stands that takes every request, if there is one; else where they end.
+    /// The position of the route that matches every request, if there is one; otherwise the length.
     pub(super) conditional: usize,
 }
 
-/// The routes of a list, which are equal to the routes of another list if they have the same bytes.
+/// The routes of a list, compared by their bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EncodedRoutes<'a>(&'a RouteList);
 
 impl RouteList {
-    /// Its routes, for comparison.
+    /// Returns the routes for comparison.
     pub(super) fn routes(&self) -> EncodedRoutes<'_> {
         EncodedRoutes(self)
     }
@@ -69,15 +69,15 @@ impl CacheValue for Arc<RouteList> {
     }
 }
 
-/// An object, the port, and what of a proxy matters for its rules.
+/// An object, a port, and the properties of a proxy that affect the object's rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RouteListKey {
     object: (Namespace, Arc<str>),
-    /// The gateway, unless it is for sidecars.
+    /// The gateway; `None` for sidecars.
     gateway: Option<Arc<str>>,
     port: u16,
     is_tls: bool,
-    /// How many rules say which tokens the gateway believes, where that matters.
+    /// The number of token rules of the gateway, if rules match claims; otherwise 0.
     token_rules: usize,
     cluster: ClusterId,
     namespace: Namespace,
@@ -85,32 +85,32 @@ pub(crate) struct RouteListKey {
     is_library: bool,
 }
 
-/// Where requests come in.
+/// The place where requests arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RouteEntrance<'a> {
-    /// The gateway; `None` at sidecars.
+    /// The gateway; `None` for sidecars.
     pub(super) gateway: Option<&'a Arc<str>>,
-    /// The port that clients mean.
+    /// The port that clients connect to.
     pub(super) port: u16,
-    /// Whether they begin TLS there, which ends at the proxy.
+    /// Whether the proxy terminates TLS on this port.
     pub(super) is_tls: bool,
-    /// How many rules say which tokens are believed there; it doesn't matter at sidecars.
+    /// The number of token rules of the gateway; not used for sidecars.
     pub(super) token_rules: usize,
-    /// Whether it is no Envoy but gRPC's own library, which takes less.
+    /// Whether the client is a gRPC library, which supports fewer features than Envoy.
     pub(super) is_library: bool,
 }
 
-/// What routes were made of.
+/// The inputs of routes, apart from the key.
 #[derive(Debug, Clone)]
 pub(crate) struct RouteListInputs {
     routed: Arc<RoutedService>,
-    /// Of each destination that is another name of a service, which service that is; nothing where there are no such names.
+    /// The service behind each destination that is an alias. Empty if there are no aliases.
     targets: Box<[Option<Hostname>]>,
-    /// The ports of destinations that name none.
+    /// The ports of destinations that do not name one.
     ports: Box<[Option<u16>]>,
-    /// Of each destination by what it chooses endpoints, where that is by a hash.
+    /// The hash key of each destination with consistent hashing.
     hashes: Box<[Option<HashKey>]>,
-    /// What the mesh says of requests that are tried again.
+    /// The mesh's default for retries.
     retries: Option<Arc<RetryRule>>,
 }
 
@@ -124,10 +124,10 @@ impl PartialEq for RouteListInputs {
     }
 }
 
-/// Lists of routes by what they are made of.
+/// Lists of routes by their inputs.
 pub(crate) type RouteLists = CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
 
-/// The routes of an object for proxies of a class at which requests come in there.
+/// Returns the routes of an object for requests that arrive at proxies of a class.
 pub(super) fn list(
     context: &PushContext,
     class: &Class,
@@ -207,8 +207,9 @@ pub(super) fn list(
     })
 }
 
-/// The port of a service that is called so, or where no name is given the one beside which there is no other, as proxies
-/// of the class see it. What is another name of a service may say it itself.
+/// Returns the number of a service's port with this name, as proxies of the class see it. Without a
+/// name, the service must have only one port. If the service is an alias, its own ports are
+/// considered before those of its target.
 pub(crate) fn unnumbered_port(
     context: &PushContext,
     class: &Class,
@@ -228,7 +229,8 @@ pub(crate) fn unnumbered_port(
     of(host).or_else(|| if target == host { None } else { of(target) })
 }
 
-/// By what of a request clients of the class choose an endpoint of a port of a service, where that is by a hash.
+/// Returns the part of a request that clients of the class hash to select an endpoint of a port, if
+/// they use consistent hashing.
 fn hash_key(
     context: &PushContext,
     class: &Class,
@@ -250,7 +252,8 @@ fn hash_key(
     }
 }
 
-/// The routes that rules give a service; `None` where no rule is for it and such a proxy.
+/// Returns the routes that rules define for a service, or `None` if no rule applies to a proxy of
+/// this kind.
 pub(super) fn of_service(
     context: &PushContext,
     class: &Class,
@@ -261,7 +264,7 @@ pub(super) fn of_service(
     ruled(context, class, at_sidecar(port), hostname, kept)
 }
 
-/// The routes of a service that gRPC's own library calls, as fields of a virtual host.
+/// Returns the routes of a service for calls of a gRPC library, as fields of a virtual host.
 pub(crate) fn of_library(
     context: &PushContext,
     class: &Class,
@@ -274,7 +277,8 @@ pub(crate) fn of_library(
     }
 }
 
-/// The only route to an upstream cluster, as such a field, where no rule for requests can be about it.
+/// Encodes the route to an upstream cluster as a field of a virtual host, for ports to which no
+/// HTTP rule can apply.
 pub(crate) fn unruled(upstream: &str) -> Bytes {
     library::plain(route_to(upstream, None)).into()
 }
@@ -307,8 +311,8 @@ fn ruled(
     Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional: 0 }))
 }
 
-/// The hosts that rules name and that are no such service, each with the namespace of its rules. On port 80 these are
-/// all; on another those that a wildcard service of the port holds.
+/// Returns the hosts that only rules name, with the namespace of the rules. Port 80 includes all of
+/// them, other ports only those that a wildcard service of the port includes.
 pub(super) fn beyond<'a>(
     context: &PushContext,
     class: &Class,
@@ -340,7 +344,8 @@ pub(super) fn beyond<'a>(
     found
 }
 
-/// Whether hosts that no service is may be in the route of a port, which these services have: see [`beyond`].
+/// Returns whether the route of a port with these services may include hosts that only rules name:
+/// see [`beyond`].
 pub(super) fn has_hosts_of_rules(
     port: u16,
     mut services: impl Iterator<Item: Borrow<HostPattern>>,
@@ -348,18 +353,18 @@ pub(super) fn has_hosts_of_rules(
     port == 80 || services.any(|host| host.borrow().exact().is_none())
 }
 
-/// Where requests of a sidecar's workload come in that means `port`.
+/// Returns the entrance for requests of a sidecar's workload to `port`.
 pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
     RouteEntrance { gateway: None, port, is_tls: false, token_rules: 0, is_library: false }
 }
 
-/// The same of the calls of gRPC's own library.
+/// Returns the entrance for calls of a gRPC library to `port`.
 pub(super) fn at_library(port: u16) -> RouteEntrance<'static> {
     RouteEntrance { is_library: true, ..at_sidecar(port) }
 }
 
-/// The first of some objects for a host that has routes for such a proxy, and these; with those of the others that share the
-/// host with it, where they do.
+/// Returns the first object for a host that has routes for a proxy of this kind, and these routes.
+/// They include the routes of other objects that share the host with it.
 fn first<'a>(
     context: &PushContext,
     class: &Class,
@@ -370,7 +375,7 @@ fn first<'a>(
     let lists = objects.map(|routed| (routed, list(context, class, entrance, routed, kept)));
     let mut lists = lists.filter(|(_, list)| !list.bytes.is_empty());
     let (winner, first) = lists.next()?;
-    // Routes for a library end with one of their own, behind which nothing counts.
+    // Routes for a library end with a route for all calls, so later routes would have no effect.
     if context.mesh.host_sharing == HostSharing::FirstAlone || entrance.is_library {
         return Some((winner, first));
     }
@@ -379,7 +384,7 @@ fn first<'a>(
     Some((winner, joined(all)))
 }
 
-/// The routes of several objects, one behind the other; those that take every request come last.
+/// Joins the routes of several objects. Routes that match every request come last.
 fn joined(lists: Vec<Arc<RouteList>>) -> Arc<RouteList> {
     if let [only] = &lists[..] {
         return Arc::clone(only);

@@ -1,4 +1,4 @@
-//! The size of the rules of an object, for the limits on objects of other namespaces.
+//! The size of an object's rules, for the limits on objects of other namespaces.
 
 use super::rules::{RuleInputs, route_of};
 use strait_mesh::push::withholding::RuleBytes;
@@ -7,12 +7,13 @@ use strait_rules::traffic::Selection;
 use strait_rules::traffic::route::{Destination, MESH, RequestMatch};
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// About how many bytes a filter chain has, its names and destinations aside.
+/// Approximate size of a filter chain without names and destinations, in bytes.
 const CHAIN_BYTES: usize = 512;
-/// About how many bytes a destination of a filter chain has, its name aside.
+/// Approximate size of a destination of a filter chain without its name, in bytes.
 const DESTINATION_BYTES: usize = 48;
 
-/// The bytes of the rules of an object. Its routes are encoded as for a sidecar that all of them are for.
+/// Returns the size of an object's rules. Its routes are measured as encoded for a sidecar to which
+/// all rules apply.
 pub fn rule_bytes(routed: &RoutedService) -> RuleBytes {
     let rules = &routed.http;
     let inputs = RuleInputs {

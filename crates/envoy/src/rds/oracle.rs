@@ -1,4 +1,5 @@
-//! Routes of a port made at once and from scratch, against which those that share are held.
+//! An independent generator of a port's entire route configuration, for comparison with the
+//! configuration of shared chunks.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,8 @@ use strait_mesh::push::addresses::ListenAddresses;
 use strait_model::Resolution;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
-/// The bytes of the route of a port for sidecars of a class with these addresses in a DNS domain.
+/// Returns the encoded route of a port for sidecars of a class with these addresses in a DNS
+/// domain.
 pub(crate) fn route(
     context: &PushContext,
     addresses: &ListenAddresses,
@@ -30,8 +32,8 @@ pub(crate) fn route(
     route::RouteConfiguration { name, virtual_hosts, ..end }.encode_to_vec()
 }
 
-/// One virtual host for each service that has the port, oldest first, then those that rules alone know, then one for
-/// all else.
+/// Returns one virtual host for each service of the port (oldest first), one for each host that
+/// only rules name, and one for all other names.
 fn of_port(
     context: &PushContext,
     addresses: &ListenAddresses,
@@ -43,7 +45,8 @@ fn of_port(
     let searched = searched_domains(dns_domain);
     let cluster = &class.cluster;
     let kept = RouteLists::default();
-    // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
+    // Envoy refuses a domain that occurs in two virtual hosts, regardless of case. The first one
+    // keeps it.
     let mut taken = BTreeSet::new();
     let has_port =
         |service: &&MergedService| routed_ports(service, cluster).any(|port| port.number == number);
@@ -55,7 +58,7 @@ fn of_port(
         in_full(services.chain(beyond.iter().map(|(host, namespace, _)| (host, namespace))));
     let namespace = dns_domain.split('.').next().unwrap_or_default();
     let mut hosts: Vec<route::VirtualHost> = Vec::new();
-    // Hosts with equal routes have one virtual host, which is named after the first.
+    // Hosts with equal routes share a virtual host, which is named after the first.
     let mut add =
         |host: route::VirtualHost| match hosts.iter_mut().find(|one| one.routes == host.routes) {
             Some(first) => first.domains.extend(host.domains),

@@ -1,5 +1,6 @@
-//! Routes of requests to a proxy, which a Sidecar's listener of HTTP_PROXY is to its clients: by host and port, of all services
-//! that it imports. (docs/reference/traffic.md, "Sidecar".)
+//! Routes of an HTTP proxy, which is a Sidecar's listener with protocol HTTP_PROXY. They select by
+//! host and port among all services that the Sidecar imports. (docs/reference/traffic.md,
+//! "Sidecar".)
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,20 +22,21 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_xds::names::port_number;
 use strait_xds::resource::Resource;
 
-/// What their names begin with.
+/// The prefix of the names of these routes.
 const NAME: &str = "http_proxy.";
 
-/// The name of the routes of a proxy's port.
+/// Returns the name of the routes of an HTTP proxy's port.
 pub(crate) fn proxy_route_name(port: u16) -> String {
     format!("{NAME}{port}")
 }
 
-/// The port of the proxy whose routes are called so.
+/// Returns the port of the HTTP proxy whose routes have this name.
 pub(crate) fn proxy_port(name: &str) -> Option<u16> {
     name.strip_prefix(NAME).and_then(port_number)
 }
 
-/// The routes of the proxy at `port` for clients of a class in a DNS domain, if they have such a proxy.
+/// Returns the routes of the HTTP proxy at `port` for clients of a class in a DNS domain, if the
+/// class has such a proxy.
 pub(crate) fn of_proxy(
     context: &PushContext,
     class: &Class,
@@ -102,7 +104,7 @@ pub(crate) fn of_proxy(
     let mut hosts = share_routes(&hosts);
     let name = proxy_route_name(port);
     let end = route::RouteConfiguration {
-        // The port says which service is meant, and not the one that the client connected to.
+        // The port in the request selects the service, not the port of the connection.
         ignore_port_in_host_matching: false,
         ..ending(all_else(&TrafficSettings::of_class(context, class)))
     };
@@ -113,7 +115,8 @@ pub(crate) fn of_proxy(
     ))
 }
 
-/// The virtual hosts, one for all to which rules give the same routes. It is named after the first.
+/// Returns the virtual hosts. Hosts with equal routes from rules share one, which is named after
+/// the first.
 fn share_routes(hosts: &[(route::VirtualHost, Option<Arc<RouteList>>)]) -> Vec<route::VirtualHost> {
     let mut shared = Vec::<route::VirtualHost>::new();
     let mut firsts = HashMap::new();
@@ -131,14 +134,14 @@ fn share_routes(hosts: &[(route::VirtualHost, Option<Arc<RouteList>>)]) -> Vec<r
     shared
 }
 
-/// How a host is called that is meant at a port: with the port, which may be left out where it is that of HTTP.
+/// Returns the domains of a host at a port: with the port, and for port 80 also without.
 fn named_at(name: String, number: u16) -> impl Iterator<Item = String> {
     let with_port = format!("{name}:{number}");
     (number == 80).then_some(name).into_iter().chain([with_port])
 }
 
-/// What becomes of requests to names that the mesh doesn't know: of such a request the client's connection doesn't say where it
-/// was going.
+/// Returns the virtual host for unknown names. The connection of this request has no original
+/// destination.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     match settings.egress_proxy.as_deref().filter(|_| settings.outbound_any) {
         Some(upstream) => for_all_else("allow_any", route_to(upstream, None)),

@@ -1,7 +1,7 @@
-//! From rules to Envoy's routes. (docs/reference/traffic.md, "Match" and "Action".)
+//! Translates rules to Envoy's routes. (docs/reference/traffic.md, "Match" and "Action".)
 //!
-//! Pure: what a route depends on besides its rule is in [`RuleInputs`]. A rule that holds what Envoy refuses, and a
-//! match that does, becomes a route that answers 500.
+//! Pure: [`RuleInputs`] contains all inputs of a route apart from its rule. A rule or match with a
+//! value that Envoy refuses becomes a route that responds with 500.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,10 +33,10 @@ use strait_rules::traffic::route::{
 use strait_rules::traffic::{Selection, re2};
 use strait_xds::names::OutboundName;
 
-/// An upstream cluster that never is: its share of requests gets a 500.
+/// An upstream cluster that never exists. Requests to it fail with 500.
 pub(crate) const NOWHERE: &str = "UnknownService";
 
-/// The filter that has requests fail or wait on purpose.
+/// The filter that injects faults.
 pub(crate) const FAULT: &str = "envoy.filters.http.fault";
 
 /// Field numbers of `VirtualHost` and `Route`.
@@ -45,43 +45,45 @@ mod field {
     pub(super) const TYPED_PER_FILTER_CONFIG: u32 = 13;
 }
 
-/// What routes depend on besides their rules.
+/// The inputs of routes, apart from their rules.
 #[derive(Clone, Copy)]
 pub(crate) struct RuleInputs<'a> {
     /// The proxy's namespace.
     pub(super) namespace: &'a Namespace,
-    /// The selectors that select it.
+    /// The selectors that select the proxy.
     pub(super) selection: &'a Selection,
-    /// As which gateway it takes requests, [`strait_rules::traffic::route::MESH`] for a sidecar.
+    /// The gateway at which requests arrive; [`strait_rules::traffic::route::MESH`] for a sidecar.
     pub(super) gateway: &'a str,
-    /// The port that clients mean.
+    /// The port that clients connect to.
     pub(super) port: u16,
-    /// Whether they begin TLS there, which ends at the proxy.
+    /// Whether the proxy terminates TLS on this port.
     pub(super) is_tls: bool,
-    /// The service that a host stands for: itself, unless it is another name of one.
+    /// Returns the service for a host: the host itself, or the target of an alias.
     pub(super) target: &'a dyn Fn(&Hostname) -> Hostname,
-    /// The port of a service where no number is given: the one of that name, else the only one.
+    /// Returns the number of a service's port with the given name, or of its only port.
     pub(super) unnumbered_port: &'a dyn Fn(&Hostname, &str) -> Option<u16>,
-    /// By what of a request the endpoints of a port of a destination are chosen, where that is by a hash.
+    /// Returns the part of a request that is hashed to select an endpoint of a destination's port,
+    /// if consistent hashing is used.
     pub(super) hash_key: &'a dyn Fn(&Destination, u16) -> Option<HashKey>,
-    /// When a request is tried again of which its rule doesn't say that, if the mesh says it.
+    /// The mesh's default for retries, for rules without a setting.
     pub(super) retries: Option<&'a RetryRule>,
-    /// How many rules say which tokens it believes: each leaves claims under a key of its own.
+    /// The number of token rules of the proxy. Each stores claims under a separate key.
     pub(super) token_rules: usize,
 }
 
-/// A route, and what filters are told of it.
+/// A route and the configuration of filters for it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleRoute {
     pub(super) route: route::Route,
-    /// By the filter's name. Not in the route, whose map has no order.
+    /// Filter configuration by name. Kept outside of the route, because the order of a protobuf map
+    /// is not fixed.
     pub(super) filters: BTreeMap<&'static str, Any>,
-    /// Whether it takes every request.
+    /// Whether the route matches every request.
     pub(super) is_catch_all: bool,
 }
 
 impl RuleRoute {
-    /// The same, of requests with such claims.
+    /// Returns the route with conditions on claims.
     fn with_claims(&self, claims: Vec<matcher::MetadataMatcher>) -> Self {
         let mut route = self.clone();
         if let Some(matches) = &mut route.route.r#match {
@@ -90,7 +92,7 @@ impl RuleRoute {
         route
     }
 
-    /// The same, of requests that fit these conditions, too.
+    /// Returns the route with additional conditions on headers.
     pub(super) fn with_headers(&self, more: Vec<route::HeaderMatcher>) -> Self {
         let mut route = self.clone();
         route.is_catch_all &= more.is_empty();
@@ -100,7 +102,7 @@ impl RuleRoute {
         route
     }
 
-    /// Writes it as a field of a virtual host.
+    /// Writes the route as a field of a virtual host.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut filters = Vec::new();
         for (name, config) in &self.filters {
@@ -118,8 +120,9 @@ impl RuleRoute {
     }
 }
 
-/// The routes of these rules for such a proxy, as fields of a virtual host: none where no rule is for it. And where among
-/// them the one stands that takes every request, which is the last, or they end.
+/// Returns the routes of these rules for a proxy of this kind as fields of a virtual host, empty if
+/// no rule applies. Also returns the position of the route that matches every request, which is the
+/// last one, or the length if there is none.
 pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let mut conditional = 0;
@@ -132,7 +135,8 @@ pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, u
     (bytes, conditional)
 }
 
-/// The routes of these rules for such a proxy, up to the first that takes every request.
+/// Returns the routes of these rules for a proxy of this kind, up to the first that matches every
+/// request.
 pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();
@@ -148,14 +152,16 @@ pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRout
     alike.collect()
 }
 
-/// Returns how many routes [`routes`] makes of a match at a gateway, with as many rules for tokens.
+/// Returns the number of routes that [`routes`] generates for a match at a gateway with this number
+/// of token rules.
 pub(super) fn route_count(one: &RequestMatch, gateway: &str, token_rules: usize) -> usize {
     let by_claims = if one.claims.is_empty() || gateway == MESH { 1 } else { token_rules.max(1) };
     absent_headers(one).len() * by_claims
 }
 
-/// Conditions for `withoutHeaders` whose pattern fits the empty text, as alternatives: Envoy cannot tell an absent header
-/// from an empty one in one condition, so a header is either absent, or present with another value.
+/// Returns alternatives of conditions for `withoutHeaders` patterns that match the empty text.
+/// Envoy cannot distinguish an absent header from an empty one in one condition, so a header is
+/// either absent, or present with another value.
 fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
     let mut alternatives = vec![Vec::new()];
     for (name, text) in one.without_headers.iter().filter(|(_, text)| text.takes_empty()) {
@@ -174,7 +180,7 @@ fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
     alternatives
 }
 
-/// What has to hold of claims; sidecars know none.
+/// Returns the conditions on claims. Sidecars do not support claims.
 fn conditions(one: &RequestMatch, inputs: RuleInputs<'_>) -> Vec<Vec<matcher::MetadataMatcher>> {
     if inputs.gateway == MESH || !one.looks_at_claims() {
         return vec![Vec::new()];
@@ -203,7 +209,7 @@ pub(super) fn route_of(
         filters: BTreeMap::new(),
         is_catch_all: one.is_catch_all(),
     };
-    // Sidecars know no claims.
+    // Sidecars do not support claims.
     let is_blind = one.looks_at_claims() && inputs.gateway == MESH;
     if rule.refused || one.refused || is_blind {
         made.route.action = Some(answer(500));
@@ -239,13 +245,14 @@ pub(super) fn route_of(
     made
 }
 
-/// What a route does that answers itself.
+/// Returns the action of a direct response.
 fn answer(status: u32) -> route::route::Action {
     let answer = route::DirectResponseAction { status, ..Default::default() };
     route::route::Action::DirectResponse(answer)
 }
 
-/// Where a request goes, in words for traces: the only destination, else the object.
+/// Returns the destination of a request for traces: the only destination, or the object if there
+/// are several.
 fn operation(
     rules: &HttpRoutes,
     rule: &HttpRule,
@@ -266,7 +273,7 @@ fn operation(
     }
 }
 
-/// What proxies show of a route (Istio, `istio.config`).
+/// Returns the metadata that proxies show for a route (Istio, `istio.config`).
 fn metadata(config: &str) -> core::Metadata {
     let config = Value { kind: Some(value::Kind::StringValue(config.to_owned())) };
     let fields = [("config".to_owned(), config)].into();
@@ -287,7 +294,7 @@ fn match_of(one: &RequestMatch) -> route::RouteMatch {
     };
     let mut headers: Vec<route::HeaderMatcher> =
         one.headers.iter().map(|(name, text)| header(name, text)).collect();
-    // The others come in alternatives: see `absent_headers`.
+    // The others are alternatives: see `absent_headers`.
     let without = one.without_headers.iter().filter(|(_, text)| !text.takes_empty());
     headers.extend(without.map(|(name, text)| route::HeaderMatcher {
         invert_match: true,
@@ -344,11 +351,12 @@ fn redirect_of(
         RedirectPort::Unset => 0,
         RedirectPort::Number(number) => number,
         RedirectPort::OfRequest => inputs.port,
-        // Of a request that keeps its scheme it stays as the client wrote it.
+        // If the scheme does not change, the port stays as the client sent it.
         RedirectPort::OfScheme if redirect.scheme.is_none() => 0,
         RedirectPort::OfScheme => default,
     };
-    // Another host is written without one, and one that clients have no need to write Envoy takes away with its scheme.
+    // A new host is sent without a default port. If the scheme changes, Envoy removes the default
+    // port of the old scheme.
     let is_unwritten = redirect.authority.is_some() || inputs.port == own;
     let port = if is_unwritten && port == default { 0 } else { port };
     let code = match redirect.status {
@@ -382,8 +390,8 @@ fn redirect_of(
     })
 }
 
-/// The port of a destination: its number, else the one that is called so, `None` where there is none; else the service's
-/// only one, else the listener's.
+/// Returns the port of a destination: its number or the port with its name. Without both, returns
+/// the service's only port, or else the listener's port. Returns `None` if no port has the name.
 fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> Option<u16> {
     let (host, port_name) = (&destination.host, &destination.port_name);
     let found = destination.port.or_else(|| (inputs.unnumbered_port)(host, port_name));
@@ -428,14 +436,15 @@ fn forward(
     };
     let usable = rule.destinations.iter().filter(|to| !to.invalid);
     let hashes: Vec<_> = usable.map(|to| (inputs.hash_key)(to, port_of(to, inputs)?)).collect();
-    // A hash would choose the same endpoint again, where every destination uses one.
+    // If every destination uses consistent hashing, a retry would select the same endpoint again.
     let is_free = hashes.is_empty() || hashes.iter().any(Option::is_none);
     let hash_policy: Vec<_> = hashes.into_iter().flatten().map(hash_policy).collect();
     let timeout = Some(duration(rule.timeout.unwrap_or_default()));
     let mut action = route::RouteAction {
         cluster_specifier: Some(specifier),
         timeout,
-        // Where this is set Envoy passes over `timeout`: it is left to rules that have none, for deadlines of gRPC's.
+        // Envoy ignores `timeout` if this is set, so it is only set for rules without a timeout, to
+        // respect gRPC deadlines.
         max_stream_duration: rule
             .timeout
             .is_none()
@@ -482,17 +491,17 @@ fn weighted(
     }
 }
 
-/// A replacement of matched segments, in the form that Envoy has for it.
+/// A replacement of matched path segments in Envoy's format.
 enum ReplacedSegments {
     Prefix(String),
     Regex(matcher::RegexMatchAndSubstitute),
 }
 
-/// Replaces the segments that matched, as [`PathRewrite::Segments`] says.
+/// Returns the replacement of the matched segments, as [`PathRewrite::Segments`] defines it.
 fn replaced_segments(new: &str, one: &RequestMatch) -> ReplacedSegments {
     let new = new.trim_end_matches('/');
     match &one.path {
-        // A replacement of its own: the rest of the path begins with the slash, or is empty.
+        // With a non-empty replacement, the rest of the path starts with a slash or is empty.
         Some(PathMatch::Segments(_)) if !new.is_empty() => ReplacedSegments::Prefix(new.to_owned()),
         Some(PathMatch::Segments(prefix)) => {
             let pattern = regex(&format!("^{}/*(.*)$", re2::escaped(prefix)));
@@ -502,7 +511,7 @@ fn replaced_segments(new: &str, one: &RequestMatch) -> ReplacedSegments {
                 substitution,
             })
         }
-        // The prefix is the slash that every path begins with.
+        // The prefix is the slash at the start of every path.
         None => ReplacedSegments::Prefix(format!("{new}/")),
         Some(_) => ReplacedSegments::Prefix(if new.is_empty() { "/" } else { new }.to_owned()),
     }
@@ -530,7 +539,7 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
     }
 }
 
-/// By what of a request an endpoint is chosen.
+/// Returns Envoy's hash policy for the part of a request that selects an endpoint.
 pub(super) fn hash_policy(key: HashKey) -> route::route_action::HashPolicy {
     use route::route_action::hash_policy::{
         ConnectionProperties, Cookie, CookieAttribute, Header, PolicySpecifier, QueryParameter,
@@ -553,7 +562,8 @@ pub(super) fn hash_policy(key: HashKey) -> route::route_action::HashPolicy {
     route::route_action::HashPolicy { policy_specifier: Some(specifier), ..Default::default() }
 }
 
-/// When a request is tried again; `None` where never. At another endpoint, unless a hash chooses that (`is_free`).
+/// Returns the retry policy, or `None` if requests are never retried. Retries use another endpoint
+/// unless a hash selects it (`is_free` is false).
 fn retry_policy(rule: Option<&RetryRule>, is_free: bool) -> Option<route::RetryPolicy> {
     use route::retry_policy::{RetryBackOff, RetryPriority, retry_priority};
     let mut policy = retries(RetryOn::Upstream);
@@ -644,7 +654,7 @@ fn cors_of(cors: &CrossOrigin) -> CorsPolicy {
     }
 }
 
-/// Adds changes of headers behind those that are there.
+/// Appends header modifications to the existing ones.
 fn change_headers(made: &mut route::Route, changes: &HeaderChanges) {
     made.request_headers_to_add.extend(added(&changes.request));
     made.request_headers_to_remove.extend(removed(&changes.request));
@@ -666,7 +676,7 @@ fn added(edits: &HeaderEdits) -> Vec<core::HeaderValueOption> {
                 ..Default::default()
             }),
             append_action: action.into(),
-            // An empty value is one: without this Envoy would leave the header away.
+            // Without this flag, Envoy omits a header with an empty value.
             keep_empty_value: value.is_empty(),
             ..Default::default()
         })
@@ -677,14 +687,14 @@ fn removed(edits: &HeaderEdits) -> Vec<String> {
     edits.remove.iter().map(ToString::to_string).collect()
 }
 
-/// The route of a service that no rule is about.
+/// Returns the route of a service without rules.
 pub(super) fn to_service(hostname: &Hostname, number: u16) -> route::Route {
     let upstream = OutboundName::sidecar(hostname.clone(), number);
     route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
 }
 
-/// The route of a service that no rule is about, whose endpoints are chosen by a hash, or of whose requests the mesh says
-/// when they are tried again.
+/// Returns the route of a service without rules that has consistent hashing or the mesh's retry
+/// settings.
 pub(super) fn to_service_by(
     (hostname, port): (&Hostname, u16),
     key: Option<HashKey>,
@@ -698,7 +708,7 @@ pub(super) fn to_service_by(
     route
 }
 
-/// The routes of a service that no rule is about, as fields of a virtual host.
+/// Encodes the route of a service without rules as a field of a virtual host.
 pub(super) fn plain(route: &route::Route) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(route.encoded_len() + 4);
     message::encode(field::ROUTES, route, &mut bytes);

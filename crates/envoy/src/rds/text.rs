@@ -1,9 +1,9 @@
-//! Conditions on texts, as Envoy matches them.
+//! Conditions on strings in Envoy's format.
 
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_rules::traffic::route::TextMatch;
 
-/// `None` where it is asked only that there is one.
+/// Returns the matcher for a string, or `None` if the string only has to be present.
 pub(super) fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {
     use matcher::string_matcher::MatchPattern;
     let pattern = match text {
@@ -15,7 +15,7 @@ pub(super) fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {
     Some(matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() })
 }
 
-/// An expression of the whole.
+/// Returns a regular expression, which must match the entire string.
 pub(super) fn regex(text: &str) -> matcher::RegexMatcher {
     matcher::RegexMatcher { regex: text.to_owned(), ..Default::default() }
 }

@@ -1,5 +1,4 @@
-//! What proxies do besides passing requests on, as rules of their namespace say: which logs they write, where they send spans,
-//! and which filters of users they have.
+//! Settings that affect more than the routing of requests: access logs, tracing, and user filters.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +11,8 @@ use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
 
 impl Lens<'_> {
-    /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls, or send
-    /// other spans.
+    /// Returns whether access logs or tracing change for proxies of a namespace at one of these
+    /// ends of calls. `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_logged_otherwise(
         &self,
         namespace: &Namespace,
@@ -31,7 +30,8 @@ impl Lens<'_> {
             && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
     }
 
-    /// Whether proxies of a namespace, selected so before and now, have other filters of users at one of these places.
+    /// Returns whether user filters change for proxies of a namespace at one of these places.
+    /// `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_filtered_otherwise(
         &self,
         namespace: &Namespace,
@@ -46,14 +46,15 @@ impl Lens<'_> {
         !now.same_in(before, namespace) && places.iter().any(differs)
     }
 
-    /// Whether a proxy has. Libraries have none.
+    /// Returns whether the user filters of a proxy change. Libraries have none.
     pub(super) fn filters_otherwise(&self, proxy: &Proxy) -> bool {
         let selections = self.whole.map(|context| context.selection(proxy));
         let places = PatchPlace::of(proxy);
         self.is_filtered_otherwise(proxy.namespace(), selections.each_ref(), places)
     }
 
-    /// Whether they ask others about its requests than before, or bring others along.
+    /// Returns whether the services that a proxy's user filters query, or the clusters that they
+    /// add, change.
     pub(super) fn asks_otherwise(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let selections = self.whole.map(|context| context.selection(proxy));
@@ -63,7 +64,8 @@ impl Lens<'_> {
             || before.clusters_of(proxy, then) != now.clusters_of(proxy, since)
     }
 
-    /// Of the services those that policies for the workload of a proxy have asked: no matter what Sidecars give it.
+    /// Returns the changed services that policies of a proxy's workload use as authorization
+    /// providers, whatever its Sidecars select.
     pub(super) fn asked_by(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
         if self.providers.is_empty() || self.is_behind_ports {
             return BTreeSet::new();
@@ -73,7 +75,7 @@ impl Lens<'_> {
         asked.filter_map(|name| self.providers.get(name).cloned()).collect()
     }
 
-    /// Of the services those that filters of users ask about the requests of a proxy.
+    /// Returns the changed services that a proxy's user filters query.
     pub(super) fn asked_by_filters(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
         if self.is_behind_ports {
             return BTreeSet::new();
@@ -84,7 +86,7 @@ impl Lens<'_> {
         hosts.filter(|host| self.hosts.contains(*host)).cloned().collect()
     }
 
-    /// Whether a proxy does. Libraries write none.
+    /// Returns whether the access logs or tracing of a proxy change. Libraries write none.
     pub(super) fn logs_otherwise(&self, proxy: &Proxy) -> bool {
         if self.same_telemetries(proxy.namespace()) {
             return false;
@@ -93,7 +95,7 @@ impl Lens<'_> {
         self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), spans::ends(proxy))
     }
 
-    /// Of the services those that a proxy sends spans to at one of these ends of calls.
+    /// Returns the changed services that receive a proxy's spans from one of these ends of calls.
     fn traced_by(
         &self,
         (namespace, selection): (&Namespace, &Selection),
@@ -109,12 +111,12 @@ impl Lens<'_> {
         choices.filter_map(|choice| self.providers.get(&choice.provider).cloned()).collect()
     }
 
-    /// Whether one of the services is sent the spans of calls that proxies of a class make.
+    /// Returns whether a changed service receives client spans from proxies of a class.
     pub(super) fn is_traced_by(&self, namespace: &Namespace, selection: &Selection) -> bool {
         !self.traced_by((namespace, selection), &[CallEnd::Client]).is_empty()
     }
 
-    /// Of the services those that a proxy sends spans to. Libraries send none.
+    /// Returns the changed services that receive a proxy's spans. Libraries send none.
     pub(super) fn traced(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
         if self.providers.is_empty() {
             return BTreeSet::new();
@@ -123,7 +125,8 @@ impl Lens<'_> {
         self.traced_by((proxy.namespace(), &selection), spans::ends(proxy))
     }
 
-    /// Whether a proxy may be given another upstream cluster to send spans to: one that has all that it may see has it anyway.
+    /// Returns whether the upstream clusters for a proxy's spans may change. A sidecar without a
+    /// Sidecar object has the clusters of all visible services anyway.
     pub(super) fn reports_otherwise(&self, proxy: &Proxy) -> bool {
         if self.same_telemetries(proxy.namespace()) {
             return false;

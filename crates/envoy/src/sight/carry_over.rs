@@ -1,11 +1,11 @@
-//! What is kept of one version for the next.
+//! Carries cache entries over from one version to the next.
 
 use super::lens::Lens;
 use crate::cache::{Cache, Span};
 use crate::class::class_of;
 
 impl Cache {
-    /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
+    /// Extends the entries of version `before` to version `now` if `lens` finds no difference.
     pub(super) fn carry_over(&self, lens: &Lens<'_>) {
         let step = lens.step();
         self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));

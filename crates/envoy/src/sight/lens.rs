@@ -1,5 +1,5 @@
-//! Two versions of the mesh, and what differs between them, as those see it who stand somewhere: each question is asked
-//! of the generators once.
+//! Compares two versions of the mesh for different kinds of proxies. Each comparison runs the
+//! generators once.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -28,31 +28,32 @@ use strait_rules::traffic::{HostPattern, Traffic};
 use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::Resource;
 
-/// Two versions of the mesh, and what differs between them.
+/// Two versions of the mesh, and the differences between them.
 pub(super) struct Lens<'a> {
     pub(super) cache: &'a Cache,
     pub(super) whole: [&'a Arc<PushContext>; 2],
     pub(super) hosts: &'a BTreeSet<Hostname>,
-    /// With these services alone, and what is made of that.
+    /// Excerpts of the mesh with only these services, and caches for them.
     pub(super) excerpts: [(Arc<PushContext>, Cache); 2],
     /// Route configurations that may differ.
     pub(super) routes: BTreeSet<Arc<str>>,
-    /// Services that differ beside their endpoints.
+    /// Services that differ in more than their endpoints.
     pub(super) defined: Vec<Hostname>,
-    /// The services by the namespaces in which clusters have them.
+    /// The services, by the namespaces in which clusters define them.
     pub(super) by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
-    /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
+    /// Whether all services only differ [behind their ports](MergedService::same_before_ports),
+    /// which does not affect clients.
     pub(super) is_behind_ports: bool,
-    /// What of the difference is one of rules.
+    /// The differences between the rules.
     pub(super) rules: RuleDifference,
-    /// The services that providers are, by the names of these.
+    /// The services of authorization providers and tracing providers, by the provider's name.
     pub(super) providers: HashMap<Arc<str>, Hostname>,
     pub(super) answers: RefCell<KnownAnswers>,
-    /// What is made for gRPC's own libraries of either version.
+    /// Caches for gRPC libraries, one for each version.
     by_name: OnceCell<[Cache; 2]>,
 }
 
-/// What was found out already.
+/// Results of previous comparisons.
 #[derive(Default)]
 pub(super) struct KnownAnswers {
     listeners: HashMap<(Class, ListenerFormat), bool>,
@@ -68,7 +69,8 @@ impl<'a> Lens<'a> {
         whole: [&'a Arc<PushContext>; 2],
         hosts: &'a BTreeSet<Hostname>,
     ) -> Self {
-        // Rules that name no port lead to the only one of a service, which has to be there for that.
+        // A rule without a port routes to the only port of a service, so that service must be in
+        // the excerpt.
         let names = whole
             .iter()
             .flat_map(|context| hosts.iter().flat_map(|host| context.aliases.names_of(host)));
@@ -96,13 +98,13 @@ impl<'a> Lens<'a> {
         }
         let is_ruled = |context: &PushContext| !context.traffic.virtual_services.is_empty();
         if is_ruled(&before) || is_ruled(&now) {
-            // Hosts that only rules know.
+            // Hosts that only rules name.
             routes.insert("80".into());
             let wildcards = whole.iter().flat_map(|context| context.wildcard_services());
             let wildcards = wildcards.flat_map(|one| one.ports().map(|port| port.number));
             routes.extend(wildcards.map(|port| port.to_string().into()));
         }
-        // What a Sidecar's proxy may be asked for is of all ports.
+        // An HTTP proxy of a Sidecar accepts requests for all ports.
         let proxies = whole.iter().flat_map(|context| context.traffic.sidecars.proxies());
         routes.extend(proxies.map(|port| rds::proxy_route_name(port).into()));
         let differs = |host: &&Hostname| {
@@ -110,7 +112,7 @@ impl<'a> Lens<'a> {
                 [&before, &now].map(|context| context.traffic.destination_rules.of(host.as_str()));
             let both = [&before, &now].map(|context| context.services.get(*host));
             let has_other_rules = rules[0] != rules[1];
-            // What a namespace has for itself changes with its endpoints.
+            // Services that are private to a namespace change with their endpoints.
             let is_private =
                 || before.private.contains_key(*host) && now.private.contains_key(*host);
             match both {
@@ -153,7 +155,7 @@ impl<'a> Lens<'a> {
         }
     }
 
-    /// The versions of definitions before and after.
+    /// Returns the versions of the definitions before and after.
     pub(super) fn step(&self) -> [u64; 2] {
         self.whole.map(|context| context.definitions)
     }
@@ -170,8 +172,8 @@ impl<'a> Lens<'a> {
         before == now
     }
 
-    /// What matters for lists of upstream clusters, before and after: all services are looked at again only
-    /// where the changed ones may have made a difference.
+    /// Returns the relevant parts of views for lists of upstream clusters, before and after. All
+    /// services are visited again only if the changed services may make a difference.
     pub(super) fn scopes(&self) -> [Scopes; 2] {
         let of = |context| SharedResources { context, cache: self.cache }.scopes();
         let [before, now] = self.whole;
@@ -180,7 +182,7 @@ impl<'a> Lens<'a> {
         [old, of(now)]
     }
 
-    /// Whether it matters for what is made of the services on which node a proxy is, and in which locality.
+    /// Returns whether the node and the locality of a proxy affect its resources.
     pub(super) fn by_place(&self) -> [bool; 2] {
         let lists = self.scopes().map(|scopes| [scopes.node, scopes.locality]);
         let versions = self.whole.iter().copied();
@@ -195,19 +197,20 @@ impl<'a> Lens<'a> {
         all.fold([false; 2], |[node, locality], one| [node || one[0], locality || one[1]])
     }
 
-    /// Whether proxies of a namespace may be given other services than before, whatever became of these.
+    /// Returns whether Sidecars may give other services to proxies of a namespace, even if the
+    /// services did not change.
     pub(super) fn is_rescoped(&self, namespace: &Namespace) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic.sidecars);
         !self.has_same_rules() && !now.same_in(before, namespace)
     }
 
-    /// Whether all traffic rules are those of before.
+    /// Returns whether all traffic rules are equal in both versions.
     pub(super) fn has_same_rules(&self) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic);
         Arc::ptr_eq(before, now)
     }
 
-    /// Whether proxies of a namespace see no difference, unless it is one of routes.
+    /// Returns whether proxies of a namespace are affected in their routes at most.
     fn is_seen_by_routes_alone(&self, namespace: &Namespace) -> bool {
         self.is_behind_ports
             || self.rules.is_of_requests_alone
@@ -225,7 +228,7 @@ impl<'a> Lens<'a> {
         before == now
     }
 
-    /// The listeners of a class, those for pods aside.
+    /// Returns whether the listeners of a class are the same, without the listeners for pods.
     pub(super) fn same_listeners(&self, class: &Class, form: ListenerFormat) -> bool {
         let selections = [&class.selection; 2];
         if self.is_rescoped(&class.namespace)
@@ -248,7 +251,8 @@ impl<'a> Lens<'a> {
         same
     }
 
-    /// What of a class matters for the changed services: mostly not its namespace, of which others are for.
+    /// Returns the parts of a class that affect the changed services. The namespace usually does
+    /// not.
     pub(super) fn class(&self, class: &Class) -> Class {
         let [old, new] = self
             .excerpts
@@ -257,7 +261,8 @@ impl<'a> Lens<'a> {
         if old == new { Class { namespace: new, ..class.clone() } } else { class.clone() }
     }
 
-    /// What of a view matters for listeners in either version: a namespace may do so in one of them alone.
+    /// Returns the parts of a view that affect listeners in either version. The namespace may
+    /// matter in only one of them.
     pub(super) fn projected(&self, view: &ViewKey) -> ViewKey {
         let [old, new] = self.both().map(|common| common.projected(view));
         if old == new {
@@ -266,7 +271,7 @@ impl<'a> Lens<'a> {
         ViewKey { locality: None, role: Role::Client, ..view.clone() }
     }
 
-    /// Whether all assignments of a service are the same, whose endpoints are.
+    /// Returns whether all assignments of a service with unchanged endpoints are the same.
     pub(super) fn same_assignments(&self, view: &ViewKey, host: &Hostname) -> bool {
         let contexts = self.excerpts.each_ref().map(|(context, _)| context);
         let [old, new] = contexts.map(|context| match view.role {
@@ -301,7 +306,7 @@ impl<'a> Lens<'a> {
         same
     }
 
-    /// The addresses of pods whose listeners differ.
+    /// Returns the addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
         if self.is_seen_by_routes_alone(&view.namespace) {
             return Arc::default();
@@ -352,7 +357,8 @@ impl<'a> Lens<'a> {
         }
         let class = &self.class(class);
         if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
-            // Of the version before nothing is kept any more once there is the one of now: it is asked for once.
+            // Generating the current base may drop the previous one from the cache, so both are
+            // requested only once.
             let bases = self.both().map(|common| common.base(class, port, true));
             if !bases.iter().any(|base| base.is_other_in(namespace)) {
                 return self.same_bases((class.clone(), port, true), || bases);
@@ -362,7 +368,7 @@ impl<'a> Lens<'a> {
         before == now && !self.is_reranked(&class.cluster)
     }
 
-    /// What the routes of a port are made from.
+    /// Returns whether the base of the routes of a port is the same.
     pub(super) fn same_base(&self, class: &Class, port: u16, completes: bool) -> bool {
         if self.is_rescoped(&class.namespace) {
             return false;
@@ -373,7 +379,8 @@ impl<'a> Lens<'a> {
             || self.same_route_base(&self.class(class), port, completes)
     }
 
-    /// The routes of a port in namespaces that have none of the services.
+    /// Returns whether the routes of a port are equal in both versions, for namespaces without any
+    /// of the services.
     pub(super) fn same_route_base(&self, class: &Class, port: u16, completes: bool) -> bool {
         let bases = || self.both().map(|common| common.base(class, port, completes));
         self.same_bases((class.clone(), port, completes), bases)
@@ -390,10 +397,11 @@ impl<'a> Lens<'a> {
         same
     }
 
-    /// What differs for gRPC's own library. By which names it knows listeners is known to it alone, so it looks at all
-    /// of its own where one comes or goes.
+    /// Adds the differences for gRPC libraries. The names of their listeners are not known here, so
+    /// all of them are re-evaluated if a listener is added or removed.
     ///
-    /// It is asked of the whole mesh, as it asks by name: a route depends on where it leads, whatever else there is.
+    /// The comparison uses the entire mesh: libraries request resources by name, and a route
+    /// depends on its destinations.
     pub(super) fn by_name(&self, view: &ViewKey, seen: &mut SeenChanges) {
         let caches = self.by_name.get_or_init(|| [self.cache.beside(), self.cache.beside()]);
         let at = |version: usize| LibraryConfig {
@@ -434,7 +442,7 @@ impl<'a> Lens<'a> {
         }
     }
 
-    /// The changed services, and those that rules lead from to one of them.
+    /// Returns the changed services, and the hosts whose rules route to one of them.
     fn led_to_hosts(&self, namespace: &Namespace) -> BTreeSet<Hostname> {
         let mut all = self.hosts.clone();
         for context in self.whole {
@@ -468,8 +476,8 @@ impl<'a> Lens<'a> {
         before == now && !self.is_reranked(&view.cluster)
     }
 
-    /// Whether one of the services stands otherwise than before among those that want the same as it, as proxies
-    /// of `cluster` see them.
+    /// Returns whether the precedence of a service among its competitors has changed, as proxies of
+    /// `cluster` see it.
     pub(super) fn is_reranked(&self, cluster: &ClusterId) -> bool {
         let rank = |service: &Arc<MergedService>| {
             (service.rank(), service.by_cluster.contains_key(cluster))
@@ -484,7 +492,8 @@ impl<'a> Lens<'a> {
         public.chain(private).any(|(old, new)| rank(old) != rank(new))
     }
 
-    /// Whether workloads of a namespace in a cluster may serve otherwise than before.
+    /// Returns whether the inbound configuration of workloads of a namespace in a cluster may have
+    /// changed.
     pub(super) fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
         let Some(hosts) = self.by_namespace.get(namespace) else { return false };
         let key = (cluster.clone(), namespace.clone());
@@ -501,7 +510,7 @@ impl<'a> Lens<'a> {
                 let one = services.first()?;
                 rule_at_workloads(context, namespace, (&one.hostname, &one.namespace))
             };
-            // Which pods serve what has no selector follows from its endpoints.
+            // For a service without a selector, its endpoints determine which pods serve it.
             old != new
                 || rule(self.whole[0], &old) != rule(self.whole[1], &new)
                 || new.iter().any(|own| own.selector.is_empty())
@@ -510,7 +519,7 @@ impl<'a> Lens<'a> {
         serves
     }
 
-    /// Whether an east-west gateway of a cluster may listen on another port than before.
+    /// Returns whether the port of an east-west gateway of a cluster may have changed.
     pub(super) fn may_be_gateway(&self, cluster: &ClusterId) -> bool {
         self.hosts.iter().any(|host| {
             self.whole.iter().any(|context| {
@@ -521,8 +530,8 @@ impl<'a> Lens<'a> {
         })
     }
 
-    /// Whether a router may take in otherwise than before, or pass it on otherwise: its Gateways, what is bound to them,
-    /// a service that this leads to, or its own Service is another.
+    /// Returns whether the configuration of a router may have changed: its Gateways, the rules that
+    /// are bound to them, a service to which these route, or the router's own Service.
     pub(super) fn may_take_in_otherwise(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let [old, new] = self.whole.map(|context| {
@@ -536,15 +545,16 @@ impl<'a> Lens<'a> {
         old != new
             || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
             || self.may_serve(&proxy.cluster, proxy.namespace())
-            // Rules that are bound to none of its Gateways change nothing of what they lead to.
+            // Changes to rules that are bound to none of its Gateways do not affect the services to
+            // which it routes.
             || (!self.is_behind_ports && !self.rules.is_of_routes_alone && {
-                // The same in both, as was found above.
+                // The result is equal in both versions, as checked above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
                 IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)
             })
     }
 
-    /// What the workloads of a namespace in a cluster may serve, before and after.
+    /// Returns the services that workloads of a namespace in a cluster may serve, before and after.
     pub(super) fn served(
         &self,
         cluster: &ClusterId,

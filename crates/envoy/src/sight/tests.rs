@@ -1,6 +1,6 @@
-//! Random histories of a mesh, seen from proxies of many kinds. After each step three things are held against
-//! what a fresh start would give each proxy: what the cache gives that has been carried along, whether a proxy
-//! was told of each type that differs, and whether it was told of nothing when nothing differs.
+//! Random histories of a mesh, seen from proxies of many kinds. After each step, the tests compare
+//! with a fresh start: the cache must return the same resources, each proxy must be notified of
+//! each type that differs, and proxies should not be notified if nothing differs.
 
 mod editions;
 mod gateways;
@@ -63,7 +63,7 @@ fn pick<T: Copy>(random: &mut StdRng, from: &[T]) -> T {
     *from.choose(random).expect("not empty")
 }
 
-/// The pods beside which proxies stand, and others.
+/// Returns the address of a pod, which may have a sidecar.
 fn address(random: &mut StdRng) -> String {
     format!("10.0.0.{}", random.random_range(1..7))
 }
@@ -128,7 +128,7 @@ fn export_to(random: &mut StdRng) -> ExportTo {
     }
 }
 
-/// A service as a cluster has it.
+/// Returns a service as a cluster defines it.
 fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
     let ports = ports(random);
     let endpoints = some_endpoints(random, &ports);
@@ -146,7 +146,7 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
         }
         one.labels = labels(&[("some", pick(random, &["a", "b"]))]);
     });
-    // What is made anew under its name is another age; that is rare.
+    // A service that is deleted and created again has another age, which is rare.
     one.created = i64::from(name.as_bytes()[0] % 3);
     if random.random_ratio(1, 10) {
         one.created = random.random_range(0..3);
@@ -179,7 +179,7 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
     }
 }
 
-/// What an entry describes, maybe for one namespace alone.
+/// Returns the service of a random entry, possibly for one namespace only.
 fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
     let (mut one, endpoints) =
         some_service(random, if name.contains('.') { "b.shop" } else { "c.pay" });
@@ -223,7 +223,7 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
     }
 }
 
-/// Hosts that rules are about: of services, of none, below an entry, and wildcards.
+/// Hosts of rules: services, unknown hosts, hosts below an entry, and wildcards.
 const RULED: [&str; 9] = [
     "a.shop.svc.cluster.local",
     "b.shop.svc.cluster.local",
@@ -236,7 +236,7 @@ const RULED: [&str; 9] = [
     "y.wild.example",
 ];
 
-/// One rule for requests and one for connections, each for some senders.
+/// Returns an object with an HTTP rule and a rule for connections, each for some sources.
 fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
     let hosts: Vec<_> = (0..random.random_range(1..3)).map(|_| pick(random, &RULED)).collect();
     let to = |random: &mut StdRng| {
@@ -273,7 +273,7 @@ fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// Servers in plain text and in TLS, for some routers.
+/// Returns a Gateway with plain-text and TLS servers for some routers.
 fn some_gateway(random: &mut StdRng) -> serde_json::Value {
     let mut servers = Vec::new();
     for (protocol, name) in [("HTTP", "http"), ("TCP", "tcp"), ("HTTPS", "https"), ("TLS", "tls")] {
@@ -301,7 +301,8 @@ fn some_gateway(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// Settings of a service as a whole, of a port, and of subsets by labels and by place, for some clients.
+/// Returns settings for an entire service, for a port, and for subsets by labels and location, for
+/// some clients.
 fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
     let group = match random.random_range(0..10) {
         0 => serde_json::json!({ "connectionPool": { "tcp": {
@@ -343,7 +344,7 @@ fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// What proxies of a namespace import, by namespace, by host and by port.
+/// Returns the imports of a namespace's proxies, by namespace, host and port.
 fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
     let hosts = [
         "./*",
@@ -359,7 +360,7 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
     if random.random_ratio(1, 3) {
         egress.push(own);
     }
-    // All but the oldest service of such a port are told of in vain, so that this is rare.
+    // Only changes of the oldest service of this port have an effect, so this case is rare.
     if random.random_ratio(1, 12) {
         let port = pick(random, &[7000, 8080]);
         egress.push(serde_json::json!({
@@ -428,7 +429,8 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// Routes on a Service, which are for the clients of their own namespace where that is not the Service's.
+/// Returns an HTTPRoute attached to a Service. If its namespace is not the Service's, it applies to
+/// clients in its own namespace only.
 fn some_http_route(random: &mut StdRng) -> serde_json::Value {
     let mut service = || {
         let (name, namespace) = (pick(random, &["a", "b", "gw"]), pick(random, &NAMESPACES));
@@ -442,11 +444,12 @@ fn some_http_route(random: &mut StdRng) -> serde_json::Value {
     })
 }
 
-/// A filter first or last, a field that is merged or a cluster that is added, for some places, ports and workloads.
+/// Returns a filter at the start or end, a merged field, or an added cluster, for some places,
+/// ports and workloads.
 fn some_envoy_filter(random: &mut StdRng) -> serde_json::Value {
     let context = pick(random, &["ANY", "SIDECAR_INBOUND", "SIDECAR_OUTBOUND", "GATEWAY"]);
     let mut matches = serde_json::json!({ "context": context });
-    // Who has nothing at the port is told of it in vain, so that this is rare.
+    // Proxies without a listener at the port are notified without effect, so this is rare.
     if random.random_ratio(1, 6) {
         matches["listener"] = serde_json::json!({ "portNumber": pick(random, &[80, 8080, 7000]) });
     }
@@ -492,7 +495,7 @@ fn some_envoy_filter(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// One rule comes, changes or goes.
+/// Adds, changes or deletes a rule.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
     let kinds = [
@@ -528,7 +531,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         name: name.into(),
     };
     let nothing = || MeshEvent::CompleteWithoutNames;
-    // As where a configuration is held that was in force before.
+    // Simulates the release of a held configuration.
     if random.random_ratio(1, 8) && !rules.past.is_empty() {
         rules.objects = rules.past[random.random_range(0..rules.past.len())].clone();
         return rules.index.restore(&rules.objects).map_or_else(nothing, MeshEvent::Traffic);
@@ -557,13 +560,13 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     rules.index.apply(&rules.objects).map_or_else(nothing, MeshEvent::Traffic)
 }
 
-/// The objects of the traffic configuration, and access policies.
+/// The traffic objects and access policies.
 struct Rules {
     objects: Collection,
     index: TrafficIndex,
     policies: Collection,
     access: AccessIndex,
-    /// What it was before.
+    /// Previous versions of the traffic objects.
     past: Vec<Collection>,
 }
 
@@ -583,7 +586,8 @@ fn access_settings() -> AccessSettings {
     AccessSettings { root: "istio-system".into(), errors: PolicyErrors::Narrow }
 }
 
-/// One access policy comes, changes or goes: for all, for those with a label, or for the routers of a Gateway.
+/// Adds, changes or deletes an access policy: for all proxies, for proxies with a label, or for the
+/// routers of a Gateway.
 fn guarded(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let kind = pick(
         random,
@@ -643,7 +647,7 @@ fn guarded(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     change.map_or_else(nothing, |change| MeshEvent::Access(change.policies, change.causes))
 }
 
-/// Mesh config with somebody to ask.
+/// Returns a mesh config with an authorization provider and a tracing provider.
 fn asking_config() -> MeshConfig {
     let text = serde_json::json!({ "extensionProviders": [
         {
@@ -655,7 +659,7 @@ fn asking_config() -> MeshConfig {
     MeshConfig::parse(&text.to_string(), &Default::default()).expect("valid")
 }
 
-/// Has workloads of one namespace ask.
+/// Returns a policy that makes workloads of one namespace query the provider.
 fn asking_policy() -> MeshEvent {
     let object = serde_json::json!({
         "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
@@ -669,7 +673,7 @@ fn asking_policy() -> MeshEvent {
     MeshEvent::Access(change.policies, change.causes)
 }
 
-/// One event of any kind; most are of services.
+/// Returns an event of any kind; most concern services.
 fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rules) -> MeshEvent {
     if random.random_ratio(1, 5) {
         return ruled(random, rules);
@@ -709,7 +713,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             MeshEvent::Registry(some_entry(random, entry))
         }
         26..36 => {
-            // Always the same, so that what differs from the one before is often behind its ports alone.
+            // The service is always the same, so that often only its target ports differ.
             let of = &mut StdRng::seed_from_u64(1);
             let (mut service, endpoints) = some_service(of, name);
             let ports = service.ports.len();
@@ -725,7 +729,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
     }
 }
 
-/// The clusters, of which one may be drained.
+/// Returns the clusters, one of which may be draining.
 fn known(random: &mut StdRng) -> Arc<KnownClusters> {
     let mode = |random: &mut StdRng| match random.random_range(0..4) {
         0 => Mode::Drain,
@@ -746,7 +750,7 @@ fn all_of(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     word.built()
 }
 
-/// Some of Istio's own.
+/// Some of Istio's own filters.
 const FILTERS: [IstioFilter; 4] = [
     IstioFilter::PeerMetadata,
     IstioFilter::HttpStats,
@@ -754,7 +758,7 @@ const FILTERS: [IstioFilter; 4] = [
     IstioFilter::UpstreamMetadataExchange,
 ];
 
-/// Proxies that differ in what can matter.
+/// Returns proxies that differ in all relevant properties.
 fn proxies() -> Vec<Proxy> {
     let mut all = Vec::new();
     for cluster in CLUSTERS {
@@ -811,7 +815,7 @@ fn proxies() -> Vec<Proxy> {
     all
 }
 
-/// Routes and tables of names are put together of what is there; here they are made from scratch.
+/// Compares shared routes and name tables with those generated from scratch.
 fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache, place: &str) {
     let proxy = &stand.proxy;
     if proxy.is_proxyless() {
@@ -839,7 +843,7 @@ fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache
 
 type Shape = BTreeMap<(ResourceType, String), Version>;
 
-/// All that a proxy shall hold.
+/// Returns all resources of a proxy.
 fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
     let mut proxy_config = ProxyConfig::new(context, &stand.proxy, stand.network.clone(), cache)
         .at(stand.whereabouts.clone());
@@ -880,7 +884,7 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
         }
     }
     if proxy_config.is_by_name() {
-        // As it finds them: in full and in short, with their port and without.
+        // With all names that a library may use: full and short, with and without a port.
         let hosts = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from));
         for host in hosts {
             let short = host.as_str().strip_suffix(".svc.cluster.local").unwrap_or_default();
@@ -925,7 +929,7 @@ fn stands(context: &Arc<PushContext>) -> Vec<Arc<Stand>> {
     proxies().into_iter().map(stand).collect()
 }
 
-/// Names that differ, by type; of types of which all is watched any.
+/// Changed resource names by type. For wildcard subscriptions, the list may be any non-empty set.
 fn differing(old: &Shape, new: &Shape) -> BTreeSet<(ResourceType, String)> {
     let keys = old.keys().chain(new.keys());
     keys.filter(|key| old.get(*key) != new.get(*key)).cloned().collect()
@@ -943,7 +947,7 @@ fn is_told(
             seen.assignments.contains(&host) || changes.deps.contains(&Dep::Endpoints(host))
         }
         ResourceType::Route => seen.routes.contains(name.as_str()),
-        // A library that watches endpoints looks at their upstream cluster as well.
+        // A library that watches endpoints requests their upstream cluster as well.
         ResourceType::Cluster
             if OutboundName::parse(name)
                 .is_some_and(|name| changes.deps.contains(&Dep::Endpoints(name.hostname)))
@@ -955,25 +959,25 @@ fn is_told(
     }
 }
 
-/// How often proxies were told, and how often though nothing differed.
+/// Number of notifications, and number of notifications without a difference.
 #[derive(Debug, Default)]
 struct Count {
     told: usize,
     in_vain: usize,
     steps: usize,
-    /// Versions that differ behind ports alone.
+    /// Versions that only differ behind the ports of services.
     behind_ports: usize,
-    /// Versions that differ in what becomes of requests alone.
+    /// Versions that only differ in the handling of requests.
     of_requests: usize,
-    /// How often a proxy was in none of the namespaces that alone may see a change.
+    /// Number of proxies outside of the namespaces that a change may affect.
     not_reached: usize,
-    /// How often other access policies held for a proxy.
+    /// Number of changes to a proxy's access policies.
     guarded: usize,
-    /// Versions in which other objects were withheld than before.
+    /// Versions in which the set of withheld objects changed.
     withheld: usize,
 }
 
-/// All clusters, each with some services; it isn't complete yet.
+/// Returns all clusters, each with some services. The mesh is not complete yet.
 fn some_mesh(settings: Arc<FixedSettings>, random: &mut StdRng) -> MeshState {
     let mut mesh = MeshState::new(settings);
     let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
@@ -985,7 +989,8 @@ fn some_mesh(settings: Arc<FixedSettings>, random: &mut StdRng) -> MeshState {
     mesh
 }
 
-/// Limits of bytes for proxies of other namespaces, which objects of a history pass and fall below again and again.
+/// Sets limits on the size of objects of other namespaces. The objects of a history repeatedly
+/// exceed them and fall below them.
 fn small_limits(mesh: MeshState) -> MeshState {
     let text = "apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {foreignBytes: {namespace: 1500, total: 2000}}\n";
     let mut mesh = mesh.measuring(rds::rule_bytes);
@@ -995,7 +1000,7 @@ fn small_limits(mesh: MeshState) -> MeshState {
 
 fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Count) {
     let random = &mut StdRng::seed_from_u64(seed);
-    // Where networks without a gateway are reached directly, a gateway decides more than assignments.
+    // If networks without a gateway are reached directly, a gateway affects more than assignments.
     let allow_direct_cross_network = seed.is_multiple_of(2);
     let settings = FixedSettings { allow_direct_cross_network, ..(*settings()).clone() };
     let mut mesh = limit(some_mesh(Arc::new(settings), random));
@@ -1025,7 +1030,7 @@ fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Co
     }
 }
 
-/// The streams of all proxies, which say where they stand as real ones do.
+/// The streams of all proxies, which report their location like real streams.
 struct Streams {
     interest: Arc<Interest>,
     subscriptions: Vec<Subscription>,
@@ -1055,8 +1060,8 @@ impl Streams {
         self.subscriptions[at].stand(stand, view, labels.as_ref());
     }
 
-    /// For each whether it hears of what a version changed of access policies. Who hears that everything may differ says
-    /// anew where it stands, and nobody else does.
+    /// Returns for each stream whether it is notified of a version's changes to access policies.
+    /// Streams that are notified of all resources report their location again, and no others do.
     fn told_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
         let of_access = changes.deps.iter().filter(|dep| matches!(dep, Dep::Access(_))).cloned();
         let mut of_access: Changes = of_access.collect();
@@ -1075,7 +1080,8 @@ impl Streams {
     }
 }
 
-/// Holds a version against what a fresh start would give, and tells that. `held` is the same of the version before.
+/// Compares a version with a fresh start and returns the resources. `held` contains the resources
+/// of the previous version.
 fn check(
     kept: &Cache,
     [before, now]: [&Arc<PushContext>; 2],
@@ -1118,7 +1124,7 @@ fn check(
         if let Some(reach) = &reached
             && !reach.contains(proxy.namespace())
         {
-            assert_eq!(seen, nothing, "{place}: who isn't reached sees nothing, {proxy:?}");
+            assert_eq!(seen, nothing, "{place}: an unreached proxy is affected: {proxy:?}");
             count.not_reached += 1;
         }
         let guarded_otherwise = changes.is_of_access() && !same_access([before, now], stand);
@@ -1138,7 +1144,7 @@ fn check(
             for one in &differing {
                 assert!(
                     is_told(&seen, changes, proxy.is_proxyless(), one),
-                    "{place}: {one:?} is told to nobody at {proxy:?}"
+                    "{place}: no notification of {one:?} at {proxy:?}"
                 );
             }
         }
@@ -1162,11 +1168,11 @@ fn who_is_told_is_who_sees_a_difference() {
         history(seed, |mesh| mesh, &mut count);
     }
     let seeds = usize::try_from(seeds).expect("few");
-    // Told in vain is who can't see a service's change since another one has the same address, name or port, or
-    // who may have seen one that has another rank among its rivals now. Addresses and ages are few here, so that
-    // this happens at all.
+    // Proxies are notified without a difference if another service has the same address, name or
+    // port, or if a service's precedence changed. The histories use few addresses and ages to cover
+    // these cases.
     assert!(count.told > 250 * seeds && count.steps > 4 * count.told / 3, "{count:?}");
-    // Rules are in most of these versions, and what they say of a service, or of a port, may not matter to a client.
+    // Most of these versions contain rules, which may not affect a client of the service or port.
     assert!(count.in_vain * 4 < count.told, "{count:?}");
     assert!(count.behind_ports > seeds && count.guarded > 12 * seeds, "{count:?}");
     assert!(count.not_reached > seeds && count.of_requests >= seeds, "{count:?}");
@@ -1183,7 +1189,7 @@ fn proxies_are_notified_of_objects_that_are_withheld_or_no_longer() {
 }
 
 #[test]
-fn any_number_of_target_ports_concerns_the_pods_behind_them_alone() {
+fn target_port_changes_affect_only_the_pods_behind_them() {
     let name = |at: usize| format!("s{at}.shop");
     let all_at = |target: u16| {
         (0..300).fold(shard("east", 1), |word, at| {
@@ -1230,11 +1236,11 @@ fn any_number_of_target_ports_concerns_the_pods_behind_them_alone() {
         seen.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
         [own, SeenChanges::default(), SeenChanges::default()]
     );
-    assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "what is the same is kept as it is");
+    assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "an unchanged list is reused");
 }
 
 #[test]
-fn who_may_not_see_a_service_is_asked_nothing() {
+fn proxies_that_cannot_see_a_service_are_not_compared() {
     let ours = |number: u16| {
         let one = service("a.shop").with(|one| {
             one.ports = vec![port("http", number, 8080)];
@@ -1261,5 +1267,5 @@ fn who_may_not_see_a_service_is_asked_nothing() {
     let mut groups = Groups::new(&lens);
     assert!(!groups.seen_from(&stands[0]).lists.is_empty());
     assert_eq!(*groups.seen_from(&stands[1]), SeenChanges::default());
-    assert_eq!(groups.seen.len(), 1, "only those that see it are asked about");
+    assert_eq!(groups.seen.len(), 1, "only proxies that see the service are compared");
 }

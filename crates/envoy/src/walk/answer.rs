@@ -1,4 +1,4 @@
-//! What is said of the way of a request or a connection.
+//! The result of following a request or a connection.
 
 use std::sync::Arc;
 
@@ -10,40 +10,40 @@ use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{RouteOrigin, RulePlace, TcpRule};
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// What is to be said of a rule that comes too late.
-pub(super) const BEHIND: &str = "it fits as well, and stands behind the rule that decides";
+/// The reason for a rule that matches but comes after the deciding one.
+pub(super) const BEHIND: &str = "it matches as well, but comes after the deciding rule";
 
-/// The way of a request, as far as it goes.
+/// The path of a request through the configuration.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestWalk {
-    /// The node id of the proxy.
+    /// The node ID of the proxy.
     pub proxy: String,
-    /// The listener that takes the connection.
+    /// The listener that accepts the connection.
     pub listener: Option<String>,
-    /// The chain of it.
+    /// The filter chain of the listener.
     pub chain: Option<String>,
-    /// The table of routes.
+    /// The route configuration.
     pub route: Option<String>,
-    /// The virtual host in it.
+    /// The virtual host in the route configuration.
     pub virtual_host: Option<String>,
-    /// The rule that decides; `None` where none says anything.
+    /// The deciding rule; `None` if no rule applies.
     pub rule: Option<RuleName>,
-    /// Rules and objects that don't, each with the reason.
+    /// Rules and objects that do not apply, with reasons.
     pub lost: Vec<LostRule>,
-    /// Where the request goes.
+    /// The destinations of the request.
     pub destinations: Vec<RequestDestination>,
-    /// The status that the proxy answers by itself.
+    /// The status of the proxy's own response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<u32>,
-    /// Where it sends the client instead.
+    /// The URL of a redirect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// What becomes of it, in words.
+    /// The outcome, as text.
     pub outcome: String,
-    /// What else happens to it: faults, copies, another path.
+    /// Other effects: faults, mirrors, path changes.
     pub notes: Vec<String>,
-    /// The credentials that the chain needs, as the proxy asks for them.
+    /// The credentials that the chain needs, by the names that the proxy requests.
     #[serde(skip)]
     pub credentials: Vec<String>,
 }
@@ -57,54 +57,54 @@ pub struct RuleName {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The cluster whose own it is.
+    /// The cluster that owns the object, if it is a cluster's own object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// The place of the rule in the object, from 0; `None` for the whole object.
+    /// The index of the rule in the object, from 0; `None` for the entire object.
     pub index: Option<u32>,
-    /// Where that is: `spec.http[0]`.
+    /// The path of the rule in the object: `spec.http[0]`.
     pub path: String,
     /// The rule that delegates to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<Box<Self>>,
 }
 
-/// A rule that doesn't decide.
+/// A rule that does not decide.
 #[derive(Debug, Serialize)]
 pub struct LostRule {
-    /// Which.
+    /// The rule.
     pub rule: RuleName,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
-/// An upstream cluster that requests go to.
+/// An upstream cluster that receives requests.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestDestination {
     /// Its name.
     pub cluster: String,
-    /// The subset of the service; empty for all of it.
+    /// The subset of the service; empty for the entire service.
     pub subset: String,
-    /// Its share.
+    /// Its weight.
     pub weight: u32,
-    /// How many endpoints the proxy is sent; `None` where it finds them by itself.
+    /// The number of endpoints that the proxy receives; `None` if it discovers them itself.
     pub endpoints: Option<usize>,
-    /// Whether the proxy has such an upstream cluster.
+    /// Whether the proxy has this upstream cluster.
     pub known: bool,
 }
 
-/// An object none of whose rules decides, with the reason.
+/// Returns an object without a deciding rule, with the reason.
 pub(super) fn lost_object((routed, reason): &(&Arc<RoutedService>, String)) -> LostRule {
     LostRule { rule: RuleName::whole(&routed.http.origin), reason: reason.clone() }
 }
 
-/// Rules that don't lead a connection, with what there is to say against each of their matches.
+/// Rules that do not route a connection, with the reason against each of their matches.
 #[derive(Default)]
 pub(super) struct LostRules<'a>(Vec<(&'a TcpRule, RuleName, Vec<String>)>);
 
 impl<'a> LostRules<'a> {
-    /// Notes what there is to say against one of them.
+    /// Adds a reason against a rule.
     pub(super) fn push(
         &mut self,
         rule: &'a TcpRule,
@@ -120,7 +120,7 @@ impl<'a> LostRules<'a> {
         }
     }
 
-    /// All but the one that does.
+    /// Returns all rules except for the deciding one.
     pub(super) fn all_but(self, winner: Option<&TcpRule>) -> impl Iterator<Item = LostRule> {
         let lost = self.0.into_iter();
         lost.filter(move |(rule, ..)| !winner.is_some_and(|winner| std::ptr::eq(winner, *rule)))
@@ -128,19 +128,19 @@ impl<'a> LostRules<'a> {
     }
 }
 
-/// What is to be said against a chain that a connection, which begins TLS with `given`, isn't in.
+/// Returns the reason why a connection with the SNI `given` does not match a chain.
 pub(super) fn against_name(given: Option<&str>, taken: &HostPattern) -> String {
     match given {
-        None => format!("it is for TLS that begins with the name {taken}"),
+        None => format!("it is for TLS connections with the SNI {taken}"),
         Some(name) if taken.matches(name) => {
-            format!("{name} fits another name better than its {taken}")
+            format!("{name} matches another name more specifically than {taken}")
         }
-        Some(name) => format!("the name {name} is not {taken}"),
+        Some(name) => format!("the SNI {name} is not {taken}"),
     }
 }
 
 impl RequestWalk {
-    /// Says of each rule whether it is of an object of the proxy's cluster's own.
+    /// Sets the cluster of each rule whose object is one of the proxy's cluster's own objects.
     pub fn name_clusters(&mut self, context: &PushContext, cluster: &ClusterId) {
         if !context.own_traffic.contains_key(cluster) {
             return;
@@ -182,7 +182,7 @@ impl RuleName {
         Self { via, ..Self::at(origin, place) }
     }
 
-    /// That of a rule for connections, which is in a list of its object.
+    /// Returns the name of a rule for connections in a list of its object.
     pub(super) fn of_connections(
         routed: &RoutedService,
         list: &'static str,

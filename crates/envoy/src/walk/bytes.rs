@@ -1,4 +1,4 @@
-//! Which rule leads a connection at a router, and which don't.
+//! Finds the rule that routes a connection at a router, and the reasons against the others.
 
 use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
 use crate::ingress::tls_chain_name;
@@ -8,7 +8,7 @@ use strait_rules::traffic::gateway::ServerProtocol;
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 use strait_rules::traffic::selection::Selection;
 
-/// The chain of bytes in plain text.
+/// The name of the chain for raw TCP in plain text.
 const PLAIN_CHAIN: &str = "tcp";
 
 /// A connection that arrives at a router's port.
@@ -16,12 +16,13 @@ pub(super) struct ConnectionAtRouter<'a> {
     pub(super) ingress: &'a IngressOutline<'a>,
     pub(super) port: &'a GatewayPort<'a>,
     pub(super) selection: &'a Selection,
-    /// The name that the client gives, where it begins TLS.
+    /// The SNI, if the connection uses TLS.
     pub(super) server_name: Option<&'a str>,
 }
 
 impl ConnectionAtRouter<'_> {
-    /// Notes which rule leads it by a chain of bytes, or that none does, and why the others don't.
+    /// Records which rule routes the connection through a raw TCP chain, if any, and the reasons
+    /// against the others.
     pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
         let mut lost = LostRules::default();
         let mut winner = None;
@@ -54,7 +55,7 @@ impl ConnectionAtRouter<'_> {
                         lost.push(rule, name, against_name(self.server_name, &taken));
                     }
                     Err(BytesMisfit::Taken(taken)) if chain.is_none() => {
-                        lost.push(rule, name, format!("a server that ends TLS has {taken}"));
+                        lost.push(rule, name, format!("a server that terminates TLS has {taken}"));
                     }
                     Err(misfit) => lost.push(rule, name, self.reason(placed, &misfit)),
                 }
@@ -63,7 +64,8 @@ impl ConnectionAtRouter<'_> {
         walk.lost.extend(lost.all_but(winner));
     }
 
-    /// The servers in whose chain it may be, with whether it is: those that open it where it begins TLS, else that of plain text.
+    /// Returns the servers that may accept the connection, and whether `chain` is theirs: servers
+    /// that terminate TLS for a TLS connection, otherwise the plain-text server.
     fn opening(&self, chain: Option<&str>) -> Vec<(&PlacedServer<'_>, bool)> {
         let plain = self.port.tcp.iter().filter(|_| chain.is_none_or(|one| one == PLAIN_CHAIN));
         let opens = |one: &&PlacedServer<'_>| {
@@ -88,7 +90,7 @@ impl ConnectionAtRouter<'_> {
         match misfit {
             BytesMisfit::Hosts => {
                 format!(
-                    "port {} of Gateway {gateway} has no host of it for its namespace",
+                    "port {} of Gateway {gateway} has no host of the rule's object for its namespace",
                     server.port
                 )
             }
@@ -97,7 +99,7 @@ impl ConnectionAtRouter<'_> {
                 None => one.source.misfit(self.ingress.namespace, self.selection),
             },
             BytesMisfit::Name(name) => {
-                format!("port {} of Gateway {gateway} has no host that meets {name}", server.port)
+                format!("port {} of Gateway {gateway} has no host that matches {name}", server.port)
             }
             BytesMisfit::Taken(_) => BEHIND.to_owned(),
         }

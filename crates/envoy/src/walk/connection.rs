@@ -1,4 +1,5 @@
-//! Which rule leads a connection of a sidecar's workload, and which don't.
+//! Finds the rule that routes a connection of a sidecar's workload, and the reasons against the
+//! others.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,21 +15,22 @@ use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{ConnectionMatch, MESH};
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// A connection to a port of a service, at a listener that takes it.
+/// A connection to a port of a service, at a listener that accepts it.
 pub(super) struct ConnectionOfWorkload<'a> {
     pub(super) rules: ConnectionRules<'a>,
     pub(super) host: &'a Hostname,
     pub(super) port: &'a Port,
-    /// The address that the client means, where it is known.
+    /// The destination address, if it is known.
     pub(super) meant: Option<IpAddr>,
-    /// The listener's.
+    /// The listener's address.
     pub(super) address: IpAddr,
-    /// The name that the client gives, where it begins TLS.
+    /// The SNI, if the connection uses TLS.
     pub(super) server_name: Option<&'a str>,
 }
 
 impl ConnectionOfWorkload<'_> {
-    /// Notes which rule leads it by a chain of the listener, or that none does, and why the others don't.
+    /// Records which rule routes the connection through a chain of the listener, if any, and the
+    /// reasons against the others.
     pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
         let host = HostPattern::of_service(self.host);
         let address = Some(self.address).filter(|address| !address.is_unspecified());
@@ -45,7 +47,7 @@ impl ConnectionOfWorkload<'_> {
             }
             let taken = ways.iter().filter_map(|way| way.takes.ok());
             owner = taken.clone().next().map(|_| routed);
-            // Of several ranges that hold an address Envoy takes the longest.
+            // Envoy selects the longest of several ranges that contain an address.
             let fitting = taken.filter(|one| chain.is_some_and(|chain| self.is_in(one, chain)));
             let decided = fitting.max_by_key(|one| one.range.map(|range| range.prefix_len()));
             for RuledWay { list, rule, takes } in ways {
@@ -64,7 +66,7 @@ impl ConnectionOfWorkload<'_> {
         walk.lost.extend(others);
     }
 
-    /// Whether a chain of that name may be for these.
+    /// Returns whether a chain with this name may be the chain of these connections.
     fn is_in(&self, TakenConnections { name, range }: &TakenConnections<'_>, chain: &str) -> bool {
         let (of_range, of_name) = match chain.split_once(' ') {
             Some((range, name)) => (range.parse::<IpNet>().ok(), Some(name)),
@@ -75,14 +77,15 @@ impl ConnectionOfWorkload<'_> {
         };
         let is_named = match (name, of_name) {
             (Some(own), name) => name.is_some_and(|name| ***own == *name),
-            // What ranges and names leave.
+            // The connections that no range or name matches.
             (None, Some(name)) => name == "tcp" || name == self.host.as_str(),
             (None, None) => true,
         };
         is_named && range.is_none_or(|own| of_range.is_some_and(|range| own.contains(&range)))
     }
 
-    /// Whether the client begins TLS with their name, where they have one, and means one of their addresses.
+    /// Returns whether the SNI and the destination address of the client match, as far as they are
+    /// required.
     fn is_of(&self, TakenConnections { name, range }: &TakenConnections<'_>) -> bool {
         name.is_none_or(|name| self.gives(name)) && range.is_none_or(|range| self.means(range))
     }
@@ -96,7 +99,7 @@ impl ConnectionOfWorkload<'_> {
         self.meant.is_some_and(|address| range.contains(&address))
     }
 
-    /// What is to be said against what a rule takes where the connection is led otherwise.
+    /// Returns the reason why a match of a rule does not apply to the connection.
     fn against(&self, TakenConnections { name, range }: TakenConnections<'_>) -> String {
         let name = name.and_then(|name| Some((self.gives(name), HostPattern::written(name).ok()?)));
         match (name, range) {
@@ -104,10 +107,12 @@ impl ConnectionOfWorkload<'_> {
                 against_name(self.server_name, &name)
             }
             (_, Some(range)) if self.means(range) => {
-                format!("one for fewer addresses than its {range} decides")
+                format!("a match for a narrower range than {range} decides")
             }
             (_, Some(range)) => format!("it is for connections to {range}"),
-            (_, None) => "the chain that takes it is none of this service".to_owned(),
+            (_, None) => {
+                "the chain that accepts the connection belongs to another service".to_owned()
+            }
         }
     }
 
@@ -128,12 +133,12 @@ impl ConnectionOfWorkload<'_> {
             }
             WayMisfit::NoTls => {
                 format!(
-                    "port {} is not declared as one of TLS or HTTPS: names are not looked at",
+                    "port {} is not declared as TLS or HTTPS: SNI is not matched",
                     self.port.number
                 )
             }
             WayMisfit::ByName => {
-                "the tls rules of its object take this port, by names alone".to_owned()
+                "the tls rules of its object take this port, by SNI only".to_owned()
             }
             WayMisfit::Taken(taken) if self.is_of(&taken) => BEHIND.to_owned(),
             WayMisfit::Taken(taken) => self.against(taken),

@@ -1,5 +1,5 @@
-//! What of a proxy's configuration fits a connection or a request, as Envoy finds it. (Envoy, `FilterChainMatch`,
-//! `VirtualHost.domains`, `RouteMatch`.)
+//! Matches connections and requests with a proxy's configuration like Envoy. (Envoy,
+//! `FilterChainMatch`, `VirtualHost.domains`, `RouteMatch`.)
 
 use std::net::IpAddr;
 
@@ -11,19 +11,19 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 
-/// A connection that a listener gets.
+/// A connection at a listener.
 pub(super) struct ArrivingConnection<'a> {
-    /// The address that the client means, where that is known.
+    /// The destination address, if it is known.
     pub(super) address: Option<IpAddr>,
-    /// The port.
+    /// The destination port.
     pub(super) port: u16,
     pub(super) is_tls: bool,
     pub(super) server_name: Option<&'a str>,
-    /// What is found out of its protocol, or what the client offers.
+    /// The detected protocol, or the protocols that the client offers.
     pub(super) protocols: &'a [&'a str],
 }
 
-/// The chain that takes a connection; `None` where it is closed.
+/// Returns the chain that accepts a connection, or `None` if the connection is closed.
 pub(super) fn chain_of<'a>(
     listener: &'a listener::Listener,
     connection: &ArrivingConnection<'_>,
@@ -42,7 +42,8 @@ pub(super) fn chain_of<'a>(
     };
     let mut fitting: Vec<_> = listener.filter_chains.iter().collect();
     let none = listener::FilterChainMatch::default();
-    // Envoy keeps those that fit a condition best, then looks at the next, and never goes back.
+    // Envoy keeps the chains that match a condition best, then evaluates the next condition, and
+    // never reconsiders.
     for closeness in [port, range, name, transport, protocol] as [Closeness; 5] {
         let of = |chain: &listener::FilterChain| {
             closeness(chain.filter_chain_match.as_ref().unwrap_or(&none), &seen)
@@ -53,7 +54,7 @@ pub(super) fn chain_of<'a>(
     fitting.first().copied().or(listener.default_filter_chain.as_ref())
 }
 
-/// How well a condition fits a connection; `None` where it doesn't.
+/// How specifically a condition matches a connection; `None` if it does not match.
 type Closeness = fn(&listener::FilterChainMatch, &ArrivingConnection<'_>) -> Option<usize>;
 
 fn port(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
@@ -105,7 +106,8 @@ fn protocol(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) 
     protocols.iter().any(|one| seen.protocols.contains(&&**one)).then_some(1)
 }
 
-/// The virtual host that is called so: exactly, else by the longest wildcard, else that of all names.
+/// Returns the virtual host for a host name: by exact domain, by the longest wildcard, or the one
+/// for all names.
 pub(super) fn virtual_host_of<'a>(
     table: &'a route::RouteConfiguration,
     authority: &str,
@@ -118,7 +120,7 @@ pub(super) fn virtual_host_of<'a>(
     fitting.max_by_key(best)
 }
 
-/// The domain of a virtual host of this table by which it is chosen for a request.
+/// Returns the domain by which a virtual host of this table is selected for a request.
 pub(super) fn domain_of<'a>(
     table: &route::RouteConfiguration,
     host: &'a route::VirtualHost,
@@ -129,7 +131,7 @@ pub(super) fn domain_of<'a>(
     domains.max_by_key(|domain| closeness(domain, &asked)).map(|domain| &**domain)
 }
 
-/// The name by which a table looks for a virtual host.
+/// Returns the name by which a table looks up a virtual host.
 fn asked_name(table: &route::RouteConfiguration, authority: &str) -> String {
     let mut asked = authority.to_ascii_lowercase();
     if table.ignore_port_in_host_matching
@@ -141,7 +143,8 @@ fn asked_name(table: &route::RouteConfiguration, authority: &str) -> String {
     asked
 }
 
-/// How closely a domain fits a name: exactly, by its end, by its beginning or like every name; longer domains fit more closely.
+/// Returns how specifically a domain matches a name: exactly, by suffix, by prefix, or as `*`.
+/// Longer domains match more specifically.
 fn closeness(domain: &str, asked: &str) -> Option<(u8, usize)> {
     let domain = domain.to_ascii_lowercase();
     if domain == asked {
@@ -156,7 +159,7 @@ fn closeness(domain: &str, asked: &str) -> Option<(u8, usize)> {
     }
 }
 
-/// The first condition that a request doesn't fit, in words; `None` where it fits all.
+/// Returns the first condition that a request does not meet, as text, or `None` if it meets all.
 pub(super) fn misfit(
     wanted: Option<&route::RouteMatch>,
     request: &ProbedRequest,
@@ -191,13 +194,13 @@ fn path_misfit(
             (!fits).then(|| format!("the path {path} does not begin with the segments of {prefix}"))
         }
         PathSpecifier::SafeRegex(regex) => regex_misfit(&regex.regex, path, "the path"),
-        _ => Some("its condition on the path is none that is known here".to_owned()),
+        _ => Some("its condition on the path is not supported here".to_owned()),
     }
 }
 
 fn header_misfit(wanted: &route::HeaderMatcher, request: &ProbedRequest) -> Option<String> {
     use route::header_matcher::HeaderMatchSpecifier;
-    // Envoy's names for what HTTP/1.1 and HTTP/2 call otherwise.
+    // Envoy's name for the header that HTTP/1.1 names `host` and HTTP/2 `:authority`.
     let name = match &*wanted.name.to_ascii_lowercase() {
         "host" => ":authority".to_owned(),
         name => name.to_owned(),
@@ -218,18 +221,18 @@ fn header_misfit(wanted: &route::HeaderMatcher, request: &ProbedRequest) -> Opti
     let misfit = match (&wanted.header_match_specifier, value) {
         (None | Some(HeaderMatchSpecifier::PresentMatch(true)), Some(_)) => None,
         (None | Some(HeaderMatchSpecifier::PresentMatch(true)), None) => {
-            Some(format!("{shown} is not there"))
+            Some(format!("{shown} is missing"))
         }
         (Some(HeaderMatchSpecifier::StringMatch(text)), Some(value)) => {
             string_misfit(text, value, &shown)
         }
-        // Envoy: what isn't there fits no text, and neither the contrary of one.
-        (Some(_), None) => return Some(format!("{shown} is not there")),
-        (Some(_), Some(_)) => Some(format!("its condition on {shown} is none that is known here")),
+        // In Envoy, an absent header matches neither a pattern nor its inversion.
+        (Some(_), None) => return Some(format!("{shown} is missing")),
+        (Some(_), Some(_)) => Some(format!("its condition on {shown} is not supported here")),
     };
     match (wanted.invert_match, misfit) {
         (false, misfit) => misfit,
-        (true, None) => Some(format!("{shown} is what it must not be")),
+        (true, None) => Some(format!("{shown} has an excluded value")),
         (true, Some(_)) => None,
     }
 }
@@ -242,7 +245,7 @@ fn parameter_misfit(
     let shown = format!("the parameter {}", wanted.name);
     let mut all = request.query.iter();
     let Some((_, value)) = all.find(|(name, _)| *name == wanted.name) else {
-        return Some(format!("{shown} is not there"));
+        return Some(format!("{shown} is missing"));
     };
     match &wanted.query_parameter_match_specifier {
         Some(QueryParameterMatchSpecifier::StringMatch(text)) => string_misfit(text, value, &shown),
@@ -250,13 +253,14 @@ fn parameter_misfit(
     }
 }
 
-/// A request that somebody asks about has no token, and so no claims.
+/// Returns the reason against a condition on claims. A probed request has no token and therefore no
+/// claims.
 fn claim_misfit(wanted: &matcher::MetadataMatcher) -> Option<String> {
     use matcher::metadata_matcher::path_segment::Segment;
     let key = |Segment::Key(key): &Segment| format!("[{key}]");
     let levels = wanted.path.iter().skip(1).filter_map(|one| one.segment.as_ref().map(key));
     let levels: String = levels.collect();
-    let text = || format!("the claim {levels} is not there: a request without a token is meant");
+    let text = || format!("the claim {levels} is missing: the request has no token");
     (!wanted.invert).then(text)
 }
 
@@ -269,19 +273,19 @@ fn string_misfit(wanted: &matcher::StringMatcher, value: &str, shown: &str) -> O
         MatchPattern::Prefix(text) => (!value.starts_with(text.as_str()))
             .then(|| format!("{shown} is {value:?}, which does not begin with {text:?}")),
         MatchPattern::SafeRegex(regex) => regex_misfit(&regex.regex, value, shown),
-        _ => Some(format!("its condition on {shown} is none that is known here")),
+        _ => Some(format!("its condition on {shown} is not supported here")),
     }
 }
 
-/// RE2 takes the whole of a text. Its classes are those of ASCII, where nothing else is said.
+/// Matches an expression with the entire text, like RE2. Character classes are ASCII by default.
 fn regex_misfit(expression: &str, text: &str, shown: &str) -> Option<String> {
     let whole = format!("^(?:{expression})$");
     let plain = RegexBuilder::new(&whole).unicode(false).build();
     match plain.or_else(|_| RegexBuilder::new(&whole).build()) {
         Ok(regex) => (!regex.is_match(text.as_bytes()))
-            .then(|| format!("{shown} {text:?} does not fit the expression {expression}")),
+            .then(|| format!("{shown} {text:?} does not match the expression {expression}")),
         Err(_) => Some(format!(
-            "the expression {expression} can't be tried here: ask the proxy itself whether {shown} fits"
+            "the expression {expression} cannot be evaluated here: check {shown} with the proxy itself"
         )),
     }
 }

@@ -1,5 +1,5 @@
-//! Which way a call goes that gRPC's own library makes: from the name that it dials to routes, upstream clusters and endpoints,
-//! as it is given them one by one. (docs/guide/grpc.md, "Routes".)
+//! Explains the route of a gRPC library's call: from the dialled name to routes, upstream clusters
+//! and endpoints, which the library requests one by one. (docs/guide/grpc.md, "Routes".)
 
 use super::fit::misfit;
 use super::{ProbedRequest, RequestWalk, decoded, notes};
@@ -13,7 +13,7 @@ use strait_rules::traffic::route::HttpRule;
 use strait_xds::names::OutboundName;
 
 impl ProxyConfig<'_> {
-    /// The way of a call.
+    /// Follows a call.
     pub(super) fn call(
         &self,
         library: &LibraryConfig<'_>,
@@ -23,13 +23,13 @@ impl ProxyConfig<'_> {
         let name = &request.named;
         if request.method() != "POST" || !request.query.is_empty() {
             walk.outcome = format!(
-                "gRPC's own library makes calls, which are POSTs without a query: ask for POST grpc://{name}/SERVICE/METHOD"
+                "a gRPC library sends POST requests without a query: use POST grpc://{name}/SERVICE/METHOD"
             );
             return;
         }
         let Some((service, port)) = library.dialled(name, &self.proxy.dns_domain) else {
             walk.outcome = format!(
-                "the call fails: the library finds no service {name} that it can call, and is given no listener of that name"
+                "the call fails: the library can call no service {name}, and receives no listener of that name"
             );
             return;
         };
@@ -47,16 +47,16 @@ impl ProxyConfig<'_> {
         let (addresses, lists) = (self.common().addresses(&class), &self.cache.route_lists);
         let called = (service.hostname(), port, RouteCaller::Library);
         let all = rds::contenders(self.context, &class, called, &addresses, lists);
-        // Behind those of rules stands one that fails what no rule is for.
+        // The last route, after those of rules, fails calls that no rule matches.
         misfits.truncate(all.places.len());
         let of_rule = decided.filter(|at| *at < all.places.len());
         let rule = self.judged(&all, (&misfits, of_rule), walk);
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
-            walk.outcome = "the call fails: no rule is for it".to_owned();
+            walk.outcome = "the call fails: no rule matches it".to_owned();
             return;
         };
         self.acted(route, request, walk);
-        // It fails calls by statuses of gRPC, and never by those of HTTP.
+        // A library fails calls with gRPC statuses, never with HTTP statuses.
         if walk.answer.take().is_some() {
             walk.outcome = match text_of(route) {
                 Some(text) => format!("the call fails: {text}"),
@@ -68,7 +68,7 @@ impl ProxyConfig<'_> {
     }
 }
 
-/// What a route that answers says.
+/// Returns the text of a route's direct response.
 fn text_of(route: &route::Route) -> Option<String> {
     let Some(route::route::Action::DirectResponse(answer)) = &route.action else { return None };
     match answer.body.as_ref()?.specifier.as_ref()? {
@@ -77,12 +77,12 @@ fn text_of(route: &route::Route) -> Option<String> {
     }
 }
 
-/// What else a rule does to calls, and what of it a library passes over.
+/// Returns other effects of a rule on calls, and the parts of the rule that a library ignores.
 fn followed(rule: &HttpRule) -> Vec<String> {
     let mut kept = rule.clone();
     (kept.mirrors, kept.rewrite) = (None, None);
     let mut told = notes(&kept);
     let lost = proxyless::passed_over(rule).into_iter();
-    told.extend(lost.map(|what| format!("the library passes it over: {what}")));
+    told.extend(lost.map(|what| format!("ignored by the library: {what}")));
     told
 }

@@ -8,36 +8,38 @@ use strait_model::mesh_config::PathNormalization;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 
-/// A request as a workload sends it.
+/// A request that a workload sends.
 #[derive(Debug, Clone, Default)]
 pub struct ProbedRequest {
-    /// Whether it begins TLS itself.
+    /// Whether the client itself starts TLS.
     pub(super) is_tls: bool,
-    /// Whether it is no request, but a connection whose bytes are neither HTTP nor TLS.
+    /// Whether it is a raw TCP connection without HTTP and TLS.
     pub(super) is_bytes: bool,
     /// The host of its URL, without brackets.
     pub(super) host: String,
-    /// The port that it means.
+    /// The destination port.
     pub(super) port: u16,
-    /// Host and port as they are written, the port only where it is.
+    /// Host and port as written; the port only if it was written.
     pub(super) named: String,
-    /// The port of the proxy that it is sent to, as `http_proxy` says to clients, in place of the host itself.
+    /// The port of the HTTP proxy that receives the request, as the `http_proxy` setting of clients
+    /// defines it.
     pub(super) by_proxy: Option<u16>,
-    /// The path, without query.
+    /// The path without the query.
     pub(super) path: String,
-    /// Parameters, in order.
+    /// The query parameters, in order.
     pub(super) query: Vec<(String, String)>,
-    /// Headers, `:method`, `:authority` and `:scheme` among them; names in lower case.
+    /// Headers, including `:method`, `:authority` and `:scheme`; names are in lower case.
     pub(super) headers: BTreeMap<String, String>,
-    /// The name that it gives when it begins TLS, where that is not the URL's.
+    /// The SNI, if it differs from the URL's host.
     pub(super) sni: Option<String>,
 }
 
 impl ProbedRequest {
-    /// Reads a request: `method`, a URL with or without `http://`, headers as `NAME: VALUE`. With `tcp://` it is a connection.
+    /// Parses a request: `method`, a URL with or without `http://`, and headers as `NAME: VALUE`. A
+    /// `tcp://` URL is a connection.
     ///
     /// # Errors
-    /// What of it is no request.
+    /// Returns a description of the first invalid part.
     pub fn parse(
         text: &str,
         url: &str,
@@ -48,7 +50,7 @@ impl ProbedRequest {
         let method = method
             .map_err(|_| {
                 format!(
-                    "{:?} is no method of HTTP, such as GET",
+                    "{:?} is not an HTTP method such as GET",
                     text.chars().take(40).collect::<String>()
                 )
             })?
@@ -57,17 +59,17 @@ impl ProbedRequest {
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: http::Uri = with_scheme
             .parse()
-            .map_err(|_| format!("{url:?} is no URL such as http://reviews.shop:9080/path"))?;
+            .map_err(|_| format!("{url:?} is not a URL such as http://reviews.shop:9080/path"))?;
         let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
         if !matches!(&*scheme, "http" | "https" | "grpc" | "tcp") {
             return Err(format!(
-                "{scheme} is none of http, https, grpc, tcp; of bytes ask for tcp://HOST:PORT, of bytes in TLS for https://HOST:PORT"
+                "{scheme} is not http, https, grpc or tcp; for raw TCP use tcp://HOST:PORT, for TLS https://HOST:PORT"
             ));
         }
         let (is_tls, is_bytes) = (scheme == "https", scheme == "tcp");
         let authority = uri.authority().ok_or_else(|| format!("{url:?} names no host"))?;
         if authority.as_str().contains('@') {
-            return Err("a URL here has no user".to_owned());
+            return Err("a URL with a user name is not supported".to_owned());
         }
         let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
         let port = match authority.as_str().rsplit_once(':') {
@@ -75,7 +77,7 @@ impl ProbedRequest {
                 port.parse()
                     .ok()
                     .filter(|port| *port > 0)
-                    .ok_or_else(|| format!("{port:?} is no port from 1 to 65535"))?
+                    .ok_or_else(|| format!("{port:?} is not a port from 1 to 65535"))?
             }
             _ => {
                 if is_bytes {
@@ -99,11 +101,11 @@ impl ProbedRequest {
             let (name, value) = header
                 .split_once([':', '='])
                 .filter(|(name, _)| !name.is_empty())
-                .ok_or_else(|| format!("{header:?} is no header as NAME: VALUE"))?;
+                .ok_or_else(|| format!("{header:?} is not a header of the form NAME: VALUE"))?;
             let name = name.trim().to_ascii_lowercase();
             let name = if name == "host" { ":authority".to_owned() } else { name };
             let value = value.trim().to_owned();
-            // Of several of one name Envoy compares all, with commas between them.
+            // Envoy compares several values of one header joined by commas.
             match all.get_mut(&name).filter(|_| !name.starts_with(':')) {
                 Some(before) => *before = format!("{before},{value}"),
                 None => _ = all.insert(name, value),
@@ -123,23 +125,24 @@ impl ProbedRequest {
         })
     }
 
-    /// The same, sent to the proxy at a port of the workload's own host, as `http_proxy` says to clients.
+    /// Returns the request as sent to an HTTP proxy at a port of the workload's host, as the
+    /// `http_proxy` setting of clients defines it.
     #[must_use]
     pub fn by_proxy(self, port: Option<u16>) -> Self {
         Self { by_proxy: port, ..self }
     }
 
-    /// The port that it means.
+    /// Returns the destination port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its path as it is sent, without query.
+    /// Returns the path without the query.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its path with the query behind it.
+    /// Returns the path with the query.
     pub(super) fn path_and_query(&self) -> String {
         let pair = |(name, value): &(String, String)| match &**value {
             "" => name.clone(),
@@ -151,27 +154,27 @@ impl ProbedRequest {
         }
     }
 
-    /// Its method.
+    /// Returns the method.
     pub fn method(&self) -> &str {
         self.headers.get(":method").map_or("", |method| method)
     }
 
-    /// The host that it names to the proxy.
+    /// Returns the host that it sends to the proxy.
     pub fn authority(&self) -> &str {
         self.headers.get(":authority").map_or("", |authority| authority)
     }
 
-    /// The same as rules see it at a proxy that takes so much of a path for the same.
+    /// Returns the request with the path as a proxy with this path normalization matches it.
     pub(super) fn seen_by(&self, normalization: PathNormalization) -> Self {
         Self { path: normalization.applied(&self.path), ..self.clone() }
     }
 
-    /// Where a virtual host that takes TLS alone sends it: to the very same, in TLS.
+    /// Returns the URL to which a virtual host that requires TLS redirects the request.
     pub(super) fn in_tls(&self) -> String {
         format!("https://{}{}{}", self.authority(), self.path, self.query_text())
     }
 
-    /// Its query, behind the question mark where it has one.
+    /// Returns the query with its question mark, or an empty string.
     fn query_text(&self) -> String {
         let pair = |(name, value): &(String, String)| {
             if value.is_empty() { name.clone() } else { format!("{name}={value}") }
@@ -180,7 +183,7 @@ impl ProbedRequest {
         if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
     }
 
-    /// Status and place of a redirect.
+    /// Returns the status and the location of a redirect.
     pub(super) fn redirected(
         &self,
         redirect: &route::RedirectAction,
@@ -207,7 +210,7 @@ impl ProbedRequest {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port.to_owned())),
             _ => (self.authority(), None),
         };
-        // With the scheme goes the port that it implies, and no other.
+        // If the scheme changes, its default port is removed, and no other.
         let implied = if self.is_tls { "443" } else { "80" };
         let port = match redirect.port_redirect {
             0 if !redirect.host_redirect.is_empty() => None,

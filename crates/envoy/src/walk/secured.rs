@@ -1,4 +1,4 @@
-//! What a chain that ends TLS needs: of the proxy, and of who connects.
+//! The credentials that a chain with TLS termination needs from the proxy and from the client.
 
 use prost::Message;
 
@@ -7,7 +7,8 @@ use strait_proto::envoy::envoy::config::core::v3::transport_socket::ConfigType;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
-/// Notes which credentials the chain needs, and whether the client has to show a certificate, unless it is one of the mesh.
+/// Records which credentials the chain needs, and whether the client must present a certificate,
+/// unless it is a chain for mesh mTLS.
 pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut RequestWalk) {
     use tls::common_tls_context::ValidationContextType;
     let config = chain.transport_socket.as_ref().and_then(|socket| socket.config_type.as_ref());
@@ -25,7 +26,7 @@ pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut R
     let asks = context.require_client_certificate.is_some_and(|asks| asks.value);
     if asks && !is_of_mesh {
         let by = roots.as_ref().map_or_else(String::new, |roots| format!(", by the roots {roots}"));
-        walk.notes.push(format!("the client has to show a certificate{by}"));
+        walk.notes.push(format!("the client must present a certificate{by}"));
     }
     let own = common.tls_certificate_sds_secret_configs.into_iter().map(|own| own.name);
     walk.credentials = own.chain(roots).collect();

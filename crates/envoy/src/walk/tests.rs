@@ -1,4 +1,4 @@
-//! What fits a connection or a request, and what a request is, by values.
+//! Tests of request parsing and of matching with fixed values.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn request(method: &str, url: &str, headers: &[&str]) -> ProbedRequest {
 }
 
 #[test]
-fn the_most_specific_virtual_host_is_called() {
+fn most_specific_virtual_host_is_selected() {
     let table: route::RouteConfiguration = of(
         "envoy.config.route.v3.RouteConfiguration",
         &json!({ "ignorePortInHostMatching": true, "virtualHosts": [
@@ -43,7 +43,7 @@ fn the_most_specific_virtual_host_is_called() {
 }
 
 #[test]
-fn a_condition_that_does_not_fit_says_why() {
+fn unmet_condition_is_reported() {
     let asked = request("GET", "http://a.b:81/A/b?x=1&y", &["x-user: jo", "n:1", "n: 2"]);
     let exact = |text: &str| json!({ "exact": text });
     let header = |name: &str, text: Value| json!({ "name": name, "stringMatch": text });
@@ -55,7 +55,7 @@ fn a_condition_that_does_not_fit_says_why() {
         (json!({ "pathSeparatedPrefix": "/A" }), None),
         (json!({ "pathSeparatedPrefix": "/A/" }), Some("segments")),
         (json!({ "safeRegex": { "regex": "/./b" } }), None),
-        (json!({ "safeRegex": { "regex": "/./" } }), Some("does not fit the expression")),
+        (json!({ "safeRegex": { "regex": "/./" } }), Some("does not match the expression")),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("jo"))] }), None),
         (json!({ "prefix": "/", "headers": [header("Host", exact("a.b:81"))] }), None),
         (json!({ "prefix": "/", "headers": [header("host", exact("a"))] }), Some("the host")),
@@ -66,7 +66,7 @@ fn a_condition_that_does_not_fit_says_why() {
         ),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("al"))] }), Some("not \"al\"")),
         (json!({ "prefix": "/", "headers": [header("n", exact("1,2"))] }), None),
-        (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is not there")),
+        (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is missing")),
         (
             json!({ "prefix": "/", "headers": [header(":method", exact("PUT"))] }),
             Some("the method"),
@@ -75,7 +75,7 @@ fn a_condition_that_does_not_fit_says_why() {
             json!({ "prefix": "/", "headers": [
                 { "name": "x-user", "invertMatch": true, "stringMatch": exact("jo") },
             ] }),
-            Some("is what it must not be"),
+            Some("has an excluded value"),
         ),
         (
             json!({ "prefix": "/", "headers": [
@@ -85,7 +85,7 @@ fn a_condition_that_does_not_fit_says_why() {
         ),
         (
             json!({ "prefix": "/", "headers": [{ "name": "none", "presentMatch": true }] }),
-            Some("is not there"),
+            Some("is missing"),
         ),
         (
             json!({ "prefix": "/", "headers": [{ "name": "none", "invertMatch": true, "presentMatch": true }] }),
@@ -101,7 +101,7 @@ fn a_condition_that_does_not_fit_says_why() {
         ),
         (
             json!({ "prefix": "/", "queryParameters": [{ "name": "z", "presentMatch": true }] }),
-            Some("the parameter z is not there"),
+            Some("the parameter z is missing"),
         ),
     ];
     for (wanted, why) in cases {
@@ -120,7 +120,7 @@ fn a_condition_that_does_not_fit_says_why() {
 }
 
 #[test]
-fn the_chain_that_knows_most_of_a_connection_takes_it() {
+fn most_specific_chain_is_selected() {
     let listener: listener::Listener = of(
         "envoy.config.listener.v3.Listener",
         &json!({
@@ -161,7 +161,7 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
         (bytes("1.1.1.1"), "rest"),
         (bytes("10.0.0.1"), "one"),
         (plain("10.0.0.2"), "two http"),
-        // Another chain of that range is for this very transport.
+        // Another chain of that range has this transport protocol.
         (bytes("10.0.0.2"), "rest"),
         (plain("1.1.1.1"), "http"),
         (plain("10.0.0.1"), "one"),
@@ -176,7 +176,7 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
 }
 
 #[test]
-fn path_is_what_the_manager_that_takes_the_request_makes_of_it() {
+fn path_is_normalized_like_the_connection_manager() {
     let path = "/a/%2e%2e/%61//b%2Fc";
     for (manager, seen) in [
         (json!({}), path),
@@ -196,7 +196,7 @@ fn path_is_what_the_manager_that_takes_the_request_makes_of_it() {
 }
 
 #[test]
-fn a_request_is_read_as_a_client_sends_it() {
+fn request_is_parsed_as_a_client_sends_it() {
     let asked = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
     assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/./b/../c", "other"));
     let plain = request("PUT", "Reviews:9080", &[]);
@@ -206,11 +206,11 @@ fn a_request_is_read_as_a_client_sends_it() {
     for (method, url, header, fact) in [
         ("GET", "tcp://db", "a:b", "names no port"),
         ("G T", "a", "a:b", "method"),
-        ("GET", "ftp://a", "a:b", "ftp is none"),
-        ("GET", "http://a:0/", "a:b", "no port"),
-        ("GET", "http://u@a/", "a:b", "no user"),
-        ("GET", "/path", "a:b", "no URL"),
-        ("GET", "a", "ab", "no header"),
+        ("GET", "ftp://a", "a:b", "ftp is not"),
+        ("GET", "http://a:0/", "a:b", "not a port"),
+        ("GET", "http://u@a/", "a:b", "user name"),
+        ("GET", "/path", "a:b", "not a URL"),
+        ("GET", "a", "ab", "not a header"),
     ] {
         let error = ProbedRequest::parse(method, url, &[header.to_owned()], None);
         let error = error.expect_err("no request");
@@ -219,7 +219,7 @@ fn a_request_is_read_as_a_client_sends_it() {
 }
 
 #[test]
-fn a_redirect_leads_where_envoy_would_send_the_client() {
+fn redirect_location_equals_envoys() {
     let asked = request("GET", "http://a.b:81/old/x?q=1", &[]);
     let wanted: route::RouteMatch =
         of("envoy.config.route.v3.RouteMatch", &json!({ "prefix": "/old/" }));

@@ -1,4 +1,4 @@
-//! Who may be a client of services, as far as rules tell clients apart.
+//! Groups of clients of services that rules may treat differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use strait_mesh::push::proxy::{east_west_port, served_in};
 use strait_model::{ExportTo, Hostname, Namespace, Protocol, Proxy, ProxyType, Resolution};
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// Namespaces of clients. The empty one stands for all that no rule tells apart.
+/// Namespaces of clients. The empty namespace represents all namespaces that no rule names.
 pub(super) type Audience = BTreeSet<Namespace>;
 
-/// The proxies that are connected, in groups that rules treat alike.
+/// The connected proxies, in groups that rules treat equally.
 pub(super) struct ClientGroups<'a> {
     proxies: &'a [&'a Proxy],
-    /// Sidecars, by namespace and by the selectors that select them, with their number.
+    /// Number of sidecars, by namespace and by the selectors that select them.
     sidecars: BTreeMap<(&'a Namespace, Selection), usize>,
-    /// East-west gateways.
+    /// Number of east-west gateways.
     gateways: usize,
 }
 
@@ -42,7 +42,7 @@ impl<'a> ClientGroups<'a> {
         self.proxies
     }
 
-    /// How many sidecars are in namespaces, and selected by selectors, for which something holds.
+    /// Returns the number of sidecars whose namespace and selection satisfy a condition.
     pub(super) fn count(&self, holds: impl Fn(&Namespace, &Selection) -> bool) -> usize {
         let groups = self.sidecars.iter();
         groups
@@ -60,13 +60,13 @@ impl<'a> ClientGroups<'a> {
 pub(super) struct RouterGroup<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) selection: Selection,
-    /// The services to which what they serve leads.
+    /// The services to which their routes lead.
     pub(super) leads_to: BTreeSet<&'a Hostname>,
     pub(super) count: usize,
 }
 
 impl<'a> RouterGroup<'a> {
-    /// Those of some proxies, without east-west gateways.
+    /// Groups the routers among these proxies, without east-west gateways.
     pub(super) fn all(context: &'a PushContext, proxies: &[&'a Proxy]) -> Vec<Self> {
         let mut groups = BTreeMap::new();
         for proxy in proxies.iter().filter(|one| one.kind == ProxyType::Router) {
@@ -85,7 +85,7 @@ impl<'a> RouterGroup<'a> {
     }
 }
 
-/// The service of a name that clients of a namespace are given.
+/// Returns the service with a name that clients of a namespace receive.
 pub(super) fn seen<'a>(
     context: &'a PushContext,
     host: &str,
@@ -95,7 +95,7 @@ pub(super) fn seen<'a>(
     service.primary.export_to.visible_to(namespace).then_some(&**service)
 }
 
-/// Whether clients of a namespace, selected so, reach a service by its own name, as far as a Sidecar says it.
+/// Returns whether the Sidecar of these clients, if any, imports a service under its own name.
 pub(super) fn is_imported(
     context: &PushContext,
     service: &MergedService,
@@ -106,7 +106,7 @@ pub(super) fn is_imported(
     context.traffic.scope(namespace, selection).includes(&host, &service.primary.namespace)
 }
 
-/// The services that a pattern holds, as clients of a namespace are given them.
+/// Returns the services that match a pattern, as clients of a namespace receive them.
 pub(super) fn all_seen<'a>(
     context: &'a PushContext,
     host: &HostPattern,
@@ -123,13 +123,14 @@ pub(super) fn all_seen<'a>(
     }
 }
 
-/// The ports of a service that are proxied: none of what is another name of a service.
+/// Returns the proxied ports of a service: none if the service is an alias.
 pub(super) fn proxied(service: &MergedService) -> impl Iterator<Item = &strait_model::Port> {
     let is_alias = matches!(service.primary.resolution, Resolution::Alias(_));
     service.ports().filter(move |port| !is_alias && port.protocol != Protocol::Udp)
 }
 
-/// Of some namespaces those to which something is exported. Where it is for all, they stand for the rest besides.
+/// Returns the namespaces, of the given ones, to which an object is exported. If it is exported to
+/// all, the empty namespace represents the others.
 pub(super) fn audience(export_to: &ExportTo, special: impl Iterator<Item = Namespace>) -> Audience {
     match export_to {
         ExportTo::Public => special.chain([Namespace::default()]).collect(),
@@ -137,7 +138,7 @@ pub(super) fn audience(export_to: &ExportTo, special: impl Iterator<Item = Names
     }
 }
 
-/// Whose clients these are, in words that follow a sentence; nothing where they are all of them.
+/// Describes clients as the end of a sentence; empty if they are all clients.
 pub(super) fn of_clients(some: &Audience, all: &Audience) -> String {
     const NAMED_MAX: usize = 5;
     if some.len() == all.len() {

@@ -1,4 +1,4 @@
-//! Where rules lead, and who doesn't come there.
+//! Destinations of rules, and the clients that cannot reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use strait_rules::traffic::route::{Destination, HttpRule};
 use strait_rules::traffic::{Reason, Selection};
 
 impl ConfigView<'_> {
-    /// What is wrong with where a rule for requests leads.
+    /// Returns the problems of the destinations of a rule for requests.
     pub(super) fn destinations(
         &self,
         rule: &HttpRule,
@@ -30,7 +30,13 @@ impl ConfigView<'_> {
         let ports = &asked(rule.matches.iter().map(|one| one.port), ports);
         for to in &rule.destinations {
             let path = format!("{path}.route[{}].destination", to.index);
-            reasons.extend(self.destination(to, path, ports, clients, "answered 503"));
+            reasons.extend(self.destination(
+                to,
+                path,
+                ports,
+                clients,
+                "requests are answered with 503",
+            ));
         }
         for mirror in rule.mirrors.iter().flatten() {
             let to = &mirror.destination;
@@ -39,12 +45,19 @@ impl ConfigView<'_> {
                 Some(_) => format!("{path}.mirror"),
                 None => format!("{path}.mirrors[{}].destination", to.index),
             };
-            reasons.extend(self.destination(to, path, ports, clients, "dropped"));
+            reasons.extend(self.destination(
+                to,
+                path,
+                ports,
+                clients,
+                "mirrored requests are dropped",
+            ));
         }
         reasons
     }
 
-    /// What is wrong with a destination, for whom. `answer` is what becomes of what goes there.
+    /// Returns the problems of a destination, with the affected clients. `answer` describes the
+    /// fate of its traffic.
     pub(super) fn destination(
         &self,
         to: &Destination,
@@ -54,7 +67,7 @@ impl ConfigView<'_> {
         answer: &str,
     ) -> Vec<Reason> {
         if to.invalid {
-            // Said where it was read.
+            // Reported when the object was parsed.
             return Vec::new();
         }
         let host = to.host.as_str();
@@ -73,12 +86,12 @@ impl ConfigView<'_> {
         }
         let reasons = wrong.into_iter().map(|((_, text), (code, whose))| {
             let whose = of_clients(&whose, &asked);
-            Reason::lost(code, &*path, format!("{text}{whose}: what goes there is {answer}"))
+            Reason::lost(code, &*path, format!("{text}{whose}: {answer}"))
         });
         reasons.collect()
     }
 
-    /// Why clients of a namespace don't get to a destination.
+    /// Returns the reason why clients of a namespace cannot reach a destination.
     fn misled(
         &self,
         to: &Destination,
@@ -118,7 +131,7 @@ impl ConfigView<'_> {
                 let shared = ports.iter().find(|port| has.contains(port));
                 if shared.is_none() && !ports.is_empty() {
                     let text = format!(
-                        "no port is named, and {host} has several: {}, none of them that of the host",
+                        "no port is named, and {host} has several: {}, none of which is a port of the host",
                         list()
                     );
                     return Some((&codes::DESTINATION_PORT, text));
@@ -127,7 +140,7 @@ impl ConfigView<'_> {
                 if !lacks.is_empty() {
                     let lacks = lacks.into_iter().map(u16::to_string).collect::<Vec<_>>();
                     let text = format!(
-                        "no port is named, and {host} has several: {}, which who calls port {} of the host doesn't come to",
+                        "no port is named, and {host} has several: {}; requests to port {} of the host can't reach them",
                         list(),
                         lacks.join(", ")
                     );
@@ -151,18 +164,24 @@ impl ConfigView<'_> {
                         return partly.or_else(|| self.misled_by_selection(to, service, namespace));
                     }
                     Some(_) => {
-                        format!("{text} any more, and keeps it for {} s", KEPT_FOR.as_secs())
+                        format!(
+                            "{text} any more; the old subset is kept for {} s",
+                            KEPT_FOR.as_secs()
+                        )
                     }
                     None => text,
                 }
             }
             None if !self.services_known => return None,
-            None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),
+            None => {
+                format!("no DestinationRule of {host} applies, so subset {subset} does not exist")
+            }
         };
         Some((&codes::SUBSET_UNKNOWN, text))
     }
 
-    /// Of a subset that is there for most: a proxy for whose labels alone a rule holds that lacks it.
+    /// Returns the reason for a subset that exists for most clients: a DestinationRule that applies
+    /// only to proxies with certain labels lacks it.
     fn misled_by_selection(
         &self,
         to: &Destination,
@@ -180,7 +199,7 @@ impl ConfigView<'_> {
             let rule = rules.rule(client, &service.primary.namespace)?;
             let lacks = rule.subsets.get(&to.subset).is_none_or(|subset| subset.is_kept);
             let text = format!(
-                "DestinationRule {}, which holds for {} by its labels, has no subset {} of {host}",
+                "DestinationRule {}, which applies to {} because of its labels, has no subset {} of {host}",
                 rule.meta(),
                 proxy.id,
                 to.subset
@@ -189,7 +208,7 @@ impl ConfigView<'_> {
         })
     }
 
-    /// The same of a destination that is another name of a service.
+    /// Returns the reason why clients cannot reach a destination that is an alias of a service.
     fn misled_by_alias(
         &self,
         to: &Destination,
@@ -199,14 +218,14 @@ impl ConfigView<'_> {
         let (host, port_name) = (&to.host, &to.port_name);
         let target = self.context.target(host, namespace);
         let Some(service) = self.context.service(target.as_str(), namespace) else {
-            let text = format!("{host} is another name of {target}, and there is no such service");
+            let text = format!("{host} is an alias of {target}, which does not exist");
             return self.is_none(target.as_str()).then_some((&codes::DESTINATION_UNKNOWN, text));
         };
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
-            let text = format!("{host} is another name, and in the end of itself");
+            let text = format!("{host} is an alias that finally refers to itself");
             return Some((&codes::DESTINATION_UNKNOWN, text));
         }
-        // Its own ports come first where none is named by its number.
+        // The port of the alias is used if the destination names no port number.
         let own = alias.ports().filter(|port| port.protocol != Protocol::Udp);
         let own: Vec<_> =
             own.filter(|port| port_name.is_empty() || port.name == *port_name).collect();
@@ -216,6 +235,6 @@ impl ConfigView<'_> {
         };
         let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
         let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
-        Some((code, format!("{host} is another name of {target}: {text}")))
+        Some((code, format!("{host} is an alias of {target}: {text}")))
     }
 }

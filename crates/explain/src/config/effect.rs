@@ -1,4 +1,4 @@
-//! Whether any part of an object has an effect, and rules for ports that no service has.
+//! Objects without any effect, and rules for ports that no service has.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use strait_model::Namespace;
 use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 
-/// The codes of reasons in a match that never fits because of them.
+/// Codes of reasons that prevent a match from ever matching.
 const OF_MATCHES: [&Code; 3] =
     [&codes::TRAFFIC_PORT, &codes::GATEWAY_UNBOUND, &codes::RULE_PROTOCOL];
-/// The codes of reasons in a traffic policy that leave the setting out.
+/// Codes of reasons that remove a setting from a traffic policy.
 const OF_SETTINGS: [&Code; 2] = [&codes::TRAFFIC_PORT, &codes::TRAFFIC_UNSUPPORTED];
 
-/// Whether no part of an object has an effect, by the reasons that were found.
+/// Returns whether no part of an object has an effect, according to `reasons`.
 pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason]) -> bool {
     let lost = || reasons.iter().filter(|reason| reason.is_lost);
-    // Items of lists; none of an absent list.
+    // Returns whether all items of a list are lost. True if the list is absent.
     let all_items = |list: &str, is_lost: &dyn Fn(&str, &Value) -> bool| {
         let mut items = items(stored, &pointer(list)).iter().enumerate();
         is_named(lost(), list)
@@ -67,7 +67,7 @@ pub(super) fn has_none(object: &TrafficObject, stored: &Value, reasons: &[Reason
     }
 }
 
-/// Whether no rule of a VirtualService can apply.
+/// Returns whether no rule of a VirtualService can apply.
 fn has_no_rule(service: &VirtualService, stored: &Value, reasons: &[Reason]) -> bool {
     let never = |reason: &&Reason| reason.is_lost && OF_MATCHES.contains(&reason.code);
     let paths: BTreeSet<&str> = reasons.iter().filter(never).map(|reason| &*reason.path).collect();
@@ -92,18 +92,19 @@ fn has_no_rule(service: &VirtualService, stored: &Value, reasons: &[Reason]) -> 
     })
 }
 
-/// Whether a reason is about this part or a part around it.
+/// Returns whether any reason refers to `path` or to a part that contains it.
 fn is_named<'a>(mut reasons: impl Iterator<Item = &'a Reason>, path: &str) -> bool {
     reasons.any(|reason| is_around(&reason.path, path))
 }
 
-/// Whether a path is another one or that of a part around it.
+/// Returns whether `path` equals `other` or contains it.
 fn is_around(path: &str, other: &str) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether no setting below a path has an effect. An empty block has an effect: its defaults apply.
+/// Returns whether no setting at or below `path` has an effect. An empty block has an effect: its
+/// defaults apply.
 fn is_without_effect(value: &Value, path: &str, lost: &[&Reason]) -> bool {
     if is_named(lost.iter().copied(), path) {
         return true;
@@ -124,9 +125,9 @@ fn is_without_effect(value: &Value, path: &str, lost: &[&Reason]) -> bool {
 }
 
 impl ConfigView<'_> {
-    /// Adds the state of an object of which no part has an effect.
+    /// Sets the state of an object to `unused` if no part of it has an effect.
     pub(super) fn note_effect(&self, object: &TrafficObject, stored: &Value, found: &mut Finding) {
-        // A rule without effect still takes the place of rules of other namespaces.
+        // A DestinationRule without effect still replaces rules of other namespaces.
         let replaces_others = match object {
             TrafficObject::DestinationRule(rule) => {
                 let host = rule.host.to_string();
@@ -146,14 +147,15 @@ impl ConfigView<'_> {
         }
     }
 
-    /// Reports matches for ports that no service of the hosts has.
+    /// Reports matches for ports that no service of the hosts has. `known` are the ports of the
+    /// services.
     pub(super) fn unknown_ports(
         &self,
         service: &VirtualService,
         mut known: BTreeSet<u16>,
     ) -> Vec<Reason> {
         if known.is_empty() {
-            // Its namespace sees no service of the hosts.
+            // The object's namespace sees no service with these hosts.
             return Vec::new();
         }
         let gateways = &self.context.traffic.gateways;
@@ -187,7 +189,8 @@ impl ConfigView<'_> {
         reasons
     }
 
-    /// Whether a workload of a namespace is known or connected. The empty namespace stands for all that no rule names.
+    /// Returns whether any workload of a namespace is known or connected. The empty namespace
+    /// stands for all namespaces that no rule names.
     pub(super) fn may_have_clients(&self, namespace: &Namespace) -> bool {
         namespace.as_str().is_empty()
             || self.context.workload_labels(Some(namespace)).next().is_some()

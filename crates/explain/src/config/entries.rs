@@ -1,4 +1,4 @@
-//! ServiceEntries and WorkloadEntries.
+//! Status of ServiceEntries and WorkloadEntries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use strait_base::codes;
 use strait_model::{Hostname, ISTIO_NETWORKING, ObjectKey, WorkloadKey};
 
 impl ConfigView<'_> {
-    /// What becomes of an entry; `None` of another object.
+    /// Returns the status of an entry. Returns `None` if the object is not an entry.
     pub(super) fn entry(&self, key: &ObjectKey) -> Option<ConfigState> {
         let is_service = match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "ServiceEntry") => true,
@@ -28,7 +28,7 @@ impl ConfigView<'_> {
         };
         let problems = self.reports.entries.iter().filter(|one| is_own(one.kind, &one.object));
         let problems: Vec<_> = problems.collect();
-        // One that can't be read names no host that it could have lost.
+        // The host list of an unreadable entry is unknown, so it has no lost hosts.
         let is_refused = problems.iter().any(|one| one.refused);
         let (mut state, used) = if is_service {
             self.service_entry(key, object, is_refused)
@@ -62,14 +62,14 @@ impl ConfigView<'_> {
         Some(state)
     }
 
-    /// Reports that entries of other namespaces have no effect for hosts that an entry has.
+    /// Reports that entries of other namespaces have no effect for the hosts of the entry `key`.
     fn taken_hosts(&self, key: &ObjectKey) -> Option<ConfigReason> {
         let own = WorkloadKey::new(&*key.namespace, &*key.name);
         let lost = self.reports.entries.iter().filter(|one| one.holder.as_ref() == Some(&own));
         let others: BTreeSet<_> = lost.map(|one| one.object.namespace.clone()).collect();
         (!others.is_empty() && self.notes_foreign(&own.namespace)).then(|| {
             let text = format!(
-                "entries of namespace {} name hosts of this entry, which is older: they have no effect for these hosts",
+                "entries of namespace {} have hosts of this entry, which is older: they have no effect for these hosts",
                 listed(&others)
             );
             ConfigReason::new(&codes::FOREIGN_HOST, "spec.hosts", text)
@@ -116,7 +116,7 @@ impl ConfigView<'_> {
         (state_of(key, ObjectStanding::InForce, found), true)
     }
 
-    /// The workloads that are endpoints of services which entries describe, each with these services.
+    /// Returns the workloads that are endpoints of services from entries, with these services.
     fn used_workloads(&self) -> BTreeMap<WorkloadKey, BTreeSet<Hostname>> {
         let mut used = BTreeMap::<_, BTreeSet<_>>::new();
         for service in self.context.all_services() {

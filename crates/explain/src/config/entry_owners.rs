@@ -12,8 +12,9 @@ use super::objects::items;
 use crate::standing::ConfigReason;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::addresses::is_selected_by_sni;
 use strait_model::registry::Provider;
-use strait_model::{Namespace, ObjectKey, Protocol};
+use strait_model::{Namespace, ObjectKey, Port, Protocol};
 
 /// The parts of a ServiceEntry that belong to other services.
 #[derive(Debug, Default)]
@@ -106,7 +107,7 @@ impl ConfigView<'_> {
             let is_first = |other: &&&MergedService| {
                 other.hostname() != service.hostname()
                     && order(other) < own
-                    && shares_port(other, service)
+                    && collides(other, service)
             };
             let path = format!("spec.addresses[{at}]");
             let Some(other) = others.into_iter().flatten().find(is_first) else {
@@ -114,7 +115,7 @@ impl ConfigView<'_> {
                 let is_taken = |other: &&&MergedService| {
                     other.primary.namespace != *namespace
                         && order(other) > own
-                        && shares_port(other, service)
+                        && collides(other, service)
                 };
                 let taken = others.into_iter().flatten().find(is_taken);
                 if let Some(other) = taken.filter(|_| self.notes_foreign(namespace))
@@ -141,13 +142,22 @@ impl ConfigView<'_> {
     }
 }
 
-fn shares_port(one: &MergedService, other: &MergedService) -> bool {
-    let numbers = |service: &MergedService| {
-        let ports = service.ports().filter(|port| port.protocol != Protocol::Udp);
-        ports.map(|port| port.number).collect::<Vec<_>>()
+/// Whether two services have a port number in common at which TLS names don't tell them apart.
+fn collides(one: &MergedService, other: &MergedService) -> bool {
+    let is_entry = |service: &MergedService| {
+        service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
     };
-    let numbers_of_other = numbers(other);
-    numbers(one).iter().any(|number| numbers_of_other.contains(number))
+    let are_entries = is_entry(one) && is_entry(other);
+    let ports = |service: &MergedService| {
+        let ports = service.ports().filter(|port| port.protocol != Protocol::Udp);
+        let of_port = |port: &Port| (port.number, is_selected_by_sni(service, port));
+        ports.map(of_port).collect::<Vec<_>>()
+    };
+    let of_other = ports(other);
+    ports(one).iter().any(|(number, by_sni)| {
+        let same = of_other.iter().filter(|(other, _)| other == number);
+        same.into_iter().any(|(_, other_by_sni)| !(are_entries && (*by_sni || *other_by_sni)))
+    })
 }
 
 /// Names the object that decides a service.

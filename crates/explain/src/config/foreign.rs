@@ -1,4 +1,4 @@
-//! Objects that take the traffic of services of other namespaces.
+//! Objects that apply to traffic for services of other namespaces.
 
 use std::collections::BTreeSet;
 
@@ -15,23 +15,25 @@ use strait_rules::traffic::foreign::{is_exported, owner_by_name};
 use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::{HostPattern, Reason};
 
-/// The most namespaces that a text names.
+/// Maximum number of namespaces that a message names.
 const NAMED_MAX: usize = 5;
 
 impl ConfigView<'_> {
-    /// Whether objects of a namespace are reported if they take the traffic of other namespaces.
+    /// Returns whether objects of a namespace are reported if they apply to traffic of other
+    /// namespaces.
     pub(super) fn notes_foreign(&self, namespace: &Namespace) -> bool {
         self.context.policy.traffic().foreign_hosts != ForeignHostsMode::Allow
             && namespace.as_str() != self.context.mesh.root_namespace
     }
 
-    /// Whether an object that is exported applies to hosts of other namespaces at proxies of its own namespace only.
+    /// Returns whether exported objects apply to hosts of other namespaces only at proxies of their
+    /// own namespace.
     fn denies_foreign(&self) -> bool {
         self.context.policy.traffic().foreign_hosts == ForeignHostsMode::Deny
     }
 
-    /// Reports a host that belongs to other namespaces. `clients` are the namespaces in which the object
-    /// has the host.
+    /// Reports a host that belongs to other namespaces. `clients` are the namespaces of the clients
+    /// to which the object applies for this host.
     pub(super) fn foreign_host(
         &self,
         service: &VirtualService,
@@ -70,7 +72,8 @@ impl ConfigView<'_> {
         Some(Reason::warning(&codes::FOREIGN_HOST, path, text))
     }
 
-    /// Reports a host of a ServiceEntry whose name belongs to a Service of another namespace, unless such a Service exists.
+    /// Reports a host of a ServiceEntry whose name belongs to another namespace. The flag in the
+    /// result says whether the policy denies the host.
     pub(super) fn foreign_name(
         &self,
         (host, namespace): (&str, &Namespace),
@@ -99,7 +102,8 @@ impl ConfigView<'_> {
         Some((ConfigReason::new(&codes::FOREIGN_HOST, path, text), is_denied))
     }
 
-    /// Whether no proxy has a VirtualService at all, because its hosts belong to other namespaces.
+    /// Returns whether a VirtualService applies to no proxy because all its hosts belong to other
+    /// namespaces.
     pub(super) fn is_denied(&self, service: &VirtualService, reasons: &[Reason]) -> bool {
         let denied =
             reasons.iter().filter(|one| one.is_lost && one.code.id == codes::FOREIGN_HOST.id);
@@ -111,7 +115,7 @@ impl ConfigView<'_> {
             && !self.may_have_clients(&service.meta.namespace)
     }
 
-    /// The namespaces that a host belongs to, or the hosts that a wildcard contains.
+    /// Returns the namespaces that own a host, or that own the hosts that a wildcard contains.
     fn owners_of_host(&self, host: &HostPattern) -> BTreeSet<Namespace> {
         let domain = &self.context.settings.domain;
         let by_name = || owner_by_name(&host.to_string(), domain).into_iter().collect();
@@ -142,7 +146,7 @@ impl ConfigView<'_> {
     }
 }
 
-/// Some namespaces, in words.
+/// Formats a list of namespaces.
 pub(super) fn listed(namespaces: &BTreeSet<Namespace>) -> String {
     let first: Vec<_> = namespaces.iter().take(NAMED_MAX).map(Namespace::as_str).collect();
     match namespaces.len().saturating_sub(NAMED_MAX) {

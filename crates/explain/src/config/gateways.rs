@@ -1,4 +1,4 @@
-//! What becomes of Gateways.
+//! Status of Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,25 +20,26 @@ use strait_rules::traffic::route::RequestMatch;
 use strait_rules::traffic::selection::RuleSelector;
 use strait_rules::traffic::virtual_service::VirtualService;
 
-/// A credential that a router has asked for by name, and that it can't be given.
+/// A credential that a router requested by name and cannot receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialFault {
-    /// The node id of the router.
+    /// Node ID of the router.
     pub router: Arc<str>,
-    /// The name, as the router knows it.
+    /// Name of the credential, as the router uses it.
     pub name: Arc<str>,
-    /// Whether it goes on with one from before.
+    /// Whether the router keeps using an earlier version.
     pub has_old: bool,
-    /// Why.
+    /// The reason.
     pub fact: String,
 }
 
-/// What stands before the name of a Secret of a router's own namespace, and behind that of which the roots are meant.
+/// Prefix of a Secret of the router's own namespace, and suffix of a Secret with root certificates.
 const OF_OWN: &str = "kubernetes://";
 const OF_ROOTS: &str = "-cacert";
 
 impl CredentialFault {
-    /// Whether a server's certificate, or the roots of its clients, are meant.
+    /// Returns whether the credential is a server's certificate or the root certificates for its
+    /// clients.
     fn is_of(&self, server: &GatewayServer) -> bool {
         let (ServerProtocol::Https(tls) | ServerProtocol::Tls(tls)) = &server.protocol else {
             return false;
@@ -50,12 +51,13 @@ impl CredentialFault {
     }
 }
 
-/// Servers for connections from other networks, at routers that stand between none.
+/// Reports servers for connections from other networks at routers that are not gateways between
+/// networks.
 fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
     let servers = gateway.servers.iter();
     let asked = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
     asked.map(|server| {
-        let text = "routers between networks alone pass on all connections: those whose Service has the label \
+        let text = "only routers between networks forward all connections: routers whose Service has the label \
                     topology.istio.io/network";
         let path = format!("{}.tls.mode", gateway.path_of(server));
         Reason::lost(&codes::GATEWAY_SERVER, path, text)
@@ -67,7 +69,7 @@ fn plain(name: &str) -> &str {
 }
 
 impl ConfigView<'_> {
-    /// A Gateway is in force for the routers that it selects.
+    /// Returns the status of a Gateway. It applies to the routers that it selects.
     pub(super) fn gateway(&self, gateway: &Gateway) -> Finding {
         let gateways = &self.context.traffic.gateways;
         let routers = self.clients.proxies().iter().filter(|proxy| {
@@ -89,16 +91,16 @@ impl ConfigView<'_> {
             let of = match self.context.mesh.gateway_scope {
                 GatewayScope::AnyNamespace => "",
                 GatewayScope::OwnNamespace => {
-                    " in its namespace, and --scope-gateway-to-namespace leaves it no other"
+                    " in its namespace, and --scope-gateway-to-namespace excludes other namespaces"
                 }
             };
-            let text = format!("no workload that is known carries these labels{of}");
+            let text = format!("no known workload has these labels{of}");
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
         found
     }
 
-    /// How many of the routers that are connected serve an object.
+    /// Returns the number of connected routers that serve a VirtualService.
     pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
         let gateways = &self.context.traffic.gateways;
         let serving: Vec<_> = gateways.serving(service).collect();
@@ -119,8 +121,8 @@ impl ConfigView<'_> {
         routers.count()
     }
 
-    /// What is wrong with an object that is for gateways alone: hosts that these don't have, and where its rules lead for the
-    /// namespaces of their routers.
+    /// Returns the problems of a VirtualService that applies only to gateways: hosts that these do
+    /// not serve, and destinations that the namespaces of their routers cannot reach.
     pub(super) fn at_gateways(&self, service: &VirtualService, object: &Value) -> Vec<Reason> {
         let gateways = &self.context.traffic.gateways;
         let mut reasons =
@@ -128,7 +130,7 @@ impl ConfigView<'_> {
         let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
         for (gateway, at) in gateways.serving(service) {
             ports.extend(at);
-            // Without a selector it is for routers anywhere.
+            // A Gateway without a selector applies to routers in any namespace.
             let known = gateway.selector.as_ref().map(|selector| self.selected_by(selector));
             let mut known = known.unwrap_or_default();
             if self.context.mesh.gateway_scope == GatewayScope::OwnNamespace {
@@ -148,14 +150,21 @@ impl ConfigView<'_> {
             for (at, rule) in rules.iter().enumerate() {
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
-                    reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
+                    reasons.extend(self.destination(
+                        to,
+                        path,
+                        &ports,
+                        &clients,
+                        "connections are closed",
+                    ));
                 }
             }
         }
         reasons
     }
 
-    /// The namespaces of workloads with these labels. Many Gateways select the same routers.
+    /// Returns the namespaces of workloads with these labels. Cached, because many Gateways select
+    /// the same routers.
     fn selected_by(&self, selector: &RuleSelector) -> Audience {
         if let Some(found) = self.selected.borrow().get(selector) {
             return found.clone();
@@ -167,8 +176,8 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Ports at which some router can't listen, and those that none of the Services has that lead to its routers. Where no
-    /// Service leads to them, they are called otherwise.
+    /// Reports ports on which a router cannot listen, and ports that no Service of its routers has.
+    /// If no Service routes to them, clients reach the routers in a different way.
     fn ports_without_a_way(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
         let closed = self.closed_ports(gateway, routers);
         let served = self.ports_of_services(gateway, routers);
@@ -178,10 +187,13 @@ impl ConfigView<'_> {
             let at = gateway.path_of(server);
             let path = if gateway.ingress.is_some() { at } else { format!("{at}.port.number") };
             if let Some((router, own)) = closed.get(&port) {
-                let leading =
-                    if *own == port { String::new() } else { format!(", where {port} leads") };
+                let leading = if *own == port {
+                    String::new()
+                } else {
+                    format!(", to which {port} is mapped")
+                };
                 let text = format!(
-                    "{router} can't listen at {own}{leading}, since its node says UNPRIVILEGED_POD: it has no listener for it"
+                    "{router} can't listen on {own}{leading}, because its node metadata contains UNPRIVILEGED_POD: it has no listener for this port"
                 );
                 return Some(Reason::lost(&codes::PORT_PRIVILEGED, path, text));
             }
@@ -189,11 +201,11 @@ impl ConfigView<'_> {
                 return None;
             }
             let listening = match is_privileged(port) {
-                true => "routers that can listen below 1024 do so at that number",
-                false => "the routers listen at that number",
+                true => "routers that can listen below 1024 listen on this number",
+                false => "the routers listen on this number",
             };
             let text = format!(
-                "no Service of its routers has port {port}, they have {}: {listening}, and who calls a Service doesn't come there",
+                "no Service of its routers has port {port}, they have {}: {listening}, and clients of the Services can't reach it",
                 numbers.join(", ")
             );
             Some(Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text))
@@ -203,13 +215,14 @@ impl ConfigView<'_> {
         gateway.servers.iter().filter(is_asked).filter_map(reason).collect()
     }
 
-    /// Servers' ports at which a router can't listen, with the node id of one and its own port.
+    /// Returns the ports of servers on which a router cannot listen, with the node ID of such a
+    /// router and its own port.
     fn closed_ports<'p>(
         &self,
         gateway: &Gateway,
         routers: &[&'p Proxy],
     ) -> BTreeMap<u16, (&'p Arc<str>, u16)> {
-        // Replicas listen alike.
+        // All replicas listen on the same ports.
         let stand = |proxy: &&'p Proxy| {
             ((&proxy.cluster, proxy.namespace(), self.context.labels_of(proxy)), *proxy)
         };
@@ -227,7 +240,7 @@ impl ConfigView<'_> {
         closed
     }
 
-    /// The ports of the Services that lead to its routers.
+    /// Returns the ports of the Services that route to the Gateway's routers.
     fn ports_of_services(&self, gateway: &Gateway, routers: &[&Proxy]) -> BTreeSet<u16> {
         let gateways = &self.context.traffic.gateways;
         let selects =
@@ -257,7 +270,7 @@ impl ConfigView<'_> {
         ports
     }
 
-    /// Credentials of its servers that its routers can't be given.
+    /// Reports credentials of the Gateway's servers that its routers cannot receive.
     fn credentials_of(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
         let is_own = |fault: &&CredentialFault| routers.iter().any(|one| one.id == fault.router);
         let faults: Vec<_> = self.credentials.iter().filter(is_own).collect();
@@ -269,11 +282,13 @@ impl ConfigView<'_> {
             let code = &codes::GATEWAY_CREDENTIAL;
             Some(match has_old {
                 true => {
-                    let text = format!("{router} goes on with the {name} from before: {fact}");
+                    let text =
+                        format!("{router} keeps using the previous version of {name}: {fact}");
                     Reason::warning(code, path, text)
                 }
                 false => {
-                    let text = format!("{router} has no {name}, and closes who comes: {fact}");
+                    let text =
+                        format!("{router} has no {name}, and closes all connections: {fact}");
                     Reason::lost(code, path, text)
                 }
             })
@@ -281,7 +296,7 @@ impl ConfigView<'_> {
         gateway.servers.iter().filter_map(of_server).collect()
     }
 
-    /// Conditions on claims at routers that verify no token.
+    /// Reports conditions on claims at routers that verify no token.
     pub(super) fn claims_that_nobody_knows(&self, service: &VirtualService) -> Option<Reason> {
         let mut rules = service.http.iter().enumerate();
         let (rule, one) = rules.find_map(|(at, rule)| {
@@ -299,7 +314,7 @@ impl ConfigView<'_> {
         let mut routers = self.clients.proxies().iter().copied().filter(serves);
         let router =
             routers.find(|proxy| self.context.access_of(proxy).token_rules().is_empty())?;
-        let text = format!("{} verifies no token: no request there has any claim", router.id);
+        let text = format!("{} verifies no tokens, so its requests have no claims", router.id);
         let path = format!("spec.http[{rule}].match[{one}]");
         Some(Reason::warning(&codes::ACCESS_CLAIMS_UNKNOWN, path, text))
     }

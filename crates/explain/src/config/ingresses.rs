@@ -1,4 +1,4 @@
-//! What becomes of Ingresses and IngressClasses.
+//! Status of Ingresses and IngressClasses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,20 +17,19 @@ use strait_rules::traffic::route::RouteOrigin;
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 
 impl ConfigView<'_> {
-    /// An Ingress is in force for the routers that serve Ingresses.
+    /// Returns the status of an Ingress. It applies to the routers that serve Ingresses.
     pub(super) fn ingress(&self, ingress: &Ingress) -> Finding {
         let settings = &self.context.mesh.ingress;
         if let Err(why) = ingress.is_followed(self.ingress_classes(), settings) {
             return Finding::unused(&codes::INGRESS_CLASS, "spec.ingressClassName", why);
         }
-        // What was read just now is in force in a moment.
+        // A just parsed Ingress may not be active yet.
         let gateways = &self.context.traffic.gateways;
         let Some(gateway) = gateways.of_ingress(&ingress.meta) else { return Finding::default() };
         let mut found = self.gateway(gateway);
         found.reasons.extend(self.withheld(&ingress.meta, &ExportTo::Public));
         if found.standing.is_some() {
-            let text =
-                format!("no workload that is known has the label istio={}", settings.selector);
+            let text = format!("no known workload has the label istio={}", settings.selector);
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec", text);
         }
         let taken = self.taken(ingress, gateway);
@@ -46,16 +45,22 @@ impl ConfigView<'_> {
             let path =
                 format!("{}{backend}", RouteOrigin::of_ingress(&ingress.meta).path_of(place));
             for to in one.rule.destinations.iter().filter(|_| told.insert(path.clone())) {
-                let wrong =
-                    self.destination(to, path.clone(), &BTreeSet::new(), &clients, "answered 503");
+                let wrong = self.destination(
+                    to,
+                    path.clone(),
+                    &BTreeSet::new(),
+                    &clients,
+                    "requests are answered with 503",
+                );
                 found.reasons.extend(wrong);
             }
         }
         found
     }
 
-    /// Where Ingresses shall say that they are reached. Those are left out that say it already, and those of other
-    /// controllers. Nobody says anything where the Service isn't there: who takes requests in, then others know.
+    /// Returns the statuses that Ingresses should have. Ingresses that already have this status and
+    /// Ingresses of other controllers are left out. Returns none if the Service does not exist:
+    /// then another program knows the addresses.
     pub fn ingress_statuses(&self) -> Vec<IngressStatus> {
         let Some(addresses) = self.ingress_addresses() else { return Vec::new() };
         let settings = &self.context.mesh.ingress;
@@ -71,7 +76,8 @@ impl ConfigView<'_> {
         all.collect()
     }
 
-    /// The addresses of the Service that takes in what is for Ingresses, in the cluster whose objects they are.
+    /// Returns the addresses of the Service that receives the traffic for Ingresses, in the cluster
+    /// that contains the objects.
     fn ingress_addresses(&self) -> Option<Arc<[Arc<str>]>> {
         let (settings, mesh) = (&self.context.settings, &self.context.mesh);
         let name = &mesh.ingress.service;
@@ -84,7 +90,7 @@ impl ConfigView<'_> {
         })
     }
 
-    /// What of an Ingress others have, that came first.
+    /// Returns the paths of an Ingress that belong to older objects.
     fn taken(&self, ingress: &Ingress, gateway: &Gateway) -> Vec<Reason> {
         let hosts: BTreeSet<&HostPattern> = ingress.hosts().collect();
         let namespace = Namespace::default();
@@ -98,7 +104,7 @@ impl ConfigView<'_> {
         own.flatten().filter(|(origin, _)| is_own(origin)).map(|(_, reason)| reason).collect()
     }
 
-    /// An IngressClass is in force as long as some Ingress is of it.
+    /// Returns the status of an IngressClass.
     pub(super) fn ingress_class(&self, class: &IngressClass) -> Finding {
         if class.controller != INGRESS_CONTROLLER {
             let text =

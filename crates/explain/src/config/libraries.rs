@@ -1,5 +1,5 @@
-//! What clients that are gRPC's own library, without a proxy, don't follow of rules and of policies: told where such clients
-//! are connected that an object holds for. What that is, [`proxyless`] says. (docs/guide/grpc.md, "Routes".)
+//! Parts of rules and policies that connected proxyless gRPC clients do not support. [`proxyless`]
+//! defines these parts. (docs/guide/grpc.md, "Routes".)
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ use strait_rules::traffic::route::HttpRule;
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, Reason};
 
-/// Whether calls of gRPC may be made to a port.
+/// Returns whether gRPC calls may be sent to a port.
 fn may_be_called(port: &Port) -> bool {
     port.protocol.is_http2() || port.protocol == Protocol::Auto
 }
 
-/// Who it is that doesn't follow something.
+/// Names the clients that do not support a part.
 fn named(clients: &[&Proxy]) -> Option<String> {
     let first = clients.first()?;
     let more = match clients.len() {
@@ -34,8 +34,9 @@ impl ConfigView<'_> {
         self.clients.proxies().iter().copied().filter(|proxy| proxy.is_proxyless())
     }
 
-    /// What is to be said of an object's own `rules`, of which those of one of the hosts belong to `routed`. Rules are in the
-    /// list `list` of the object, their matches in one called `matches`.
+    /// Returns the reasons about an object's own `rules` at proxyless clients for which the rules
+    /// of a host belong to `routed`. The array contains the field names of the rules and of their
+    /// matches.
     pub(super) fn rules_at_libraries(
         &self,
         routed: &RoutedService,
@@ -60,13 +61,14 @@ impl ConfigView<'_> {
             let path = format!("spec.{list}[{at}]");
             for (place, one) in rule.matches.iter().enumerate() {
                 if let CallMatch::Untold(what) = proxyless::of_match(one) {
-                    let text = format!("{who}: calls that fit the rest of the match fail: {what}");
+                    let text =
+                        format!("{who}: calls that match the rest of the condition fail: {what}");
                     let path = format!("{path}.{matches}[{place}]");
                     reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, path, text));
                 }
             }
             if let Some(what) = proxyless::obstacle(rule) {
-                let text = format!("{who}: calls that the rule is for fail: {what}");
+                let text = format!("{who}: calls that match the rule fail: {what}");
                 reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, &*path, text));
             }
             let passed_over = proxyless::passed_over(rule);
@@ -78,7 +80,7 @@ impl ConfigView<'_> {
         reasons
     }
 
-    /// What is to be said of a policy.
+    /// Returns the reason about a traffic policy at proxyless clients.
     pub(super) fn policy_at_libraries(&self, rule: &DestinationRule) -> Option<Reason> {
         let mut said = BTreeSet::new();
         let calls = |proxy: &&Proxy| {

@@ -1,4 +1,4 @@
-//! What objects of Istio's kinds say of themselves in their status: what `/debug/config` tells of each, as conditions.
+//! Statuses of objects of Istio's kinds: the result of `/debug/config` as conditions.
 
 use super::route_status::shortened;
 use super::{ConfigQuery, ConfigView};
@@ -7,12 +7,12 @@ use strait_model::{
     ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY, ObjectKey, ObjectStatus, StatusCondition,
 };
 
-/// Groups whose objects have the status of which this tells.
+/// API groups whose objects receive a status.
 const GROUPS: [&str; 3] = [ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY];
 
 impl ConfigView<'_> {
-    /// What the objects of Istio's kinds shall say of themselves. Those are left out that say it already, and those that no
-    /// API server has made.
+    /// Returns the statuses that objects of Istio's kinds should have. Objects that already have
+    /// this status, and objects that do not come from an API server, are left out.
     pub fn object_statuses(&self) -> Vec<ObjectStatus> {
         let states =
             self.keyed_states(&ConfigQuery::default(), |key| GROUPS.contains(&&*key.group));
@@ -29,9 +29,10 @@ impl ConfigView<'_> {
     }
 }
 
-/// Whether it can be followed, and whether all of it is.
+/// Returns the conditions: whether the object is accepted, and whether all of it is active.
 fn conditions(state: &ConfigState) -> [StatusCondition; 2] {
-    // Of a policy a part counts where the rest can't be read; of other objects, where it has no effect.
+    // If a policy is partly active, its other parts are unreadable; if another object is, its other
+    // parts have no effect.
     let is_policy = matches!(
         &*state.kind,
         "AuthorizationPolicy" | "PeerAuthentication" | "RequestAuthentication"
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_say_whether_it_is_read_and_whether_all_of_it_holds() {
+    fn conditions_state_acceptance_and_complete_effect() {
         for (kind, state, expected) in [
             ("VirtualService", ObjectStanding::InForce, "true true InForce"),
             ("VirtualService", ObjectStanding::Partly, "true false PartlyInForce"),

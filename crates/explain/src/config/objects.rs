@@ -1,4 +1,4 @@
-//! What of an object is found in its text.
+//! Helpers for the text of objects: paths of hosts, subsets and ports.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,24 @@ use serde_json::Value;
 use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
 use strait_rules::traffic::HostPattern;
 
-/// Groups whose objects are about the mesh, be they followed or not.
+/// API groups whose objects concern the mesh, supported or not.
 const OF_MESH: [&str; 5] =
     [ISTIO_NETWORKING, ISTIO_SECURITY, GATEWAY_API, "telemetry.istio.io", "extensions.istio.io"];
 
-/// Whether somebody may expect that an object changes what proxies do. Access policies tell of themselves.
+/// Returns whether users may expect an object to configure proxies. Access policies are excluded,
+/// because their status is computed separately.
 pub(super) fn is_of_mesh(key: &ObjectKey) -> bool {
     const ACCESS: [&str; 3] =
         ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"];
     OF_MESH.contains(&&*key.group) && !ACCESS.contains(&&*key.kind)
 }
 
-/// The items of a list of an object.
+/// Returns the items of a list field of an object.
 pub(super) fn items<'a>(object: &'a Value, path: &str) -> &'a [Value] {
     object.pointer(path).and_then(Value::as_array).map_or(&[], |items| items)
 }
 
-/// Where an object of `namespace` names its hosts, as paths from its root.
+/// Paths of the hosts of an object of `namespace`, from its root.
 pub(super) struct HostPaths(BTreeMap<HostPattern, usize>);
 
 impl HostPaths {
@@ -33,7 +34,7 @@ impl HostPaths {
             let text = text.as_str().unwrap_or_default();
             Some((HostPattern::parse(text, namespace.as_str(), domain).ok()?, at))
         });
-        // Of those that are written twice the first stays.
+        // The first of duplicate hosts is used.
         Self(parsed.collect())
     }
 
@@ -42,7 +43,7 @@ impl HostPaths {
     }
 }
 
-/// Where an object has its subsets, as paths from its root.
+/// Paths of the subsets of an object, from its root.
 pub(super) struct SubsetPaths<'a>(BTreeMap<&'a str, usize>);
 
 impl<'a> SubsetPaths<'a> {
@@ -56,7 +57,7 @@ impl<'a> SubsetPaths<'a> {
     }
 }
 
-/// Where a traffic policy at `path` speaks of a port, as a path from the object's root.
+/// Returns the path of a port's settings in a traffic policy at `path`, from the object's root.
 pub(super) fn port_path(object: &Value, path: &str, port: u16) -> String {
     let field = format!("{path}.portLevelSettings");
     let is_it =
@@ -65,7 +66,7 @@ pub(super) fn port_path(object: &Value, path: &str, port: u16) -> String {
     format!("{field}[{at}]")
 }
 
-/// The JSON pointer of a path such as `spec.http[1].mirror`.
+/// Converts a path like `spec.http[1].mirror` to a JSON pointer.
 pub(super) fn pointer(path: &str) -> String {
     format!("/{}", path.replace(['.', '['], "/").replace(']', ""))
 }

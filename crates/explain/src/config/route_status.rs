@@ -1,5 +1,5 @@
-//! What routes of the Gateway API say of themselves in their status: from what was found of each to its conditions.
-//! (Gateway API, `RouteConditionType`, `RouteConditionReason`.)
+//! Statuses of Gateway API routes: converts the findings about a route to conditions. (Gateway API,
+//! `RouteConditionType`, `RouteConditionReason`.)
 
 use std::collections::BTreeSet;
 
@@ -12,29 +12,30 @@ use strait_model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, Statu
 use strait_rules::traffic::gateway_route::{ParentService, ServiceKind};
 use strait_rules::traffic::{HostPattern, Reason, TrafficObject, TrafficReport};
 
-/// How long a message may be, in bytes; an API server takes 32 KiB.
+/// Maximum length of a message, in bytes. An API server accepts 32 KiB.
 const MESSAGE_MAX: usize = 2048;
-/// What of a parent is repeated.
+/// Fields of a parent reference that the status repeats.
 const PARENT_FIELDS: [&str; 6] = ["group", "kind", "namespace", "name", "sectionName", "port"];
 
-/// What is known of a route beside what was found of its parts.
+/// Facts about a route, in addition to the findings about its parts.
 struct RouteFacts {
-    /// How many rules it has.
+    /// Number of rules.
     rules: usize,
-    /// It can't be read, and whether an earlier form of it counts instead.
+    /// `Some` if the route is invalid; the value states whether an earlier version is active
+    /// instead.
     refused: Option<bool>,
 }
 
 impl ConfigView<'_> {
-    /// What routes of the Gateway API shall say of themselves that have a Service as parent, or that had one. Empty
-    /// where that is said already.
+    /// Returns the statuses that Gateway API routes with a current or former Service parent should
+    /// have. Routes that already have this status are left out.
     pub fn route_statuses(&self) -> Vec<RouteStatus> {
         let routes = self.reports.traffic.iter().filter(|(key, _)| {
             &*key.group == GATEWAY_API
                 && matches!(&*key.kind, "HTTPRoute" | "GRPCRoute" | "TCPRoute" | "TLSRoute")
         });
         let statuses = routes.filter_map(|(key, report)| {
-            // What was read just now is in force in a moment.
+            // A just parsed route may not be active yet.
             if !self.is_joined(report) {
                 return None;
             }
@@ -47,7 +48,7 @@ impl ConfigView<'_> {
         statuses.collect()
     }
 
-    /// Whether a route, where any form of it counts, is among those in force.
+    /// Returns whether the valid version of a route, if any, is active.
     fn is_joined(&self, report: &TrafficReport) -> bool {
         let Some((_, TrafficObject::GatewayRoute(route))) = report.good() else { return true };
         let host = |parent: &ParentService| HostPattern::of_service(&parent.host);
@@ -82,7 +83,7 @@ impl ConfigView<'_> {
     }
 }
 
-/// A parent as a route names it, for its status.
+/// Returns the parent reference of a route for its status.
 fn named(parent: &Value) -> Value {
     let fields = PARENT_FIELDS.iter().filter_map(|field| {
         let value = parent.get(field).filter(|value| !value.is_null())?;
@@ -91,7 +92,7 @@ fn named(parent: &Value) -> Value {
     Value::Object(fields.collect::<Map<_, _>>())
 }
 
-/// The conditions of a route at its parent of that place, counted from 0.
+/// Returns the conditions of a route at its parent with index `at`, counted from 0.
 fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCondition> {
     let condition = |kind, is_true, reason, message: String| StatusCondition {
         kind,
@@ -134,7 +135,7 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
     });
 
     if is_accepted && facts.refused == Some(true) {
-        let message = format!("Fall Back to the form before: {}", joined(&unreadable));
+        let message = format!("Fall Back to the previous version: {}", joined(&unreadable));
         conditions.push(condition("PartiallyInvalid", true, "UnsupportedValue", message));
     } else if is_accepted && !values.is_empty() {
         let message = format!("Dropped Rule(s): {}", joined(&values));
@@ -143,12 +144,12 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
     conditions
 }
 
-/// Whether it is about a value that can't be followed.
+/// Returns whether a reason is about an unsupported value.
 fn is_value(code: &Code) -> bool {
     [&codes::ROUTE_REFUSED, &codes::MATCH_REFUSED].contains(&code)
 }
 
-/// Why a parent doesn't have the route.
+/// Returns the condition reason for a parent that rejects the route.
 fn parent_reason(code: &Code) -> &'static str {
     if *code == codes::HOST_OF_ANOTHER {
         "Conflicted"
@@ -159,7 +160,7 @@ fn parent_reason(code: &Code) -> &'static str {
     }
 }
 
-/// Why a backend isn't there.
+/// Returns the condition reason for an unusable backend.
 fn backend_reason(reason: &Reason) -> Option<&'static str> {
     rule_of(&reason.path)?;
     let code = reason.code;
@@ -174,7 +175,7 @@ fn backend_reason(reason: &Reason) -> Option<&'static str> {
     }
 }
 
-/// The rule that a place is in: `spec.rules[1]`.
+/// Returns the rule that contains a path: `spec.rules[1]`.
 fn rule_of(path: &str) -> Option<&str> {
     let end = path.starts_with("spec.rules[").then(|| path.find(']'))??;
     path.get(..=end)
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_say_what_was_found() {
+    fn conditions_follow_the_findings() {
         let rule = "spec.rules[0].backendRefs[1]";
         let lost = |code, path: &str| vec![Reason::lost(code, path, "why")];
         let two = RouteFacts { rules: 2, refused: None };
@@ -237,7 +238,7 @@ mod tests {
                 lost(&codes::HOST_OF_ANOTHER, "spec.parentRefs[0]"),
                 "Accepted=false Conflicted, ResolvedRefs=true ResolvedRefs".to_owned(),
             ),
-            // Another parent's trouble is no trouble here; nor is what has an effect.
+            // Problems of other parents and warnings do not change the conditions of this parent.
             (&two, lost(&codes::HOST_UNKNOWN, "spec.parentRefs[1]"), accepted(resolved)),
             (&two, lost(&codes::HOST_UNKNOWN, "spec.parentRefs[10]"), accepted(resolved)),
             (
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_place_and_are_no_longer_than_may_be() {
+    fn messages_contain_the_path_and_have_a_bounded_length() {
         let one = Reason::lost(
             &codes::DESTINATION_UNKNOWN,
             "spec.rules[0].backendRefs[0]",

@@ -1,4 +1,5 @@
-//! VirtualServices, HTTPRoutes, GRPCRoutes and ReferenceGrants: which hosts they have, and where their rules lead.
+//! Status of VirtualServices, HTTPRoutes, GRPCRoutes and ReferenceGrants: the owner of each host,
+//! and the destinations of rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Reason, Selection, TrafficObject};
 
-/// The port on which requests find hosts that no service is.
+/// Port for requests to hosts that are not services.
 const PLAIN_PORT: u16 = 80;
 
-/// Whether a port carries what rules for requests are about.
+/// Returns whether a port carries HTTP requests.
 fn carries_requests(port: &Port) -> bool {
     port.protocol.is_http() || port.protocol == Protocol::Auto
 }
 
-/// A port as rules see it. One whose protocol nobody declares is two: of requests, and of connections, which may belong to
-/// different objects.
+/// Returns a port as rules see it. A port without a declared protocol counts as two, one for
+/// requests and one for connections, which may belong to different objects.
 fn sides(port: Port) -> impl Iterator<Item = Port> {
     let other = Port { protocol: Protocol::Tcp, ..port.clone() };
     let is_both = port.protocol == Protocol::Auto;
@@ -36,7 +37,8 @@ fn sides(port: Port) -> impl Iterator<Item = Port> {
     std::iter::once(first).chain(is_both.then_some(other))
 }
 
-/// Those of some ports that a rule is for, whose matches name these.
+/// Returns the ports, of the given ones, for which a rule applies: the ports that all its matches
+/// name, or else all.
 pub(super) fn asked(
     named: impl Iterator<Item = Option<u16>>,
     ports: &BTreeSet<u16>,
@@ -48,24 +50,25 @@ pub(super) fn asked(
     }
 }
 
-/// Who has a host, among clients that may tell.
+/// The owners of a host, by groups of clients.
 #[derive(Default)]
 struct HostOwners<'a> {
-    /// All that were asked.
+    /// All groups that were checked.
     asked: Audience,
-    /// Those for whom it belongs to the object.
+    /// Groups for which the host belongs to the object.
     own: Audience,
-    /// Those for whom it belongs to another.
+    /// Groups for which the host belongs to a different object.
     others: BTreeMap<Namespace, &'a Arc<RoutedService>>,
-    /// Whether a service is called so.
+    /// Whether the host is a service.
     is_service: bool,
-    /// The ports of requests that its services have, and those of connections: what nobody declares is both.
+    /// The HTTP ports of its services, and the other ports. A port without a declared protocol is
+    /// in both.
     requests: BTreeSet<u16>,
     connections: Vec<Port>,
 }
 
 impl HostOwners<'_> {
-    /// The ports of a Service that carry what a route is about, and what that is.
+    /// Returns the ports of a Service that a route of this kind can use, and their description.
     fn carried(&self, route: &GatewayRoute) -> (BTreeSet<u16>, &'static str) {
         let number = |port: &Port| port.number;
         let ports = self.connections.iter();
@@ -105,11 +108,11 @@ impl ConfigView<'_> {
             return found;
         }
         let services = &self.context.traffic.virtual_services;
-        // What was read just now is in force in a moment.
+        // A just parsed object may not be active yet.
         let Some(routed) = services.routed(service) else { return found };
         found.reasons.extend(routed.reasons.iter().cloned());
         if audience(&service.export_to, std::iter::empty()).is_empty() {
-            let text = "no proxy is given it";
+            let text = "no proxy receives it";
             return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
         }
         let mut clients = Audience::new();
@@ -154,7 +157,13 @@ impl ConfigView<'_> {
                 let ports = asked(rule.matches.iter().map(|one| one.port), ports);
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
-                    found.reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
+                    found.reasons.extend(self.destination(
+                        to,
+                        path,
+                        &ports,
+                        &clients,
+                        "connections are closed",
+                    ));
                 }
             }
         }
@@ -166,14 +175,15 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Why an object does not apply to some of the proxies to which it is exported.
+    /// Returns the reason why an object does not apply to some of the proxies to which it is
+    /// exported.
     pub(super) fn withheld(&self, meta: &ObjectMeta, export_to: &ExportTo) -> Option<Reason> {
         let withheld = self.context.traffic.virtual_services.withheld();
         let mebibytes = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
         let namespace = &meta.namespace;
         if let Some(bytes) = withheld.objects.get(meta) {
             let text = format!(
-                "the objects of {namespace} add too much to its own proxies: this one, of {}, applies to no proxy",
+                "the objects of {namespace} add too much to its own proxies: this object of {} applies to no proxy",
                 mebibytes(*bytes)
             );
             return Some(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));
@@ -192,8 +202,8 @@ impl ConfigView<'_> {
             )
         } else {
             format!(
-                "the objects of {namespace} add {} to each proxy of other namespaces, which is past the {} of all namespaces: \
-                 they apply to proxies of {namespace} only, and where a Sidecar names {namespace}",
+                "the objects of {namespace} add {} to each proxy of other namespaces, which exceeds the {} of all namespaces: \
+                 they apply to proxies of {namespace} only, and to proxies whose Sidecar names {namespace}",
                 mebibytes(*withheld.over_total.get(namespace)?),
                 mebibytes(limits.total)
             )
@@ -201,7 +211,7 @@ impl ConfigView<'_> {
         is_exported.then(|| Reason::lost(&codes::FOREIGN_BYTES, "spec.exportTo", text))
     }
 
-    /// What is to be said of who has a host.
+    /// Returns the reason about the ownership of a host.
     fn told_of_host(
         &self,
         routed: &RoutedService,
@@ -220,11 +230,12 @@ impl ConfigView<'_> {
             let why = if other.service.meta < routed.service.meta {
                 "which is older"
             } else {
-                "which is for fewer namespaces"
+                "which is exported to fewer namespaces"
             };
             if owners.own.is_empty() {
-                let text =
-                    format!("{host} belongs to {winner}, {why}: no rule of this one holds for it");
+                let text = format!(
+                    "{host} belongs to {winner}, {why}: no rule of this object applies to it"
+                );
                 return Some(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
             }
             let whose = of_clients(&losing, &owners.asked);
@@ -235,7 +246,7 @@ impl ConfigView<'_> {
             return None;
         }
         if routed.http.rules.is_empty() {
-            let text = format!("no service is called {host}: there are no connections to it");
+            let text = format!("no service has the name {host}: there are no connections to it");
             return Some(Reason::lost(&codes::HOST_UNKNOWN, path, text));
         }
         let mut wildcards = self.context.wildcard_services();
@@ -247,12 +258,12 @@ impl ConfigView<'_> {
             return None;
         }
         let text = format!(
-            "no service is called {host}: the rules hold for requests to port {PLAIN_PORT} that name it"
+            "no service has the name {host}: the rules apply to requests to port {PLAIN_PORT} with this host"
         );
         Some(Reason::warning(&codes::HOST_UNKNOWN, path, text))
     }
 
-    /// Who has a host of an object.
+    /// Returns the owners of a host of an object.
     fn owners(&self, routed: &RoutedService, host: &HostPattern) -> HostOwners<'_> {
         let services = &self.context.traffic.virtual_services;
         let mut special = services.namespaces_of(host);
@@ -264,7 +275,7 @@ impl ConfigView<'_> {
         for namespace in audience(&routed.service.export_to, special.into_iter()) {
             self.look(routed, host, namespace, &mut found);
         }
-        // Where a Sidecar leaves out who comes first, the next one has it.
+        // If a Sidecar excludes the first owner, the next one owns the host there.
         let scoped = self.context.traffic.sidecars.namespaces();
         for namespace in scoped.filter(|one| routed.service.export_to.visible_to(one)) {
             if !found.own.is_empty() || found.others.is_empty() {
@@ -272,7 +283,7 @@ impl ConfigView<'_> {
             }
             self.look(routed, host, namespace.clone(), &mut found);
         }
-        // Labels of senders tell proxies of one namespace apart.
+        // Labels of clients distinguish proxies of one namespace.
         if found.own.is_empty()
             && found.others.is_empty()
             && routed.sources().any(|source| source.labels.is_some())
@@ -283,7 +294,7 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Notes who has a host for clients of a namespace.
+    /// Adds the owner of a host for clients of a namespace.
     fn look<'a>(
         &'a self,
         routed: &RoutedService,
@@ -295,7 +306,7 @@ impl ConfigView<'_> {
         let (seen, is_hidden) = self.ports_of(host, &namespace, &selection);
         found.is_service |= !seen.is_empty() || is_hidden;
         if seen.is_empty() && is_hidden {
-            // Nobody there calls it.
+            // No client of the namespace can call the host.
             return;
         }
         found.asked.insert(namespace.clone());
@@ -313,8 +324,8 @@ impl ConfigView<'_> {
         }
     }
 
-    /// The ports of the services that a pattern holds for clients of a namespace, and whether there are such services
-    /// that they may not see.
+    /// Returns the ports of the services that match a pattern for clients of a namespace, and
+    /// whether matching services are hidden from them.
     pub(super) fn ports_of(
         &self,
         host: &HostPattern,
@@ -330,8 +341,8 @@ impl ConfigView<'_> {
         (all.into_iter().flat_map(|one| proxied(one).cloned()).collect(), is_hidden)
     }
 
-    /// The objects to which requests or connections to a port of a host belong, as routes and listeners are made: one, unless
-    /// several share it.
+    /// Returns the objects that own requests or connections to a port of a host, as in generated
+    /// routes and listeners: one object, unless several share the host.
     pub(super) fn owners_of_port(
         &self,
         host: &HostPattern,
@@ -366,7 +377,7 @@ impl ConfigView<'_> {
         all
     }
 
-    /// Whether anything of a host belongs to an object for such proxies.
+    /// Returns whether such proxies receive any rule of an object for a host.
     fn has(
         &self,
         routed: &RoutedService,
@@ -387,7 +398,7 @@ impl ConfigView<'_> {
         })
     }
 
-    /// The namespaces whose clients may be led otherwise to a service.
+    /// Returns the namespaces whose clients may receive a different configuration for a service.
     pub(super) fn special_of(&self, host: &str) -> Vec<Namespace> {
         let rules = self.context.traffic.destination_rules.of(host);
         let mut special: Vec<_> = rules.namespaces().cloned().collect();
@@ -401,7 +412,7 @@ impl ConfigView<'_> {
         special
     }
 
-    /// A VirtualService whose rules hold in the place of others.
+    /// Returns the status of a VirtualService to which others delegate.
     fn delegate(&self, service: &VirtualService, object: &Value) -> Finding {
         let key = strait_model::WorkloadKey {
             namespace: service.meta.namespace.clone(),
@@ -420,7 +431,7 @@ impl ConfigView<'_> {
         if roots.is_empty() {
             let text = match hidden.first() {
                 Some(root) => format!(
-                    "VirtualService {} delegates to it, and it is not exported there",
+                    "VirtualService {} delegates to it, but it is not exported to that namespace",
                     root.meta
                 ),
                 None => "no rule delegates to it, and it names no host".to_owned(),
@@ -453,7 +464,7 @@ impl ConfigView<'_> {
 
     pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
         if route.parents.is_empty() {
-            let text = "it is on no Service, and Strait follows no gateways of the Gateway API yet";
+            let text = "no parent is a Service, and Strait does not support gateways of the Gateway API yet";
             return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
         }
         let mut found = Finding::default();
@@ -467,7 +478,7 @@ impl ConfigView<'_> {
             found.reasons.extend(withheld.filter(|reason| !found.reasons.contains(reason)));
             if let Some(other) = self.gateway_routes().find(|one| route.yields_to(parent, one)) {
                 let text = format!(
-                    "{} belongs to {} {} there: where both are on a port, GRPCRoutes count",
+                    "{} belongs to {} {} there: if both apply to a port, the GRPCRoute is used",
                     parent.host, other.kind, other.meta
                 );
                 found.reasons.push(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
@@ -502,7 +513,7 @@ impl ConfigView<'_> {
             found.standing = Some(ObjectStanding::Shadowed);
         }
         if clients.is_empty() {
-            // Where it leads is told all the same, as its own namespace sees it.
+            // Without clients, destinations are checked for the route's own namespace.
             clients.insert(route.meta.namespace.clone());
         }
         let domain = &self.context.settings.domain;
@@ -522,12 +533,16 @@ impl ConfigView<'_> {
             let backends = rule.destinations.iter();
             led.extend(backends.map(|to| (to, format!("{path}.backendRefs[{}]", to.index))));
         }
-        let answer = if route.connections.is_empty() { "answered 500" } else { "closed" };
+        let answer = if route.connections.is_empty() {
+            "requests are answered with 500"
+        } else {
+            "connections are closed"
+        };
         for (to, path) in led.into_iter().filter(|(to, _)| !to.invalid) {
             let is_let = |parent| route.may_lead_to(parent, &to.host, domain, self.grants());
             if !route.parents.iter().all(is_let) {
                 let text = format!(
-                    "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is {answer}",
+                    "no ReferenceGrant allows {}s of namespace {} to route to {}: for its share, {answer}",
                     route.kind, route.meta.namespace, to.host
                 );
                 found.reasons.push(Reason::lost(&codes::GRANT_MISSING, path, text));
@@ -558,7 +573,7 @@ impl ConfigView<'_> {
         found
     }
 
-    /// What came of a route and others on one Service.
+    /// Returns the routes of one Service that this route was joined with.
     pub(super) fn joined(
         &self,
         route: &GatewayRoute,
@@ -600,7 +615,7 @@ impl ConfigView<'_> {
         };
         let needing: Vec<_> = routes.filter(needs).collect();
         if needing.is_empty() {
-            let text = "no route that is known leads here by it";
+            let text = "no known route needs it";
             return Finding::unused(&codes::GRANT_UNUSED, "spec", text);
         }
         let proxies = self.clients.count(|namespace, selection| {
@@ -625,15 +640,15 @@ fn plain_port() -> Port {
     }
 }
 
-/// What the ports of the hosts of an object carry.
+/// Protocols of the ports of an object's hosts.
 #[derive(Default)]
 struct ProtocolsSeen {
     requests: BTreeSet<u16>,
     tls: BTreeSet<u16>,
     connections: BTreeSet<u16>,
-    /// Whether some host is no service that is known.
+    /// Whether some host is not a known service.
     is_unknown: bool,
-    /// A host, with what its ports are.
+    /// One host with its ports and their protocols.
     example: Option<String>,
 }
 
@@ -667,8 +682,7 @@ impl ProtocolsSeen {
         let lost = lists.into_iter().filter(|(_, is_lost)| *is_lost && !self.is_unknown);
         let of = |(list, _)| {
             let example = self.example.as_deref().unwrap_or_default();
-            let text =
-                format!("no port of the hosts carries what these rules are about: {example}");
+            let text = format!("no port of the hosts has the protocol of these rules: {example}");
             Reason::lost(&codes::RULE_PROTOCOL, format!("spec.{list}"), text)
         };
         lost.map(of).collect()

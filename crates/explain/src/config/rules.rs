@@ -1,4 +1,4 @@
-//! DestinationRules: for which clients each is in force.
+//! Status of DestinationRules: the clients to which each applies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl ConfigView<'_> {
     pub(super) fn destination_rule(&self, rule: &DestinationRule, object: &Value) -> Finding {
         let own = rule.meta();
         if rule.export_to == ExportTo::Namespaces(Vec::new()) {
-            let text = "no client is held to it";
+            let text = "it applies to no client";
             return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
         }
         if !self.has_services(&rule.host) {
@@ -40,13 +40,15 @@ impl ConfigView<'_> {
             && let Resolution::Alias(_) = &service.primary.resolution
         {
             let target = self.context.aliases.target(service.hostname());
-            let text = format!("{host} is another name of {target}: only a rule of that holds");
+            let text = format!(
+                "{host} is an alias of {target}: only a DestinationRule of that name applies"
+            );
             return Finding::unused(&codes::HOST_UNKNOWN, "spec.host", text);
         }
         if let Some(labels) = rule.selector.as_ref().filter(|_| self.services_known)
             && !self.is_carried(labels, &own.namespace)
         {
-            let text = "no workload that is known carries these labels";
+            let text = "no known workload has these labels";
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
         }
         let mut found = self.in_force(rule);
@@ -75,7 +77,7 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Whether it is in force for a service to which routers lead.
+    /// Returns whether a DestinationRule is active for a service to which routers route.
     fn decides_at(&self, rule: &DestinationRule, routers: &RouterGroup<'_>) -> bool {
         let RouterGroup { namespace, selection, leads_to, .. } = routers;
         let client = RuleClient { namespace, selection };
@@ -93,7 +95,8 @@ impl ConfigView<'_> {
         }
     }
 
-    /// For whom it is in force, and whose rules are where it is not.
+    /// Returns the clients to which a DestinationRule applies, and the rules that apply instead for
+    /// others.
     fn in_force(&self, rule: &DestinationRule) -> Finding {
         let own = rule.meta();
         let selection = match &rule.selector {
@@ -123,12 +126,12 @@ impl ConfigView<'_> {
         let winners: Vec<_> = winners.iter().map(ToString::to_string).collect();
         let named = winners.join(", ");
         if held.is_empty() && !winners.is_empty() {
-            let text = format!("DestinationRule {named} counts for {} in its place", rule.host);
+            let text = format!("DestinationRule {named} applies to {} instead", rule.host);
             found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
             found.standing = Some(ObjectStanding::Shadowed);
         } else if held.is_empty() {
             let text = format!(
-                "no client of {} that it is exported to looks for rules in namespace {}",
+                "no client of {} to which it is exported uses rules of namespace {}",
                 rule.host, own.namespace
             );
             found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
@@ -139,8 +142,8 @@ impl ConfigView<'_> {
         {
             let named: Vec<_> = held.iter().map(Namespace::as_str).collect();
             let text = format!(
-                "clients look for rules in their own namespace, in that of the service and in {}, and no workload of namespace \
-                 {} is known",
+                "clients use rules of their own namespace, of the service's namespace and of {}, and no workload of namespace {} \
+                 is known",
                 self.context.mesh.root_namespace,
                 named.join(", ")
             );
@@ -151,7 +154,7 @@ impl ConfigView<'_> {
                 lost.retain(|namespace| !held.contains(namespace));
                 let whose = of_clients(&lost, &asked);
                 if !lost.is_empty() && !whose.is_empty() {
-                    let text = format!("DestinationRule {named} counts{whose}");
+                    let text = format!("DestinationRule {named} applies instead{whose}");
                     found.reasons.push(Reason::warning(&codes::RULE_SHADOWED, "spec.host", text));
                 }
             }
@@ -162,8 +165,8 @@ impl ConfigView<'_> {
         found
     }
 
-    /// The namespaces whose clients may look for rules where it is: all, where that is the namespace of the service or the
-    /// root namespace, else those of its own.
+    /// Returns the namespaces whose clients may find the DestinationRule: all, if it is in the
+    /// namespace of the service or in the root namespace, or else only its own.
     fn asked(&self, rule: &DestinationRule) -> Audience {
         let own = &rule.meta().namespace;
         let is_in_own = |service: &MergedService| service.primary.namespace == *own;
@@ -184,7 +187,8 @@ impl ConfigView<'_> {
         audience(&rule.export_to, special.into_iter())
     }
 
-    /// What of an object an older one of the same host says already, with which it is joined.
+    /// Returns the parts of an object that an older object for the same host replaces when they are
+    /// merged.
     fn merged_away(&self, rule: &DestinationRule, in_force: &DestinationRule) -> Vec<Reason> {
         let own = rule.meta();
         let older = in_force.objects.iter().take_while(|one| *one != own);
@@ -194,12 +198,13 @@ impl ConfigView<'_> {
         if rule.policy.is_some()
             && let Some(first) = older.iter().find(|one| one.policy.is_some())
         {
-            let text = format!("the policy of {}, which is older, counts", first.meta());
+            let text = format!("the policy of {} is older and applies instead", first.meta());
             reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.trafficPolicy", text));
         }
         for name in rule.subsets.keys() {
             if let Some(first) = older.iter().find(|one| one.subsets.contains_key(name)) {
-                let text = format!("subset {name} of {}, which is older, counts", first.meta());
+                let text =
+                    format!("subset {name} of {} is older and applies instead", first.meta());
                 reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.subsets", text));
             }
         }
@@ -213,7 +218,8 @@ impl ConfigView<'_> {
         })
     }
 
-    /// The rule in force for a client of a service, if an object is part of it; else the object that is.
+    /// Returns the active rule for a client of a service if `object` is a part of it, or else the
+    /// object that is active instead.
     pub(super) fn rule_of(
         &self,
         service: &MergedService,
@@ -228,7 +234,7 @@ impl ConfigView<'_> {
         }
     }
 
-    /// Whether east-west gateways are held to it.
+    /// Returns whether a DestinationRule applies to east-west gateways.
     fn holds_at_gateways(&self, rule: &DestinationRule) -> bool {
         let nobody = Namespace::default();
         let services = all_seen(self.context, &rule.host, &nobody);
@@ -252,7 +258,8 @@ impl ConfigView<'_> {
         }
     }
 
-    /// Says of places, which names that proxies resolve have none of.
+    /// Reports locality settings for endpoints that proxies resolve by name, which all belong to
+    /// one locality.
     fn unplaced(&self, rule: &DestinationRule) -> Option<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host))?;
         let said = |policy: &Arc<TrafficPolicy>| {
@@ -267,13 +274,13 @@ impl ConfigView<'_> {
             }
             _ => false,
         };
-        let text = "endpoints that proxies find by their names (resolution DNS) are one place: this counts for none of them";
+        let text = "endpoints that proxies resolve by name (resolution DNS) belong to one locality: this has no effect on them";
         let path = "spec.trafficPolicy.loadBalancer.localityLbSetting";
         (is_by_name && rule.policy.as_ref().is_some_and(said))
             .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
     }
 
-    /// Subsets that no endpoint is of, of a service that has some.
+    /// Reports subsets without endpoints, for a service that has endpoints.
     fn empty_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host));
         let Some(service) = service else { return Vec::new() };
@@ -296,7 +303,7 @@ impl ConfigView<'_> {
         let reason = |name: &Arc<str>| {
             let path = format!("{}.labels", paths.path(name));
             let text = format!(
-                "no endpoint of {} has the labels of subset {name}: what goes there is answered 503",
+                "no endpoint of {} has the labels of subset {name}: requests are answered with 503",
                 rule.host
             );
             Reason::warning(&codes::SUBSET_EMPTY, path, text)
@@ -304,7 +311,7 @@ impl ConfigView<'_> {
         rule.subsets.keys().filter(is_empty).map(reason).collect()
     }
 
-    /// Subsets with endpoints in several networks that gateways don't know by these labels.
+    /// Reports subsets with endpoints in several networks whose labels gateways do not know.
     fn withheld_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host));
         let Some(service) = service else { return Vec::new() };
@@ -321,7 +328,7 @@ impl ConfigView<'_> {
         let paths = SubsetPaths::of(object);
         let reason = |name: &Arc<str>| {
             let text = format!(
-                "gateways don't know subset {name} of {} by these labels: clients are given endpoints of their own network only",
+                "gateways don't know subset {name} of {} by these labels: clients receive only endpoints of their own network",
                 rule.host
             );
             Reason::warning(&codes::SUBSET_WITHHELD, format!("{}.labels", paths.path(name)), text)
@@ -329,7 +336,7 @@ impl ConfigView<'_> {
         rule.subsets.keys().filter(is_withheld).map(reason).collect()
     }
 
-    /// Settings for ports that no service of the rule has.
+    /// Reports settings for ports that no service of the rule has.
     fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let paths = SubsetPaths::of(object);
         let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));

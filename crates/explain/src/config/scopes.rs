@@ -1,4 +1,4 @@
-//! What becomes of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
+//! Status of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use strait_rules::traffic::telemetry::Telemetry;
 use strait_rules::traffic::{Reason, proxy_configs};
 
 impl ConfigView<'_> {
-    /// A Sidecar is in force for those who follow it.
+    /// Returns the status of a Sidecar. It applies to the proxies that use it.
     pub(super) fn sidecar(&self, sidecar: &Sidecar) -> Finding {
         let sidecars = &self.context.traffic.sidecars;
         if let Some(reason) = sidecars.loss(&sidecar.meta) {
@@ -38,7 +38,7 @@ impl ConfigView<'_> {
         Finding { proxies, reasons, ..Finding::default() }
     }
 
-    /// TLS of ports that take mTLS at some proxy that follows the Sidecar.
+    /// Reports TLS settings of ports that accept mTLS on a proxy that uses the Sidecar.
     fn tls_at_mtls(&self, sidecar: &Sidecar) -> Vec<Reason> {
         let ingress = sidecar.ingress.iter().flatten();
         let with_tls: Vec<_> = ingress.filter(|one| one.tls.is_some()).collect();
@@ -54,15 +54,20 @@ impl ConfigView<'_> {
         let without = with_tls.into_iter().filter(|one| takes_mtls(one.port.number));
         let reason = |one: &SidecarIngress| {
             let path = format!("spec.ingress[{}].tls", one.index);
-            let text = format!("port {} takes mTLS of the mesh, and so no other", one.port.number);
+            let text = format!(
+                "port {} accepts the mTLS of the mesh, and therefore no other TLS",
+                one.port.number
+            );
             Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
         };
         without.map(reason).collect()
     }
 
-    /// Ports at which some proxy that follows the Sidecar would have to listen itself, and can't.
+    /// Reports ports on which a proxy that uses the Sidecar would have to listen itself, but
+    /// cannot.
     fn privileged_ports(&self, sidecar: &Sidecar) -> Vec<Reason> {
-        // Few Sidecars have any, and looking at who follows one takes all proxies.
+        // Few Sidecars have such ports, and finding the proxies of one requires a search of all
+        // proxies.
         if !sidecar.own_ports(Interception::None).any(|(_, port)| is_privileged(port)) {
             return Vec::new();
         }
@@ -71,7 +76,7 @@ impl ConfigView<'_> {
             let own = sidecar.own_ports(proxy.interception);
             for (path, port) in own.filter(|(_, port)| !proxy.may_listen_at(*port)) {
                 let text = format!(
-                    "{} can't listen at {port}, since its node says UNPRIVILEGED_POD: it has no listener for it",
+                    "{} can't listen on {port}, because its node metadata contains UNPRIVILEGED_POD: it has no listener for this port",
                     proxy.id
                 );
                 let path = format!("{path}.port.number");
@@ -82,7 +87,7 @@ impl ConfigView<'_> {
         reasons.into_values().collect()
     }
 
-    /// The proxies that follow a Sidecar.
+    /// Returns the proxies that use a Sidecar.
     fn following(&self, sidecar: &Sidecar) -> impl Iterator<Item = &Proxy> {
         let sidecars = &self.context.traffic.sidecars;
         let follows = move |proxy: &&Proxy| {
@@ -93,7 +98,7 @@ impl ConfigView<'_> {
         self.clients.proxies().iter().copied().filter(follows)
     }
 
-    /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.
+    /// Returns the status of a Telemetry. It applies to proxies of its namespace, or of all.
     pub(super) fn telemetry(&self, telemetry: &Telemetry) -> Finding {
         let telemetries = &self.context.traffic.telemetries;
         let meta = &telemetry.meta;
@@ -111,7 +116,7 @@ impl ConfigView<'_> {
         let reasons = unknown.map(|(path, name)| {
             let text = match self.context.mesh.has_provider(name) {
                 true => {
-                    format!("what extensionProviders has of the name {name:?} takes no access logs")
+                    format!("the extensionProviders entry {name:?} accepts no access logs")
                 }
                 false => format!("{name:?} is neither envoy nor a provider of the mesh config"),
             };
@@ -128,7 +133,8 @@ impl ConfigView<'_> {
         Finding { reasons, proxies: held.len(), standing: None }
     }
 
-    /// Why a provider that a Telemetry names is sent no spans by some proxy; where there is none, by anybody.
+    /// Reports tracing providers of a Telemetry to which some proxy sends no spans; without
+    /// connected proxies, to which no proxy could.
     fn untraced(&self, telemetry: &Telemetry, proxies: &[&Proxy]) -> Vec<Reason> {
         let fault = |name: &str| {
             let of = |proxy: &&Proxy| {
@@ -147,18 +153,18 @@ impl ConfigView<'_> {
         };
         let named = telemetry.tracing_providers();
         let reasons = named.filter_map(|(path, name)| {
-            let text = format!("{name:?} is sent no spans: {}", fault(name)?);
+            let text = format!("{name:?} receives no spans: {}", fault(name)?);
             Some(Reason::lost(&codes::TELEMETRY_PROVIDER, path, text))
         });
         reasons.collect()
     }
 
-    /// An EnvoyFilter is in force for those whose filters it is among.
+    /// Returns the status of an EnvoyFilter. It applies to the proxies whose filters contain it.
     pub(super) fn envoy_filter(&self, filter: &EnvoyFilter) -> Finding {
         let filters = &self.context.traffic.envoy_filters;
         let meta = &filter.meta;
         if filter.is_empty() {
-            let text = "it has no patch that is followed";
+            let text = "it has no supported patch";
             return Finding::unused(&codes::ENVOY_FILTER_FIELD, "spec.configPatches", text);
         }
         let is_of_all = meta.namespace.as_str() == self.context.mesh.root_namespace;
@@ -178,14 +184,14 @@ impl ConfigView<'_> {
         Finding { reasons, proxies: held.len(), standing: None }
     }
 
-    /// Whom filters ask in vain about requests of some proxy.
+    /// Reports external services that filters call for requests and that a proxy cannot reach.
     fn unasked(&self, filter: &EnvoyFilter, proxies: &[&Proxy]) -> Vec<Reason> {
         let mut faults = BTreeMap::new();
         for proxy in proxies {
             let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
             let client = RuleClient { namespace, selection };
             for (at, name, to) in filter.asks(PatchPlace::of(proxy), selection) {
-                let end = if to.fails_open { "passes unasked" } else { "is denied" };
+                let end = if to.fails_open { "passes without a check" } else { "is denied" };
                 let path = format!("spec.configPatches[{at}].patch.value.typed_config");
                 let added = self.context.traffic.envoy_filters.clusters_of(proxy, selection);
                 if added.iter().any(|one| one.name == to.name) {
@@ -193,14 +199,15 @@ impl ConfigView<'_> {
                 }
                 let reason = if to.service.is_none() {
                     let text = format!(
-                        "{name} asks {:?}, which is no upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap has it, every request {end}",
+                        "{name} calls {:?}, which is not an upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap defines it, every request {end}",
                         to.name
                     );
                     Reason::warning(&codes::ENVOY_FILTER_UPSTREAM, path, text)
                 } else {
                     let fault = self.context.asking_fault(to, client, &proxy.cluster);
                     let Some(fault) = fault else { continue };
-                    let text = format!("{name} asks {}, and {fault}: every request {end}", to.name);
+                    let text =
+                        format!("{name} calls {}, and {fault}: every request {end}", to.name);
                     Reason::lost(&codes::ENVOY_FILTER_UPSTREAM, path, text)
                 };
                 faults.entry(at).or_insert(reason);
@@ -209,14 +216,13 @@ impl ConfigView<'_> {
         faults.into_values().collect()
     }
 
-    /// A ProxyConfig is in force for those that it would be in the sidecars of, were their pods made now.
+    /// Returns the status of a ProxyConfig. It applies to the sidecars that would contain its
+    /// settings if their pods were created now.
     pub(super) fn sidecar_defaults(&self, defaults: &SidecarDefaults) -> Finding {
         let (reports, meta) = (&self.reports.traffic, &defaults.meta);
         if let Some(first) = proxy_configs::before(reports, defaults) {
-            let text = format!(
-                "ProxyConfig {} is older and holds for the same pods: this one for none",
-                first.meta
-            );
+            let text =
+                format!("ProxyConfig {} is older and applies to the same pods instead", first.meta);
             let reasons = vec![Reason::lost(&codes::PROXY_CONFIG_SHADOWED, "spec", text)];
             return Finding { reasons, standing: Some(ObjectStanding::Shadowed), proxies: 0 };
         }
@@ -230,7 +236,7 @@ impl ConfigView<'_> {
         Finding { proxies, ..Finding::default() }
     }
 
-    /// What is said of an object whose labels no workload carries.
+    /// Returns the finding that no workload has the labels of a selector.
     fn selects_nobody(
         &self,
         labels: &Labels,
@@ -238,7 +244,7 @@ impl ConfigView<'_> {
         path: &str,
     ) -> Option<Finding> {
         let is_none = self.services_known && !self.is_carried(labels, namespace);
-        let text = "no workload that is known carries these labels";
+        let text = "no known workload has these labels";
         is_none.then(|| Finding::unused(&codes::SELECTOR_UNUSED, path, text))
     }
 }

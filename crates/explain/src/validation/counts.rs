@@ -1,21 +1,21 @@
-//! How many objects came, and what was said of them.
+//! Counts of validated objects, by result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was said of an object.
+/// Result of the validation of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidationResult {
-    /// It may be stored.
+    /// The object may be stored.
     Allowed,
-    /// It may be, and its owner should know something.
+    /// The object may be stored, with warnings.
     Warned,
-    /// It may not be.
+    /// The object may not be stored.
     Refused,
-    /// What came was no question that can be answered.
+    /// The request was invalid.
     Failed,
 }
 
-/// Counts by result.
+/// Number of validations, by result.
 #[derive(Debug, Default)]
 pub struct ValidationCounts([AtomicU64; 4]);
 
@@ -27,12 +27,12 @@ impl ValidationCounts {
         (ValidationResult::Failed, "failed"),
     ];
 
-    /// Counts one.
+    /// Counts one validation.
     pub fn count(&self, result: ValidationResult) {
         self.0[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each result by its name, with its count.
+    /// Returns the name of each result with its count.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Self::RESULTS
             .iter()

@@ -1,9 +1,11 @@
-//! Says of objects of the mesh's configuration, before an API server stores them, what would become of them.
+//! Validation webhook: reviews objects of the mesh's configuration before an API server stores
+//! them.
 //!
-//! Judges by what judges stored objects ([`crate::ConfigTrials`]), and puts its answer into the words of
-//! `admission.k8s.io/v1`. An object that can't be read, or holds an error, is refused, unless [`ValidationMode::Warn`] is set;
-//! what has no effect in part, or names what isn't there (yet), is stored with warnings. Whatever it doesn't know, and
-//! whatever is to be deleted, may be.
+//! It uses the same functions as for stored objects ([`crate::ConfigTrials`]), and formats the
+//! result as `admission.k8s.io/v1`. An object that is invalid or contains an error is refused,
+//! unless [`ValidationMode::Warn`] is set. An object with parts without effect, or with references
+//! to objects that do not exist yet, is stored with warnings. Objects of unknown kinds and
+//! deletions are always allowed.
 
 mod counts;
 mod review;
@@ -18,17 +20,17 @@ use crate::{ConfigReports, ConfigTrials, ObjectVerdict};
 use strait_mesh::push::PushContext;
 use strait_rules::access::PolicyErrors;
 
-/// What the webhook does with objects that hold errors.
+/// How the webhook treats objects with errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ValidationMode {
-    /// Refuses them.
+    /// Refuse the objects.
     #[default]
     Reject,
-    /// Has them stored, with warnings.
+    /// Allow the objects, with warnings.
     Warn,
 }
 
-/// Answers API servers.
+/// Responds to the requests of API servers.
 pub struct Validator {
     context: watch::Receiver<Option<Arc<PushContext>>>,
     reports: watch::Receiver<Arc<ConfigReports>>,
@@ -38,7 +40,7 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// One that judges by this mesh and these objects of it, each as it is when it is asked.
+    /// Creates a validator that uses the current mesh and objects at the time of each request.
     pub fn new(
         context: watch::Receiver<Option<Arc<PushContext>>>,
         reports: watch::Receiver<Arc<ConfigReports>>,
@@ -49,10 +51,11 @@ impl Validator {
         Self { context, reports, trials: ConfigTrials::new(errors), mode, counts }
     }
 
-    /// The answer to an AdmissionReview. Works for milliseconds, and waits for nobody but others that ask.
+    /// Returns the response to an AdmissionReview. It takes milliseconds, and waits only for
+    /// concurrent reviews.
     ///
     /// # Errors
-    /// The text is no AdmissionReview of the version that we know.
+    /// If the body is not an AdmissionReview of a supported version.
     pub fn answer(&self, body: &[u8]) -> Result<String, String> {
         let context = self.context.borrow().clone();
         let reports = Arc::clone(&self.reports.borrow());

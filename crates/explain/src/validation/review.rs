@@ -1,4 +1,5 @@
-//! What an API server asks and is answered: `admission.k8s.io/v1`. (Kubernetes, "Dynamic Admission Control".)
+//! Requests and responses of the validation webhook: `admission.k8s.io/v1`. (Kubernetes, "Dynamic
+//! Admission Control".)
 
 use std::sync::Arc;
 
@@ -11,16 +12,17 @@ use crate::{ConfigReason, ObjectVerdict};
 use strait_base::admission;
 use strait_base::bounded::head;
 
-/// How many warnings an answer has, how long each may be, and all together, in bytes: an API server cuts warnings that
-/// are longer than 256 characters, and drops what goes beyond 4,096.
+/// Maximum number of warnings in a response, and the maximum length of each and of all together, in
+/// bytes. An API server truncates warnings of more than 256 characters and drops everything beyond
+/// 4,096.
 const WARNINGS_MAX: usize = 12;
 const WARNING_BYTES_MAX: usize = 250;
 const WARNINGS_BYTES_MAX: usize = 3_500;
-/// How many reasons a refusal names, and how long each may be, in bytes.
+/// Maximum number of reasons in a refusal, and the maximum length of each, in bytes.
 const REASONS_MAX: usize = 10;
 const REASON_BYTES_MAX: usize = 400;
 
-/// What an API server asks.
+/// The validation request of an API server.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ValidationRequest {
@@ -34,11 +36,12 @@ struct ValidationRequest {
     old_object: Value,
 }
 
-/// The answer to an AdmissionReview, and what was said of the object, by what judges it: `None` of what is no part of the
-/// mesh's configuration, an error where nothing can be said for now.
+/// Returns the response to an AdmissionReview and its result, according to `judge`. `judge` returns
+/// `None` for an object that is not part of the mesh's configuration, and an error if it cannot
+/// decide now.
 ///
 /// # Errors
-/// The text is no AdmissionReview of the version that we know.
+/// If the body is not an AdmissionReview of a supported version.
 pub(super) fn answer(
     body: &[u8],
     judge: impl FnOnce(&Arc<Value>) -> Result<Option<ObjectVerdict>, &'static str>,
@@ -58,12 +61,12 @@ pub(super) fn answer(
         Ok(Some(verdict)) => verdict,
         Ok(None) => return Ok((response(json!({})), ValidationResult::Allowed)),
         Err(why) => {
-            let warnings = json!({ "warnings": [format!("strait: not looked at: {why}")] });
+            let warnings = json!({ "warnings": [format!("strait: not checked: {why}")] });
             return Ok((response(warnings), ValidationResult::Warned));
         }
     };
     let reasons = &verdict.state.reasons;
-    // What is stored already may be labelled, or freed of a finalizer, as it is.
+    // An invalid stored object may still receive labels or lose a finalizer.
     let is_as_before =
         request.operation == "UPDATE" && object.get("spec") == request.old_object.get("spec");
     if verdict.is_refused && !is_as_before {
@@ -73,7 +76,7 @@ pub(super) fn answer(
             kind = state.kind,
             namespace = state.namespace,
             name = state.name,
-            "an object is refused: {message}"
+            "refused an object: {message}"
         );
         let status =
             json!({ "code": 422, "reason": "Invalid", "status": "Failure", "message": message });
@@ -94,7 +97,7 @@ fn refusal(reasons: &[ConfigReason]) -> String {
         lines.push(format!("and {more} more: strait check config -f FILE"));
     }
     if let Some(first) = reasons.first() {
-        lines.push(format!("strait help {} says what to do", first.code));
+        lines.push(format!("for the next step: strait help {}", first.code));
     }
     lines.join("; ")
 }
@@ -119,7 +122,8 @@ fn message(reason: &ConfigReason) -> String {
     format!("{}: {}: {}", reason.code, reason.path, reason.text)
 }
 
-/// The text, cut to so many bytes between two characters, and without what a terminal would follow or a header can't hold.
+/// Truncates a text to a number of bytes at a character boundary, and replaces control characters,
+/// which terminals interpret and headers cannot contain.
 fn cut(text: &str, bytes_max: usize) -> String {
     const MARK: &str = "…";
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_refused_with_all_that_is_wrong() {
+    fn invalid_objects_are_refused_with_all_reasons() {
         let texts: Vec<String> = (0..12).map(|at| format!("fault {at}")).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let body = review("CREATE", object(1), Value::Null);
@@ -184,11 +188,11 @@ mod tests {
             message.contains("fault 9; and 2 more: strait check config -f FILE; "),
             "{message}"
         );
-        assert!(message.ends_with("strait help STR1043 says what to do"), "{message}");
+        assert!(message.ends_with("for the next step: strait help STR1043"), "{message}");
     }
 
     #[test]
-    fn what_works_in_part_is_stored_with_warnings_of_a_bounded_length() {
+    fn partly_effective_objects_are_stored_with_bounded_warnings() {
         let long = "ü".repeat(300);
         let texts: Vec<&str> = (0..40).map(|_| &*long).collect();
         let body = review("UPDATE", object(1), object(2));
@@ -204,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_and_what_was_so_before_may_be_stored() {
+    fn deletions_and_unchanged_specs_are_allowed() {
         let never = |_: &Arc<Value>| -> Result<Option<ObjectVerdict>, &'static str> {
-            unreachable!("it is not looked at")
+            unreachable!("the object is not judged")
         };
         let mut leaving = object(1);
         leaving["metadata"]["deletionTimestamp"] = json!("2026-11-25T02:00:00Z");
@@ -223,28 +227,28 @@ mod tests {
         }
         let body = review("UPDATE", object(1), object(1));
         let (told, _) = answer(body.as_bytes(), |_| verdict(true, &["a fault"])).expect("one");
-        assert_eq!(told["response"]["allowed"], true, "a finalizer goes from what is broken");
+        assert_eq!(told["response"]["allowed"], true, "an invalid object may lose a finalizer");
         assert_eq!(told["response"]["warnings"], json!(["STR1043: spec.http[1]: a fault"]));
         let (told, _) = answer(body.as_bytes(), |_| Ok(None)).expect("one");
         assert_eq!(told["response"], json!({ "uid": "705ab4f5", "allowed": true }));
     }
 
     #[test]
-    fn while_nothing_is_known_all_may_be_stored() {
+    fn objects_are_allowed_while_the_mesh_is_unknown() {
         let body = review("CREATE", object(1), Value::Null);
         let (told, result) = answer(body.as_bytes(), |_| Err("not yet")).expect("one");
         assert_eq!(result, ValidationResult::Warned);
         assert_eq!(told["response"]["allowed"], true);
-        assert_eq!(told["response"]["warnings"], json!(["strait: not looked at: not yet"]));
+        assert_eq!(told["response"]["warnings"], json!(["strait: not checked: not yet"]));
     }
 
     #[test]
-    fn what_is_no_review_is_told_so() {
+    fn invalid_reviews_are_rejected() {
         let good = review("CREATE", object(1), Value::Null);
         for (body, expected) in [
-            ("{".to_owned(), "no AdmissionReview: EOF"),
-            ("{}".to_owned(), "no AdmissionReview: missing field"),
-            (good.replace("k8s.io/v1\"", "k8s.io/v1beta1\""), "only v1 is answered"),
+            ("{".to_owned(), "not an AdmissionReview: EOF"),
+            ("{}".to_owned(), "not an AdmissionReview: missing field"),
+            (good.replace("k8s.io/v1\"", "k8s.io/v1beta1\""), "only v1 is supported"),
             (good.replace("\"uid\"", "\"id\""), "missing field `uid`"),
             (review("CREATE", json!([1]), Value::Null), "request.object is no object"),
             (review("CREATE", Value::Null, Value::Null), "request.object is no object"),

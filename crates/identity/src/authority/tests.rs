@@ -5,7 +5,7 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// A CA under `parent`, as an operator would plug it in.
+/// Returns the files of a CA below `parent`, as an operator would plug it in.
 fn intermediate(parent: &Ca) -> AuthorityPem {
     let (chain, key) = parent.invalid(&[], |params| {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -26,7 +26,7 @@ fn intermediate(parent: &Ca) -> AuthorityPem {
 }
 
 #[test]
-fn a_leaf_is_followed_by_the_intermediates_and_not_by_the_root() {
+fn chain_contains_intermediates_but_no_root() {
     let root = Ca::new();
     let plugged = Authority::new(&intermediate(&root), "dir", now()).expect("sound");
     let issued = plugged.issue_workload(&id("web"), LIFETIME_DEFAULT, now()).expect("it signs");
@@ -39,7 +39,7 @@ fn a_leaf_is_followed_by_the_intermediates_and_not_by_the_root() {
 }
 
 #[test]
-fn validity_starts_before_now_and_ends_with_the_issuer_at_the_latest() {
+fn validity_starts_before_now_and_never_exceeds_the_issuers() {
     let ca = Ca::new();
     let sign = |lifetime, now| ca.authority.issue_workload(&id("web"), lifetime, now);
     let issued = sign(LIFETIME_MAX, now()).expect("the longest allowed");
@@ -79,7 +79,7 @@ fn names_in_a_request_are_ignored() {
 }
 
 #[test]
-fn a_set_of_files_that_does_not_fit_together_is_refused() {
+fn inconsistent_files_are_rejected() {
     let (a, b) = (Ca::new(), Ca::new());
     let with = |change: fn(&mut AuthorityPem, &AuthorityPem)| {
         let mut files = a.files.clone();
@@ -105,7 +105,7 @@ fn a_set_of_files_that_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn a_leaf_can_not_act_as_ca() {
+fn leaf_can_not_act_as_ca() {
     let root = Ca::new();
     let issued =
         root.authority.issue_workload(&id("web"), LIFETIME_DEFAULT, now()).expect("it signs");
@@ -119,7 +119,7 @@ fn a_leaf_can_not_act_as_ca() {
     assert!(matches!(Authority::new(&files, "dir", now()), Err(IdentityError::Unrooted { .. })));
 }
 
-/// The CA `files` in one file, with its key written in another form.
+/// Checks that a CA with its key in another form is accepted.
 fn assert_key_is_taken(form: &str, mut files: AuthorityPem, key: String) {
     files.ca_key = key;
     if let Err(error) = Authority::new(&files, form, now()) {
@@ -128,17 +128,17 @@ fn assert_key_is_taken(form: &str, mut files: AuthorityPem, key: String) {
 }
 
 #[test]
-fn a_key_in_sec1_form_is_taken() {
+fn key_in_sec1_form_is_accepted() {
     let files = Ca::new().files;
     let key = KeyPair::from_pem(&files.ca_key).expect("PKCS#8");
-    // PKCS#8 of a P-256 key is 29 bytes of frame around the SEC1 form.
+    // PKCS#8 of a P-256 key adds 29 bytes before the SEC1 form.
     let sec1 = rustls_pki_types::PrivateSec1KeyDer::from(key.serialized_der()[29..].to_vec());
     let body = pem::encode(&CertificateDer::from(sec1.secret_sec1_der()));
     assert_key_is_taken("SEC1", files, body.replace("CERTIFICATE", "EC PRIVATE KEY"));
 }
 
 #[test]
-fn an_rsa_key_in_pkcs1_form_is_taken() {
+fn rsa_key_in_pkcs1_form_is_accepted() {
     let dir = tempfile::tempdir().expect("a folder");
     let openssl = |arguments: &str| {
         std::process::Command::new("openssl")
@@ -147,7 +147,7 @@ fn an_rsa_key_in_pkcs1_form_is_taken() {
             .output()
             .is_ok_and(|output| output.status.success())
     };
-    // No key is kept in the repository, and ring makes no RSA keys.
+    // The repository contains no keys, and ring generates no RSA keys.
     if !openssl("genrsa -traditional -out key.pem 2048") {
         eprintln!("SKIPPED: no openssl here to make an RSA key");
         return;
@@ -167,7 +167,7 @@ fn an_rsa_key_in_pkcs1_form_is_taken() {
 }
 
 #[test]
-fn a_directory_is_made_whole_and_never_over_another() {
+fn directory_is_created_completely_and_never_overwritten() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let dir = tempfile::tempdir().expect("a folder");
@@ -190,7 +190,7 @@ fn a_directory_is_made_whole_and_never_over_another() {
 }
 
 #[test]
-fn a_ca_is_read_in_the_form_of_a_tls_secret_too() {
+fn ca_in_the_form_of_a_tls_secret_is_accepted() {
     let root = Ca::new();
     let intermediate = intermediate(&root);
     let dir = tempfile::tempdir().expect("a folder");
@@ -209,20 +209,20 @@ fn a_ca_is_read_in_the_form_of_a_tls_secret_too() {
     put("tls.key", &AuthorityPem::generate(now()).expect("a CA").ca_key);
     let error = Authority::new(&read().expect("whole"), "dir", now()).expect_err("no pair");
     assert!(error.to_string().contains("dir/tls.key"), "{error}");
-    // What is called as Istio calls it goes first, and is partial by itself.
+    // Files with Istio's names take precedence, and are incomplete here.
     put("ca-cert.pem", &intermediate.ca_cert);
     let error = read().expect_err("partial").to_string();
     assert!(error.ends_with("lacks ca-key.pem, cert-chain.pem, root-cert.pem"), "{error}");
 }
 
 #[tokio::test]
-async fn a_built_in_ca_is_made_once() {
+async fn built_in_ca_is_created_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = DirectoryStore(dir.path().join("ca"));
     let first = load_or_create(&store, now()).await.expect("made");
     assert_eq!(load_or_create(&store, now()).await.expect("kept"), first);
 
-    // Another replica was faster between our look and our write.
+    // Simulates a replica that was faster between the read and the write.
     struct Late(DirectoryStore, std::sync::atomic::AtomicBool);
     impl AuthorityStore for Late {
         async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
@@ -243,7 +243,7 @@ async fn a_built_in_ca_is_made_once() {
 }
 
 #[test]
-fn nothing_printed_for_debugging_shows_a_key() {
+fn debug_output_contains_no_key() {
     let ca = Ca::new();
     let issued = ca.authority.issue_workload(&id("web"), LIFETIME_DEFAULT, now()).expect("signs");
     let printed = format!("{:?} {:?} {issued:?}", ca.files, ca.authority);

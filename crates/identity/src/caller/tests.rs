@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Ca, id};
 use crate::token_signer::Signer;
 
-/// Takes every token, as that of account `web`, or refuses all.
+/// Accepts every well-formed token as a token of account `web`.
 #[derive(Debug)]
 struct Registry;
 
@@ -33,7 +33,7 @@ fn headers(values: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn a_caller_is_who_its_certificate_or_else_its_token_says() {
+async fn caller_is_identified_by_certificate_or_token() {
     let now = SystemTime::now();
     let signer = Signer::new("https://issuer.example", "k1");
     let bearer = format!("Bearer {}", signer.sign(&signer.claims(now)));
@@ -46,7 +46,7 @@ async fn a_caller_is_who_its_certificate_or_else_its_token_says() {
     let east = ("clusterid", "east");
     let token = ("authorization", &*bearer);
     let lower = bearer.replacen("Bearer", "bearer", 1);
-    // Of whom, with what: how it is known, or the code.
+    // Certificate of the peer, headers, and the expected proof or code.
     type Headers<'a> = Vec<(&'static str, &'a str)>;
     let cases: Vec<(_, Headers<'_>, Result<&str, &str>)> = vec![
         (None, vec![token, east], Ok("token")),
@@ -74,13 +74,13 @@ async fn a_caller_is_who_its_certificate_or_else_its_token_says() {
         });
         assert_eq!(found.map_err(|refusal| refusal.code.id), expected, "{values:?}");
     }
-    // Where certificates are required, tokens count for nothing, against nobody either.
+    // If certificates are required, tokens are ignored, including contradictory ones.
     let refused = identify(None, &headers(&[token, east]), None).await.expect_err("refused");
     assert_eq!(refused.kind, RefusalKind::Unauthenticated);
     assert!(identify(Some(&db), &headers(&[token, east]), None).await.is_ok());
 }
 
-/// The same, beside a config cluster.
+/// Registry of a mesh with a config cluster.
 #[derive(Debug)]
 struct WithConfigCluster;
 
@@ -99,7 +99,7 @@ impl CallerRegistry for WithConfigCluster {
 }
 
 #[tokio::test]
-async fn a_token_of_no_named_cluster_is_that_of_the_config_cluster_and_no_proxys() {
+async fn token_without_cluster_is_of_the_config_cluster_but_of_no_proxy() {
     let signer = Signer::new("https://issuer.example", "k1");
     let bearer = format!("Bearer {}", signer.sign(&signer.claims(SystemTime::now())));
     let of = async |values: &[(&'static str, &str)]| {
@@ -107,7 +107,7 @@ async fn a_token_of_no_named_cluster_is_that_of_the_config_cluster_and_no_proxys
     };
     let unnamed = of(&[("authorization", &bearer)]).await;
     assert_eq!(unnamed.token().expect("a token").cluster.as_str(), "config");
-    assert!(unnamed.is_named().is_err(), "it may ask how others fare");
+    assert!(unnamed.is_named().is_err(), "it may only read the status of others");
     let named = of(&[("authorization", &bearer), ("clusterid", "config")]).await;
     assert!(named.is_named().is_ok());
 }

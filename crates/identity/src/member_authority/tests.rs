@@ -5,14 +5,14 @@ use crate::testing::Ca;
 use crate::{RootEvidence, RootLack, RootLedger, RootRecord, RootWitness};
 use strait_model::RootBundle;
 
-/// The CA of a mesh whose workloads are given `roots`, and what is known of these.
+/// The CA of a mesh whose workloads receive `roots`, and the evidence about these.
 struct Mesh {
     authority: Authority,
     evidence: RootEvidence,
     now: SystemTime,
 }
 
-/// Sees that somebody lacks each root.
+/// Reports that a part of the mesh lacks each root.
 #[derive(Debug)]
 struct SomebodyLacks;
 
@@ -73,19 +73,19 @@ fn partial() -> Held {
     Err(IdentityError::PartialAuthority { path: "/cas/east".into(), missing: vec!["ca-key.pem"] })
 }
 
-/// What signs, by the number of roots that it is believed with, and the code of what is wrong.
+/// Returns whether a CA signs, and the code of the problem.
 fn state(own: &MemberAuthority) -> (bool, Option<&'static str>) {
     (own.authority.is_some(), own.problem.as_ref().map(|problem| problem.code))
 }
 
-/// Whether the same signs as before.
+/// Returns whether the CA is unchanged.
 fn is_same(a: &MemberAuthority, b: &MemberAuthority) -> bool {
     let held = |own: &MemberAuthority| own.authority.as_ref().map(Arc::as_ptr);
     held(a) == held(b) && a.authority.is_some()
 }
 
 #[test]
-fn a_bad_set_keeps_what_signed_and_an_empty_folder_cuts() {
+fn invalid_files_keep_the_active_ca_and_an_empty_directory_cuts_off() {
     let (ca, other) = (Ca::new(), Ca::new());
     let mesh = Mesh::of(&ca, &[]);
     let good = mesh.next(Ok(Some(below(&ca))), None);
@@ -95,24 +95,24 @@ fn a_bad_set_keeps_what_signed_and_an_empty_folder_cuts() {
         assert_eq!(state(&kept), (true, Some("STR0555")));
         assert!(is_same(&kept, &good));
     }
-    let told = mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("told").message;
-    for part in ["member east (/cas/east)", "leads to no root of the mesh's CA", "have such a root"]
+    let told = mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("a problem").message;
+    for part in ["member east (/cas/east)", "chain to no root of the mesh's CA", "have such a root"]
     {
         assert!(told.contains(part), "{part} in {told}");
     }
     let cut = mesh.next(Ok(None), Some(&good));
     assert_eq!(state(&cut), (false, Some("STR0556")));
-    // A part of a CA, as one is being written, doesn't bring back the one that was taken away.
+    // A partial CA, for example during a write, does not restore a removed CA.
     let half = mesh.next(partial(), Some(&cut));
     assert_eq!(state(&half), (false, Some("STR0555")));
     assert_eq!(state(&mesh.next(Ok(Some(below(&ca))), Some(&half))), (true, None));
-    // At the start there is nothing to keep.
+    // At the start there is no previous CA.
     assert_eq!(state(&mesh.next(partial(), None)), (false, Some("STR0555")));
     assert_eq!(state(&mesh.next(Ok(None), None)), (false, Some("STR0556")));
 }
 
 #[test]
-fn nothing_is_told_twice() {
+fn unchanged_state_is_reported_once() {
     let ca = Ca::new();
     let mesh = Mesh::of(&ca, &[]);
     let files = below(&ca);
@@ -127,7 +127,7 @@ fn nothing_is_told_twice() {
 }
 
 #[test]
-fn an_intermediate_that_ends_signs_no_more() {
+fn expired_intermediate_does_not_sign() {
     let ca = Ca::new();
     let mut mesh = Mesh::of(&ca, &[]);
     let files = below(&ca);
@@ -139,11 +139,11 @@ fn an_intermediate_that_ends_signs_no_more() {
 }
 
 #[test]
-fn another_root_signs_for_a_member_once_nobody_is_seen_to_lack_it() {
+fn other_root_signs_for_a_member_once_no_part_is_seen_to_lack_it() {
     let (old, new) = (Ca::new(), Ca::new());
     let (alone, both) = (Mesh::of(&old, &[]), Mesh::of(&old, &[&new]));
     let held = alone.next(Ok(Some(below(&old))), None);
-    // The root comes in the same moment: first it is given to all.
+    // If the root is new in the same step, it is distributed first.
     let files = below(&new);
     let same_step = both.next(Ok(Some(files.clone())), Some(&held));
     let led_by = |own: &MemberAuthority, ca: &Ca| {
@@ -155,25 +155,26 @@ fn another_root_signs_for_a_member_once_nobody_is_seen_to_lack_it() {
     let waits = both.next(Ok(Some(files.clone())), Some(&same_step));
     assert_eq!(state(&waits), (true, Some("STR0550")));
     assert!(led_by(&waits, &old) && is_same(&waits, &same_step));
-    let told = &waits.problem.as_ref().expect("told").message;
+    let told = &waits.problem.as_ref().expect("a problem").message;
     assert!(told.contains("cluster west: it lacks it"), "{told}");
-    // An operator approves, or all have it.
+    // An operator approves, or all parts have the root.
     let approved = [new.authority.leading()[0].clone()].into();
     let signs = both.next_approved(Ok(Some(files.clone())), Some(&waits), approved);
     assert!(led_by(&signs, &new) && signs.problem.is_none());
     let all_have_it = Mesh::of(&old, &[&new]);
     assert!(led_by(&all_have_it.next(Ok(Some(files.clone())), Some(&waits)), &new));
-    // One below the root that signs for all waits for nobody, nor does a process that starts.
+    // A CA below the mesh's signing root does not wait, and neither does a process that starts.
     assert!(both.next(Ok(Some(below(&old))), Some(&waits)).problem.is_none());
     assert!(led_by(&both.next(Ok(Some(files)), None), &new));
 }
 
 #[test]
-fn what_signs_goes_with_the_last_of_its_roots() {
+fn ca_of_a_member_ends_with_its_last_root() {
     let (old, new) = (Ca::new(), Ca::new());
     let files = below(&old);
     let held = Mesh::of(&old, &[&new]).next(Ok(Some(files.clone())), None);
-    // The mesh's CA passes to the other root, both are given: the member's goes on.
+    // The mesh's CA changes to the other root while both are distributed: the member's CA
+    // continues.
     let passed = Mesh::of(&new, &[&old]).next(Ok(Some(files.clone())), Some(&held));
     assert_eq!(state(&passed), (true, None));
     let gone = Mesh::of(&new, &[]);
@@ -183,7 +184,7 @@ fn what_signs_goes_with_the_last_of_its_roots() {
 }
 
 #[test]
-fn a_root_that_only_a_member_s_ca_leads_to_signs_too() {
+fn root_of_a_members_ca_counts_as_signing() {
     let (old, new) = (Ca::new(), Ca::new());
     let mesh = Mesh::of(&new, &[&old]);
     let own = mesh.next(Ok(Some(below(&old))), None);

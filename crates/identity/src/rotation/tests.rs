@@ -6,7 +6,7 @@ use crate::{RootLack, RootLedger, RootRecord, RootStep, RootWitness, authority};
 
 const FAST: Duration = Duration::from_millis(5);
 
-/// A control plane whose files lie in a folder of their own.
+/// A control plane whose files are in a dedicated directory.
 struct Running {
     dir: tempfile::TempDir,
     identity: watch::Receiver<Arc<ServerIdentity>>,
@@ -104,7 +104,7 @@ fn roots(bundle: &str) -> TrustRoots {
 }
 
 #[tokio::test]
-async fn a_key_that_does_not_fit_changes_nothing_until_its_certificate_comes() {
+async fn mismatched_key_changes_nothing_until_its_certificate_follows() {
     let ca = Ca::new();
     let mut running = Running::with_files(&ca);
     let before = running.now();
@@ -124,7 +124,7 @@ async fn a_key_that_does_not_fit_changes_nothing_until_its_certificate_comes() {
 }
 
 #[tokio::test]
-async fn a_bad_file_keeps_the_old_set_and_says_why() {
+async fn invalid_file_keeps_the_old_set_and_reports_the_reason() {
     let ca = Ca::new();
     let mut running = Running::with_files(&ca);
     let good = running.now();
@@ -182,7 +182,7 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
     };
     let identity = running.until(signs_anew).await;
     assert_eq!(identity.trust_generation, 1);
-    // A proxy that has not heard of the new root yet still believes the server.
+    // A proxy without the new root still trusts the server.
     for (pair, trust) in
         [(&old_web, old.roots().as_ref()), (&old_web, &bundle), (&new_web, &bundle)]
     {
@@ -201,7 +201,7 @@ async fn roots_and_ca_rotate_without_a_refused_handshake() {
 }
 
 #[tokio::test]
-async fn a_swap_of_kubernetes_data_folder_is_seen() {
+async fn swap_of_kubernetes_data_directory_is_detected() {
     let (old, new) = (Ca::new(), Ca::new());
     let dir = tempfile::tempdir().expect("a folder");
     let version = |name: &str, ca: &Ca| {
@@ -246,7 +246,7 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
     handshake(&swapped.server_config, &client).await.expect("the new certificate serves");
 }
 
-/// The pure part: time is an argument.
+/// Returns the pure part, to which the time is an argument.
 fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIdentity) {
     let settings = CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
@@ -263,7 +263,7 @@ fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIden
 }
 
 #[test]
-fn our_own_certificate_is_renewed_at_half_its_life() {
+fn serving_certificate_is_renewed_at_half_of_its_lifetime() {
     let hour = Duration::from_secs(3600);
     let start = SystemTime::now();
     let (settings, mut rotation, first) = state(&Ca::new(), start);
@@ -276,7 +276,7 @@ fn our_own_certificate_is_renewed_at_half_its_life() {
 }
 
 #[test]
-fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() {
+fn serving_certificate_is_renewed_despite_an_invalid_ca_directory() {
     let ca = Ca::new();
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("ca");
@@ -306,7 +306,7 @@ fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() 
 }
 
 #[test]
-fn a_certificate_nobody_replaced_in_time_is_a_problem() {
+fn expired_serving_certificate_is_a_problem() {
     let ca = Ca::new();
     let running = tempfile::tempdir().expect("a folder");
     let [certificate, key, roots] = ["c", "k", "r"].map(|name| running.path().join(name));
@@ -329,13 +329,13 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
     let mut rotation = Rotation::new(files.clone());
     assert!(rotation.apply(&settings, files.clone(), &first, now).is_none());
     let later = now + Duration::from_secs(25 * 3600);
-    let ended = rotation.apply(&settings, files.clone(), &first, later).expect("it is said");
+    let ended = rotation.apply(&settings, files.clone(), &first, later).expect("a problem");
     assert_eq!(ended.problem.as_ref().map(|problem| problem.code), Some("STR0704"));
-    assert!(rotation.apply(&settings, files, &ended, later).is_none(), "it is said once");
+    assert!(rotation.apply(&settings, files, &ended, later).is_none(), "it is reported once");
 }
 
 #[test]
-fn a_set_that_is_still_being_written_is_passed_over() {
+fn incompletely_written_files_are_skipped() {
     let ca = Ca::new();
     let now = SystemTime::now();
     let (settings, mut rotation, first) = state(&ca, now);
@@ -343,7 +343,7 @@ fn a_set_that_is_still_being_written_is_passed_over() {
         files: [(PathBuf::from(name), Ok(vec![]))].into(),
         ..CertificateFiles::default()
     };
-    // Different at each read: never tried, and so no problem either.
+    // Different at each read: never applied, and therefore not a problem.
     for name in ["a", "b", "c"] {
         assert!(rotation.apply(&settings, files(name), &first, now).is_none());
     }
@@ -354,7 +354,7 @@ fn a_set_that_is_still_being_written_is_passed_over() {
 }
 
 #[test]
-fn a_ca_that_somebody_else_keeps_is_followed_and_never_given_up_for_a_bad_one() {
+fn followed_ca_is_never_replaced_by_an_invalid_one() {
     let (a, b, now) = (Ca::new(), Ca::new(), SystemTime::now());
     let of = |held| {
         let (origin, approved) =
@@ -375,7 +375,7 @@ fn a_ca_that_somebody_else_keeps_is_followed_and_never_given_up_for_a_bad_one() 
     current = read(&current).expect("a problem");
     let problem = current.problem.as_ref().expect("it is shown");
     assert!(problem.message.contains("lacks ca-key.pem"), "{}", problem.message);
-    assert_eq!(*current.trust, *a.authority.roots().as_ref(), "what was good stays");
+    assert_eq!(*current.trust, *a.authority.roots().as_ref(), "the valid roots stay active");
     change.send_replace(of(Ok(b.files.clone())));
     assert!(read(&current).is_none(), "seen once");
     current = read(&current).expect("the new one");
@@ -384,7 +384,7 @@ fn a_ca_that_somebody_else_keeps_is_followed_and_never_given_up_for_a_bad_one() 
 }
 
 #[test]
-fn a_bad_first_set_is_an_error() {
+fn invalid_first_set_is_an_error() {
     let missing = CertificateSettings {
         serving: Serving::Issued { names: vec![] },
         client_ca: None,
@@ -404,7 +404,7 @@ fn a_bad_first_set_is_an_error() {
 }
 
 #[tokio::test]
-async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
+async fn roots_of_the_mesh_config_apply_while_it_names_them() {
     let (mesh, west) = (Ca::new(), Ca::new());
     let (named, named_seen) = watch::channel(Arc::default());
     let mut running = Running::start(&[], |_| CertificateSettings {
@@ -417,17 +417,17 @@ async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
         members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
-    running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");
+    running.let_in(&client(), mesh.roots()).await.expect_err("its root is not trusted");
     let bundles = vec![(west.roots().to_pem(), vec!["west.example".to_owned()])];
     named.send_replace(Arc::new(NamedRoots { own: vec!["cluster.local".into()], bundles }));
     running.until(|now| now.trust_generation == 1).await;
     let peer = running.let_in(&client(), mesh.roots()).await.expect("it is west's");
     named.send_replace(Arc::default());
     let now = running.until(|now| now.trust_generation == 2).await;
-    assert!(!now.still_trusts(&peer, SystemTime::now()), "connections of it end");
+    assert!(!now.still_trusts(&peer, SystemTime::now()), "its connections are closed");
 }
 
-/// Says that somebody lacks each root, as long as that is so.
+/// Reports that a part of the mesh lacks each root, while the flag is set.
 #[derive(Debug, Default)]
 struct Somebody(std::sync::atomic::AtomicBool);
 
@@ -436,14 +436,14 @@ impl RootWitness for Somebody {
         let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
         let lack = RootLack {
             who: "cluster east".to_owned(),
-            fact: "it is dark".to_owned(),
+            fact: "it is unreachable".to_owned(),
             is_seen: true,
         };
         lacks.then_some(lack).into_iter().collect()
     }
 }
 
-/// A CA that somebody keeps, whose files are read twice after each change.
+/// A CA that another tool manages, whose files are read three times after each change.
 struct FollowedCa {
     change: watch::Sender<Arc<FollowedAuthority>>,
     settings: CertificateSettings,
@@ -485,7 +485,7 @@ impl FollowedCa {
         self.current.problem.as_ref().map(|problem| problem.code)
     }
 
-    /// What is signed leads to which root, and the steps of all of them.
+    /// Returns the fingerprint and the step of each root.
     fn steps(&self, now: SystemTime) -> Vec<(String, RootStep)> {
         let standings = self.current.root_standings(now).into_iter();
         standings.map(|root| (root.fingerprint.to_string(), root.step)).collect()
@@ -497,32 +497,32 @@ fn fingerprint(ca: &Ca) -> String {
 }
 
 #[test]
-fn a_root_that_somebody_lacks_signs_nothing_until_an_operator_approves() {
+fn missing_root_signs_nothing_until_an_operator_approves() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
     let witness = Arc::new(Somebody(true.into()));
     let ledger = Arc::new(RootLedger::empty());
     let evidence = RootEvidence { ledger, witness: Arc::<Somebody>::clone(&witness) };
     let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
     let signing = AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() };
-    // At once with the root, which nobody was given.
+    // Signs in the same step in which the root is added, before any workload has it.
     ca.change(&signing, "", now);
     assert_eq!(ca.code(), Some("STR0550"));
-    assert_eq!(ca.current.trust.len(), 1, "all stays as it was");
-    // The root alone.
+    assert_eq!(ca.current.trust.len(), 1, "nothing changes");
+    // Only the root is added.
     ca.change(&AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() }, "", now);
     let steps = [(fingerprint(&old), RootStep::Signs), (fingerprint(&new), RootStep::Distribute)];
     assert_eq!((ca.code(), ca.steps(now)), (None, steps.to_vec()));
     ca.change(&signing, "", now);
     let message = ca.current.problem.as_ref().map(|problem| problem.message.clone());
-    assert!(message.is_some_and(|text| text.contains("cluster east: it is dark")));
+    assert!(message.is_some_and(|text| text.contains("cluster east: it is unreachable")));
     assert_eq!(ca.steps(now), steps);
-    // It is tried again without anybody touching the files.
+    // Tried again without a change of the files.
     witness.0.store(false, std::sync::atomic::Ordering::Relaxed);
     ca.read(now);
     let steps =
         |old_step| vec![(fingerprint(&new), RootStep::Signs), (fingerprint(&old), old_step)];
     assert_eq!((ca.code(), ca.steps(now)), (None, steps(RootStep::Withdraw)), "it issued nothing");
-    // Or approved of, whatever is missing.
+    // An approval works despite missing evidence.
     witness.0.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut other = FollowedCa::start(&old.files, evidence, now);
     other.change(&signing, &fingerprint(&new), now);
@@ -530,7 +530,7 @@ fn a_root_that_somebody_lacks_signs_nothing_until_an_operator_approves() {
 }
 
 #[test]
-fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
+fn root_removed_too_early_stays_until_its_last_certificate_expires() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
     let (day, evidence) = (Duration::from_secs(24 * 3600), RootEvidence::none());
     let two = AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() };
@@ -550,9 +550,9 @@ fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
     assert_eq!(
         ca.steps(now)[0],
         (fingerprint(&new), RootStep::Signs),
-        "the rest of the set counts"
+        "the rest of the files is active"
     );
-    // A process that starts with these files has the records, and so has another replica.
+    // A process that starts with these files has the records, like another replica.
     let kept = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
     let read = serde_json::from_str(&kept).expect("read again");
     let ledger = Arc::new(RootLedger::new(read, Default::default(), 90 * day));
@@ -561,14 +561,14 @@ fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
     again.read(now + day);
     assert!(is_kept(&again, now + day));
     again.read(now + 4 * day);
-    assert!(!is_kept(&again, now + 4 * day), "it goes by itself");
-    // Its key was stolen: an operator ends it at once.
+    assert!(!is_kept(&again, now + 4 * day), "it is removed automatically");
+    // The key was stolen: an operator ends the wait immediately.
     ca.change(&new.files, &fingerprint(&old), now);
     assert!(!is_kept(&ca, now));
 }
 
 #[test]
-fn a_ca_that_shares_no_root_with_the_one_before_counts_at_once_and_is_told() {
+fn ca_without_a_previous_root_applies_immediately_with_a_warning() {
     let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
     let witness = Arc::new(Somebody(true.into()));
     let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
@@ -584,7 +584,7 @@ fn a_ca_that_shares_no_root_with_the_one_before_counts_at_once_and_is_told() {
 }
 
 #[test]
-fn a_root_made_anew_over_the_same_key_needs_no_steps() {
+fn root_renewed_with_the_same_key_needs_no_steps() {
     let (old, now) = (Ca::new(), SystemTime::now());
     let witness = Arc::new(Somebody(true.into()));
     let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
@@ -593,5 +593,5 @@ fn a_root_made_anew_over_the_same_key_needs_no_steps() {
     let longer = old.made_anew();
     ca.change(&longer, "", now);
     assert_eq!(ca.code(), None);
-    assert_eq!(ca.steps(now).len(), 1, "who believes the one believes the other");
+    assert_eq!(ca.steps(now).len(), 1, "both roots verify the same certificates");
 }

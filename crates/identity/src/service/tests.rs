@@ -14,8 +14,8 @@ use crate::{
 use strait_base::task::Supervisor;
 use strait_proto::envoy::google::protobuf::{Struct, Value};
 
-/// Knows that clusters `east` and `west` run pods of account `web`, that calls may name the first `alias`, and nobody by
-/// a token.
+/// Knows that clusters `east` and `west` run pods of account `web`, and that `alias` is a name of
+/// the first. Never verifies a token.
 #[derive(Debug)]
 struct BothRunWeb;
 
@@ -33,12 +33,12 @@ impl CallerRegistry for BothRunWeb {
     }
 }
 
-/// A service whose CA is `ca`.
+/// Returns a service with the CA `ca`.
 fn service(ca: &Ca) -> (CertificateService, Supervisor) {
     service_with(ca, [])
 }
 
-/// The same, where members have CAs of their own in these folders.
+/// Returns a service whose members have dedicated CAs in these directories.
 fn service_with<const N: usize>(
     ca: &Ca,
     members: [(&str, &Path); N],
@@ -88,7 +88,7 @@ fn request(
 }
 
 #[tokio::test]
-async fn a_caller_gets_a_certificate_for_itself_with_the_roots_last() {
+async fn caller_receives_its_certificate_with_the_roots_last() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let answer = service.create_certificate(request(Some(&ca), |_| {})).await.expect("signed");
@@ -101,14 +101,14 @@ async fn a_caller_gets_a_certificate_for_itself_with_the_roots_last() {
 }
 
 #[tokio::test]
-async fn a_caller_that_is_no_longer_believed_gets_nothing() {
+async fn caller_that_is_no_longer_trusted_receives_nothing() {
     let (ca, other) = (Ca::new(), Ca::new());
-    // It was let in under other roots than those that count now.
+    // The caller was accepted under roots that are no longer active.
     let (service, _tasks) = service(&ca);
     let status = service.create_certificate(request(Some(&other), |_| {})).await;
     let status = status.expect_err("refused");
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
-    // Its certificate has ended while its connection lasted.
+    // The caller's certificate has expired during the connection.
     let request = request(Some(&ca), |_| {});
     let caller = request.extensions().get::<Caller>().expect("a caller").clone();
     let later = SystemTime::now() + Duration::from_secs(3601);
@@ -117,7 +117,7 @@ async fn a_caller_that_is_no_longer_believed_gets_nothing() {
 }
 
 #[tokio::test]
-async fn what_the_caller_has_no_right_to_is_refused() {
+async fn unauthorized_request_is_refused() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let field = |name: &str, text: &str| {
@@ -126,7 +126,7 @@ async fn what_the_caller_has_no_right_to_is_refused() {
     };
     let impersonating = |text: &str| field("ImpersonatedIdentity", text);
     let signer = |text: &str| field("CertSigner", text);
-    // Agents always send it.
+    // Agents always send this field.
     let usual = request(Some(&ca), |r| r.metadata = signer(""));
     service.create_certificate(usual).await.expect("signed");
     let other = SpiffeId::new("cluster.local", "shop", "db").expect("valid").to_string();
@@ -150,7 +150,7 @@ async fn what_the_caller_has_no_right_to_is_refused() {
     assert_eq!(status.code(), Code::PermissionDenied);
 }
 
-/// A request of `web` that is proven by `caller`.
+/// Returns a request of `web` with this proof.
 fn called_by(caller: Caller) -> Request<IstioCertificateRequest> {
     let mut request = request(None, |_| {});
     request.extensions_mut().insert(caller);
@@ -158,7 +158,7 @@ fn called_by(caller: Caller) -> Request<IstioCertificateRequest> {
 }
 
 #[tokio::test]
-async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_known() {
+async fn certificate_is_renewed_only_if_its_pod_is_known_or_by_token() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let by_certificate = |name: &str, cluster: Option<&str>| {
@@ -184,12 +184,13 @@ async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_kn
 }
 
 #[tokio::test]
-async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token_only() {
+async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let start = SystemTime::now();
     let day = Duration::from_secs(24 * 3600);
-    // Made by hand, it says nothing of a token: 25 days, and then 10 more.
+    // A manually issued certificate records no token: the first exchange is after 25 days, the
+    // second one 10 days later.
     let (chain, _) = ca.workload("web");
     let peer = ca.roots().authenticate(&chain, start).expect("verifies");
     let csr = |peer: PeerIdentity| {
@@ -198,7 +199,7 @@ async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token
         (caller, long.into_inner())
     };
     let (caller, asked) = csr(peer);
-    let first = service.sign(&caller, asked, start).await.expect("it counts from now on");
+    let first = service.sign(&caller, asked, start).await.expect("the time starts now");
     let (caller, asked) = csr(peer_of_at(&ca, first, start + day));
     let second = service.sign(&caller, asked, start + 25 * day).await.expect("within 30 days");
     let (caller, asked) = csr(peer_of_at(&ca, second, start + 26 * day));
@@ -208,10 +209,10 @@ async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token
     let proof = TokenProof { cluster: "east".into(), named: true, pod: None, expires: start };
     let by_token = Caller::of_token(id("web"), proof);
     let (_, asked) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
-    service.sign(&by_token, asked, start + 35 * day).await.expect("a token begins anew");
+    service.sign(&by_token, asked, start + 35 * day).await.expect("a token restarts the time");
 }
 
-/// Who shows the certificate of an answer.
+/// Returns the peer that presents the certificate of a response.
 fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
     let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
     let leaf = crate::pem::certificates(leaf, "answer").expect("a leaf");
@@ -219,7 +220,7 @@ fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> Peer
 }
 
 #[tokio::test]
-async fn the_longest_life_that_is_allowed_is_a_setting() {
+async fn maximum_lifetime_is_a_setting() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
     let service = CertificateService { lifetime_max: Duration::from_secs(7200), ..service };
@@ -236,7 +237,7 @@ async fn the_longest_life_that_is_allowed_is_a_setting() {
     assert!(refused.message().contains("7200 s, not 7201 s"), "{refused}");
 }
 
-/// A caller from `cluster` whose token was verified.
+/// Returns a request of a caller from `cluster` with a verified token.
 fn by_token(cluster: &str) -> Request<IstioCertificateRequest> {
     let mut request = request(None, |_| {});
     let expires = SystemTime::now() + Duration::from_secs(3600);
@@ -245,7 +246,7 @@ fn by_token(cluster: &str) -> Request<IstioCertificateRequest> {
     request
 }
 
-/// A caller who names `cluster` and shows the chain of that answer.
+/// Returns a request of a caller that names `cluster` and presents the chain of a response.
 fn by_certificate(ca: &Ca, answer: &[String], cluster: &str) -> Request<IstioCertificateRequest> {
     let mut request = request(None, |_| {});
     let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now()).expect("verifies");
@@ -254,7 +255,7 @@ fn by_certificate(ca: &Ca, answer: &[String], cluster: &str) -> Request<IstioCer
     request
 }
 
-/// An answer without the roots, which are its last element.
+/// Returns the certificates of a response without the roots, which are its last element.
 fn chain_of(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>> {
     let (_, chain) = answer.split_last().expect("roots");
     let certificates = |pem: &String| crate::pem::certificates(pem.as_bytes(), "answer");
@@ -262,7 +263,7 @@ fn chain_of(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>>
 }
 
 #[tokio::test]
-async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
+async fn dedicated_ca_alone_signs_for_its_member() {
     let ca = Ca::new();
     let folders = tempfile::tempdir().expect("a folder");
     let folder = folders.path().join("east");
@@ -275,14 +276,15 @@ async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
     };
     let east = ask(by_token("east")).await.expect("signed");
     let west = ask(by_token("west")).await.expect("signed");
-    // A leaf, in east the intermediate, and the root that both are believed by.
+    // A leaf, in east the intermediate, and the root that both chain to.
     assert_eq!((east.len(), west.len()), (3, 2));
     assert_eq!((&east[1], &east[2]), (&own.ca_cert, &west[1]));
     for answer in [&east, &west] {
         let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
         assert_eq!(peer.expect("the root alone is enough").id(), &id("web"));
     }
-    // A certificate of the member's own CA is renewed by that, by whatever name, and by nobody as another's.
+    // The dedicated CA renews its certificates, under each name of the member. No other member may
+    // renew them.
     for name in ["east", "alias"] {
         let renewed = ask(by_certificate(&ca, &east, name)).await.expect("renewed");
         assert_eq!(renewed[1], own.ca_cert, "{name}");
@@ -290,10 +292,11 @@ async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
     let refused = ask(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("STR0557"), "{refused}");
-    // One of the mesh's CA says nothing of a member: it may have been issued before there was another.
+    // A certificate of the mesh's CA names no member: it may precede the dedicated CA.
     assert_eq!(ask(by_certificate(&ca, &west, "east")).await.expect("renewed")[1], own.ca_cert);
 
-    // Cut: it is refused finally, by token and by certificate, and nobody else is.
+    // Cut off: requests with a token or a certificate are refused permanently; other members are
+    // not affected.
     std::fs::remove_dir_all(&folder).expect("removed");
     let mut identity = service.identity.clone();
     let is_cut =
@@ -307,7 +310,7 @@ async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
     }
     ask(by_certificate(&ca, &east, "west")).await.expect_err("not by another name either");
     assert_eq!(ask(by_token("west")).await.expect("signed").len(), 2);
-    // Let in again, by another intermediate; the old certificates are renewed by that.
+    // Readmitted with another intermediate, which also renews old certificates.
     let new = ca.authority.issue_authority("east", SystemTime::now()).expect("it signs");
     new.write(&folder).expect("written");
     let signs = |now: &Arc<ServerIdentity>| now.members.values().all(|own| own.authority.is_some());
@@ -317,7 +320,7 @@ async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
 }
 
 #[tokio::test]
-async fn a_member_whose_own_ca_can_not_be_used_is_told_to_ask_again() {
+async fn invalid_dedicated_ca_causes_a_retryable_error() {
     let (ca, other) = (Ca::new(), Ca::new());
     let folders = tempfile::tempdir().expect("a folder");
     let folder = folders.path().join("east");
@@ -327,6 +330,6 @@ async fn a_member_whose_own_ca_can_not_be_used_is_told_to_ask_again() {
     let refused = service.create_certificate(by_token("east")).await.expect_err("unrooted");
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().starts_with("STR0555"), "{refused}");
-    service.create_certificate(by_token("west")).await.expect("nobody else notices");
+    service.create_certificate(by_token("west")).await.expect("other members are not affected");
     assert_eq!(service.stats.failed_by_reason().get("CA_NOT_READY"), Some(&1));
 }

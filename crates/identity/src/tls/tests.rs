@@ -7,7 +7,7 @@ use crate::testing::{Ca, client, handshake, server};
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 
 #[tokio::test]
-async fn a_workload_of_a_trusted_ca_is_let_in_as_who_it_is() {
+async fn workload_of_a_trusted_ca_is_accepted_with_its_identity() {
     let ca = Ca::new();
     let client = client(ca.workload("web"), ca.roots());
     let (peer, _) = handshake(&server(&ca, ca.roots()), &client).await.expect("let in");
@@ -17,7 +17,7 @@ async fn a_workload_of_a_trusted_ca_is_let_in_as_who_it_is() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_exactly_one_workload_of_a_trusted_ca_is_refused() {
+async fn client_without_exactly_one_trusted_identity_is_refused() {
     let (ca, foreign) = (Ca::new(), Ca::new());
     let minute = Duration::from_secs(60);
     let now = SystemTime::now();
@@ -68,14 +68,14 @@ async fn whoever_is_not_exactly_one_workload_of_a_trusted_ca_is_refused() {
 }
 
 #[tokio::test]
-async fn a_dns_name_beside_the_identity_does_not_matter() {
+async fn additional_dns_name_is_ignored() {
     let ca = Ca::new();
     let pair = ca.invalid(&[ID, "web.shop.svc"], |_| {});
     handshake(&server(&ca, ca.roots()), &client(pair, ca.roots())).await.expect("let in");
 }
 
 #[tokio::test]
-async fn a_client_without_certificate_tls_1_3_or_http2_is_refused() {
+async fn client_without_certificate_tls_1_3_or_http2_is_refused() {
     let ca = Ca::new();
     let server = server(&ca, ca.roots());
     let roots = || {
@@ -117,10 +117,10 @@ async fn a_client_without_certificate_tls_1_3_or_http2_is_refused() {
 }
 
 #[tokio::test]
-async fn a_session_is_never_resumed() {
+async fn session_is_never_resumed() {
     let ca = Ca::new();
     let server = server(&ca, ca.roots());
-    // One client configuration, so that the second connection would use what the first one left.
+    // One client configuration, so that the second connection would use the session of the first.
     let client = client(ca.workload("web"), ca.roots());
     for _ in 0..2 {
         let (_, kind) = handshake(&server, &client).await.expect("let in");
@@ -143,7 +143,7 @@ fn roots_are_a_set() {
 }
 
 #[test]
-fn an_ended_root_is_believed_by_nobody() {
+fn expired_root_is_not_trusted() {
     let ca = Ca::new();
     let later = ca.authority.not_after() + Duration::from_secs(2);
     let pair = ca.invalid(&[ID], |_| {});
@@ -160,7 +160,7 @@ fn an_ended_root_is_believed_by_nobody() {
 }
 
 #[test]
-fn a_bundle_without_certificates_or_with_a_damaged_one_is_refused() {
+fn bundle_without_certificates_or_with_a_damaged_one_is_rejected() {
     let ca = Ca::new();
     let good = ca.roots().to_pem();
     let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -171,7 +171,7 @@ fn a_bundle_without_certificates_or_with_a_damaged_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_trust_domain_with_roots_of_its_own_is_held_to_them() {
+async fn trust_domain_with_dedicated_roots_accepts_no_others() {
     let (mesh, west, all) = (Ca::new(), Ca::new(), Ca::new());
     let bundle = |ca: &Ca, domains: &[&str]| {
         (ca.roots().to_pem(), domains.iter().map(|one| (*one).to_owned()).collect())
@@ -198,9 +198,9 @@ async fn a_trust_domain_with_roots_of_its_own_is_held_to_them() {
         ("without roots of its own", of(&mesh, "other.example"), None),
         ("west for the mesh", of(&west, "cluster.local"), Some("UnknownIssuer")),
         ("west for another", of(&west, "other.example"), Some("UnknownIssuer")),
-        ("the mesh for west", of(&mesh, "west.example"), Some("not one of its own")),
-        ("named for none, for west", of(&all, "west.example"), Some("not one of its own")),
-        ("unusable roots", of(&mesh, "bad.example"), Some("not one of its own")),
+        ("the mesh for west", of(&mesh, "west.example"), Some("none of this domain's roots")),
+        ("named for none, for west", of(&all, "west.example"), Some("none of this domain's roots")),
+        ("unusable roots", of(&mesh, "bad.example"), Some("none of this domain's roots")),
         ("a stranger for west", of(&Ca::new(), "west.example"), Some("UnknownIssuer")),
     ] {
         let found = handshake(&server, &client(pair, mesh.roots())).await;

@@ -14,7 +14,7 @@ fn verified(token: &str, keys: &IssuerKeys, now: SystemTime) -> Result<TokenClai
 }
 
 #[test]
-fn a_token_of_the_cluster_says_which_pod_calls() {
+fn token_of_the_cluster_identifies_the_pod() {
     let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
     let claims = verified(&signer.sign(&signer.claims(now)), &signer.keys(), now).expect("good");
     let pod = TokenPod { name: "web-0".into(), uid: "pod-uid".into() };
@@ -24,9 +24,9 @@ fn a_token_of_the_cluster_says_which_pod_calls() {
     assert!((3599..=3600).contains(&left.as_secs()), "{left:?}");
 }
 
-/// Keys and a token as OpenSSL made them, in the form of kube-apiserver.
+/// Keys and a token made by OpenSSL, in the form of kube-apiserver.
 #[test]
-fn an_rsa_signature_is_verified() {
+fn rsa_signature_is_verified() {
     let keys = include_bytes!(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/corpus/fuzz/token/keys.json"
@@ -36,7 +36,7 @@ fn an_rsa_signature_is_verified() {
     let keys = IssuerKeys::parse(ISSUER, keys).expect("keys");
     let claims = verified(token, &keys, SystemTime::now()).expect("good");
     assert_eq!(claims.pod.expect("a pod").name, "web-0".into());
-    // One letter of what is signed, and one of the signature.
+    // Changes one letter of the signed part, and another in the signature.
     for at in [100, token.len() - 20] {
         let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
         let mut changed = token.to_owned();
@@ -47,7 +47,7 @@ fn an_rsa_signature_is_verified() {
 }
 
 #[test]
-fn what_does_not_hold_now_or_is_not_for_us_is_refused() {
+fn token_outside_its_validity_or_audience_is_rejected() {
     let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
     let seconds = now.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     let cases: [(&str, Value, Option<TokenFlaw>); 7] = [
@@ -68,7 +68,7 @@ fn what_does_not_hold_now_or_is_not_for_us_is_refused() {
 }
 
 #[test]
-fn whatever_is_near_a_token_is_refused() {
+fn malformed_token_is_rejected() {
     let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
     let good = signer.claims(now);
     let without = |path: &str| {
@@ -149,9 +149,9 @@ fn whatever_is_near_a_token_is_refused() {
 }
 
 #[test]
-fn a_token_of_another_cluster_is_refused_whatever_its_issuer_is_called() {
+fn token_of_another_cluster_is_rejected_even_with_the_same_issuer() {
     let (east, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
-    // The same name for the issuer and the key is common; the keys differ.
+    // Equal names of issuer and key are common; the keys differ.
     let same_names = Signer::new(ISSUER, "k1");
     let token = same_names.sign(&same_names.claims(now));
     assert_eq!(verified(&token, &east.keys(), now), Err(TokenFlaw::Signature));
@@ -161,7 +161,7 @@ fn a_token_of_another_cluster_is_refused_whatever_its_issuer_is_called() {
 }
 
 #[test]
-fn keys_are_read_within_bounds_and_again_as_they_were_written() {
+fn keys_are_bounded_and_round_trip() {
     let signer = Signer::new(ISSUER, "k1");
     let keys = signer.keys();
     let again = IssuerKeys::parse(ISSUER, keys.to_key_set().as_bytes());

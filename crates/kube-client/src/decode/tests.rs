@@ -1,4 +1,4 @@
-//! The same said in both forms, and bytes that say nothing.
+//! Tests of equal content in both encodings, and of invalid bytes.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use super::super::ApiError;
 use super::super::object::{AsIs, ObjectMetadata, OwnedObject};
 use super::*;
 
-/// A kind of its own, decoded as it is.
+/// A test kind, decoded completely.
 #[derive(Debug, Deserialize)]
 struct Thing {
     metadata: ObjectMetadata,
@@ -20,7 +20,7 @@ impl OwnedObject for Thing {
     }
 }
 
-/// What is kept of a page.
+/// The result of a page.
 #[derive(Debug)]
 struct Page {
     objects: Vec<Thing>,
@@ -28,7 +28,7 @@ struct Page {
     end: ListEnd,
 }
 
-/// Reads a page that arrives in pieces of so many bytes.
+/// Decodes a page that arrives in pieces of this many bytes.
 fn page_in(encoding: Encoding, bytes: &[u8], piece: usize) -> Result<Page, String> {
     let mut list = ListDecoder::new(encoding, 8 << 20);
     let (mut objects, mut invalid) = (Vec::new(), Vec::new());
@@ -58,7 +58,7 @@ fn line(json: &str) -> Result<WatchLine<Thing>, String> {
 }
 
 #[test]
-fn an_odd_object_costs_only_itself() {
+fn invalid_object_does_not_affect_others() {
     let page = page(
         r#"{"metadata":{"resourceVersion":"7","continue":"more"},"items":[
             {"metadata":{"name":"a"},"size":1},
@@ -77,7 +77,7 @@ fn an_odd_object_costs_only_itself() {
 }
 
 #[test]
-fn what_is_no_list_is_not_an_empty_list() {
+fn invalid_list_is_not_an_empty_list() {
     for bad in ["", "{}", "[]", "<html>", r#"{"metadata":{"resourceVersion":"1"}}"#] {
         assert!(page(bad).is_err(), "{bad}");
     }
@@ -86,7 +86,7 @@ fn what_is_no_list_is_not_an_empty_list() {
 }
 
 #[test]
-fn annotations_that_mean_nothing_here_are_not_kept() {
+fn unused_annotations_are_not_stored() {
     let page = page(
         r#"{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a","annotations":{
             "kubectl.kubernetes.io/last-applied-configuration":"{}","x":null,
@@ -102,7 +102,7 @@ fn annotations_that_mean_nothing_here_are_not_kept() {
 }
 
 #[test]
-fn lines_of_a_watch_are_told_apart() {
+fn events_of_a_watch_are_distinguished() {
     let object = r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"3"}}"#;
     let of = |kind: &str, object: &str| line(&format!(r#"{{"type":"{kind}","object":{object}}}"#));
     assert!(
@@ -129,7 +129,7 @@ fn lines_of_a_watch_are_told_apart() {
 }
 
 #[test]
-fn depth_is_no_attack() {
+fn deep_nesting_is_skipped_safely() {
     let depth = 1_000_000;
     let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let ignored = format!(r#"{{"metadata":{{"name":"a"}},"unknown":{deep}}}"#);
@@ -137,11 +137,11 @@ fn depth_is_no_attack() {
     assert_eq!(page(&list).expect("a page").objects.len(), 1, "skipped without recursion");
     let known = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
     let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{known}]}}"#);
-    assert_eq!(page(&list).expect("a page").invalid.len(), 1, "costs only itself");
+    assert_eq!(page(&list).expect("a page").invalid.len(), 1, "affects no other object");
 }
 
 #[test]
-fn lists_are_found_wherever_they_stand() {
+fn items_are_found_at_any_position() {
     let names = |page: Page| {
         page.objects.iter().map(|thing| thing.metadata.name.to_string()).collect::<Vec<_>>()
     };
@@ -150,7 +150,7 @@ fn lists_are_found_wherever_they_stand() {
         r#""items" : [ {"metadata":{"name":"a\u002d}]"}},{"metadata":{"name":"b"}, "x":"\\"} ]"#;
     for list in [format!("{{{metadata},{items}}}"), format!("{{{items}, {metadata}, \"y\":[]}}")] {
         let page = page(&list).expect("a page");
-        assert_eq!(page.invalid.len(), 1, "a name that is none");
+        assert_eq!(page.invalid.len(), 1, "an invalid name");
         assert_eq!(names(page), ["b"], "{list}");
     }
     let escaped = format!(r#"{{{metadata},"it\u0065ms":[{{"metadata":{{"name":"a"}}}}]}}"#);
@@ -165,7 +165,7 @@ fn lists_are_found_wherever_they_stand() {
 }
 
 #[test]
-fn an_object_and_what_is_around_objects_are_bounded() {
+fn sizes_of_objects_and_envelope_are_limited() {
     let object = format!(r#"{{"items":[{{"x":"{}"}}]}}"#, "y".repeat(9 << 20));
     assert_eq!(page_in(Encoding::Json, object.as_bytes(), 1 << 16).unwrap_err(), "TooLong");
     let around = format!(r#"{{"x":"{}""#, "y".repeat(1 << 20));

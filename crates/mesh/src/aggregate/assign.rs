@@ -1,44 +1,48 @@
-//! The decisions about services and endpoints that merging asks for: networks, and what the policy forbids.
+//! Decisions about services and endpoints that merging requires: networks, and claims that the
+//! policy refuses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use strait_model::{ClusterId, NetworkId, Service};
 
-/// Decides the network of endpoints (docs/reference/interface.md, "Networks"), and what of a cluster counts.
+/// Assigns networks to endpoints (docs/reference/interface.md, "Networks") and decides which claims
+/// of a cluster are accepted.
 pub trait AssignNetwork {
-    /// Whether what `cluster` has under the name of `service` is for proxies of other clusters.
+    /// Returns whether `cluster` may export `service` to proxies of other clusters.
     fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
         true
     }
 
-    /// Whether the service of a ServiceEntry is left out, because its name belongs to another namespace.
+    /// Returns whether the service of a ServiceEntry is ignored, because its name belongs to
+    /// another namespace.
     fn is_of_foreign_name(&self, _service: &Service) -> bool {
         false
     }
 
-    /// Whether endpoints of `cluster` may be in `network`.
+    /// Returns whether endpoints of `cluster` may be in `network`.
     fn may_claim(&self, _cluster: &ClusterId, _network: &NetworkId) -> bool {
         true
     }
 
-    /// The clusters whose pods have that address in that network, where several do.
+    /// Returns the clusters whose pods have this address in this network, or `None` if at most one
+    /// cluster has it.
     fn claimants(&self, _network: &NetworkId, _address: IpAddr) -> Option<&Arc<[ClusterId]>> {
         None
     }
 
-    /// Whether there is any address that several have.
+    /// Returns whether any address is claimed by several clusters.
     fn has_claimants(&self) -> bool {
         false
     }
 
-    /// Whether endpoints of `cluster` may have that address.
+    /// Returns whether endpoints of `cluster` may have this address.
     fn may_use(&self, _cluster: &ClusterId, _address: IpAddr) -> bool {
         true
     }
 
-    /// The network of an endpoint of `cluster`, whose system namespace names `system_label`, at
-    /// `address`, with the label that it carries itself.
+    /// Returns the network of an endpoint of `cluster` at `address`. `system_label` is the network
+    /// label of the cluster's system namespace, `label` the endpoint's own network label.
     fn network_of(
         &self,
         cluster: &ClusterId,
@@ -48,20 +52,20 @@ pub trait AssignNetwork {
     ) -> AssignedEndpoints;
 }
 
-/// An endpoint's network.
+/// The network that was assigned to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignedEndpoints {
     /// The network.
     pub network: NetworkId,
-    /// Whether an endpoint with that label would be in it at any other address, too.
+    /// Whether an endpoint with the same label is in this network at any address.
     pub at_any_address: bool,
 }
 
-/// What an endpoint claims that it may not.
+/// The reason why an endpoint is barred: the claim that its cluster may not make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bar {
-    /// Its address.
+    /// The endpoint's address.
     Address,
-    /// Its network.
+    /// The endpoint's network.
     Network,
 }

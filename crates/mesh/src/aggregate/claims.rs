@@ -1,9 +1,11 @@
-//! Which addresses pods of several clusters have in one network, where that can't be true of more than one.
+//! Detection of addresses that pods of several clusters have in one network, which is only possible
+//! for one of them.
 //!
-//! Every pod that takes traffic claims its address, as often as it is an endpoint. Claims are counted: a
-//! change costs the endpoints that differ, whatever the size of the mesh. A claim takes 8 bytes, in a list for
-//! each block of 256 addresses, so that a cluster whose nodes have blocks of their own costs little more.
-//! Claims know nothing of what is made of them: who is given which pod, the view decides.
+//! Every pod that can receive traffic claims its address, once per endpoint. Claims are counted, so
+//! that the cost of a change depends on the number of changed endpoints and not on the size of the
+//! mesh. A claim takes 8 bytes and is stored in a list per block of 256 addresses, so that a
+//! cluster whose nodes have dedicated blocks costs little more. This module only detects conflicts.
+//! `push::view` decides which pod a proxy receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,49 +17,52 @@ use super::merge::{MergedService, ShardEndpoints};
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{ClusterId, NetworkId};
 
-/// How many claims a list grows by.
+/// The number of claims by which the capacity of a list grows.
 const STEP: usize = 16;
 
 /// The claims of all pods.
 #[derive(Debug, Clone, Default)]
 pub struct AddressClaims {
-    /// By network and block.
+    /// Claims by network and block, sorted by address and cluster.
     blocks: BTreeMap<NetworkId, BTreeMap<u128, Vec<PodAddressClaim>>>,
     /// Clusters by number.
     clusters: Vec<ClusterId>,
     numbers: BTreeMap<ClusterId, u32>,
-    /// Addresses that have, or had, claims of several clusters, and one came or went since they were settled.
+    /// Addresses with claims of several clusters whose claims changed since the last
+    /// [`AddressClaims::settle`].
     stale: BTreeSet<(NetworkId, IpAddr)>,
     shared: SameAddresses,
 }
 
-/// That one cluster has pods at an address.
+/// The claim of one cluster to one address.
 #[derive(Debug, Clone, Copy)]
 struct PodAddressClaim {
-    /// The last byte of the address in the upper 8 bits, the number of the cluster in the others.
+    /// The last byte of the address in the upper 8 bits, the number of the cluster in the lower 24.
     place: u32,
-    /// How many endpoints say so; never 0.
+    /// The number of endpoints with this address; never 0.
     count: u32,
 }
 
 const OF_CLUSTER: u32 = 24;
 
-/// The addresses that pods of several clusters have in one network, with these clusters in merging order.
+/// The addresses that pods of several clusters have in one network, each with these clusters in
+/// merging order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SameAddresses(OrdMap<NetworkId, OrdMap<IpAddr, Arc<[ClusterId]>>>);
 
 impl SameAddresses {
-    /// The clusters whose pods have that address, where several do. The first one has it for all others.
+    /// Returns the clusters whose pods have this address, or `None` if at most one cluster has it.
+    /// The first cluster's pod is used by other clusters.
     pub fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {
         self.0.get(network)?.get(&address)
     }
 
-    /// Whether there are none.
+    /// Returns whether no address is shared.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, by network and address.
+    /// Returns all shared addresses, by network and address.
     pub fn iter(&self) -> impl Iterator<Item = (&NetworkId, IpAddr, &Arc<[ClusterId]>)> {
         let networks = self.0.iter();
         networks.flat_map(|(network, all)| all.iter().map(move |(at, who)| (network, *at, who)))
@@ -82,17 +87,17 @@ impl SameAddresses {
     }
 }
 
-/// Whose endpoints have to be looked at again.
+/// The clusters and addresses whose endpoints must be merged again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Resettled {
-    /// Addresses that others share now than before.
+    /// Addresses whose set or order of claiming clusters changed.
     pub addresses: BTreeSet<IpAddr>,
-    /// The clusters whose pods have or had them.
+    /// The clusters whose pods have or had these addresses.
     pub clusters: BTreeSet<ClusterId>,
 }
 
 impl AddressClaims {
-    /// Takes over how a service has changed.
+    /// Updates the claims with the difference between two versions of a service.
     pub fn replace(&mut self, old: Option<&MergedService>, new: Option<&MergedService>) {
         for (at, shard) in kubernetes(new) {
             let before = find(old, at, &shard.key);
@@ -113,7 +118,7 @@ impl AddressClaims {
         old: Option<&ShardEndpoints>,
         new: Option<&ShardEndpoints>,
     ) {
-        // Most changes are in one place: what is around it is the same.
+        // Most changes affect one range of endpoints: skip the equal prefix and suffix.
         let (mut before, mut behind, mut shorter) = (0, 0, 0);
         if let (Some(old), Some(new)) = (old, new) {
             let is_same = |(a, b): &(Option<_>, Option<_>)| a == b;
@@ -125,7 +130,7 @@ impl AddressClaims {
         debug_assert!(before + behind <= shorter);
         let number = self.number(cluster);
         let differing = |shard: &ShardEndpoints| shard.claims().len() - before - behind;
-        // Those that come first: what is in both is never seen to go.
+        // Add claims before removing any, so that the count of an unchanged claim never drops to 0.
         if let Some(new) = new {
             let come = new.claims().skip(before).take(differing(new));
             come.flatten().for_each(|(address, network)| self.claim(network, address, number));
@@ -196,14 +201,15 @@ impl AddressClaims {
         }
     }
 
-    /// Has all addresses that are shared settled again: clusters stand in another order now.
+    /// Marks all shared addresses as stale, because the order of clusters changed.
     pub fn reorder(&mut self) {
         let all = self.shared.iter().map(|(network, address, _)| (network.clone(), address));
         let all: Vec<_> = all.collect();
         self.stale.extend(all);
     }
 
-    /// Finds out who shares what now; `rank` is the place of a cluster among others.
+    /// Recomputes the claimants of all stale addresses and returns the addresses that changed.
+    /// `rank` returns the position of a cluster in merging order.
     pub fn settle<R: Ord>(&mut self, rank: impl Fn(&ClusterId) -> R) -> Resettled {
         let mut again = Resettled::default();
         for (network, address) in std::mem::take(&mut self.stale) {
@@ -227,26 +233,27 @@ impl AddressClaims {
         again
     }
 
-    /// How many lists of claims there are.
+    /// Returns the number of lists of claims.
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
         self.blocks.values().map(BTreeMap::len).sum()
     }
 
-    /// Who shares what, as it was settled last.
+    /// Returns the shared addresses, as of the last [`Self::settle`].
     pub fn shared(&self) -> &SameAddresses {
         &self.shared
     }
 }
 
-/// The shards of Kubernetes clusters, with their places. What entries select of clusters are pods that are counted
-/// there, and machines.
+/// Returns the shards of Kubernetes clusters with their positions. Entries are skipped: the pods
+/// that they select are counted in the pods' clusters, and the rest are machines.
 fn kubernetes(service: Option<&MergedService>) -> impl Iterator<Item = (usize, &ShardEndpoints)> {
     let shards = service.map_or(&[][..], |service| &service.shards).iter().enumerate();
     shards.filter(|(_, shard)| shard.key.provider == Provider::Kubernetes)
 }
 
-/// The shard of that key. Nearly always it is in the same place as before.
+/// Returns the shard with this key. It is nearly always in the same position as in the other
+/// version.
 fn find<'a>(
     service: Option<&'a MergedService>,
     at: usize,
@@ -257,7 +264,7 @@ fn find<'a>(
     shards.get(at).filter(is_it).or_else(|| shards.iter().find(is_it))
 }
 
-/// The block of an address, and its last byte in the upper 8 bits.
+/// Returns the block of an address, and its last byte in the upper 8 bits.
 fn split(address: IpAddr) -> (u128, u32) {
     let bits = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -266,7 +273,7 @@ fn split(address: IpAddr) -> (u128, u32) {
     (bits >> 8, ((bits & 0xff) as u32) << OF_CLUSTER)
 }
 
-/// The claims to one address of a block.
+/// Returns the claims to one address of a block.
 fn of_address(claims: &[PodAddressClaim], last: u32) -> &[PodAddressClaim] {
     let start = claims.partition_point(|claim| claim.place < last);
     let rest = claims.get(start..).unwrap_or_default();

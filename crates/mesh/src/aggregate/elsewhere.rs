@@ -1,9 +1,10 @@
 //! Endpoints that name no pod of their cluster, at addresses of pods of other clusters.
 //!
-//! Multi-cluster controllers copy EndpointSlices from cluster to cluster, and people write such slices by hand. The
-//! cluster that runs a pod decides its identity, readiness and network. So an endpoint at the address of another
-//! cluster's pod takes these from that cluster, and is left out if that cluster has the endpoint itself. Only pods of the
-//! service's namespace count, as within one cluster.
+//! Multi-cluster controllers copy EndpointSlices from cluster to cluster, and people write such
+//! slices by hand. The cluster that runs a pod decides its identity, readiness and network. So an
+//! endpoint at the address of another cluster's pod takes these from that cluster. It is left out
+//! if that cluster has the endpoint itself. Only pods in the service's namespace are considered, as
+//! within one cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +15,8 @@ use strait_model::{
     NetworkId, PodState, Workload, WorkloadRef, Workloads,
 };
 
-/// The services with endpoints that name no pod, by address, each with the number of these endpoints.
+/// The services with endpoints that name no pod, by address, each with the number of these
+/// endpoints.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NamelessEndpoints(BTreeMap<IpAddr, BTreeMap<Hostname, usize>>);
 
@@ -23,7 +25,7 @@ impl NamelessEndpoints {
         self.0.is_empty()
     }
 
-    /// Replaces what one cluster has for a service.
+    /// Replaces the endpoints that one cluster has for a service.
     pub(super) fn replace(
         &mut self,
         host: &Hostname,
@@ -50,13 +52,13 @@ impl NamelessEndpoints {
         }
     }
 
-    /// The services with such endpoints at the addresses of a pod.
+    /// Returns the services with such endpoints at the addresses of a pod.
     pub(super) fn hosts_at<'a>(&'a self, pod: &'a Workload) -> impl Iterator<Item = &'a Hostname> {
         let at = pod.addresses.iter().filter_map(|address| self.0.get(&address));
         at.flat_map(BTreeMap::keys)
     }
 
-    /// The services with such endpoints at the addresses of any of these pods.
+    /// Returns the services with such endpoints at the addresses of any of these pods.
     pub(super) fn hosts_of(&self, pods: &Workloads) -> BTreeSet<Hostname> {
         if self.is_empty() {
             return BTreeSet::new();
@@ -64,7 +66,7 @@ impl NamelessEndpoints {
         pods.iter().flat_map(|(_, pod)| self.hosts_at(pod)).cloned().collect()
     }
 
-    /// All services with such endpoints.
+    /// Returns all services with such endpoints.
     pub(super) fn hosts(&self) -> impl Iterator<Item = &Hostname> {
         self.0.values().flat_map(BTreeMap::keys)
     }
@@ -77,12 +79,12 @@ fn nameless(endpoints: &Endpoints) -> impl Iterator<Item = EndpointRef<'_>> {
     all.into_iter().flatten().filter(|endpoint| endpoint.workload.is_none())
 }
 
-/// A cluster, as endpoints of a service are looked up in it.
+/// The data of one cluster that is needed to resolve endpoints of a service.
 pub(super) struct ClusterPods<'a> {
     pub(super) id: &'a ClusterId,
     pub(super) workloads: &'a Workloads,
     pub(super) facts: &'a ClusterFacts,
-    /// Its own endpoints of the service.
+    /// The cluster's own endpoints of the service.
     pub(super) endpoints: Option<&'a Endpoints>,
 }
 
@@ -97,15 +99,16 @@ struct PodAt<'a> {
 /// The pods of all clusters at the addresses for which endpoints of a service name none.
 pub(super) struct PodsByAddress<'a>(BTreeMap<IpAddr, Vec<PodAt<'a>>>);
 
-/// The resolved endpoints of a cluster, and the networks of the endpoints that are pods of other clusters.
+/// The resolved endpoints of a cluster, and the networks of the endpoints that are pods of other
+/// clusters.
 pub(super) struct ResolvedEndpoints {
     pub(super) endpoints: Endpoints,
     pub(super) networks: BTreeMap<IpAddr, NetworkId>,
 }
 
 impl<'a> PodsByAddress<'a> {
-    /// Finds the pods of a namespace at the addresses for which any of these endpoints names none. Returns `None` if no pod has
-    /// one, which is the usual case.
+    /// Finds the pods of a namespace at the addresses for which any of these endpoints names none.
+    /// Returns `None` if no pod has one, which is the usual case.
     pub(super) fn find<'e>(
         namespace: &Namespace,
         endpoints: impl Iterator<Item = &'e Endpoints>,
@@ -130,8 +133,9 @@ impl<'a> PodsByAddress<'a> {
         (!pods.is_empty()).then_some(Self(pods))
     }
 
-    /// Gives the endpoints of the cluster `own` that name no pod the facts of other clusters' pods. `network_of` returns the
-    /// network of an endpoint as its own cluster has it. Returns `None` if nothing differs.
+    /// Adds to endpoints of the cluster `own` that name no pod the facts of other clusters' pods.
+    /// `network_of` returns the network that the own cluster assigns to an address. Returns `None`
+    /// if nothing differs.
     pub(super) fn resolve(
         &self,
         own: &ClusterId,
@@ -166,7 +170,7 @@ impl<'a> PodsByAddress<'a> {
                     networks.insert(endpoint.address, pod.network.clone());
                     Some(with_facts(endpoint, pod))
                 }
-                // Two clusters have the address: the endpoint does not say which pod it means.
+                // Two clusters have the address, and the endpoint does not say which pod it means.
                 (Some(_), Some(_)) if is_copy => {
                     differs = true;
                     Some(Endpoint { pod: PodState::Missing, ..endpoint.to_endpoint() })

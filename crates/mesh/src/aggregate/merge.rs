@@ -1,24 +1,25 @@
-//! How the shards of one hostname become one service.
+//! Merging of the shards of one hostname into one service.
 //!
 //! | field | rule |
 //! |---|---|
-//! | ports | the union by number, each as the first shard has it that has the number |
-//! | endpoints of a port | those of each shard's own port of that number, else of that name |
+//! | ports | the union by number; the first shard with the number defines the port |
+//! | endpoints of a port | the endpoints of each shard's port with this number, otherwise with this name |
 //! | resolution, labels, visibility, creation time | the first shard's |
 //! | VIPs, external addresses | each cluster's own |
-//! | service accounts | the union of those on the objects and those of the endpoints, sorted |
-//! | whether endpoints may take mTLS | whether any shard knows a workload behind one, or names accounts |
-//! | endpoints | every shard's, each with its final network |
+//! | service accounts | the union of the accounts of objects and endpoints, sorted |
+//! | whether endpoints may accept mTLS | whether any shard has an endpoint with a known workload, or names accounts |
+//! | endpoints | all shards' endpoints, each with its final network |
 //!
-//! So a shard that comes last changes nothing of what others gave, but by ports and endpoints more. A proxy
-//! takes the protocols of ports from its own cluster, where that has the service.
+//! A later shard therefore only adds ports and endpoints and does not change the values of earlier
+//! shards. If a proxy's cluster has the service, the proxy uses the port protocols of that cluster.
 //!
-//! A difference in what the first shard decides is recorded as a conflict. What a shard has under the
-//! same name in another namespace than the first counts for nothing, which is recorded, too: else
-//! whoever may write in one namespace could take a share of another's traffic.
+//! If a later shard differs in a field that the first shard decides, a conflict is recorded. A
+//! shard whose object is in a different namespace than the first shard's object is ignored, which
+//! is also recorded. Otherwise, write access to one namespace would be enough to take over part of
+//! another namespace's traffic.
 //!
-//! A cluster that may not export the name is there for its own proxies: it comes after all others, and
-//! neither decides anything for them nor adds accounts or ports.
+//! A cluster that may not export the name serves only its own proxies: it is merged after all
+//! others, decides nothing for other clusters, and adds no accounts or ports for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,76 +32,79 @@ use strait_model::{
     PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
 };
 
-/// One service as all clusters together have it.
+/// One service, merged over all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergedService {
-    /// The object that decides resolution, labels, visibility, and its own ports: the first shard's.
+    /// The first shard's object. It decides resolution, labels, visibility, and the ports that it
+    /// has.
     pub primary: Arc<Service>,
-    /// Ports that only later shards have, each with the first that has it.
+    /// Ports that only later shards have, each with the first shard that has it.
     added: Box<[(ShardKey, Port)]>,
     /// Whether clusters disagree on the protocol of a port.
     protocols_differ: bool,
-    /// Every cluster's own object, by cluster.
+    /// Every cluster's own object.
     pub by_cluster: SortedMap<ClusterId, Arc<Service>>,
-    /// SPIFFE IDs under which its endpoints may answer, sorted.
+    /// SPIFFE IDs that endpoints may present, sorted.
     pub service_accounts: Box<[Arc<str>]>,
-    /// Whether any endpoint takes mTLS, or might from one moment to the next because its workload is known or
-    /// accounts are named. Changes only with the first and the last of these, as accounts do.
-    /// (docs/decisions/0022-how-endpoints-are-spoken-to.md)
+    /// Whether any endpoint accepts mTLS or could start to at any time, because its workload is
+    /// known or accounts are named. This changes only with the first and the last such endpoint or
+    /// account. (docs/decisions/0022-how-endpoints-are-spoken-to.md)
     pub may_take_mtls: bool,
-    /// Whether any endpoint takes mTLS now, by which clients go that speak it to all or to none. It changes as endpoints do,
-    /// and who watches these looks at it.
+    /// Whether any endpoint accepts mTLS now. Clients that use mTLS for all endpoints or for none
+    /// follow this field. It changes as endpoints do, so proxies that subscribe to the endpoints
+    /// are checked for a change.
     pub takes_mtls: bool,
-    /// What the clusters disagree on.
+    /// Fields on which the clusters disagree.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
-    /// Whether some shard has it for its own cluster alone ([`strait_model::Definition::is_cluster_local`]).
+    /// Whether some shard restricts it to its own cluster
+    /// ([`strait_model::Definition::is_cluster_local`]).
     pub is_cluster_local: bool,
-    /// Whether in some cluster it is local to nodes ([`strait_model::Definition::node_local`]).
+    /// Whether it is local to nodes in some cluster ([`strait_model::Definition::node_local`]).
     pub node_local: bool,
-    /// The clusters that may not export it: what they have is for their own proxies.
+    /// The clusters that may not export it. Their endpoints serve only their own proxies.
     pub refused: BTreeSet<ClusterId>,
-    /// What shards have under this name that counts for nothing, in merging order.
+    /// The records of shards under this name that are ignored, in merging order.
     pub overruled: Vec<(ShardKey, ServiceRecord)>,
 }
 
-/// The endpoints that one shard gives a service.
+/// The endpoints that one shard contributes to a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardEndpoints {
-    /// Which shard.
+    /// The shard.
     pub key: ShardKey,
-    /// Its own object.
+    /// The shard's own object.
     pub service: Arc<Service>,
-    /// Its endpoints, shared with what the source sent unless some are spoken to otherwise.
+    /// The shard's endpoints, shared with the source's record unless some TLS modes were changed.
     pub endpoints: Endpoints,
-    /// What the source sent, where some are spoken to otherwise than it says.
+    /// The endpoints as the source sent them, if some TLS modes were changed.
     reported: Option<Endpoints>,
-    /// The networks that they are in: one, nearly always. One that holds endpoints which are barred is
-    /// there for these once more.
+    /// The networks of the endpoints, nearly always one. A network is listed again for its barred
+    /// endpoints, and for each set of claimants.
     networks: Box<[NetworkId]>,
-    /// Why endpoints are barred, by the place of their network; empty where none are.
+    /// Why endpoints are barred, by position of their network; empty if none are barred.
     bars: Box<[Option<Bar>]>,
-    /// Where pods of several clusters have the addresses of endpoints: these clusters, in merging order, by the
-    /// place of the network; empty where none do.
+    /// The clusters whose pods have the endpoints' addresses if there are several, in merging
+    /// order, by position of the network; empty if no address is shared.
     claimants: Box<[Option<Arc<[ClusterId]>>]>,
-    /// For each endpoint the place of its network; empty where all are in the first.
+    /// For each endpoint, the network's position; empty if all are in the first network.
     places: Box<[u32]>,
 }
 
 /// A field on which clusters disagree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Conflict {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
-    /// The cluster whose value holds.
+    /// The cluster whose value applies.
     pub winner: ClusterId,
-    /// The clusters with another value, sorted.
+    /// The clusters with a different value, sorted.
     pub losers: Vec<ClusterId>,
 }
 
 impl MergedService {
-    /// What each source says of it, whether that counts or not.
+    /// Returns the records of all sources under this name, as received, including the ignored ones.
     pub fn reported(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
         let counts = self.shards.iter().map(|shard| {
             let endpoints = shard.reported.as_ref().unwrap_or(&shard.endpoints).clone();
@@ -110,7 +114,8 @@ impl MergedService {
         counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
     }
 
-    /// Gives endpoints the TLS modes that policies make of what their sources report, whatever they had before.
+    /// Sets the TLS modes of endpoints. `mode` computes the mode from the endpoint as its source
+    /// reported it, so earlier calls have no effect on the result.
     pub fn set_tls_modes(&mut self, mode: impl Fn(&ShardKey, EndpointRef<'_>) -> TlsMode) {
         for shard in &mut self.shards {
             if let Some(reported) = shard.reported.take() {
@@ -130,8 +135,8 @@ impl MergedService {
         self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
-    /// Whether [`Self::set_tls_modes`] with the same answers would leave it as it is. Ends at the first endpoint of which it
-    /// is not so.
+    /// Returns whether [`Self::set_tls_modes`] with this function would change nothing. Stops at
+    /// the first endpoint that differs.
     pub fn has_tls_modes(&self, mode: impl Fn(&ShardKey, EndpointRef<'_>) -> TlsMode) -> bool {
         self.shards.iter().all(|shard| {
             let reported = shard.reported.as_ref().unwrap_or(&shard.endpoints);
@@ -140,20 +145,21 @@ impl MergedService {
         })
     }
 
-    /// The name under which it was merged.
+    /// Returns the hostname under which it was merged.
     pub fn hostname(&self) -> &Hostname {
         &self.primary.hostname
     }
 
-    /// Whether all that have it may not export it, so that each has it for itself.
+    /// Returns whether all clusters that have the service may not export it, so that each uses only
+    /// its own.
     pub fn is_of_refused_only(&self) -> bool {
         self.shards.iter().all(|shard| self.refused.contains(&shard.key.cluster))
             && !self.refused.is_empty()
     }
 
-    /// Virtual addresses by cluster, in merging order; clusters without any are left out. Of sources that
-    /// are no Kubernetes cluster the first counts, and only where no cluster has any: an entry that joins
-    /// a cluster's service is reached as that is.
+    /// Returns the virtual addresses by cluster, in merging order, without clusters that have none.
+    /// Shards of other providers than Kubernetes are used only if no cluster has a VIP, and then
+    /// only the first: if an entry joins a cluster's service, the cluster's VIPs apply.
     pub fn vips(&self) -> impl Iterator<Item = (&ClusterId, &[IpAddr])> {
         let all = self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
         let all = all.filter(|(_, vips)| !vips.is_empty());
@@ -164,32 +170,35 @@ impl MergedService {
         counted.map(|(_, (key, vips))| (&key.cluster, vips))
     }
 
-    /// Its place among services that want the same address or name, the first of which has it: those of clusters
-    /// before those that only entries have, and of these the oldest. Of equals the name decides.
+    /// Returns the rank among services that claim the same address or name; the lowest rank gets
+    /// it. Services of clusters precede services that only entries define, then older services
+    /// precede newer ones. The caller breaks ties by name.
     pub fn rank(&self) -> (Option<Provider>, i64) {
         (self.shards.first().map(|shard| shard.key.provider), self.primary.created)
     }
 
-    /// The virtual addresses that a cluster has of its own; empty where it has none.
+    /// Returns the cluster's own virtual addresses; empty if it has none.
     pub fn vips_of(&self, cluster: &ClusterId) -> &[IpAddr] {
         self.by_cluster.get(cluster).map_or(&[], |service| &service.vips)
     }
 
-    /// Addresses from outside by cluster, in each source's order; clusters without any are left out.
+    /// Returns external addresses by cluster, in each source's order, without clusters that have
+    /// none.
     pub fn external_addresses(&self) -> impl Iterator<Item = (&ClusterId, &[Arc<str>])> {
         let of = |service: &Arc<Service>| !service.external_addresses.is_empty();
         let all = self.by_cluster.iter().filter(move |(_, service)| of(service));
         all.map(|(cluster, service)| (cluster, &*service.external_addresses))
     }
 
-    /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
+    /// Returns whether clients see the same service, apart from endpoints and their service
+    /// accounts.
     pub fn same_definition(&self, other: &Self) -> bool {
         self.by_cluster == other.by_cluster
             && self.primary == other.primary
             && self.added == other.added
     }
 
-    /// Whether it differs in what it is, and has the same endpoints in the same shards.
+    /// Returns whether the definition differs while the endpoints in all shards are the same.
     pub fn differs_beside_endpoints(&self, other: &Self) -> bool {
         let same = |(a, b): (&ShardEndpoints, &ShardEndpoints)| {
             a.key == b.key && a.endpoints == b.endpoints
@@ -199,10 +208,11 @@ impl MergedService {
             && self.shards.iter().zip(&other.shards).all(same)
     }
 
-    /// Whether it is the same but for what is behind its ports ([`Service::same_before_ports`]), its endpoints
-    /// included. That is the business of the pods that serve it, and of nobody who calls it.
+    /// Returns whether everything is equal except the targets of ports
+    /// ([`Service::same_before_ports`]); endpoints are compared too. Targets of ports affect only
+    /// the pods that serve the service, not its clients.
     pub fn same_before_ports(&self, other: &Self) -> bool {
-        // By name, so that whoever adds a field must decide.
+        // Destructured so that adding a field forces a decision here.
         let Self {
             primary,
             added,
@@ -239,17 +249,18 @@ impl MergedService {
             && alike((primary, &other.primary))
     }
 
-    /// Its ports: the union by number, each as the first shard has it that has the number.
+    /// Returns the ports: the union by number, each defined by the first shard that has the number.
     pub fn ports(&self) -> impl Iterator<Item = &Port> + Clone {
         self.primary.ports.iter().chain(self.added.iter().map(|(_, port)| port))
     }
 
-    /// All ports that any cluster has of it; some are there several times.
+    /// Returns the ports of the merged service and of every cluster's object; may contain
+    /// duplicates.
     pub fn all_ports(&self) -> impl Iterator<Item = &Port> {
         self.ports().chain(self.by_cluster.values().flat_map(|own| &own.ports))
     }
 
-    /// The same with those ports alone.
+    /// Returns a copy with only the ports for which `keeps` returns true.
     #[must_use]
     pub fn with_ports(&self, keeps: impl Fn(&Port) -> bool) -> Self {
         let trimmed = |service: &Arc<Service>| {
@@ -266,30 +277,32 @@ impl MergedService {
         }
     }
 
-    /// The first port of this number that is not UDP.
+    /// Returns the first port with this number that is not UDP.
     pub fn port(&self, number: u16) -> Option<&Port> {
         self.ports().find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
-    /// Its ports as proxies of `cluster` know them: for ports that the cluster has itself, its own definition counts.
+    /// Returns the ports as proxies of `cluster` use them: if the cluster has a port itself, its
+    /// own definition applies.
     pub fn ports_in(&self, cluster: &ClusterId) -> impl Iterator<Item = &Port> {
         let own = self.own_ports(cluster);
         let known = |port: &Port| self.ports().any(|other| is_same_number(port, other));
         let known_here = self
             .ports()
             .map(move |port| own.iter().find(|one| is_same_number(one, port)).unwrap_or(port));
-        // What it may not export, or doesn't, it has for itself nonetheless.
+        // Followed by its own ports that are not merged, because the cluster may not or does not
+        // export them.
         known_here.chain(own.iter().filter(move |port| !known(port)))
     }
 
-    /// The first port of this number that is not UDP, as proxies of `cluster` know it.
+    /// Returns the first non-UDP port with this number, as proxies of `cluster` use it.
     pub fn port_in(&self, cluster: &ClusterId, number: u16) -> Option<&Port> {
         let mut ports = self.ports_in(cluster);
         ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
-    /// The shard that proxies of `cluster` have a port of this number from; `None` where it is one of the cluster's
-    /// own.
+    /// Returns the shard that defines this port for proxies of `cluster`, or `None` if the cluster
+    /// itself has the port.
     pub fn vip_source_of_port(&self, cluster: &ClusterId, port: &Port) -> Option<&ShardKey> {
         let has = |ports: &[Port]| ports.iter().any(|one| is_same_number(one, port));
         if has(self.own_ports(cluster)) {
@@ -301,29 +314,30 @@ impl MergedService {
         self.added.iter().find(|(_, one)| is_same_number(one, port)).map(|(key, _)| key)
     }
 
-    /// Whether it matters for its ports in which cluster a proxy is.
+    /// Returns whether the ports depend on the cluster of the proxy.
     pub fn has_ports_by_cluster(&self) -> bool {
         self.protocols_differ || self.is_cluster_local || !self.refused.is_empty()
     }
 
-    /// Whether it has endpoints at addresses that pods of other clusters have as well.
+    /// Returns whether it has endpoints at addresses that pods of other clusters have, too.
     pub fn shares_addresses(&self) -> bool {
         self.shards.iter().any(|shard| !shard.claimants.is_empty())
     }
 
-    /// The ports that `cluster` has itself. What belongs to no cluster is nobody's own.
+    /// Returns the ports of the cluster's own object; empty for services that belong to no cluster.
     fn own_ports(&self, cluster: &ClusterId) -> &[Port] {
         let own = self.by_cluster.get(cluster).filter(|_| !cluster.is_empty());
         own.filter(|own| !matches!(own.resolution, Resolution::Alias(_)))
             .map_or(&[], |own| &own.ports)
     }
 
-    /// Whether its upstream clusters speak mTLS to the same accounts, or don't, as those of `other` do.
+    /// Returns whether upstream clusters for `other` would use mTLS equally and accept the same
+    /// accounts.
     pub fn same_security(&self, other: &Self) -> bool {
         self.service_accounts == other.service_accounts && self.may_take_mtls == other.may_take_mtls
     }
 
-    /// The endpoints behind the service port `number`, each with its shard and network.
+    /// Returns the endpoints behind the service port `number`, each with its shard and network.
     pub fn endpoints_of_port(
         &self,
         number: u16,
@@ -336,8 +350,9 @@ impl MergedService {
         })
     }
 
-    /// The shards that serve the port `number`, each with the port as its own cluster has it: that of the
-    /// number, by whatever name, else that of the name. Endpoints go by the name of their own cluster's port.
+    /// Returns the shards that serve the port `number`, each with its own port of that number,
+    /// otherwise of the merged port's name. Endpoints refer to the port by the name that it has in
+    /// their own cluster.
     pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
         let merged = self.port(number);
         self.shards.iter().filter_map(move |shard| {
@@ -350,22 +365,22 @@ impl MergedService {
         })
     }
 
-    /// Whether any of it is at home in `cluster`.
+    /// Returns whether any shard is visible in `cluster`.
     pub fn is_visible_in(&self, cluster: &ClusterId) -> bool {
         self.shards.iter().any(|shard| shard.key.is_visible_in(cluster))
     }
 
-    /// Whether endpoints that `shard` has in `network` are in none of the mesh's networks, so that
-    /// everybody reaches them: what is outside the mesh, and what an operator wrote into an entry of
-    /// which nothing names a network. Only what a cluster has is in the network without a name.
-    /// (docs/reference/interface.md, "Networks".)
+    /// Returns whether endpoints of `shard` in `network` are outside all networks of the mesh, so
+    /// that every proxy reaches them directly. This applies to destinations outside the mesh, and
+    /// to endpoints of entries for which no network is named. Only endpoints of clusters can be in
+    /// the network with the empty name. (docs/reference/interface.md, "Networks".)
     pub fn is_everywhere(&self, shard: &ShardKey, network: &NetworkId) -> bool {
         let is_external =
             || self.by_cluster.get(&shard.cluster).is_some_and(|own| own.mesh_external);
         network.is_empty() && (shard.cluster.is_empty() || (!shard.is_joined() && is_external()))
     }
 
-    /// Every endpoint with its shard and network.
+    /// Returns every endpoint with its shard and network.
     pub fn endpoints(&self) -> impl Iterator<Item = (&ShardKey, EndpointRef<'_>, &NetworkId)> {
         self.shards.iter().flat_map(|shard| {
             shard.iter().map(|(endpoint, network)| (&shard.key, endpoint, network))
@@ -374,13 +389,13 @@ impl MergedService {
 }
 
 impl ShardEndpoints {
-    /// Finds the networks of a shard's endpoints: once for all that carry one label, unless their
-    /// addresses decide.
+    /// Assigns the networks of a shard's endpoints: once per network label, unless the addresses
+    /// decide.
     fn new(
         MergedRecord { key, record, system_label, elsewhere }: &MergedRecord<'_>,
         place: &dyn AssignNetwork,
     ) -> Self {
-        // What an operator writes into an entry is no claim of a cluster.
+        // An entry is written by an operator, so it is not a claim of a cluster.
         let claims = key.is_claimed().then_some(place);
         Self::placed(key, record, claims, |label, address| {
             let network = elsewhere.and_then(|networks| networks.get(&address));
@@ -395,8 +410,8 @@ impl ShardEndpoints {
         })
     }
 
-    /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
-    /// cluster speaks for them, and a range of addresses is one inside the mesh.
+    /// Creates a shard outside the mesh: each endpoint is in the network that it names, or in none.
+    /// Such endpoints belong to no cluster, and address ranges apply only inside the mesh.
     fn outside(key: &ShardKey, record: &ServiceRecord) -> Self {
         Self::placed(key, record, None, |label, _| AssignedEndpoints {
             network: label.cloned().unwrap_or_default(),
@@ -430,7 +445,7 @@ impl ShardEndpoints {
         let mut entered = |network: &NetworkId,
                            strange: bool,
                            claimants: Option<&Arc<[ClusterId]>>| {
-            // The latest first: neighbours are in one network.
+            // Search backwards: neighbouring endpoints are usually in the same network.
             let is_it = |at: &usize| {
                 networks.get(*at) == Some(network)
                     && (bars.get(*at) == Some(&Some(Bar::Address))) == strange
@@ -460,8 +475,8 @@ impl ShardEndpoints {
             let refused = |place: &dyn AssignNetwork| !place.may_use(&key.cluster, address);
             address != NO_ADDRESS && claims.is_some_and(refused)
         };
-        // Once for each kind, where addresses don't matter to it. Kinds stand in the order in which
-        // endpoints of them come, so networks do as well.
+        // Computed once per kind if the network does not depend on the address. Kinds are ordered
+        // by their first endpoint, and so are networks.
         let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);
         let of_kinds: Vec<AssignedEndpoints> =
             endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
@@ -513,24 +528,25 @@ impl ShardEndpoints {
         }
     }
 
-    /// The networks that the endpoints are in.
+    /// Returns the networks of the endpoints.
     pub fn networks(&self) -> &[NetworkId] {
         &self.networks
     }
 
-    /// Why the endpoints of that place in [`Self::networks`] are withheld from everybody.
+    /// Returns why the endpoints in this position of [`Self::networks`] are withheld from all
+    /// proxies.
     pub fn bar(&self, place: usize) -> Option<Bar> {
         self.bars.get(place).copied().flatten()
     }
 
-    /// The clusters whose pods have the addresses of the endpoints of that place in [`Self::networks`], in
-    /// merging order, where there are several.
+    /// Returns the clusters whose pods have the addresses of the endpoints in this position of
+    /// [`Self::networks`], in merging order, or `None` if at most one cluster has them.
     pub fn claimants(&self, place: usize) -> Option<&Arc<[ClusterId]>> {
         self.claimants.get(place).and_then(Option::as_ref)
     }
 
-    /// For each endpoint the address that its pod has, and the network where it has it; none of those that
-    /// are no pods, can't take traffic, or are barred.
+    /// Returns for each endpoint the pod's address and network, or `None` if it is no pod,
+    /// cannot receive traffic, or is barred.
     pub(super) fn claims(
         &self,
     ) -> impl ExactSizeIterator<Item = Option<(IpAddr, &NetworkId)>> + DoubleEndedIterator {
@@ -542,29 +558,30 @@ impl ShardEndpoints {
         })
     }
 
-    /// Each endpoint with its network.
+    /// Returns each endpoint with its network.
     pub fn iter(&self) -> impl Iterator<Item = (EndpointRef<'_>, &NetworkId)> {
         self.packed().filter_map(|(endpoint, at)| Some((endpoint.unpack(), self.networks.get(at)?)))
     }
 
-    /// Each endpoint as it is kept, with the place of its network in [`Self::networks`].
+    /// Returns each endpoint in packed form, with the network's position in
+    /// [`Self::networks`].
     pub fn packed(&self) -> impl Iterator<Item = (PackedEndpoint<'_>, usize)> {
         let place = |index| self.places.get(index).map_or(0, |at| *at as usize);
         self.endpoints.packed().enumerate().map(move |(index, packed)| (packed, place(index)))
     }
 }
 
-/// Datagrams have numbers of their own.
+/// Returns whether two ports have the same number. UDP ports are numbered separately.
 fn is_same_number(a: &Port, b: &Port) -> bool {
     let is_udp = |port: &Port| port.protocol == Protocol::Udp;
     a.number == b.number && is_udp(a) == is_udp(b)
 }
 
-/// What one shard gives a service, as it is merged.
+/// The record of one shard, as input of [`merge`].
 pub(super) struct MergedRecord<'a> {
     pub(super) key: &'a ShardKey,
     pub(super) record: &'a ServiceRecord,
-    /// The network that its cluster's system namespace names.
+    /// The network label of the system namespace of the shard's cluster.
     pub(super) system_label: Option<&'a NetworkId>,
     /// The networks of endpoints that are pods of other clusters, by address.
     pub(super) elsewhere: Option<&'a BTreeMap<IpAddr, NetworkId>>,
@@ -583,7 +600,7 @@ pub(super) fn merge<'a>(
         })
         .map(|record| {
             let MergedRecord { key, record: ServiceRecord { service, .. }, .. } = record;
-            // What an operator writes into an entry is nobody's claim.
+            // An entry is written by an operator, so it is not a claim of a cluster.
             (key.is_claimed() && !place.may_export(&key.cluster, service), record)
         })
         .collect();
@@ -626,7 +643,7 @@ pub(super) fn merge<'a>(
         for field in differences(&merged.primary, service) {
             ports.lost(field, None, &key.cluster);
         }
-        // An entry adds no ports to what clusters have.
+        // An entry adds no ports to a service that a cluster has.
         let is_alike = merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
         let for_all = (!refused || nobody_else)
             && is_alike
@@ -642,7 +659,7 @@ pub(super) fn merge<'a>(
             let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
             accounts.extend(service.service_accounts.iter().chain(of_endpoints));
         }
-        // A pod is in its cluster, whoever selects it.
+        // A pod is in its cluster's network, whichever object selects it.
         let shard = if service.mesh_external && !key.is_joined() {
             ShardEndpoints::outside(key, record)
         } else {
@@ -652,7 +669,7 @@ pub(super) fn merge<'a>(
     }
     let mut merged = merged?;
     merged.overruled = overruled;
-    // Of two shards of one cluster the first counts.
+    // The first of two shards of one cluster takes precedence.
     by_cluster.reverse();
     merged.by_cluster = by_cluster.into_iter().collect();
     merged.node_local = merged.by_cluster.iter().any(|(_, own)| own.node_local);
@@ -664,15 +681,15 @@ pub(super) fn merge<'a>(
     Some(merged)
 }
 
-/// The union of ports, as it grows, and what clusters disagree on.
+/// The union of ports while it is built, and the fields on which clusters disagree.
 #[derive(Default)]
 struct PortUnion<'a> {
-    /// Each with the shard that has it first.
+    /// Each port with the first shard that has it.
     union: Vec<(&'a ShardKey, &'a Port)>,
-    /// How many of these are the first shard's.
+    /// The number of ports of the first shard.
     of_first: Option<usize>,
     protocols_differ: bool,
-    /// By field and the cluster that decides it; none for the first.
+    /// Losers by field and deciding cluster; `None` means the first cluster.
     lost: BTreeMap<(&'static str, Option<&'a ClusterId>), BTreeSet<&'a ClusterId>>,
     first: Option<&'a ClusterId>,
 }
@@ -683,7 +700,7 @@ impl<'a> PortUnion<'a> {
         self.lost.entry((field, winner)).or_default().insert(loser);
     }
 
-    /// Adds those of one more shard; those that are not for all proxies are only compared.
+    /// Adds the ports of a shard. Ports that are not `for_all` proxies are compared, but not added.
     fn add(&mut self, key: &'a ShardKey, service: &'a Service, for_all: bool) {
         let cluster = &key.cluster;
         let Some(of_first) = self.of_first else {
@@ -719,7 +736,7 @@ impl<'a> PortUnion<'a> {
         }
     }
 
-    /// What the first shard lacks.
+    /// Returns the ports that the first shard lacks.
     fn added(&self) -> Box<[(ShardKey, Port)]> {
         let added = self.union.get(self.of_first.unwrap_or_default()..).unwrap_or_default();
         added.iter().map(|(key, port)| ((*key).clone(), (*port).clone())).collect()

@@ -1,8 +1,9 @@
-//! One mesh out of many shards: what every source says, merged by hostname.
+//! The merged mesh: the records of all shards, merged by hostname.
 //!
-//! Owns the shards and nothing else. Merging reads them and makes new values, it never changes what
-//! a source sent, so that a shard that ends leaves no trace. The order is total and documented: the
-//! config cluster first, then by provider, age and ID of the cluster, whatever was heard first.
+//! This module owns the shards. Merging creates new values and never changes the values that a
+//! source sent, so a removed shard leaves no trace. The merging order is total and documented: the
+//! config cluster first, then by provider, age and ID of the cluster. It does not depend on the
+//! order of arrival.
 
 mod assign;
 mod claims;

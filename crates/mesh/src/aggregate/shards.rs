@@ -1,4 +1,4 @@
-//! The shards as their sources filled them, and which names an update touched.
+//! The shards, filled by their sources, and the hostnames that an update changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,51 +23,52 @@ pub struct Aggregate {
     shards: BTreeMap<ShardKey, ShardContents>,
     config_cluster: Option<ClusterId>,
     known: Arc<KnownClusters>,
-    /// What may be pods of other clusters.
+    /// Endpoints that may be pods of other clusters.
     nameless: NamelessEndpoints,
 }
 
 #[derive(Debug, Clone)]
 struct ShardContents {
     epoch: Epoch,
-    /// Where its cluster stands among others.
+    /// The cluster's position in merging order.
     seniority: Seniority,
     services: BTreeMap<Hostname, ServiceRecord>,
-    /// Of these, services with a network label: hardly any, so that they are found without looking at all others.
+    /// The services with a network label. They are few; the index avoids a search through all
+    /// services.
     labelled: BTreeSet<Hostname>,
     workloads: Workloads,
     network_label: Option<NetworkId>,
     facts: ClusterFacts,
 }
 
-/// What an update changed.
+/// The changes that an update caused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AggregateChanges {
-    /// Services with another definition, other endpoints, or none any more.
+    /// Services whose definition or endpoints changed, or that were removed.
     pub hosts: BTreeSet<Hostname>,
-    /// Of these, services whose own object changed in some shard, came or went.
+    /// The subset of `hosts` whose own object was changed, added or removed in some shard.
     pub objects: BTreeSet<Hostname>,
-    /// Pods with another record, or none any more; those of clusters that came or went are not listed.
+    /// Pods that were changed or removed. The pods of added or removed clusters are not listed.
     pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
-    /// Clusters whose system namespace names another network, or that came or went.
+    /// Clusters that were added or removed, or whose system namespace names a different network.
     pub placements: BTreeSet<ClusterId>,
-    /// Clusters that say something else of themselves.
+    /// Clusters whose facts changed.
     pub facts: BTreeSet<ClusterId>,
-    /// Clusters of which nothing of that but their traffic objects are others.
+    /// Clusters whose facts are unchanged except for their traffic objects.
     pub traffic: BTreeSet<ClusterId>,
-    /// Whether any declares other gateways.
+    /// Whether any cluster's declared gateways changed.
     pub gateways: bool,
-    /// Whether any has other machines.
+    /// Whether any shard's entries (machines) changed.
     pub entries: bool,
 }
 
 impl AggregateChanges {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.workloads.is_empty() && self.placements.is_empty()
     }
 
-    /// Adds what a later update changed.
+    /// Adds the changes of a later update.
     pub fn merge(&mut self, later: AggregateChanges) {
         join(&mut self.hosts, later.hosts);
         join(&mut self.objects, later.objects);
@@ -80,7 +81,7 @@ impl AggregateChanges {
     }
 }
 
-/// Adds what is few one by one, and what is many at once.
+/// Moves `more` into `all`: item by item if it is small, otherwise at once.
 fn join<T: Ord>(all: &mut BTreeSet<T>, mut more: BTreeSet<T>) {
     if more.len() < all.len() / 8 {
         all.extend(more);
@@ -90,12 +91,12 @@ fn join<T: Ord>(all: &mut BTreeSet<T>, mut more: BTreeSet<T>) {
 }
 
 impl Aggregate {
-    /// An empty aggregate. The shard of `config_cluster`, where there is one, is merged first.
+    /// Creates an empty aggregate. The shard of `config_cluster`, if any, is merged first.
     pub fn new(config_cluster: Option<ClusterId>) -> Self {
         Self { config_cluster, ..Self::default() }
     }
 
-    /// Takes over how old the clusters are: shards are merged in that order from here on.
+    /// Updates the ages of clusters, which determine the merging order.
     pub fn rank(&mut self, known: Arc<KnownClusters>) {
         let before = std::mem::replace(&mut self.known, known);
         let changed: Vec<ClusterId> =
@@ -111,13 +112,13 @@ impl Aggregate {
         }
     }
 
-    /// Where a cluster stands among others.
+    /// Returns the seniority of a cluster, which determines its position in merging order.
     pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
         seniority(&self.known, self.config_cluster.as_ref(), cluster)
     }
 
     /// Applies one update of a source. An update of an earlier run than the one that fills the
-    /// shard changes nothing; applying the same one twice changes nothing.
+    /// shard has no effect. Applying an update twice has the same effect as applying it once.
     pub fn apply(&mut self, update: RegistryUpdate) -> AggregateChanges {
         let RegistryUpdate { shard: key, epoch, change } = update;
         let mut touched = AggregateChanges::default();
@@ -149,8 +150,9 @@ impl Aggregate {
                         if !key.is_joined() {
                             touched.placements.insert(key.cluster.clone());
                         }
-                        // None of them counts as a change: whoever looked one up in vain is notified of the cluster.
-                        // They enter last, since their nodes are no change either.
+                        // Pods of a new cluster are not listed as changes: proxies whose pod was
+                        // not found are notified of the cluster. They are inserted last, because
+                        // their nodes are no change either.
                         first = contents.workloads.take();
                         let seniority = self.seniority(&key.cluster);
                         self.shards
@@ -159,7 +161,8 @@ impl Aggregate {
                     }
                 };
                 shard.epoch = epoch;
-                // What the reset leaves out has gone: report it in the same form as an update does.
+                // Entries that the reset omits are removed. Report them like an update that removes
+                // them.
                 for host in shard.services.keys() {
                     contents.services.entry(host.clone()).or_insert(None);
                 }
@@ -184,7 +187,7 @@ impl Aggregate {
         touched
     }
 
-    /// The service of this name as all shards together have it; `None` where none has it.
+    /// Returns the service with this name, merged over all shards, or `None` if no shard has it.
     pub fn merge(&self, host: &Hostname, place: &dyn AssignNetwork) -> Option<MergedService> {
         let mut records: Vec<_> = self
             .shards
@@ -215,7 +218,7 @@ impl Aggregate {
         merge(host, records, place)
     }
 
-    /// The pods that endpoints of a service may be which name none.
+    /// Returns the pods that may be meant by endpoints of a service that name no pod.
     fn pods_elsewhere<'a>(
         &'a self,
         host: &Hostname,
@@ -247,13 +250,14 @@ impl Aggregate {
         )
     }
 
-    /// The services with endpoints that may be pods of other clusters.
+    /// Returns the services with endpoints that may be pods of other clusters.
     pub fn nameless_hosts(&self) -> impl Iterator<Item = &Hostname> {
         self.nameless.hosts()
     }
 
-    /// What the system namespace of a shard's cluster names as its network; of what belongs to no cluster
-    /// that is the config cluster's, where there is one: that is where it is written.
+    /// Returns the network label of the system namespace of the shard's cluster. For shards that
+    /// belong to no cluster, returns that of the config cluster, if any, because their objects are
+    /// written there.
     fn system_label<'a>(
         &'a self,
         key: &ShardKey,
@@ -267,12 +271,13 @@ impl Aggregate {
         self.shards.get(&ShardKey::kubernetes(own.clone()))?.network_label.as_ref()
     }
 
-    /// Every name that any shard has.
+    /// Returns every hostname of any shard.
     pub fn hosts(&self) -> BTreeSet<Hostname> {
         self.shards.values().flat_map(|shard| shard.services.keys().cloned()).collect()
     }
 
-    /// The names that a cluster's shards have, those of no cluster with the config cluster's.
+    /// Returns the hostnames of a cluster's shards. Shards of no cluster are included for the
+    /// config cluster.
     pub fn hosts_of(&self, cluster: &ClusterId) -> BTreeSet<Hostname> {
         let is_config = self.config_cluster.as_ref() == Some(cluster);
         let is_of = |key: &ShardKey| key.cluster == *cluster || is_config && key.cluster.is_empty();
@@ -280,35 +285,35 @@ impl Aggregate {
         of_cluster.flat_map(|(_, shard)| shard.services.keys().cloned()).collect()
     }
 
-    /// The pods of a cluster; `None` where nothing is known of it.
+    /// Returns the pods of a cluster, or `None` if the cluster has no shard.
     pub fn workloads(&self, cluster: &ClusterId) -> Option<&Workloads> {
         self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.workloads)
     }
 
-    /// What a cluster says of itself.
+    /// Returns the facts that a cluster reports.
     pub fn facts(&self, cluster: &ClusterId) -> Option<&ClusterFacts> {
         self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.facts)
     }
 
-    /// Every Kubernetes cluster with its pods, and what it says of itself.
+    /// Returns every Kubernetes cluster with its pods and facts.
     pub fn clusters(&self) -> impl Iterator<Item = (&ClusterId, &Workloads, &ClusterFacts)> {
         let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
         clusters.map(|(key, shard)| (&key.cluster, &shard.workloads, &shard.facts))
     }
 
-    /// The service objects of Kubernetes clusters, in merging order.
+    /// Returns the service objects of Kubernetes clusters, in merging order.
     pub fn kubernetes_services(&self) -> impl Iterator<Item = &Arc<Service>> {
         let shards = self.in_order().filter(|(key, _)| key.provider == Provider::Kubernetes);
         shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
     }
 
-    /// The network that each Kubernetes cluster's system namespace names.
+    /// Returns every Kubernetes cluster with its system namespace's network label.
     pub fn network_labels(&self) -> impl Iterator<Item = (&ClusterId, Option<&NetworkId>)> {
         let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
         clusters.map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
     }
 
-    /// The service objects of a cluster's shards.
+    /// Returns the service objects of a cluster's shards.
     pub fn services_in<'a>(
         &'a self,
         cluster: &'a ClusterId,
@@ -317,8 +322,8 @@ impl Aggregate {
         shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
     }
 
-    /// The service objects that can be gateways, and their clusters: those with a network label, and those of
-    /// a name in `named`.
+    /// Returns the service objects that can be gateways, with their clusters: objects with a
+    /// network label, and objects whose hostname is in `named`.
     pub fn gateways<'a>(
         &'a self,
         named: &'a BTreeSet<Hostname>,
@@ -329,14 +334,14 @@ impl Aggregate {
         })
     }
 
-    /// The objects that a name has in the shards, in merging order.
+    /// Returns the objects with this hostname, in merging order.
     pub fn services_of(&self, host: &Hostname) -> impl Iterator<Item = &Arc<Service>> {
         let records = self.in_order().filter_map(|(_, shard)| shard.services.get(host));
         records.map(|record| &record.service)
     }
 
-    /// The names under which any of these clusters has an endpoint at one of these addresses. It looks at all
-    /// that they have.
+    /// Returns the hostnames for which any of these clusters has an endpoint at any of these
+    /// addresses. Scans all endpoints of these clusters.
     pub fn hosts_at(
         &self,
         clusters: &BTreeSet<ClusterId>,
@@ -357,18 +362,19 @@ impl Aggregate {
     }
 }
 
-/// Puts what comes in the order of shards' keys into that of merging: by provider, then the config cluster,
-/// then by age, then by ID.
+/// Sorts items from the order of shard keys into merging order: by provider, then the config
+/// cluster, then by age, then by ID.
 fn in_order<T>(all: &mut [T], of: impl Fn(&T) -> (&ShardKey, Seniority)) {
-    // Stable, and of those that are equally old sorted already.
+    // The sort is stable, and items of equal age are already sorted by ID.
     all.sort_by_key(|one| {
         let (key, seniority) = of(one);
         (key.provider, seniority)
     });
 }
 
-/// The clusters that stand elsewhere among others than before, those that came or went included. Hundreds of
-/// clusters become known one by one: there is no look-up for each.
+/// Returns the clusters whose position in merging order may have changed, including added and
+/// removed ones. Walks both sorted maps in parallel, because hundreds of clusters become known one
+/// by one and a look-up for each would be slow.
 fn with_another_age<'a>(before: &'a KnownClusters, now: &'a KnownClusters) -> Vec<&'a ClusterId> {
     let mut changed = Vec::new();
     let mut old = before.clusters.iter().peekable();
@@ -385,7 +391,8 @@ fn with_another_age<'a>(before: &'a KnownClusters, now: &'a KnownClusters) -> Ve
     changed
 }
 
-/// The config cluster is known as such even before anybody has reported which clusters there are.
+/// Returns the seniority of a cluster. The config cluster is recognized even before the known
+/// clusters are reported.
 fn seniority(
     known: &KnownClusters,
     config_cluster: Option<&ClusterId>,
@@ -425,7 +432,8 @@ impl ShardContents {
             }
         }
         if self.services.is_empty() {
-            // In order and all of them news: whole trees are made, not one entry after the other.
+            // The entries are sorted and all new, so build whole trees instead of inserting one by
+            // one.
             let said = std::mem::take(&mut contents.services).into_iter();
             self.services = said.filter_map(|(host, record)| Some((host, record?))).collect();
             let labelled =
@@ -473,7 +481,8 @@ impl ShardContents {
         if let Some(facts) = contents.facts
             && self.facts != facts
         {
-            // Proxies are where their nodes are.
+            // A proxy is located at its node, so pods on nodes with a changed locality count as
+            // changed.
             let (old, new) = (&self.facts.localities, &facts.localities);
             let moved = |node: &Arc<str>| old.get(node) != new.get(node);
             if old != new {

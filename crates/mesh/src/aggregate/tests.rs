@@ -14,7 +14,7 @@ use strait_model::{
     Profile, Service, TlsMode, Workload, WorkloadKey, Workloads,
 };
 
-/// Places by the label of the system namespace alone.
+/// Assigns networks by the label of the system namespace only.
 struct BySystemLabel;
 
 impl AssignNetwork for BySystemLabel {
@@ -32,7 +32,7 @@ impl AssignNetwork for BySystemLabel {
     }
 }
 
-/// Places by an endpoint's own label, else by the last figure of its address.
+/// Assigns networks by an endpoint's own label, otherwise by the address's last digit.
 struct ByLabelOrAddress;
 
 impl AssignNetwork for ByLabelOrAddress {
@@ -61,7 +61,7 @@ fn clusters_of(service: &MergedService) -> Vec<&str> {
 }
 
 #[test]
-fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
+fn service_in_two_clusters_has_the_vips_and_addresses_of_both() {
     let mut aggregate = Aggregate::new(None);
     let east = service("web.ns").vip("10.1.0.1");
     let west = service("web.ns").vip("10.2.0.1").gateway_of("n2", "203.0.113.2");
@@ -79,7 +79,7 @@ fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
 }
 
 #[test]
-fn the_config_cluster_comes_first_whatever_its_name() {
+fn config_cluster_is_merged_first_regardless_of_its_name() {
     let mut aggregate = Aggregate::new(Some("zoo".into()));
     for cluster in ["ant", "zoo", "bee"] {
         aggregate.apply(shard(cluster, 1).with(service("web.ns"), vec![]).built());
@@ -89,7 +89,7 @@ fn the_config_cluster_comes_first_whatever_its_name() {
 }
 
 #[test]
-fn what_can_be_a_gateway_is_known_whenever_it_comes_changes_and_goes() {
+fn gateway_candidates_follow_added_changed_and_removed_services() {
     let mut aggregate = Aggregate::new(None);
     let found = |aggregate: &Aggregate| -> Vec<String> {
         let named = [host("named.ns"), host("east-west.ns")].into();
@@ -117,7 +117,7 @@ fn what_can_be_a_gateway_is_known_whenever_it_comes_changes_and_goes() {
 }
 
 #[test]
-fn a_removed_cluster_leaves_no_trace() {
+fn removed_cluster_leaves_no_trace() {
     let mut aggregate = Aggregate::new(None);
     aggregate.apply(shard("east", 1).with(service("web.ns").vip("10.1.0.1"), vec![]).built());
     let before = merged(&aggregate, "web.ns");
@@ -130,11 +130,14 @@ fn a_removed_cluster_leaves_no_trace() {
 }
 
 #[test]
-fn the_last_word_of_an_earlier_run_changes_nothing() {
+fn late_update_of_an_earlier_run_has_no_effect() {
     let mut aggregate = Aggregate::new(None);
     aggregate.apply(shard("east", 1).with(service("old.ns"), vec![]).built());
     aggregate.apply(shard("east", 2).with(service("new.ns"), vec![]).built());
-    assert!(merged(&aggregate, "old.ns").is_none(), "a reset leaves out what it doesn't name");
+    assert!(
+        merged(&aggregate, "old.ns").is_none(),
+        "a reset removes services that it does not list"
+    );
     for late in [
         shard("east", 1).with(service("old.ns"), vec![]).built(),
         shard("east", 1).with(service("old.ns"), vec![]).update().built(),
@@ -146,7 +149,7 @@ fn the_last_word_of_an_earlier_run_changes_nothing() {
 }
 
 #[test]
-fn saying_the_same_twice_touches_nothing() {
+fn repeated_update_changes_nothing() {
     let mut aggregate = Aggregate::new(None);
     let update = || shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built();
     assert!(!aggregate.apply(update()).is_empty());
@@ -154,13 +157,13 @@ fn saying_the_same_twice_touches_nothing() {
 }
 
 #[test]
-fn pods_of_a_cluster_are_told_when_their_node_moves_but_not_when_it_comes() {
+fn pods_change_when_their_node_moves_but_not_when_it_is_added() {
     let update = |zone: &str| {
         let (key, pod) = workload("web-1.ns", "10.0.0.1", &[]);
         let node = Some(Arc::new("n1".into()));
         let mut update = shard("east", 1).pod((key, Workload { node, ..pod })).built();
         let ShardChange::Reset(contents) = &mut update.change else {
-            panic!("a first word is a reset")
+            panic!("the first update is a reset")
         };
         let locality = Locality { zone: zone.into(), ..Locality::default() };
         let localities = Arc::new([("n1".into(), Arc::new(locality))].into());
@@ -180,7 +183,7 @@ fn pods_of_a_cluster_are_told_when_their_node_moves_but_not_when_it_comes() {
 }
 
 #[test]
-fn an_endpoint_change_touches_no_object() {
+fn endpoint_change_does_not_change_objects() {
     let mut aggregate = Aggregate::new(None);
     aggregate.apply(shard("east", 1).with(service("web.ns"), vec![]).built());
     let more = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).update();
@@ -192,7 +195,7 @@ fn an_endpoint_change_touches_no_object() {
 }
 
 #[test]
-fn endpoints_keep_their_own_networks_though_addresses_are_equal() {
+fn endpoints_with_equal_addresses_keep_their_networks() {
     let mut aggregate = Aggregate::new(None);
     for (cluster, network) in [("east", "n1"), ("west", "n2")] {
         let update = shard(cluster, 1).network(network);
@@ -204,7 +207,7 @@ fn endpoints_keep_their_own_networks_though_addresses_are_equal() {
 }
 
 #[test]
-fn labels_and_addresses_place_endpoints_of_one_shard_apart() {
+fn endpoints_of_one_shard_have_networks_by_label_or_address() {
     let mut aggregate = Aggregate::new(None);
     let labelled = |address: &str, label: &str| Endpoint {
         network_label: Some(label.into()),
@@ -230,7 +233,7 @@ fn known(clusters: &[(&str, Option<i64>)]) -> Arc<KnownClusters> {
 }
 
 #[test]
-fn older_clusters_come_first_whenever_their_age_is_known() {
+fn older_clusters_are_merged_first_once_their_age_is_known() {
     let mut aggregate = Aggregate::new(Some("config".into()));
     for (epoch, cluster) in (1..).zip(["a", "b", "c", "config"]) {
         aggregate.apply(shard(cluster, epoch).with(service("web.ns"), vec![]).built());
@@ -244,7 +247,7 @@ fn older_clusters_come_first_whenever_their_age_is_known() {
     assert_eq!(order(&aggregate), "config c b a");
     aggregate.rank(known(&[("a", Some(1)), ("b", None), ("c", Some(1))]));
     assert_eq!(order(&aggregate), "config a c b");
-    // One that is known before it is heard.
+    // A cluster that becomes known before its first update.
     aggregate.rank(known(&[("a", Some(1)), ("c", Some(1)), ("d", Some(0))]));
     aggregate.apply(shard("d", 9).with(service("web.ns"), vec![]).built());
     assert_eq!(order(&aggregate), "config d a c b");
@@ -252,7 +255,7 @@ fn older_clusters_come_first_whenever_their_age_is_known() {
     assert_eq!(order(&aggregate), "config a b c d");
 }
 
-/// By brute force: who has pods where, of all that was said last.
+/// Computes the shared addresses by brute force from the current services.
 fn shared_by_force(services: &[MergedService]) -> Vec<(NetworkId, IpAddr, Vec<ClusterId>)> {
     let mut claims: BTreeMap<(NetworkId, IpAddr), BTreeSet<ClusterId>> = BTreeMap::new();
     for service in services {
@@ -268,7 +271,7 @@ fn shared_by_force(services: &[MergedService]) -> Vec<(NetworkId, IpAddr, Vec<Cl
 }
 
 #[test]
-fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() {
+fn address_claims_depend_only_on_the_current_services() {
     let mut random = StdRng::seed_from_u64(5);
     let mut claims = AddressClaims::default();
     let mut now: BTreeMap<&str, MergedService> = BTreeMap::new();
@@ -318,7 +321,7 @@ fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() 
         found += all.len();
     }
     assert!(found > 1000, "{found}");
-    // Nothing stays of what has gone.
+    // Claims of removed services must not remain.
     let names: Vec<_> = now.keys().copied().collect();
     for name in names {
         claims.replace(now.remove(name).as_ref(), None);
@@ -328,7 +331,7 @@ fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() 
     assert_eq!(claims.counted(), 0);
 }
 
-/// An endpoint that names no pod.
+/// Returns an endpoint that names no pod.
 fn nameless(address: &str, pod: PodState) -> Endpoint {
     Endpoint {
         workload: None,
@@ -339,7 +342,7 @@ fn nameless(address: &str, pod: PodState) -> Endpoint {
     }
 }
 
-/// A pod that takes mTLS as `sa`.
+/// Returns a pod with the identity `sa` that accepts mTLS.
 fn identified(name: &str, address: &str, sa: &str) -> (WorkloadKey, Workload) {
     let (key, pod) = workload(name, address, &[("app", "web")]);
     let profile = Profile {
@@ -350,7 +353,7 @@ fn identified(name: &str, address: &str, sa: &str) -> (WorkloadKey, Workload) {
     (key, Workload { profile: Arc::new(profile), ..pod })
 }
 
-/// What endpoints say that depends on their pods.
+/// Formats the facts of endpoints that depend on their pods.
 fn facts_of(service: &MergedService) -> Vec<String> {
     let all = service.endpoints().map(|(key, one, network)| {
         let account = one.service_account.and_then(|id| id.rsplit('/').next()).unwrap_or("-");
@@ -420,7 +423,7 @@ fn mirrored_endpoint_is_in_the_network_of_its_pod() {
 }
 
 #[test]
-fn endpoint_that_its_own_cluster_reports_is_not_taken_from_a_mirror() {
+fn endpoint_that_its_own_cluster_reports_overrides_a_mirror() {
     let mut aggregate = Aggregate::new(None);
     let mirror = vec![nameless("10.2.0.1", PodState::Mirrored), endpoint("10.1.0.1")];
     aggregate.apply(shard("east", 1).network("n1").with(service("web.ns"), mirror).built());

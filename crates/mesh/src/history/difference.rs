@@ -1,8 +1,9 @@
-//! What two states of the mesh have otherwise: in words and sets, so that differences of differences can be told as one.
+//! Differences between two states of the mesh, as text and sets, so that consecutive differences
+//! can be combined.
 //!
-//! Pure. What matters to people is in it: services and their endpoints by cluster, gateways, settings, and which objects of the
-//! configuration are there and that they say something else, by a digest of what each says. Not who is private to a namespace,
-//! nor what proxies are made of it.
+//! Pure. A state contains services and their endpoints by cluster,
+//! gateways, settings, and the objects of the configuration with a digest of each. It does not
+//! contain which namespaces a service is exported to, or generated configuration of proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +17,18 @@ use strait_model::{
     ConfigurationSnapshot, Counted, EndpointRef, Health, Hostname, NetworkId, ObjectJson, ObjectKey,
 };
 
-/// What the texts of a configuration are named by, beside its objects.
+/// Names of the texts of a configuration that are listed next to its objects.
 const TEXTS: [&str; 2] = ["MeshConfig", "MeshNetworks"];
 
-/// A state of the mesh, or a part of one.
+/// The state of the mesh, or of a part of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeshSummary {
     services: BTreeMap<String, ServiceSummary>,
     /// The gateways of each network.
     networks: BTreeMap<String, BTreeSet<String>>,
     settings: BTreeMap<String, Value>,
-    /// The digest of each object of the configuration; `None` in what was written before there were any.
+    /// The digest of each object of the configuration; `None` in files written before digests
+    /// existed.
     #[serde(default)]
     objects: Option<BTreeMap<String, Value>>,
 }
@@ -34,63 +36,64 @@ pub(super) struct MeshSummary {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct ServiceSummary {
     definition: Value,
-    /// By cluster.
+    /// Endpoints by cluster.
     endpoints: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What a later state has otherwise than an earlier one.
+/// The difference between an earlier and a later state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeshDifference {
-    /// By host name.
+    /// Services by hostname.
     pub services: BTreeMap<String, ServiceDifference>,
-    /// Gateways, by network.
+    /// Gateways by network.
     pub networks: BTreeMap<String, SetDifference>,
-    /// By field of the mesh config, and `cluster ID` for members.
+    /// Settings by field of the mesh config, and modes of members as `cluster ID`.
     pub settings: BTreeMap<String, ValueDifference>,
-    /// Objects of the configuration by `KIND.GROUP NAMESPACE/NAME`, with the digests of what they say: traffic rules, access
-    /// policies, and the texts `MeshConfig` and `MeshNetworks`. Together with them the name of the configuration changes.
+    /// Objects of the configuration by `KIND.GROUP NAMESPACE/NAME`, with the digests of their
+    /// content: traffic rules, access policies, and the texts `MeshConfig` and `MeshNetworks`. The
+    /// name of the configuration changes whenever they do.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub objects: BTreeMap<String, ValueDifference>,
 }
 
-/// What is otherwise of one service.
+/// The difference of one service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceDifference {
-    /// Its ports, addresses, clusters and so on, where these differ.
+    /// Its ports, addresses, clusters and so on, if they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<ValueDifference>,
-    /// By cluster.
+    /// Endpoints by cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoints: BTreeMap<String, SetDifference>,
 }
 
-/// What has come and what has gone. What changed has done both.
+/// Added and removed items. A changed item is listed in both.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetDifference {
-    /// What only the later one has.
+    /// Items that only the later state has.
     pub added: BTreeSet<String>,
-    /// What only the earlier one has.
+    /// Items that only the earlier state has.
     pub removed: BTreeSet<String>,
 }
 
-/// A value before and after; null where there is none.
+/// A value before and after; null if it does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ValueDifference {
-    /// Before.
+    /// The earlier value.
     pub before: Value,
-    /// After.
+    /// The later value.
     pub after: Value,
 }
 
 impl MeshSummary {
-    /// All of a version.
+    /// Summarizes a whole version.
     pub(super) fn whole(context: &PushContext) -> Self {
         let ConfigurationSnapshot { traffic, access, .. } = &*context.configuration;
         let objects = traffic.iter().chain(access.iter()).map(|(key, _)| key);
         Self::of(context, context.services.keys(), objects)
     }
 
-    /// A version as far as these services and objects go, and all that is neither.
+    /// Summarizes these services and objects of a version, and everything that is neither.
     pub(super) fn of<'a>(
         context: &PushContext,
         hosts: impl Iterator<Item = &'a Hostname>,
@@ -120,7 +123,7 @@ impl MeshSummary {
         Self { services: services.collect(), networks, settings, objects }
     }
 
-    /// How many endpoints it holds.
+    /// Returns the number of endpoints in the summary.
     pub(super) fn endpoints(&self) -> usize {
         let sets = self.services.values().flat_map(|service| service.endpoints.values());
         sets.map(BTreeSet::len).sum()
@@ -155,7 +158,8 @@ impl ServiceSummary {
     }
 }
 
-/// What these objects of a configuration, and its texts, say in short: those that are there.
+/// Returns the digests of these objects of a configuration and its texts. Missing ones are
+/// skipped.
 fn digests<'a>(
     configuration: &ConfigurationSnapshot,
     keys: impl Iterator<Item = &'a ObjectKey>,
@@ -170,23 +174,25 @@ fn digests<'a>(
     objects.chain(texts).collect()
 }
 
-/// What of an object counts: that somebody wrote into its status is no change.
+/// Serializes the relevant part of an object. Changes to its status are ignored.
 fn counted(object: &ObjectJson) -> String {
     Counted(&object.to_value()).to_value().to_string()
 }
 
-/// The same of the same text in every process, as it is compared over restarts.
+/// Returns a digest that is equal in every process, because digests are compared across restarts.
 fn digest(text: &str) -> Value {
     format!("{:016x}", xxh3_64(text.as_bytes())).into()
 }
 
-/// `VirtualService.networking.istio.io shop/web`: two groups have a kind Gateway.
+/// Returns a name like `VirtualService.networking.istio.io shop/web`. It includes the group because
+/// two groups have a kind Gateway.
 fn object_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, group, namespace, name } = key;
     format!("{kind}.{group} {namespace}/{name}")
 }
 
-/// An endpoint as people see it: what of it differs is another one.
+/// Describes an endpoint for people. Endpoints with different descriptions count as different
+/// endpoints.
 fn description(endpoint: &EndpointRef<'_>, network: &NetworkId) -> String {
     let mut text = format!("{} in {}", socket(endpoint.address, endpoint.port), name(network));
     if endpoint.health != Health::Healthy {
@@ -207,7 +213,7 @@ fn name(network: &NetworkId) -> String {
 }
 
 impl MeshDifference {
-    /// What `after` has otherwise than `before`.
+    /// Returns the difference between `before` and `after`.
     pub(super) fn between(before: &MeshSummary, after: &MeshSummary) -> Self {
         let none = ServiceSummary::default();
         let mut difference = Self::default();
@@ -230,13 +236,13 @@ impl MeshDifference {
         difference
     }
 
-    /// Whether there is none.
+    /// Returns whether nothing differs.
     pub fn is_empty(&self) -> bool {
         let Self { services, networks, settings, objects } = self;
         services.is_empty() && networks.is_empty() && settings.is_empty() && objects.is_empty()
     }
 
-    /// The same with what a still later state has otherwise: what came and went again is none.
+    /// Appends a later difference, so that `self` spans both. Changes that cancel out are removed.
     pub(super) fn then(&mut self, later: &Self) {
         for (host, service) in &later.services {
             let mine = self.services.entry(host.clone()).or_default();
@@ -358,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_one_after_the_other_are_the_difference_of_the_ends() {
+    fn consecutive_differences_combine_to_the_difference_of_the_ends() {
         let states = [
             summary(&[("web", 1, &["a", "b"]), ("db", 1, &["x"])], &["g1"]),
             summary(&[("web", 2, &["a"]), ("db", 1, &["x"])], &["g1", "g2"]),
@@ -394,7 +400,7 @@ mod tests {
         }))
     }
 
-    /// The digests of all that there is.
+    /// Returns the summary of a configuration: the digests of all its objects.
     fn configured(objects: &[Arc<Value>], mesh: Option<&str>) -> MeshSummary {
         let traffic: Collection = objects.iter().cloned().collect();
         let keys: Vec<ObjectKey> = traffic.iter().map(|(key, _)| key.clone()).collect();
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_says_something_else_is_otherwise_and_one_that_was_written_into_is_not() {
+    fn spec_change_is_a_difference_and_status_change_is_not() {
         let (web, db) = (object("VirtualService", "web", 1), object("Gateway", "db", 1));
         let mut noted = Value::clone(&web);
         noted["status"] = json!({ "parents": [] });
@@ -433,20 +439,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_there_were_digests_is_read_and_says_nothing_of_objects() {
+    fn summary_without_digests_is_read_and_yields_no_object_differences() {
         let old = r#"{"services":{},"networks":{},"settings":{}}"#;
         let (was, record): (MeshSummary, MeshDifference) =
             (serde_json::from_str(old).expect("read"), serde_json::from_str(old).expect("read"));
         assert!(was.objects.is_none() && record.is_empty());
         let now = configured(&[object("VirtualService", "web", 1)], None);
         assert!(MeshDifference::between(&was, &now).is_empty());
-        // And a process of before reads what is written now, as long as nothing is of objects.
+        // A process of an earlier release can read a record without changed objects.
         assert_eq!(json!(record), serde_json::from_str::<Value>(old).expect("read"));
     }
 
     #[test]
-    fn digests_are_the_same_in_every_process() {
-        // Worked out by another implementation of the hash, of the text with sorted keys and without blanks.
+    fn digests_are_equal_in_every_process() {
+        // Computed with another implementation of the hash, from the text with sorted keys and
+        // without blanks.
         let web = configured(&[object("VirtualService", "web", 1)], None);
         let expected = json!({ "VirtualService.networking.istio.io shop/web": "725a74a53e20f33c" });
         assert_eq!(json!(web.objects), expected);

@@ -1,4 +1,4 @@
-//! The task that records: compares the version that is there with the one before, and writes what it finds.
+//! The task that compares each version with the previous one and records the differences.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,27 +17,28 @@ use strait_base::codes;
 use strait_base::durable::LineFile;
 use strait_model::{Hostname, ObjectKey};
 
-/// The first line of the records' file.
+/// The first line of the file with the records.
 const HEAD: &str = "strait history 1";
-/// The first line of the file that says what the mesh was at the end.
+/// The first line of the file with the state at the end of the process.
 const END_HEAD: &str = "strait history end 1";
-/// The least time between two records.
+/// The minimum time between two records.
 const PACE: Duration = Duration::from_secs(1);
-/// How many times what a comparison took must pass before the next.
+/// After a comparison, the task pauses for this multiple of the time that the comparison took.
 const REST: u32 = 30;
-/// What a mesh with more endpoints was at the end is not written: it would hold up the end.
+/// The maximum number of endpoints for which the state is written at the end. Writing more would
+/// delay shutdown.
 const END_ENDPOINTS_MAX: usize = 500_000;
-/// The most bytes of that file.
+/// The maximum size of the file with the final state, in bytes.
 const END_BYTES_MAX: u64 = 256 << 20;
 
-/// Where records are kept beyond the process: `history` and `history-end` of the state directory.
+/// The files `history` and `history-end` in the state directory, which survive a restart.
 #[derive(Debug)]
 struct HistoryFiles {
     records: LineFile,
     end: PathBuf,
 }
 
-/// What records.
+/// The recorder task.
 #[derive(Debug)]
 pub struct HistoryRecorder {
     history: Arc<History>,
@@ -46,8 +47,8 @@ pub struct HistoryRecorder {
 }
 
 impl HistoryRecorder {
-    /// One that goes on where the process before it ended, where there is a state directory. What can't be read is logged,
-    /// and as good as not there.
+    /// Creates a recorder. With a state directory, it continues with the records of the previous
+    /// process. Unreadable records are logged and dropped.
     pub fn open(state_dir: Option<&Path>) -> (Self, Arc<History>) {
         let Some(state_dir) = state_dir else {
             let history = Arc::<History>::default();
@@ -57,7 +58,7 @@ impl HistoryRecorder {
         let (records, read) = LineFile::open(state_dir.join("history"), HEAD, room);
         if let Some(fact) = read.damage {
             let (path, code) = (records.path().display(), &codes::STATE_DAMAGED);
-            warn!(%path, %fact, %code, "records from before the start are forgotten, or some of them");
+            warn!(%path, %fact, %code, "history file is damaged; records from before the restart are lost or incomplete");
         }
         let past = read.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let end = state_dir.join("history-end");
@@ -66,7 +67,8 @@ impl HistoryRecorder {
         (Self { history: Arc::clone(&history), files, failing: false }, history)
     }
 
-    /// Records until the versions end, or `drain` is cancelled: then what there is at once.
+    /// Records changes until the channel of versions closes or `drain` is cancelled. On `drain`,
+    /// records the current version immediately and returns.
     pub async fn run(
         mut self,
         mut context: watch::Receiver<Option<Arc<PushContext>>>,
@@ -106,7 +108,7 @@ impl HistoryRecorder {
         }
     }
 
-    /// Records what a version has otherwise than the one before, if anything.
+    /// Records the difference between a version and the previous one, if any.
     fn compare(&mut self, before: Option<&PushContext>, now: &PushContext) {
         let record = |difference, gap| HistoryRecord {
             version: now.version,
@@ -129,7 +131,7 @@ impl HistoryRecorder {
                 }
                 record(difference, None)
             }
-            // What there is from the start on is held against what there was at the end.
+            // The first version is compared with the state at the end of the previous process.
             None => match self.files.as_ref().and_then(|files| take_end(&files.end)) {
                 Some(was) => record(MeshDifference::between(&was, &MeshSummary::whole(now)), None),
                 None => record(MeshDifference::default(), Some(RecordGap::Start)),
@@ -143,19 +145,19 @@ impl HistoryRecorder {
             && !self.failing
         {
             let (path, code) = (files.records.path().display(), &codes::UNWRITABLE);
-            warn!(%path, %error, %code, "the history can't be written; a restart will forget it");
+            warn!(%path, %error, %code, "cannot write the history file; a restart will lose new records");
         }
         self.failing = written.is_err();
     }
 
-    /// Writes what the mesh is at the end, so that the next process can say what is otherwise.
+    /// Writes the final state, so that the next process can compute the difference.
     fn write_end(&self, now: &PushContext) {
         let Some(files) = &self.files else { return };
         let summary = MeshSummary::whole(now);
         if summary.endpoints() > END_ENDPOINTS_MAX {
             debug!(
                 endpoints = summary.endpoints(),
-                "too many endpoints to say what they were at the end"
+                "too many endpoints; not writing the final state of the mesh"
             );
             return;
         }
@@ -163,28 +165,28 @@ impl HistoryRecorder {
         let (mut file, _) = LineFile::open(files.end.clone(), END_HEAD, (1, END_BYTES_MAX));
         if let Err(error) = file.append(&[], || vec![text]) {
             let path = files.end.display();
-            debug!(%path, %error, "what the mesh was at the end can't be written");
+            debug!(%path, %error, "cannot write the final state of the mesh");
             let _ = std::fs::remove_file(&files.end);
         }
     }
 }
 
-/// Times are told to the millisecond, and asked for as they were told.
+/// Truncates a time to milliseconds, the precision in which times are displayed and requested.
 fn to_the_millisecond(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
-/// What the mesh was at the end of the process before, where that is known.
+/// Reads and deletes the final state of the previous process; returns `None` if it is unknown.
 fn take_end(path: &Path) -> Option<MeshSummary> {
     let (_, read) = LineFile::open(path.to_owned(), END_HEAD, (1, END_BYTES_MAX));
-    // From here on it is not the end any more.
+    // Delete it now, because this process will change the mesh.
     let _ = std::fs::remove_file(path);
     let line = read.lines.first().filter(|_| read.damage.is_none())?;
     serde_json::from_str(line).ok()
 }
 
-/// The services that two versions don't share.
+/// Returns the services that two versions do not share.
 fn changed_hosts(before: &PushContext, now: &PushContext) -> Vec<Hostname> {
     let sides = before.services.diff(&now.services);
     let hosts = sides.filter_map(|side| match side {
@@ -196,7 +198,7 @@ fn changed_hosts(before: &PushContext, now: &PushContext) -> Vec<Hostname> {
     hosts.collect()
 }
 
-/// The objects of the configuration that two versions don't share.
+/// Returns the objects of the configuration that two versions do not share.
 fn changed_objects(before: &PushContext, now: &PushContext) -> Vec<ObjectKey> {
     let (was, is) = (&*before.configuration, &*now.configuration);
     let pairs = [(&was.traffic, &is.traffic), (&was.access, &is.access)];

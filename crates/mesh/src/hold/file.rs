@@ -1,4 +1,5 @@
-//! The file that has a hold outlast a restart: the whole configuration, by which its name is proven when it is read.
+//! The file that preserves a hold across restarts. It contains the whole configuration, whose ID is
+//! verified on reading.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,24 +13,24 @@ use super::{ConfigurationHold, HoldScope};
 use strait_base::durable;
 use strait_model::{Collection, ConfigurationSnapshot, Counted};
 
-/// What the file calls its form.
+/// The identifier of the file format.
 const FORM: &str = "strait hold 1";
-/// The most bytes of it: 100,000 objects of 2 kB.
+/// The maximum size of the file in bytes: 100,000 objects of 2 kB, rounded up.
 pub(super) const BYTES_MAX: u64 = 256 << 20;
 
-/// The file `hold.json` of the state directory, or one of its form.
+/// The file `hold.json` in the state directory, or another file in the same format.
 #[derive(Debug, Clone)]
 pub struct HoldFile(PathBuf);
 
-/// What of a hold there was before the start.
+/// The hold that was stored before the start.
 #[derive(Debug, Clone, Default)]
 pub enum RestoredHold {
-    /// Nothing was held.
+    /// No configuration was held.
     #[default]
     Nothing,
-    /// This was.
+    /// The stored hold.
     Held(Arc<ConfigurationHold>),
-    /// Something was, and what it was can't be told, for this reason.
+    /// A hold was stored but cannot be restored, for this reason.
     Lost(String),
 }
 
@@ -38,7 +39,7 @@ pub enum RestoredHold {
 struct WrittenHold {
     form: String,
     id: String,
-    /// Milliseconds since the Unix epoch.
+    /// Start of the hold, in milliseconds since the Unix epoch.
     since: u64,
     by: String,
     reason: String,
@@ -50,34 +51,35 @@ struct WrittenHold {
 }
 
 impl HoldFile {
-    /// That of a state directory.
+    /// Returns the file for the hold in a state directory.
     pub fn of(state_dir: &Path) -> Self {
         Self(state_dir.join("hold.json"))
     }
 
-    /// The same form in a file beside it: what counts for all while changes are let out in shares.
+    /// Returns the file `settled.json` next to it. During a gradual rollout, it stores the
+    /// configuration of the proxies that have not received the change.
     pub fn of_settled(state_dir: &Path) -> Self {
         Self(state_dir.join("settled.json"))
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Puts a hold in the place of what was held before.
+    /// Writes a hold, replacing the stored one.
     ///
     /// # Errors
-    /// What the system says; what was there is still there.
+    /// Returns the error of the system call; the previous file is unchanged.
     pub fn write(&self, hold: &ConfigurationHold) -> std::io::Result<()> {
-        // What operators wrote is nobody else's.
+        // The objects may be confidential, so only the owner may read the file.
         durable::replace(&self.0, &encode(hold)?, durable::SECRET)
     }
 
-    /// Has it say what is held: this, or nothing.
+    /// Writes this hold, or removes the file if `hold` is `None`.
     ///
     /// # Errors
-    /// What the system says; what was there is still there.
+    /// Returns the error of the system call; the previous file is unchanged.
     pub fn put(&self, hold: Option<&ConfigurationHold>) -> std::io::Result<()> {
         match hold {
             Some(hold) => self.write(hold),
@@ -85,10 +87,10 @@ impl HoldFile {
         }
     }
 
-    /// Takes it away: nothing is held any more.
+    /// Removes the file: there is no hold.
     ///
     /// # Errors
-    /// What the system says, but that there is none.
+    /// Returns the error of the system call, except if the file does not exist.
     pub fn remove(&self) -> std::io::Result<()> {
         match durable::remove(&self.0) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -96,7 +98,7 @@ impl HoldFile {
         }
     }
 
-    /// What was held, whole or not at all.
+    /// Reads the stored hold, completely or not at all.
     pub fn read(&self) -> RestoredHold {
         let bytes = match durable::read_at_most(&self.0, BYTES_MAX) {
             Ok(bytes) => bytes,
@@ -110,10 +112,10 @@ impl HoldFile {
     }
 }
 
-/// The whole of a hold, as [`parse`] reads it.
+/// Encodes a hold for [`parse`].
 ///
 /// # Errors
-/// It is larger than [`BYTES_MAX`].
+/// If the encoded hold is larger than [`BYTES_MAX`].
 pub(super) fn encode(hold: &ConfigurationHold) -> std::io::Result<Vec<u8>> {
     let configuration = &hold.configuration;
     let counted = |objects: &Collection| -> Vec<Arc<Value>> {
@@ -139,14 +141,14 @@ pub(super) fn encode(hold: &ConfigurationHold) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The hold that was [encoded](encode), whole or not at all: its content proves its name.
+/// Parses an [encoded](encode) hold and verifies that its ID matches its content.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of the damage.
 pub(super) fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
     let written: WrittenHold = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if written.form != FORM {
-        return Err(format!("its form is {:?}, and {FORM:?} is known", written.form));
+        return Err(format!("unsupported format {:?}; expected {FORM:?}", written.form));
     }
     let configuration = ConfigurationSnapshot::new(
         written.traffic.into_iter().collect(),
@@ -156,7 +158,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
     );
     let id = configuration.id();
     if *id != *written.id {
-        return Err(format!("it says that it is {}, and its content is {id}", written.id));
+        return Err(format!("its ID is {}, but its content has ID {id}", written.id));
     }
     let since = UNIX_EPOCH.checked_add(Duration::from_millis(written.since));
     let scope = if written.with_access { HoldScope::WithAccess } else { HoldScope::WithoutAccess };
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_whole() {
+    fn written_hold_is_read_completely() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = HoldFile::of(folder.path());
         assert!(matches!(file.read(), RestoredHold::Nothing));
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_never_taken_for_what_was_held() {
+    fn damaged_file_is_never_restored() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = HoldFile::of(folder.path());
         file.write(&hold()).expect("written");
@@ -218,9 +220,9 @@ mod tests {
         for (damaged, expected) in [
             ("", "EOF"),
             (half, "EOF"),
-            (&text.replace("\"a\":1", "\"a\":2"), &*format!("it says that it is {id}")),
-            (&text.replace("3s", "4s"), "and its content is"),
-            (&text.replace(FORM, "strait hold 2"), "its form is \"strait hold 2\""),
+            (&text.replace("\"a\":1", "\"a\":2"), &*format!("its ID is {id}")),
+            (&text.replace("3s", "4s"), "but its content has ID"),
+            (&text.replace(FORM, "strait hold 2"), "unsupported format \"strait hold 2\""),
             (&text.replacen('{', "{\"more\":1,", 1), "unknown field"),
         ] {
             std::fs::write(file.path(), damaged).expect("written");

@@ -1,4 +1,4 @@
-//! The configurations that were in force lately: those that can be gone back to.
+//! The recently active configurations that can be restored.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,14 +6,16 @@ use std::time::SystemTime;
 
 use strait_model::ConfigurationSnapshot;
 
-/// How many are kept, the one in force among them; the oldest go first.
+/// The maximum number of configurations, including the active one; the oldest are dropped first.
 const KEPT_MAX: usize = 100;
-/// How many bytes those before the one in force may take, beside what they share.
+/// The maximum size in bytes of the configurations before the active one, without the parts that
+/// they share.
 const BYTES_MAX: usize = 32 << 20;
-/// How many digits of a name are enough.
+/// The minimum number of digits of a configuration's name in a request.
 const DIGITS_MIN: usize = 6;
 
-/// The configurations of the last versions of the mesh, in memory: a restart forgets all but what is held.
+/// The configurations of recent versions of the mesh, in memory. A restart loses them, except for a
+/// held one.
 #[derive(Debug, Default)]
 pub struct KeptConfigurations(Mutex<KeptTable>);
 
@@ -21,61 +23,61 @@ pub struct KeptConfigurations(Mutex<KeptTable>);
 struct KeptTable {
     kept: VecDeque<KeptConfiguration>,
     bytes: usize,
-    /// The last version that was published.
+    /// The last published version.
     last: u64,
 }
 
-/// A configuration, and from when on it was in force.
+/// A configuration, and since when it was active.
 #[derive(Debug, Clone)]
 pub struct KeptConfiguration {
-    /// The first version of the mesh with it.
+    /// The first version of the mesh with this configuration.
     pub version: u64,
-    /// When that was published.
+    /// When that version was published.
     pub at: SystemTime,
-    /// What it is.
+    /// The configuration.
     pub configuration: Arc<ConfigurationSnapshot>,
-    /// What it takes beside the one after it.
+    /// The size in bytes without the parts that it shares with the next configuration.
     bytes: usize,
 }
 
-/// Why a configuration can't be gone back to.
+/// Why a configuration cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownConfiguration {
-    /// The version is to come.
-    #[error("there is no version {asked} yet; the last one is {last}")]
+    /// The requested version is in the future.
+    #[error("version {asked} does not exist yet; the last version is {last}")]
     Later {
-        /// The version that was asked for.
+        /// The requested version.
         asked: u64,
-        /// The last.
+        /// The last published version.
         last: u64,
     },
-    /// The version is too long ago.
-    #[error("the configuration of version {asked} is not kept; those from version {oldest} on are")]
+    /// The requested version is older than the oldest retained configuration.
+    #[error(
+        "the configuration of version {asked} is no longer retained; the oldest retained version is {oldest}"
+    )]
     Earlier {
-        /// The version that was asked for.
+        /// The requested version.
         asked: u64,
-        /// The oldest that is kept.
+        /// The oldest version with a retained configuration.
         oldest: u64,
     },
-    /// No name begins so.
+    /// No retained configuration has a name with this prefix.
     #[error(
-        "no configuration that is kept is named {0:?}; a restart forgets all but the one that is held"
+        "no retained configuration is named {0:?}; a restart loses all configurations except a held one"
     )]
     NoName(String),
-    /// Several names do.
-    #[error(
-        "several configurations that are kept have names that begin with {0:?}; give more of its digits"
-    )]
+    /// Several retained configurations have names with this prefix.
+    #[error("the names of several retained configurations start with {0:?}; enter more digits")]
     Several(String),
-    /// It is neither a version nor a name.
+    /// The request is neither a version nor a name.
     #[error(
-        "{0:?} is no version, and no name of a configuration: at least {DIGITS_MIN} hexadecimal digits"
+        "{0:?} is neither a version nor a configuration name of at least {DIGITS_MIN} hexadecimal digits"
     )]
     NoForm(String),
 }
 
 impl KeptConfigurations {
-    /// Takes note of what a version of the mesh, the newest, was published with.
+    /// Records the configuration with which the newest version of the mesh was published.
     pub fn note(&self, version: u64, configuration: &Arc<ConfigurationSnapshot>) {
         let mut table = self.table();
         table.last = version;
@@ -83,7 +85,7 @@ impl KeptConfigurations {
         if last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.configuration, configuration)) {
             return;
         }
-        // The newest is what others hold as well.
+        // The newest configuration is in use elsewhere, so its size does not count.
         let freed = last.map_or(0, |last| {
             last.bytes = last.configuration.bytes_beside(Some(configuration));
             last.bytes
@@ -101,20 +103,20 @@ impl KeptConfigurations {
         }
     }
 
-    /// All that are kept, oldest first.
+    /// Returns all retained configurations, oldest first.
     pub fn all(&self) -> Vec<KeptConfiguration> {
         self.table().kept.iter().cloned().collect()
     }
 
-    /// The one that a version had, or that has this name: all of its digits, or the first of them.
+    /// Returns the configuration of a version, or the configuration with this name or name prefix.
     ///
     /// # Errors
-    /// When it is not kept.
+    /// If no retained configuration matches, or several do.
     pub fn find(&self, asked: &str) -> Result<KeptConfiguration, UnknownConfiguration> {
         let table = self.table();
         let (kept, last) = (table.kept.clone(), table.last);
         drop(table);
-        // Names that consist of decimal digits alone are far longer than versions.
+        // Names that consist only of decimal digits are much longer than versions.
         if let Ok(version) = asked.parse::<u64>()
             && asked.len() < 2 * DIGITS_MIN
         {
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_has_the_configuration_that_was_in_force_then() {
+    fn version_is_resolved_to_the_configuration_active_then() {
         let kept = KeptConfigurations::default();
         let [one, two] = ["one", "two"].map(configuration);
         for (version, of) in [(3, &one), (4, &one), (7, &two), (9, &configuration("one"))] {
@@ -171,7 +173,7 @@ mod tests {
         }
         kept.note(12, &kept.all()[2].configuration);
         let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
-        assert_eq!(versions, [3, 7, 9], "versions with the same one are one");
+        assert_eq!(versions, [3, 7, 9], "versions with the same configuration share an entry");
         let at = |asked: &str| kept.find(asked).map(|one| one.configuration.id());
         for (asked, is) in [("3", &one), ("6", &one), ("7", &two), ("8", &two), ("12", &one)] {
             assert_eq!(at(asked), Ok(is.id()), "{asked}");
@@ -181,7 +183,11 @@ mod tests {
         for digits in [6, 32] {
             assert_eq!(at(&two.id()[..digits]), Ok(two.id()));
         }
-        assert_eq!(at(&one.id().to_uppercase()), Ok(one.id()), "the same twice is one");
+        assert_eq!(
+            at(&one.id().to_uppercase()),
+            Ok(one.id()),
+            "equal configurations are not ambiguous"
+        );
         assert_eq!(at("zzzzzz"), Err(UnknownConfiguration::NoForm("zzzzzz".into())));
         assert_eq!(at("abc"), Err(UnknownConfiguration::NoForm("abc".into())));
         let strange = "0".repeat(32);
@@ -189,22 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_in_number_and_bytes() {
+    fn retained_configurations_are_bounded_in_number_and_bytes() {
         let kept = KeptConfigurations::default();
         for version in 1..=(KEPT_MAX as u64 + 20) {
             kept.note(version, &configuration(&version.to_string()));
         }
         assert_eq!((kept.all().len(), kept.all()[0].version), (KEPT_MAX, 21));
-        // Nothing that packing makes less of.
+        // Random letters, because repeated text would be compressed.
         let letter = |at: usize| b'a' + (xxh3_64(&at.to_le_bytes()) % 26) as u8;
         let large: String = (0..BYTES_MAX * 2 / 7).map(|at| char::from(letter(at))).collect();
         for version in 1000..1010 {
             kept.note(version, &configuration(&format!("{large}{version}")));
         }
         let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
-        assert_eq!(versions, [1006, 1007, 1008, 1009], "three beside the one in force");
+        assert_eq!(versions, [1006, 1007, 1008, 1009], "three besides the active one");
         assert!(kept.table().bytes <= BYTES_MAX);
-        // One that is larger than all that may be kept is in force none the less.
+        // An active configuration is stored even if it is larger than the limit.
         kept.note(2000, &configuration(&large.repeat(5)));
         kept.note(2001, &configuration("small"));
         let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();

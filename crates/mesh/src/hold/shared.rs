@@ -1,5 +1,6 @@
-//! The form in which a hold lies in the config cluster for all replicas: a short text that says which hold it is, read often, and the
-//! configuration itself, compressed, in parts that an API server takes.
+//! The form in which replicas share a hold through the config cluster: a short text that identifies
+//! the hold and is read often, and the compressed configuration, in parts that are small enough for
+//! an API server.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -12,27 +13,28 @@ use serde::{Deserialize, Serialize};
 use super::ConfigurationHold;
 use super::file::{BYTES_MAX, encode, parse};
 
-/// What the short text calls its form.
+/// The identifier of the text's format.
 const FORM: &str = "strait shared hold 1";
-/// The most bytes of a part: an API server takes 1 MiB in a Secret, and etcd 1.5 MiB of its JSON.
+/// The maximum size of a part in bytes: an API server accepts 1 MiB in a Secret, and etcd 1.5 MiB
+/// of its JSON.
 const PART_BYTES_MAX: usize = 700 << 10;
-/// The most parts: some 100 MB of objects, which compress to a tenth.
+/// The maximum number of parts: about 100 MB of objects, which compress to a tenth.
 pub const PARTS_MAX: usize = 16;
 
-/// Which hold it is: the same in every replica that has taken it over.
+/// Identifies a hold; equal in every replica that has adopted it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HoldMark {
     /// The name of the configuration.
     pub configuration: Arc<str>,
-    /// Since when it is held, in milliseconds since the Unix epoch.
+    /// Start of the hold, in milliseconds since the Unix epoch.
     pub since: u64,
-    /// Whether access policies are held as well.
+    /// Whether the hold includes access policies.
     pub with_access: bool,
 }
 
 impl HoldMark {
-    /// That of a hold. Works out the name of the configuration, where nobody has yet.
+    /// Returns the mark of a hold. Computes the name of the configuration if it is not known yet.
     pub fn of(hold: &ConfigurationHold) -> Self {
         Self {
             configuration: hold.configuration.id(),
@@ -42,12 +44,12 @@ impl HoldMark {
     }
 }
 
-/// What all replicas are to hold.
+/// The hold that all replicas must adopt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedHold {
-    /// When it was said, in milliseconds since the Unix epoch: of two the later counts.
+    /// When it was written, in milliseconds since the Unix epoch; the later of two values wins.
     pub changed: u64,
-    /// Which hold it is, and in how many parts it lies; none where nothing is held.
+    /// The hold and its number of parts, or `None` if there is no hold.
     pub held: Option<(HoldMark, usize)>,
 }
 
@@ -62,12 +64,12 @@ struct WrittenHead {
 }
 
 impl SharedHold {
-    /// Which hold it is.
+    /// Returns the mark of the hold.
     pub fn mark(&self) -> Option<&HoldMark> {
         self.held.as_ref().map(|(mark, _)| mark)
     }
 
-    /// The short text.
+    /// Encodes it as the short text.
     pub fn to_text(&self) -> String {
         let (held, parts) = self.held.clone().unzip();
         let form = FORM.to_owned();
@@ -75,14 +77,14 @@ impl SharedHold {
         serde_json::to_string(&head).expect("texts and numbers can be written")
     }
 
-    /// What the short text says.
+    /// Parses the short text.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns a description of the damage.
     pub fn of_text(text: &[u8]) -> Result<Self, String> {
         let head: WrittenHead = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         if head.form != FORM {
-            return Err(format!("its form is {:?}, and {FORM:?} is known", head.form));
+            return Err(format!("unsupported format {:?}; expected {FORM:?}", head.form));
         }
         if head.held.is_some() && !(1..=PARTS_MAX).contains(&head.parts) {
             return Err(format!("it has {} parts, not 1 to {PARTS_MAX}", head.parts));
@@ -91,10 +93,10 @@ impl SharedHold {
     }
 }
 
-/// The parts of a hold.
+/// Encodes and compresses a hold and splits it into parts.
 ///
 /// # Errors
-/// There would be more than [`PARTS_MAX`].
+/// If there would be more than [`PARTS_MAX`] parts.
 pub fn pack(hold: &ConfigurationHold) -> std::io::Result<Vec<Vec<u8>>> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::default());
     packer.write_all(&encode(hold)?)?;
@@ -102,16 +104,16 @@ pub fn pack(hold: &ConfigurationHold) -> std::io::Result<Vec<Vec<u8>>> {
     let parts: Vec<_> = packed.chunks(PART_BYTES_MAX).map(<[u8]>::to_vec).collect();
     if parts.len() > PARTS_MAX {
         let (bytes, most) = (packed.len(), PARTS_MAX * PART_BYTES_MAX);
-        let fact = format!("it has {bytes} bytes when it is compressed, more than {most}");
+        let fact = format!("its compressed size is {bytes} bytes, more than {most}");
         return Err(Error::new(ErrorKind::FileTooLarge, fact));
     }
     Ok(parts)
 }
 
-/// The hold with that mark, of its parts: whole or not at all.
+/// Decodes the hold with this mark from its parts, completely or not at all.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of the damage.
 pub fn unpack(mark: &HoldMark, parts: &[Vec<u8>]) -> Result<ConfigurationHold, String> {
     let mut text = Vec::new();
     let packed = parts.concat();
@@ -120,23 +122,25 @@ pub fn unpack(mark: &HoldMark, parts: &[Vec<u8>]) -> Result<ConfigurationHold, S
     let hold = parse(&text)?;
     match HoldMark::of(&hold) == *mark {
         true => Ok(hold),
-        false => Err("its parts are those of another hold".to_owned()),
+        false => Err("its parts belong to another hold".to_owned()),
     }
 }
 
-/// Whether the other replicas hold what this one does.
+/// Whether the other replicas hold the same configuration as this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HoldSharing {
-    /// There is no config cluster through which others could hear of it.
+    /// There is no config cluster, so the hold cannot be shared.
     Alone,
-    /// They do, or are about to: the config cluster says what this one holds.
+    /// The config cluster contains this replica's hold, so the other replicas adopt it.
     Shared(Option<HoldMark>),
-    /// They don't: the config cluster can't be told what this one holds, or what it says can't be held.
+    /// The hold is not shared: it cannot be written to the config cluster, or the shared hold
+    /// cannot be adopted.
     Failing(Option<HoldMark>, Arc<str>),
 }
 
 impl HoldSharing {
-    /// Whether what is said here is said of that hold, or of holding nothing.
+    /// Returns whether this status refers to the hold with this mark, or to no hold if `mark` is
+    /// `None`.
     pub fn is_about(&self, mark: Option<&HoldMark>) -> bool {
         match self {
             Self::Alone => true,
@@ -153,7 +157,7 @@ mod tests {
     use crate::testing::hold_of;
     use strait_model::{Collection, ConfigurationSnapshot};
 
-    /// One whose objects are as many bytes as that, which don't compress.
+    /// Returns a hold whose object has this many bytes and does not compress.
     fn hold(bytes: usize) -> ConfigurationHold {
         let mut state = 1_u64;
         let noise = std::iter::repeat_with(move || {
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_whole() {
+    fn packed_hold_is_unpacked_completely() {
         for (bytes, parts) in [(10, 1), (2 << 20, 3)] {
             let hold = hold(bytes);
             let packed = pack(&hold).expect("packed");
@@ -183,11 +187,11 @@ mod tests {
             assert_eq!(unpack(&HoldMark::of(&hold), &packed).as_ref(), Ok(&hold));
         }
         let error = pack(&hold(20 << 20)).expect_err("larger than all parts").to_string();
-        assert!(error.contains("when it is compressed"), "{error}");
+        assert!(error.contains("its compressed size is"), "{error}");
     }
 
     #[test]
-    fn parts_of_two_holds_are_taken_for_neither() {
+    fn mixed_parts_of_two_holds_are_rejected() {
         let (one, other) = (hold(2 << 20), hold((2 << 20) + 1));
         let [of_one, of_other] = [&one, &other].map(|hold| pack(hold).expect("packed"));
         let mark = HoldMark::of(&one);
@@ -196,12 +200,12 @@ mod tests {
         assert!(unpack(&mark, &of_one[..2]).is_err(), "one is missing");
         assert_eq!(
             unpack(&mark, &of_other).expect_err("of another"),
-            "its parts are those of another hold"
+            "its parts belong to another hold"
         );
     }
 
     #[test]
-    fn the_short_text_is_read_as_it_was_written_or_not_at_all() {
+    fn short_text_is_parsed_exactly_or_rejected() {
         let mark = HoldMark::of(&hold(1));
         for shared in [
             SharedHold { changed: 7, held: None },
@@ -212,7 +216,7 @@ mod tests {
         let text = SharedHold { changed: 7, held: Some((HoldMark::of(&hold(1)), 1)) }.to_text();
         for (damaged, expected) in [
             (String::new(), "EOF"),
-            (text.replace(FORM, "strait shared hold 2"), "is known"),
+            (text.replace(FORM, "strait shared hold 2"), "unsupported format"),
             (text.replace("\"parts\":1", "\"parts\":0"), "it has 0 parts"),
             (text.replace("\"parts\":1", "\"parts\":17"), "it has 17 parts"),
             (text.replacen('{', "{\"more\":1,", 1), "unknown field"),

@@ -1,4 +1,4 @@
-//! Entrances of networks that are declared as such: `Gateway`s of the Gateway API.
+//! Gateways of networks that are declared as `Gateway`s of the Gateway API.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingGateway};
 use strait_model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
-    /// Takes the gateways that clusters declare.
+    /// Adds the gateways that clusters declare.
     pub(super) fn of_declared(
         &mut self,
         inputs: Inputs<'_>,
@@ -33,7 +33,8 @@ impl Networks {
     ) {
         let key = name;
         let name = format!("{}/{}", key.namespace, key.name);
-        // What is declared of a network elsewhere says nothing of this cluster's own.
+        // A gateway that the config cluster declares for another network does not affect its own
+        // network.
         let fixed = inputs.clusters.fixed_network(cluster);
         let fixed = fixed.filter(|_| !gateway.of_config_cluster_only);
         if fixed.is_some_and(|fixed| *fixed != gateway.network) {

@@ -1,16 +1,17 @@
-//! The gateways of every network, found again from their inputs whenever one changes: nothing stale
-//! can stay.
+//! The gateways of every network. They are recomputed from all inputs whenever one changes, so no
+//! stale gateway can remain.
 //!
 //! | source | address | port |
 //! |---|---|---|
-//! | a Service labelled `topology.istio.io/network` | its external addresses | label `networking.istio.io/gatewayPort`, else 15443 |
-//! | a Gateway (Gateway API) with that label | its `spec.addresses` | each listener that passes mTLS on, or has that port |
-//! | MeshNetworks `registryServiceName` | that Service's external addresses, in clusters that the network names by `fromRegistry`; a label on the Service overrides | as configured |
+//! | a Service labelled `topology.istio.io/network` | its external addresses | label `networking.istio.io/gatewayPort`, otherwise 15443 |
+//! | a Gateway (Gateway API) with that label | its `spec.addresses` | each listener with TLS passthrough, or with that port |
+//! | MeshNetworks `registryServiceName` | that Service's external addresses, in clusters that the network lists by `fromRegistry`; a label on the Service overrides | as configured |
 //! | MeshNetworks `address` | as configured | as configured |
 //!
-//! Where policy does not let a cluster claim a network, its gateways for that count for nothing.
-//! Where the Secret of a cluster fixes its network, the gateway Services of that cluster lead there,
-//! whatever names them: their endpoints are there, and nobody else would lead to them.
+//! If the policy does not let a cluster claim a network, gateways of that cluster for that network
+//! are ignored. If the Secret of a cluster fixes its network, that cluster's gateway Services are
+//! gateways of the fixed network, whatever their labels say. The cluster's endpoints are in that
+//! network, and no other gateway would route to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,45 +29,45 @@ use strait_model::{
     KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, gateway_port,
 };
 
-/// The HBONE port.
+/// The port of HBONE.
 const HBONE_PORT: u16 = 15008;
-/// The most gateway names DNS is asked for on one cluster's behalf, so that a cluster with a flood of
-/// them can't keep the resolver from the others'.
+/// The maximum number of gateway names that are resolved for one cluster, so that a cluster with
+/// too many names does not delay the names of other clusters.
 const NAMES_PER_CLUSTER_MAX: usize = 64;
 
-/// A gateway that can be dialled.
+/// A gateway with a known address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResolvedGateway {
-    /// Where it is reached.
+    /// Its address.
     pub address: IpAddr,
-    /// The port that takes mTLS by SNI; 0 where it takes none.
+    /// The port for mTLS with SNI routing; 0 if it has none.
     pub port: u16,
-    /// The network it leads into.
+    /// The network that it routes to.
     pub network: NetworkId,
-    /// The cluster it stands in; `None` where only an address is configured.
+    /// The cluster in which it runs; `None` if only an address is configured.
     pub cluster: Option<ClusterId>,
-    /// The HBONE port; 0 where it takes none.
+    /// The HBONE port; 0 if it has none.
     pub hbone_port: u16,
-    /// Where it was learned.
+    /// The object that defines it.
     pub source: GatewaySource,
-    /// The name that DNS turned into the address.
+    /// The hostname that DNS resolved to the address.
     pub hostname: Option<Arc<str>>,
-    /// How long DNS lets that stand, as clamped.
+    /// The TTL of the DNS record, clamped to the configured limits.
     pub ttl: Option<Duration>,
-    /// Whether it has been asked and does not answer.
+    /// Whether it failed its probes.
     pub dead: bool,
 }
 
-/// A gateway that is configured but can't be dialled yet, and why.
+/// A configured gateway that cannot be dialled yet, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingGateway {
-    /// The network it would lead into.
+    /// The network that it would route to.
     pub network: NetworkId,
-    /// The cluster it stands in.
+    /// The cluster in which it runs.
     pub cluster: Option<ClusterId>,
-    /// Where it was learned.
+    /// The object that defines it.
     pub source: GatewaySource,
-    /// What is missing.
+    /// The missing condition.
     pub reason: String,
 }
 
@@ -81,29 +82,29 @@ pub struct Networks {
     ignored: BTreeSet<(ClusterId, IgnoredClaim)>,
 }
 
-/// What decides which gateways there are, besides the services.
+/// The inputs that determine the gateways, apart from the services.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The members, some with a network that is fixed.
+    /// The members; the network of some is fixed.
     pub clusters: &'a KnownClusters,
-    /// What the label of each cluster's system namespace says.
+    /// The network label of each cluster's system namespace.
     pub namespace_labels: &'a BTreeMap<ClusterId, NetworkId>,
-    /// Mesh networks.
+    /// The mesh networks.
     pub mesh: &'a MeshNetworks,
-    /// What clusters may say.
+    /// The policy, which limits what clusters may claim.
     pub policy: &'a Policy,
-    /// What DNS says.
+    /// The resolved gateway names.
     pub names: &'a ResolvedNames,
-    /// What clusters say of themselves.
+    /// The facts that clusters report.
     pub facts: &'a [(&'a ClusterId, &'a ClusterFacts)],
-    /// Gateways that don't answer.
+    /// Gateways that failed their probes.
     pub dead: &'a BTreeSet<ProbeAddress>,
 }
 
-/// The names DNS is asked for on a cluster's behalf.
+/// The gateway names to resolve, by cluster.
 type NamesByCluster = BTreeMap<ClusterId, BTreeSet<Arc<str>>>;
 
-/// A gateway before its host is turned into addresses.
+/// A gateway before its hostname is resolved to addresses.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConfiguredGateway {
     pub(super) network: NetworkId,
@@ -115,7 +116,8 @@ pub(super) struct ConfiguredGateway {
 }
 
 impl Networks {
-    /// Finds the gateways. `services` are those that can be some, of every shard; others are passed over.
+    /// Finds all gateways. `services` must include every service of every shard that may be a
+    /// gateway; other services are skipped.
     pub fn build<'a>(
         services: impl Iterator<Item = (&'a ClusterId, &'a Service)>,
         inputs: Inputs<'_>,
@@ -149,59 +151,65 @@ impl Networks {
         networks
     }
 
-    /// Whether a change of `service` can change the gateways.
+    /// Returns whether a change to `service` can change the gateways.
     pub fn concerns(service: &Service, mesh: &MeshNetworks) -> bool {
         service.has_network_label()
             || mesh.gateways().any(|(_, gateway)| gateway.names_service(service))
     }
 
-    /// The gateways by which a sidecar enters `network` to reach endpoints of `cluster`: those that
-    /// stand in that cluster, else all of the network's. Sorted by address and port, each pair once.
+    /// Returns the gateways through which a sidecar reaches endpoints of `cluster` in `network`:
+    /// the gateways in that cluster, or all of the network's if it has none. Sorted by address and
+    /// port, without duplicates.
     pub fn gateways_for(&self, network: &NetworkId, cluster: &ClusterId) -> &[ResolvedGateway] {
         let own = self.by_cluster.get(&(network.clone(), cluster.clone()));
         own.map_or_else(|| self.all_for(network), Vec::as_slice)
     }
 
-    /// All gateways by which a sidecar enters `network`. Sorted by address and port, each pair once.
+    /// Returns all gateways through which a sidecar reaches `network`. Sorted by address and port,
+    /// without duplicates.
     pub fn all_for(&self, network: &NetworkId) -> &[ResolvedGateway] {
         self.by_network.get(network).map_or(&[], Vec::as_slice)
     }
 
-    /// All gateways of a network that can be dialled, those included that take no mTLS by SNI. Sorted
-    /// by address and port.
+    /// Returns all gateways of a network that can be dialled, including those without a port for
+    /// mTLS with SNI routing. Sorted by address and port.
     pub fn of_network(&self, network: &NetworkId) -> &[ResolvedGateway] {
         let start = self.all.partition_point(|gateway| gateway.network < *network);
         let end = self.all.partition_point(|gateway| gateway.network <= *network);
         self.all.get(start..end).unwrap_or_default()
     }
 
-    /// Whether a gateway of the network is configured, be it one that can't be dialled yet.
+    /// Returns whether any gateway of the network is configured, including gateways that cannot be
+    /// dialled yet.
     pub fn has_any_configured(&self, network: &NetworkId) -> bool {
         self.all.iter().any(|gateway| gateway.network == *network)
             || self.pending.iter().any(|pending| pending.network == *network)
     }
 
-    /// Every gateway that can be dialled, by network, address and port.
+    /// Returns every gateway that can be dialled, sorted by network, address and port.
     pub fn iter(&self) -> impl Iterator<Item = &ResolvedGateway> {
         self.all.iter()
     }
 
-    /// Gateways that can't be dialled yet.
+    /// Returns the gateways that cannot be dialled yet.
     pub fn pending(&self) -> &BTreeSet<PendingGateway> {
         &self.pending
     }
 
-    /// Host names that DNS shall resolve.
+    /// Returns the hostnames that DNS must resolve.
     pub fn names_to_resolve(&self) -> &BTreeSet<Arc<str>> {
         &self.names
     }
 
-    /// What clusters whose network is fixed say of another network, pods left out. In order.
+    /// Returns the ignored network claims of clusters: claims of another network by clusters whose
+    /// network is fixed, and gateways that the policy refuses. Claims of pods are not included.
+    /// Sorted.
     pub fn ignored_claims(&self) -> &BTreeSet<(ClusterId, IgnoredClaim)> {
         &self.ignored
     }
 
-    /// The networks about which anything differs from `before`: by what they are entered, or only what is shown of it.
+    /// Returns the networks whose gateways, pending gateways or ignored claims differ from
+    /// `before`.
     pub fn differing(&self, before: &Self) -> BTreeSet<NetworkId> {
         if std::ptr::eq(self, before) {
             return BTreeSet::new();
@@ -214,7 +222,7 @@ impl Networks {
         gateways.chain(pending).chain(ignored).cloned().collect()
     }
 
-    /// Notes what is stated in vain of clusters whose network is fixed.
+    /// Records claims of other networks for clusters whose network is fixed; they have no effect.
     fn note_ignored(&mut self, inputs: Inputs<'_>) {
         for (cluster, known) in &inputs.clusters.clusters {
             let Some(fixed) = &known.fixed_network else { continue };
@@ -230,7 +238,7 @@ impl Networks {
         }
     }
 
-    /// Notes a gateway that can't be dialled yet.
+    /// Records a gateway that cannot be dialled yet.
     pub(super) fn pend(&mut self, pending: PendingGateway) {
         self.pending.insert(pending);
     }
@@ -248,7 +256,7 @@ impl Networks {
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let mesh = inputs.mesh;
-        // Nearly all services are no gateways: nothing else is looked up for those.
+        // Nearly all services are no gateways, so avoid further look-ups for them.
         let fixed = || inputs.clusters.fixed_network(cluster);
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
             let fixed = fixed();
@@ -264,7 +272,8 @@ impl Networks {
                 port: exposed_port(service, mtls),
                 hbone_port: exposed_port(service, HBONE_PORT),
             };
-            // A Service that mesh networks name is the operator's choice.
+            // The policy does not apply to Services that mesh networks name: the operator chose
+            // them.
             if let Err(refused) = inputs.policy.may_be_gateway(service.namespace.as_str()) {
                 let claim = format!("gateway {}: policy {}", entrance.source, refused.rule);
                 return self.ignore(cluster, claim, &entrance.network);
@@ -278,7 +287,7 @@ impl Networks {
                 let entrance = Entrance {
                     network: fixed.unwrap_or(network).clone(),
                     source: GatewaySource::RegistryService(service.hostname.as_str().into()),
-                    // The port need not be one of the Service's. (Istio, mesh networks.)
+                    // The Service need not have the port. (Istio, mesh networks.)
                     port: outside_port(service, gateway.port),
                     hbone_port: 0,
                 };
@@ -287,7 +296,8 @@ impl Networks {
         }
     }
 
-    /// Takes each external address of a gateway Service, or notes why there is none to take.
+    /// Adds a gateway for each external address of the Service, or records why it has no usable
+    /// address.
     fn add(
         &mut self,
         cluster: &ClusterId,
@@ -331,8 +341,8 @@ impl Networks {
         }));
     }
 
-    /// A `registryServiceName` that leads nowhere is reported: a typing error would else look like
-    /// a network without a gateway.
+    /// Reports a `registryServiceName` that matches no Service. Otherwise, a typing error would
+    /// look like a network without a gateway.
     fn note_missing_services(&mut self, mesh: &MeshNetworks, found: &BTreeSet<ConfiguredGateway>) {
         for (network, gateway) in mesh.gateways() {
             let GatewayTarget::Service(hostname) = &gateway.target else { continue };
@@ -372,7 +382,8 @@ impl Networks {
             ttl,
             dead: false,
         };
-        // What an operator writes into mesh networks belongs to no cluster, and is taken as written.
+        // Addresses in mesh networks are written by an operator and belong to no cluster, so the
+        // policy does not apply.
         let refused = |address: IpAddr| {
             let cluster = cluster.as_ref()?;
             policy.may_use(cluster, address).err().map(|refused| refused.to_string())
@@ -422,7 +433,8 @@ impl Networks {
         }
         self.all.sort_by(|a, b| (&a.network, a).cmp(&(&b.network, b)));
         self.all.dedup();
-        // The dead are left out where others of the network are left: no network loses its last one.
+        // Dead gateways are omitted if the network has another usable gateway, so no network loses
+        // its last one.
         let usable = |gateway: &&ResolvedGateway| gateway.port != 0 && !gateway.dead;
         let alive: BTreeSet<_> = self.all.iter().filter(usable).map(|one| &one.network).collect();
         let used = |gateway: &&ResolvedGateway| {
@@ -438,8 +450,8 @@ impl Networks {
     }
 }
 
-/// Adds a gateway to a sorted list unless its address and port are in it: learned twice, it would
-/// take twice the traffic. One that names its cluster states more than one that doesn't.
+/// Adds a gateway to a sorted list unless its address and port are already there; a duplicate would
+/// receive twice the traffic. An entry that names its cluster is preferred.
 fn add_once(list: &mut Vec<ResolvedGateway>, gateway: &ResolvedGateway) {
     match list.last_mut() {
         Some(last) if (last.address, last.port) == (gateway.address, gateway.port) => {
@@ -451,8 +463,8 @@ fn add_once(list: &mut Vec<ResolvedGateway>, gateway: &ResolvedGateway) {
     }
 }
 
-/// Whether DNS is asked for `name` on this cluster's behalf. What an operator writes into mesh
-/// networks belongs to no cluster and is always asked for.
+/// Returns whether `name` may be resolved for this cluster. Names in mesh networks are written by
+/// an operator, belong to no cluster, and are always resolved.
 fn may_ask(asked: &mut NamesByCluster, cluster: Option<&ClusterId>, name: &Arc<str>) -> bool {
     let Some(cluster) = cluster else { return true };
     let names = asked.entry(cluster.clone()).or_default();
@@ -462,7 +474,8 @@ fn may_ask(asked: &mut NamesByCluster, cluster: Option<&ClusterId>, name: &Arc<s
     names.contains(name)
 }
 
-/// How a Service lets traffic into a network; ports as seen from outside, 0 where there is none.
+/// The ports through which a Service lets traffic into a network, as seen from outside; 0 if it has
+/// none.
 struct Entrance {
     network: NetworkId,
     source: GatewaySource,
@@ -470,14 +483,15 @@ struct Entrance {
     hbone_port: u16,
 }
 
-/// The port by which a TCP port of a Service is reached from outside; 0 where it has no such port.
+/// Returns the external port for a TCP port of a Service, or 0 if the Service does not have this
+/// port.
 fn exposed_port(service: &Service, number: u16) -> u16 {
     let exposed = |port: &Port| port.number == number && port.protocol != Protocol::Udp;
     if service.ports.iter().any(exposed) { outside_port(service, number) } else { 0 }
 }
 
-/// The port by which a service port is reached from outside: its node port, where nodes are its
-/// external addresses; 0 where it has none.
+/// Returns the external port for a service port: its node port if nodes are the external addresses,
+/// or 0 if it has no node port.
 fn outside_port(service: &Service, port: u16) -> u16 {
     if service.external_ports.is_empty() {
         return port;

@@ -1,8 +1,8 @@
-//! Networks: where things are, and by which gateways each network is entered.
+//! Networks: the network of each endpoint and proxy, and the gateways of each network.
 //!
-//! Owns the rule that names the network of an address, the set of gateways derived from services and
-//! mesh networks, and the DNS answers behind gateway names. Never decides what a proxy gets: the view
-//! does that, with what is here.
+//! This module owns the rule that assigns a network to an address, the gateways derived from
+//! services and mesh networks, and the DNS responses for gateway names. It does not select the
+//! endpoints of a proxy; `push::view` does, based on this module's data.
 
 mod declared;
 mod gateways;

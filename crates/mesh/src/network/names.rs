@@ -1,8 +1,8 @@
-//! What is held of a gateway's DNS name, and what an answer changes about it.
+//! The state of a gateway's DNS name, and how a DNS response changes it.
 //!
-//! A DNS server in trouble takes no gateway away: addresses stay through failures for as long as they
-//! last, and for ten minutes where the name is said to be gone. What an answer may say is bounded:
-//! how many addresses, which, and for how long. Plain values; time is passed in.
+//! DNS failures do not remove gateways: addresses are retained during failures without a time
+//! limit, and for ten minutes if the name no longer exists. The number, kind and lifetime of the
+//! addresses in a response are limited. Plain values; the caller passes the time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,33 +11,34 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strait_base::address::special;
 
-/// What is known of every wanted name.
+/// The state of every required name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedNames(BTreeMap<Arc<str>, ResolvedName>);
 
-/// What is known of one name.
+/// The state of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedName {
-    /// Sorted, at most [`DnsLimits::addresses_max`].
+    /// The addresses; sorted, at most [`DnsLimits::addresses_max`].
     pub addresses: Vec<IpAddr>,
-    /// The TTL that came with these addresses, clamped. It stays while they do: caches count theirs
-    /// down, and that alone must not look like a change.
+    /// The clamped TTL that was received with these addresses. It is not updated while the
+    /// addresses are unchanged, because caches count the TTL down and that must not look like a
+    /// change.
     pub ttl: Duration,
-    /// Since when no usable answer has come.
+    /// The time of the first unusable response since the last usable one.
     pub stale_since: Option<SystemTime>,
-    /// When the addresses go, where the name is said to have none any more.
+    /// When the addresses are dropped, if DNS reports that the name has none any more.
     pub kept_until: Option<SystemTime>,
-    /// What is wrong with the last answer.
+    /// The problem with the last response.
     pub problem: Option<String>,
 }
 
 impl ResolvedNames {
-    /// What is known of `name`; `None` until an answer has come.
+    /// Returns the state of `name`, or `None` if no response has been received.
     pub fn get(&self, name: &str) -> Option<&ResolvedName> {
         self.0.get(name)
     }
 
-    /// Every name that has been asked for, in order.
+    /// Returns every name with its state, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &ResolvedName)> {
         self.0.iter()
     }
@@ -49,22 +50,22 @@ impl FromIterator<(Arc<str>, ResolvedName)> for ResolvedNames {
     }
 }
 
-/// Bounds on what DNS may say. (docs/guide/networks.md, "Gateways with names".)
+/// Limits on DNS responses. (docs/guide/networks.md, "Gateways with names".)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsLimits {
-    /// The least time between two questions for a name.
+    /// The minimum time between two queries for a name.
     pub ttl_min: Duration,
-    /// The most time an answer is believed.
+    /// The maximum time for which a response is used.
     pub ttl_max: Duration,
-    /// How long addresses stay after the name is said to have none.
+    /// How long addresses are retained after DNS reports that the name has none.
     pub grace: Duration,
-    /// How long to wait after a first failure; the wait doubles from there.
+    /// The time until the first retry; doubled with each further failure.
     pub retry_min: Duration,
-    /// The longest wait between two tries.
+    /// The maximum time between two retries.
     pub retry_max: Duration,
-    /// The most addresses taken of one name.
+    /// The maximum number of addresses used per name.
     pub addresses_max: usize,
-    /// How long one question may take, retries and all servers included.
+    /// The maximum time for one query, including retries and all servers.
     pub question_max: Duration,
 }
 
@@ -82,51 +83,52 @@ impl Default for DnsLimits {
     }
 }
 
-/// What DNS answered about one address family of a name.
+/// The DNS response for one address family of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FamilyAnswer {
-    /// These addresses, for so long.
+    /// The name has these addresses, valid for `ttl`.
     Addresses { addresses: Vec<IpAddr>, ttl: Duration },
-    /// There are none, and why.
+    /// The name has no addresses, with the reason.
     Nothing(String),
-    /// Nothing is known, and why.
+    /// The query failed, with the reason.
     Failed(String),
 }
 
-/// What DNS answered about a name.
+/// The DNS responses for both address families of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NameAnswers {
     pub(super) v4: FamilyAnswer,
     pub(super) v6: FamilyAnswer,
 }
 
-/// One moment on both clocks: waiting goes by the one that never jumps, people read the other.
+/// A moment on both clocks: the monotonic clock for waiting, the system clock for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClockReading {
     pub(super) instant: Instant,
     pub(super) system: SystemTime,
 }
 
-/// One name over time.
+/// The history of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NameHistory {
-    /// What others see.
+    /// The published state.
     pub(super) name: ResolvedName,
-    /// When to ask again.
+    /// When to query again.
     pub(super) next: Instant,
-    /// The first of the unusable answers in a row.
+    /// When the current series of unusable responses began.
     trouble_since: Option<ClockReading>,
-    /// The first answer since the last good one that there is nothing.
+    /// When DNS first reported no addresses since the last usable response.
     absent_since: Option<ClockReading>,
 }
 
 impl NameHistory {
-    /// A name to be asked for at once; `name` is what is held of it from before.
+    /// Creates the history of a name that is due immediately. `name` is the state from before, if
+    /// any.
     pub(super) fn new(name: ResolvedName, now: ClockReading) -> Self {
         Self { name, next: now.instant, trouble_since: None, absent_since: None }
     }
 
-    /// What holds after `answers`.
+    /// Returns the history after these responses.
     pub(super) fn after(
         &self,
         answers: NameAnswers,
@@ -160,7 +162,8 @@ impl NameHistory {
                     history.name.addresses.clear();
                 } else if !history.name.addresses.is_empty() {
                     history.name.kept_until = absent_since.system.checked_add(limits.grace);
-                    // They go on time, not when the next try happens to be due.
+                    // Schedule the next query no later than the end of the grace period, so that
+                    // the addresses are dropped on time.
                     history.next = history.next.min(absent_since.instant + limits.grace);
                 }
                 history
@@ -169,8 +172,8 @@ impl NameHistory {
         }
     }
 
-    /// The same addresses, with the fact; asked again after as long as the trouble has lasted, so
-    /// that the wait doubles from try to try.
+    /// Keeps the addresses and records the problem. The next query is due after a time equal to the
+    /// duration of the problem so far, so the wait doubles with each try.
     fn in_trouble(&self, fact: String, now: ClockReading, limits: &DnsLimits) -> Self {
         let since = self.trouble_since.unwrap_or(now);
         let lasted = now.instant.saturating_duration_since(since.instant);
@@ -187,7 +190,8 @@ impl NameHistory {
         }
     }
 
-    /// One answer from two. A family that failed while the other answered keeps its addresses.
+    /// Combines the responses for both families. A family whose query failed while the other
+    /// succeeded keeps its addresses.
     fn combine(&self, answers: NameAnswers, limits: &DnsLimits) -> CombinedAnswer {
         use FamilyAnswer::{Addresses, Failed, Nothing};
         let kept =
@@ -213,14 +217,15 @@ impl NameHistory {
     }
 }
 
-/// What both families say together.
+/// The combined response for both families.
 enum CombinedAnswer {
     Usable { addresses: Vec<IpAddr>, ttl: Duration, problem: Option<String> },
     Nothing(String),
     Failed(String),
 }
 
-/// Applies the bounds. An answer of which nothing is left is as good as none.
+/// Applies the limits. A response without any usable address counts as a response without
+/// addresses.
 fn usable(
     addresses: Vec<IpAddr>,
     ttl: Duration,
@@ -230,8 +235,8 @@ fn usable(
     let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
     addresses.sort_unstable();
     addresses.dedup();
-    // Whoever controls a name must not lead proxies to their own host or link, such as a cloud's metadata
-    // service. Addresses written down by an operator are not held to this.
+    // A DNS name must not direct proxies to their own host or link, for example to a cloud's
+    // metadata service. Addresses configured by an operator are not restricted.
     let refused = addresses.iter().find_map(|address| {
         let special = special(*address)?;
         Some(format!("{address} is refused as a gateway from DNS: it is {special}"))
@@ -287,7 +292,7 @@ mod tests {
         history.after(NameAnswers { v4, v6 }, now, &DnsLimits::default())
     }
 
-    /// A name that was resolved to 192.0.2.1 and 2001:db8::1 at `now`.
+    /// Returns a name that was resolved to 192.0.2.1 and 2001:db8::1 at `now`.
     fn resolved(now: ClockReading) -> NameHistory {
         let new = NameHistory::new(ResolvedName::default(), now);
         step(&new, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now)
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_live_is_clamped() {
+    fn ttl_is_clamped() {
         let now = start();
         for (given, expected) in [(0, 5), (1, 5), (5, 5), (60, 60), (600, 600), (315_360_000, 600)]
         {
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_counts_down_changes_nothing() {
+    fn decreasing_ttl_of_a_cache_changes_nothing() {
         let now = start();
         let history = resolved(now);
         let now = later(now, MINUTE);
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_keep_the_addresses_for_good_and_are_tried_again_ever_later() {
+    fn failures_retain_the_addresses_and_back_off() {
         let mut now = start();
         let mut history = resolved(now);
         let held = shown(&history);
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_gone_keeps_its_addresses_ten_minutes() {
+    fn missing_name_retains_its_addresses_for_ten_minutes() {
         let begin = start();
         let mut history = resolved(begin);
         let mut now = begin;
@@ -356,13 +361,17 @@ mod tests {
             assert_eq!(history.name.kept_until, Some(begin.system + 10 * MINUTE));
             now = later(now, history.next - now.instant);
         }
-        assert_eq!(now.instant - begin.instant, 10 * MINUTE, "asked again when the time is up");
+        assert_eq!(
+            now.instant - begin.instant,
+            10 * MINUTE,
+            "queried again at the end of the grace period"
+        );
         assert!(shown(&history).is_empty());
         assert_eq!(history.name.problem.as_deref(), Some("NXDOMAIN"));
     }
 
     #[test]
-    fn a_failure_neither_ends_nor_restarts_the_ten_minutes() {
+    fn failure_neither_ends_nor_restarts_the_ten_minutes() {
         let begin = start();
         let gone = step(&resolved(begin), nothing(), nothing(), begin);
         let now = later(begin, 15 * MINUTE);
@@ -375,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_fails_alone_keeps_its_addresses() {
+    fn failing_address_family_retains_its_addresses() {
         let now = start();
         let history = step(&resolved(now), addresses(&["192.0.2.2"], 60), failed(), now);
         assert_eq!(shown(&history), ["192.0.2.2", "2001:db8::1"]);
@@ -386,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_32_addresses_are_taken_whatever_their_order() {
+    fn at_most_32_addresses_are_used_in_any_order() {
         let now = start();
         let mut many: Vec<String> =
             (0..1000).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
@@ -400,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_may_not_lead_to_the_proxys_own_host_or_link() {
+    fn dns_addresses_of_the_own_host_or_link_are_refused() {
         let now = start();
         let new = NameHistory::new(ResolvedName::default(), now);
         let bad = [
@@ -425,7 +434,7 @@ mod tests {
             let among = step(&new, addresses(&[address, "10.0.0.1"], 60), nothing(), now);
             assert_eq!(shown(&among), ["10.0.0.1"], "{address}");
         }
-        // A name taken over doesn't empty what was good at once.
+        // A hijacked name does not drop good addresses immediately.
         let held = step(&resolved(now), addresses(&["127.0.0.1"], 60), nothing(), now);
         assert_eq!(shown(&held).len(), 2);
     }

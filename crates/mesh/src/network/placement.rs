@@ -6,20 +6,21 @@ use std::net::IpAddr;
 use strait_model::mesh_config::MeshNetworks;
 use strait_model::{ClusterId, NetworkId};
 
-/// The rule that named a network, in the order in which they are asked (docs/reference/interface.md, "Networks").
+/// The rule that assigned a network, in order of precedence (docs/reference/interface.md,
+/// "Networks").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlacedBy {
     /// The annotation `strait.dev/network` of the member's Secret, which is final.
     SecretAnnotation,
-    /// The label of the pod itself.
+    /// The label of the pod.
     WorkloadLabel,
-    /// The label of the system namespace of its cluster.
+    /// The label of the cluster's system namespace.
     NamespaceLabel,
-    /// MeshNetworks: the cluster is named by `fromRegistry`.
+    /// MeshNetworks: `fromRegistry` names the cluster.
     MeshNetworksRegistry,
-    /// MeshNetworks: the longest `fromCidr` that holds the address.
+    /// MeshNetworks: the longest `fromCidr` that contains the address.
     MeshNetworksCidr,
-    /// Nothing named one: the network without a name.
+    /// No rule applied: the network with the empty name.
     Nothing,
 }
 
@@ -31,15 +32,16 @@ impl fmt::Display for PlacedBy {
             Self::NamespaceLabel => "label topology.istio.io/network of the system namespace",
             Self::MeshNetworksRegistry => "meshNetworks fromRegistry",
             Self::MeshNetworksCidr => "meshNetworks fromCidr",
-            Self::Nothing => "default, since nothing names one",
+            Self::Nothing => "default, because no rule assigns one",
         })
     }
 }
 
-/// The network of something in `cluster` at `address`, and the rule that decided that.
+/// Returns the network of an endpoint or proxy in `cluster` at `address`, and the rule that decided
+/// it.
 ///
 /// `fixed` is the annotation of the cluster's Secret, `workload_label` the pod's own label,
-/// `namespace_label` that of the cluster's system namespace. One that is empty says nothing.
+/// `namespace_label` the label of the cluster's system namespace. Empty values are ignored.
 pub fn network_of(
     fixed: Option<&NetworkId>,
     workload_label: Option<&NetworkId>,
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_are_asked_in_the_documented_order() {
+    fn rules_apply_in_the_documented_order() {
         let mesh = MeshNetworks::parse(
             "networks:\n  r: {endpoints: [{fromRegistry: east}]}\n  c: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n  long: {endpoints: [{fromCidr: 10.1.0.0/16}]}\n",
         )

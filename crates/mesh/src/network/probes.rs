@@ -1,9 +1,10 @@
-//! Whether gateways answer, where an operator has them asked (`--probe-gateways`).
+//! Probes of gateways, if enabled with `--probe-gateways`.
 //!
-//! A gateway whose process has gone is listed until its API server notices, and one that mesh networks
-//! name for as long as they do. It is asked as a proxy would ask it: a connection, and the hello of TLS
-//! for a service behind it. What no gateway of a network answers leaves all of them in use: rather than
-//! the gateways the line from here may be down ([`super::Networks`]).
+//! A gateway whose process is gone stays listed until its API server notices; a gateway in mesh
+//! networks stays listed as long as it is configured there. A probe acts like a proxy: it connects
+//! and sends a TLS ClientHello for a service behind the gateway. If no gateway of a network
+//! responds, all of them stay in use, because the cause may be this replica's own network
+//! connection ([`super::Networks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,18 +23,19 @@ use strait_base::codes;
 
 /// An address and a port.
 pub type ProbeAddress = (IpAddr, u16);
-/// Gateways to be asked, each with a service behind it, as an SNI; one without is only connected to.
+/// Gateways to probe, each with the SNI of a service behind it. Without an SNI, the probe only
+/// connects.
 pub type ProbeTargets = BTreeMap<ProbeAddress, Option<String>>;
 
-/// How often in a row a gateway must have failed to answer.
+/// The number of consecutive failures after which a gateway counts as dead.
 const FAILURES: u32 = 3;
-/// How long an answer may take.
+/// The timeout of a probe.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// How many are asked at once.
+/// The maximum number of concurrent probes.
 const AT_ONCE: usize = 32;
 
-/// Asks those that are `wanted` after every pause of `every`, and keeps in `dead` which don't answer, until
-/// the task is stopped. After a restart of the task, those that were dead are asked anew.
+/// Probes the `wanted` gateways every `every` and maintains the set of `dead` ones until the task
+/// is stopped. After a restart of the task, all gateways are probed again, including dead ones.
 pub async fn run(
     every: Duration,
     wanted: impl Fn() -> ProbeTargets,
@@ -49,7 +51,7 @@ pub async fn run(
             let config = Arc::clone(&config);
             async move {
                 let answer = tokio::time::timeout(ANSWER_MAX, ask(socket, service, config)).await;
-                let late = || Err(format!("no answer within {} s", ANSWER_MAX.as_secs()));
+                let late = || Err(format!("no response within {} s", ANSWER_MAX.as_secs()));
                 (socket, answer.unwrap_or_else(|_| late()))
             }
         });
@@ -64,34 +66,36 @@ pub async fn run(
     }
 }
 
-/// Whether a gateway answers.
+/// Probes one gateway. Returns the problem if it does not respond.
 async fn ask(
     socket: ProbeAddress,
     service: Option<String>,
     config: Arc<ClientConfig>,
 ) -> Result<(), String> {
     let connected = TcpStream::connect(socket).await;
-    let mut tcp = connected.map_err(|error| format!("can't be connected to: {error}"))?;
+    let mut tcp = connected.map_err(|error| format!("cannot connect: {error}"))?;
     let name = service.and_then(|service| ServerName::try_from(service).ok());
     let client = name.and_then(|name| ClientConnection::new(config, name).ok());
     let Some(mut client) = client else { return Ok(()) };
-    let lost = |error| format!("ends the connection: {error}");
+    let lost = |error| format!("connection closed: {error}");
     let mut hello = Vec::new();
     client.write_tls(&mut hello).map_err(lost)?;
     tcp.write_all(&hello).await.map_err(lost)?;
-    // Whatever comes back, somebody has read the hello. Nothing of it is believed, so nothing is verified.
+    // Any response shows that a server read the ClientHello. The content is not used, so it is not
+    // verified.
     match tcp.read(&mut [0]).await.map_err(lost)? {
-        0 => Err("ends the connection without an answer".to_owned()),
+        0 => Err("connection closed without a response".to_owned()),
         _ => Ok(()),
     }
 }
 
-/// How often each has failed in a row.
+/// The number of consecutive failures of each gateway.
 #[derive(Default)]
 struct Judged(BTreeMap<ProbeAddress, u32>);
 
 impl Judged {
-    /// Takes the answers of a round; returns who is dead. Who was not asked is forgotten.
+    /// Records the results of a round and returns the dead gateways. Gateways without a result are
+    /// forgotten.
     fn hear(
         &mut self,
         answers: BTreeMap<ProbeAddress, Result<(), String>>,
@@ -102,7 +106,7 @@ impl Judged {
             match answer {
                 Ok(()) => {
                     if std::mem::take(failures) >= FAILURES {
-                        info!(%address, port, "gateway answers again");
+                        info!(%address, port, "gateway responds again");
                     }
                 }
                 Err(fact) => {
@@ -110,7 +114,7 @@ impl Judged {
                     if *failures == FAILURES {
                         warn!(
                             code = %codes::GATEWAY_DEAD, %address, port, fact,
-                            "gateway does not answer: others of its network are used, where there are any"
+                            "gateway does not respond; using other gateways of its network, if there are any"
                         );
                     }
                 }
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_in_a_row_are_needed_and_one_answer_is_enough() {
+    fn gateway_is_dead_after_three_failures_and_alive_after_one_response() {
         let mut judged = Judged::default();
         let mut hear = |first: bool, second: bool| {
             let answer = |good: bool| if good { Ok(()) } else { Err("refused".to_owned()) };
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_longer_asked_is_forgotten() {
+    fn gateway_that_is_no_longer_probed_is_forgotten() {
         let mut judged = Judged::default();
         let failed = || [(socket(1), Err("refused".to_owned()))].into();
         let counts: Vec<_> = (0..3).map(|_| judged.hear(failed()).len()).collect();
@@ -157,7 +161,7 @@ mod tests {
         assert!(judged.hear(failed()).is_empty());
     }
 
-    /// What somebody at a port does with a connection.
+    /// How the test server handles a connection.
     #[derive(Clone, Copy)]
     enum Door {
         Answers,
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_answers_a_hello_is_alive() {
+    async fn only_gateway_that_responds_to_a_client_hello_is_alive() {
         let config = ClientConfig::builder()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
@@ -174,10 +178,10 @@ mod tests {
         let service = || Some("outbound_.80_._.web.shop.svc.cluster.local".to_owned());
         for (door, name, expected) in [
             (Door::Answers, service(), Ok(())),
-            (Door::Closes, service(), Err("ends the connection")),
+            (Door::Closes, service(), Err("connection closed")),
             (Door::Closes, None, Ok(())),
-            (Door::Gone, service(), Err("can't be connected to")),
-            (Door::Gone, None, Err("can't be connected to")),
+            (Door::Gone, service(), Err("cannot connect")),
+            (Door::Gone, None, Err("cannot connect")),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("bound");

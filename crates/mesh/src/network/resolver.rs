@@ -1,8 +1,8 @@
-//! The task that asks DNS for the addresses behind gateway names.
+//! The task that resolves the hostnames of gateways.
 //!
-//! Owns the questions on their way. Each name goes at its own pace, so that a slow one delays nobody;
-//! nobody waits for this task, and it holds no lock. What an answer means is decided in
-//! `super::names`.
+//! Owns the queries in flight. Each name is queried on its own schedule, so a slow name delays no
+//! other. No task waits for this one, and it holds no lock. `super::names` decides how a response
+//! changes the state of a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,30 +28,31 @@ use super::names::{ClockReading, FamilyAnswer, NameAnswers, NameHistory};
 use super::{ResolvedName, ResolvedNames};
 use strait_base::task::until;
 
-/// Where questions go. Clones share their connections.
+/// A DNS client. Clones share connections.
 #[derive(Clone)]
 pub struct Dns(TokioResolver);
 
-/// The system's DNS configuration can't be used.
+/// The system's DNS configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the system's DNS configuration can't be used")]
 pub struct NoDns(#[source] NetError);
 
 impl Dns {
-    /// The servers and the hosts file of the system.
+    /// Creates a client that uses the servers and the hosts file of the system.
     ///
     /// # Errors
-    /// If the system's configuration can't be read.
+    /// If the system's configuration cannot be read.
     pub fn system() -> Result<Self, NoDns> {
         let mut builder = TokioResolver::builder_tokio().map_err(NoDns)?;
         *builder.options_mut() = options(builder.options_mut().clone());
         Ok(Self(builder.build().map_err(NoDns)?))
     }
 
-    /// One server, each try of a question taking at most `timeout`, and no hosts file.
+    /// Creates a client of one server, without a hosts file. Each try of a query takes at most
+    /// `timeout`.
     ///
     /// # Errors
-    /// If a resolver can't be made from that.
+    /// If no resolver can be built for the server.
     pub fn at(server: SocketAddr, timeout: Duration) -> Result<Self, NoDns> {
         let connection = |mut connection: ConnectionConfig| {
             connection.port = server.port();
@@ -70,7 +71,7 @@ impl Dns {
         Ok(Self(builder.build().map_err(NoDns)?))
     }
 
-    /// Asks for both families of `name` at once. The final dot keeps search domains out of it.
+    /// Queries both address families of `name` concurrently. The final dot excludes search domains.
     async fn ask(&self, name: &str, limit: Duration) -> NameAnswers {
         let name = format!("{name}.");
         let late = || FamilyAnswer::Failed(format!("no answer within {} s", limit.as_secs()));
@@ -87,15 +88,16 @@ impl Dns {
     }
 }
 
-/// We keep what we ask for ourselves, each with its time; a cache in between would hide changes.
+/// Disables the resolver's cache: this module stores each response with its expiry, and a second
+/// cache would hide changes.
 fn options(mut options: ResolverOpts) -> ResolverOpts {
     options.cache_size = 0;
     options
 }
 
-/// Keeps `resolved` up to date with what DNS says about `wanted`, until the sender of `wanted` is
-/// gone or the task is stopped. What `resolved` holds at the start is kept until answers come, so
-/// that a restart loses nothing. Changes are sent only where they matter.
+/// Keeps `resolved` up to date with the DNS responses for `wanted`, until the sender of `wanted` is
+/// dropped or the task is stopped. The initial content of `resolved` is retained until responses
+/// arrive, so that a restart loses nothing. Receivers are notified only of differences.
 pub async fn run(
     dns: Dns,
     limits: DnsLimits,
@@ -103,7 +105,7 @@ pub async fn run(
     resolved: watch::Sender<Arc<ResolvedNames>>,
 ) {
     let mut histories = NameHistories::from(&resolved.borrow());
-    // As many as there are wanted names; `Networks` bounds those.
+    // At most one query per required name; `Networks` limits the number of names.
     let mut asked: FuturesUnordered<BoxFuture<'static, (Arc<str>, NameAnswers)>> =
         FuturesUnordered::new();
     loop {
@@ -129,14 +131,14 @@ fn now() -> ClockReading {
     ClockReading { instant: Instant::now(), system: SystemTime::now() }
 }
 
-/// Every wanted name.
+/// The state of every required name.
 struct NameHistories(BTreeMap<Arc<str>, ResolvedState>);
 
 struct ResolvedState {
     history: NameHistory,
-    /// Whether a question for it is on its way.
+    /// Whether a query is in flight.
     waiting: bool,
-    /// Whether anything is known: from an answer, or from before a restart.
+    /// Whether a response has been received, in this process or before a restart.
     known: bool,
 }
 
@@ -150,7 +152,7 @@ impl NameHistories {
         Self(names.iter().map(|(key, name)| (Arc::clone(key), asked(name))).collect())
     }
 
-    /// Forgets names that are not wanted any more, and takes new ones in.
+    /// Forgets names that are no longer required and adds new ones.
     fn want(&mut self, wanted: &BTreeSet<Arc<str>>, now: ClockReading) {
         self.0.retain(|name, _| wanted.contains(name));
         for name in wanted {
@@ -162,7 +164,7 @@ impl NameHistories {
         }
     }
 
-    /// The names to ask for now; from here on they are waited for.
+    /// Returns the names that are due, and marks them as in flight.
     fn due(&mut self, now: Instant) -> Vec<Arc<str>> {
         let due =
             self.0.iter_mut().filter(|(_, asked)| !asked.waiting && asked.history.next <= now);
@@ -173,7 +175,7 @@ impl NameHistories {
         .collect()
     }
 
-    /// When the next name is due.
+    /// Returns when the next name is due.
     fn next(&self) -> Option<Instant> {
         self.0.values().filter(|asked| !asked.waiting).map(|asked| asked.history.next).min()
     }
@@ -185,14 +187,14 @@ impl NameHistories {
         now: ClockReading,
         limits: &DnsLimits,
     ) {
-        // A name nobody wants any more.
+        // The name is no longer required.
         let Some(asked) = self.0.get_mut(name) else { return };
         let history = asked.history.after(answers, now, limits);
         if history.name.addresses != asked.history.name.addresses {
-            info!(name, addresses = ?history.name.addresses, "gateway name has other addresses");
+            info!(name, addresses = ?history.name.addresses, "addresses of a gateway name changed");
         }
         if history.name.problem != asked.history.name.problem {
-            debug!(name, problem = ?history.name.problem, "gateway name answered otherwise");
+            debug!(name, problem = ?history.name.problem, "DNS problem of a gateway name changed");
         }
         *asked = ResolvedState { history, waiting: false, known: true };
     }
@@ -211,7 +213,8 @@ impl NameHistories {
     }
 }
 
-/// What a lookup of one family means. The texts are stable, so that equal troubles are equal.
+/// Interprets the lookup of one address family. The texts are stable, so that equal problems
+/// compare as equal.
 fn read(result: Result<Lookup, NetError>) -> FamilyAnswer {
     let lookup = match result {
         Ok(lookup) => lookup,
@@ -222,7 +225,7 @@ fn read(result: Result<Lookup, NetError>) -> FamilyAnswer {
     };
     let addresses: Vec<IpAddr> =
         lookup.answers().iter().filter_map(|record| record.data.ip_addr()).collect();
-    // Aliases on the way count as well: the shortest-lived record decides.
+    // The minimum TTL of all records applies, including CNAME records on the way.
     let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
     if addresses.is_empty() {
         return FamilyAnswer::Nothing("no addresses".to_owned());

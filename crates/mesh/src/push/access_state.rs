@@ -1,5 +1,5 @@
-//! What the event loop does with access policies: which version is in force, whom a change of them concerns, and which
-//! endpoints are spoken to in plain text because of them.
+//! Access policies in the event loop: the active version, the namespaces that a change affects, and
+//! the endpoints to which clients must send plain text because of policies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessPolicies, AccessSubject};
 
-/// The policies of the next version, and those of the last one.
+/// The policies of the next version and of the last published one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AccessState {
     policies: Arc<AccessPolicies>,
@@ -35,8 +35,9 @@ impl AccessState {
         !Arc::ptr_eq(&self.policies, &self.published)
     }
 
-    /// What differs from the last version, and the namespaces of which endpoints may be spoken to otherwise than there:
-    /// by policies, or since the labels of `pods` differ. The root namespace stands for all.
+    /// Returns the differences from the last version, and the namespaces in which TLS modes of
+    /// endpoints may differ, because of changed policies or changed labels of `pods`. The root
+    /// namespace means all namespaces.
     pub(super) fn changes(
         &mut self,
         pods: &BTreeSet<(ClusterId, WorkloadKey)>,
@@ -52,12 +53,14 @@ impl AccessState {
         }
         spaces.extend(self.policies.changed_modes(&before));
         let mut changed = self.policies.changed_namespaces(&before);
-        // No proxy is given anything else for what is told of objects, but who asks is.
+        // A change to the reported status of objects affects no proxy, but it changes responses of
+        // the admin API.
         changed.extend(self.policies.changed_reports(&before));
         (changed.into_iter().map(Dep::Access).collect(), spaces)
     }
 
-    /// Adds the services of which an endpoint in these namespaces is not spoken to as it is to be.
+    /// Adds to `hosts` the services that have an endpoint in these namespaces with an outdated TLS
+    /// mode.
     pub(super) fn stale_hosts(
         &self,
         spaces: &BTreeSet<Namespace>,
@@ -87,7 +90,7 @@ impl AccessState {
         }
     }
 
-    /// Gives the endpoints of a service the TLS modes that policies make of what is reported.
+    /// Sets the TLS modes of a service's endpoints from the reported modes and the policies.
     pub(super) fn set_tls_modes(
         &self,
         service: &mut MergedService,
@@ -101,8 +104,9 @@ impl AccessState {
             .set_tls_modes(|shard, endpoint| self.tls_mode(&namespace, shard, endpoint, workloads));
     }
 
-    /// What policies make of the TLS mode of an endpoint, as its source reports it: one that takes mTLS for all that is known
-    /// there may be sent none.
+    /// Returns the TLS mode of an endpoint after applying policies to the mode that its source
+    /// reports. If policies require plain text, an endpoint that could accept mTLS does not receive
+    /// it.
     fn tls_mode(
         &self,
         namespace: &Namespace,
@@ -119,7 +123,7 @@ impl AccessState {
                 let pod = pods.and_then(|pods| pods.find_next(&mut Near::default(), workload));
                 (workload.namespace, pod.map_or(&unlabelled, |pod| &*pod.labels))
             }
-            // A pod of another cluster, in the service's namespace.
+            // A pod of another cluster. It is in the service's namespace.
             None if shard.provider == Provider::Kubernetes => {
                 (namespace, endpoint.labels.map_or(&unlabelled, |labels| &**labels))
             }
@@ -137,7 +141,7 @@ impl AccessState {
 }
 
 impl PushContext {
-    /// The same mesh with other access policies, as the event loop comes to it.
+    /// Returns the same mesh with these access policies, as the event loop would compute it.
     #[must_use]
     pub fn with_access(&self, policies: Arc<AccessPolicies>) -> Self {
         let spaces = policies.changed_modes(&self.access);
@@ -194,7 +198,7 @@ mod tests {
         for (at, app) in APPS.iter().enumerate() {
             let address = format!("10.0.0.{}", at + 1);
             let (_, pod) = workload("pod.ns", &address, &[("app", app)]);
-            // As its endpoint names it.
+            // The name by which its endpoint refers to it.
             let key = WorkloadKey::new("ns", format!("pod-{address}"));
             word =
                 word.with(service(&format!("{app}.ns")), vec![endpoint(&address)]).pod((key, pod));
@@ -204,9 +208,10 @@ mod tests {
         mesh
     }
 
-    /// A gateway that loses an endpoint as soon as clients do resets what they have just begun to send.
+    /// If a gateway dropped an endpoint as soon as its clients do, it would reset connections that
+    /// are just being opened.
     #[test]
-    fn gateways_carry_endpoints_for_as_long_as_a_client_may_send_them_mtls() {
+    fn gateways_keep_endpoints_while_a_client_may_send_them_mtls() {
         let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
         let mode = |mode: &str| -> Collection {
             let object = json!({
@@ -248,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The apps whose services are merged again when the mesh goes from some PeerAuthentications to others.
+    /// Returns the apps whose services are merged again after a change of PeerAuthentications.
     fn merged_again(before: &[(&str, Value)], now: &[(&str, Value)]) -> Vec<&'static str> {
         let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
         let mut index = AccessIndex::new(settings.clone());
@@ -274,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_merged_again_whose_endpoints_are_to_be_spoken_to_otherwise_and_no_others() {
+    fn only_services_with_changed_tls_modes_are_merged_again() {
         let mode = |mode: &str| json!({ "mtls": { "mode": mode } });
         let of = |app: &str, one: &str| json!({ "selector": { "matchLabels": { "app": app } }, "mtls": { "mode": one } });
         let port = |port: &str| {
@@ -293,14 +298,14 @@ mod tests {
                 vec![("ns/one", of("c", "DISABLE"))],
                 &["b", "c"],
             ),
-            // Whoever takes mTLS at all is spoken to so.
+            // A workload that accepts mTLS at all receives mTLS.
             (vec![("ns/one", of("b", "DISABLE"))], vec![("ns/one", of("b", "STRICT"))], &["b"]),
             (
                 vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "PERMISSIVE"))],
                 vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "STRICT"))],
                 &[],
             ),
-            // What is for one of them ends what holds for the namespace.
+            // A policy for one workload overrides the policy of the namespace.
             (
                 vec![("ns/all", mode("DISABLE"))],
                 vec![("ns/all", mode("DISABLE")), ("ns/one", of("c", "STRICT"))],

@@ -1,11 +1,16 @@
-//! The virtual addresses under which proxies of one cluster reach each service.
+//! The virtual addresses (VIPs) by which proxies of one cluster reach each service.
 //!
-//! A service has its own cluster's VIPs there; a service that this cluster doesn't have is reached by
-//! a VIP borrowed from the first cluster that has one. Those of a ServiceEntry are borrowed by all clusters.
+//! If the cluster has a service, the service's VIPs of that cluster are used. Otherwise they are
+//! borrowed from the first cluster that has a VIP for it. VIPs of a ServiceEntry are borrowed by
+//! all clusters.
 //!
-//! Each VIP is claimed port by port. First come the own cluster's VIPs at the ports that it has itself, then what
-//! is borrowed of other clusters, VIP or port, in the order in which these are merged: so a cluster that comes
-//! last takes nothing from what others lend. What collides is dropped, and shown.
+//! Each VIP is claimed port by port. Claims of the proxy's own cluster at its own ports come first,
+//! then claims with a borrowed VIP or port, in merging order of the clusters they are borrowed
+//! from. So a later cluster never takes an address from an earlier one. Conflicting claims are
+//! dropped and reported.
+//!
+//! ServiceEntries with TLS ports share an address: clients name the host when they begin TLS
+//! ([`is_selected_by_sni`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,21 +18,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use crate::aggregate::{MergedService, ShardEndpoints};
+use crate::aggregate::MergedService;
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol};
 use strait_rules::service_entry::is_given;
 use strait_rules::traffic::sidecar::ImportScope;
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// Services in the order in which they claim listeners and domains, each with its addresses.
+/// The visible services in the order in which they claim listeners and domains, each with its VIPs.
 #[derive(Debug, Clone, Default)]
 pub struct ListenAddresses {
-    /// Visible services: those of clusters, then those that only ServiceEntries have, so that an entry
-    /// never takes an address or a name from a cluster; of these the oldest first, then by name. The
-    /// list is empty for one without an address.
+    /// Visible services, each with its VIPs (empty if it has none). Services of clusters precede
+    /// services that only ServiceEntries define, so that an entry never takes an address or name
+    /// from a cluster. Then older services precede newer ones; ties are broken by name.
     pub services: Vec<(Arc<MergedService>, Vec<Vip>)>,
-    /// Borrowed addresses that were dropped, once for each port.
+    /// Dropped borrowed addresses, one item per port.
     pub dropped: Vec<DroppedAddress>,
 }
 
@@ -36,38 +41,39 @@ pub struct ListenAddresses {
 pub struct Vip {
     /// The address.
     pub address: IpAddr,
-    /// The ports at which it is another service's.
+    /// The ports at which the address belongs to another service.
     lost: Vec<u16>,
 }
 
 impl Vip {
-    /// Whether it leads to the service at that port.
+    /// Returns whether the address belongs to the service at this port.
     pub fn has(&self, port: u16) -> bool {
         !self.lost.contains(&port)
     }
 
-    /// Whether it leads to no other service, whatever the port.
+    /// Returns whether the address belongs to the service at all ports.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
     }
 }
 
-/// A borrowed VIP that another service holds at a port.
+/// A borrowed VIP that belongs to another service at one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedAddress {
-    /// The service that goes without it.
+    /// The service that loses the address.
     pub hostname: Hostname,
     /// The address.
     pub address: IpAddr,
-    /// The cluster it was borrowed from.
+    /// The cluster from which it was borrowed.
     pub vip_source: ClusterId,
-    /// The service that holds it.
+    /// The service that has the address.
     pub holder: Hostname,
-    /// The cluster whose VIP of that service it is.
+    /// The cluster of the other service's VIP.
     pub of: ClusterId,
 }
 
-/// The addresses for proxies of `namespace` in `cluster` that speak these families and that these rules select.
+/// Returns the services and VIPs for proxies in `namespace` and `cluster` that are selected by
+/// these rules and support these address families (IPv4, IPv6).
 pub fn addresses(
     context: &PushContext,
     cluster: &ClusterId,
@@ -78,7 +84,8 @@ pub fn addresses(
     addresses_of(context, (cluster, namespace, families), |service| imported(scope, service))
 }
 
-/// The same of what requests to a proxy may be for, at a port of the Sidecar that such clients follow.
+/// Returns the services and VIPs to which a forward proxy may send requests, for clients of a
+/// Sidecar's port `port`.
 pub fn proxied_addresses(
     context: &PushContext,
     cluster: &ClusterId,
@@ -93,7 +100,7 @@ pub fn proxied_addresses(
     })
 }
 
-/// The addresses of services, as far as clients there are given them.
+/// Returns the services for which `imported` returns a value, with their VIPs.
 fn addresses_of<'a>(
     context: &'a PushContext,
     (cluster, namespace, (ipv4, ipv6)): (&ClusterId, &'a Namespace, (bool, bool)),
@@ -127,9 +134,13 @@ fn addresses_of<'a>(
         let ports = || service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
         for address in addresses.iter().filter(speaks) {
             for port in ports() {
-                let claim = AddressClaim { service: at, address: *address, port: port.number, of };
+                let by_sni = is_selected_by_sni(service, port);
+                let number = port.number;
+                let claim =
+                    AddressClaim { service: at, address: *address, port: number, of, by_sni };
                 let of_port = service.vip_source_of_port(cluster, port);
-                // Whoever comes later of those without whom there would be no such claim.
+                // A borrowed claim depends on the sources of VIP and port; the source later
+                // in merging order decides.
                 let vip_sources = vip_source.into_iter().chain(of_port);
                 match vip_sources.map(|vip_source| context.precedence(vip_source)).max() {
                     None => holders.enter(claim),
@@ -144,7 +155,8 @@ fn addresses_of<'a>(
     borrowed.into_iter().for_each(|(_, claim)| holders.enter(claim));
 
     let mut dropped = Vec::new();
-    for (lost, holder) in holders.lost {
+    let is_entry = |at: usize| services.get(at).is_some_and(|service| is_of_entry(service));
+    for (lost, holder) in holders.lost(is_entry) {
         let claimed = vips.get_mut(lost.service).into_iter().flatten();
         for vip in claimed.filter(|vip| vip.address == lost.address) {
             vip.lost.push(lost.port);
@@ -162,7 +174,7 @@ fn addresses_of<'a>(
     }
     let mut services: Vec<_> = services.into_iter().map(Cow::into_owned).zip(vips).collect();
     for (service, vips) in &mut services {
-        // One that is another's at every port is none.
+        // An address that belongs to other services at every port is omitted.
         let ports = service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
         let ports: Vec<u16> = ports.map(|port| port.number).collect();
         vips.retain(|vip| vip.is_whole() || ports.iter().any(|port| vip.has(*port)));
@@ -170,7 +182,8 @@ fn addresses_of<'a>(
     ListenAddresses { services, dropped }
 }
 
-/// A service as far as a proxy is given it: with those of its ports that are in its scope.
+/// Returns a service with the ports that are in the scope of the proxy, or `None` if none of it is
+/// in scope.
 fn imported<'a>(
     scope: ImportScope<'_>,
     service: &'a Arc<MergedService>,
@@ -189,45 +202,75 @@ fn imported<'a>(
     Some(Cow::Owned(Arc::new(service.with_ports(has))))
 }
 
-/// That a service is reached at an address and a port.
+/// The claim of a service to an address and a port.
 #[derive(Debug, Clone, Copy)]
 struct AddressClaim<'a> {
-    /// The place of the service.
+    /// The position of the service.
     service: usize,
     address: IpAddr,
     port: u16,
-    /// The cluster whose VIP it is.
+    /// The cluster of the VIP.
     of: &'a ClusterId,
+    /// Whether the service shares the place with others ([`is_selected_by_sni`]).
+    by_sni: bool,
 }
 
-/// Who is reached where: whoever claims a place first.
+/// The accepted claim for each address and port. The first claim wins.
 #[derive(Debug, Default)]
 struct Holders<'a> {
     by_place: BTreeMap<(IpAddr, u16), AddressClaim<'a>>,
-    /// Claims that came too late, each with the one that holds.
-    lost: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
+    /// Claims that came too late, each with the accepted claim.
+    late: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
+    /// Claims of services that share an address by the names that clients give.
+    by_sni: Vec<AddressClaim<'a>>,
 }
 
 impl<'a> Holders<'a> {
     fn enter(&mut self, claim: AddressClaim<'a>) {
+        if claim.by_sni {
+            self.by_sni.push(claim);
+            return;
+        }
         let holder = *self.by_place.entry((claim.address, claim.port)).or_insert(claim);
         if holder.service != claim.service {
-            self.lost.push((claim, holder));
+            self.late.push((claim, holder));
         }
+    }
+
+    /// Returns the claims that lost, each with the one that holds the place. A ServiceEntry takes no connection from a
+    /// service of a cluster, whatever name the client gives.
+    fn lost(
+        self,
+        is_entry: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = (AddressClaim<'a>, AddressClaim<'a>)> {
+        let Self { by_place, late, by_sni } = self;
+        let by_sni = by_sni.into_iter().filter_map(move |claim| {
+            let holder = *by_place.get(&(claim.address, claim.port))?;
+            (!is_entry(holder.service)).then_some((claim, holder))
+        });
+        late.into_iter().chain(by_sni)
     }
 }
 
-/// Whether no address distinguishes connections to a service from others: its entry has none, and a client knows those
-/// that we gave it only if something resolves the name to them.
-pub fn has_no_known_address(service: &MergedService) -> bool {
-    let primary = &service.primary;
-    let of_entry = |shard: &ShardEndpoints| shard.key.provider == Provider::ServiceEntry;
-    service.shards.first().is_some_and(of_entry)
-        && primary.ranges.is_empty()
-        && primary.vips.iter().all(is_given)
+/// Whether connections to a port of a service are told from those of other services at the same address by the name
+/// that clients give when they begin TLS (SNI): the service is that of a ServiceEntry and the port is declared as TLS or HTTPS.
+pub fn is_selected_by_sni(service: &MergedService, port: &Port) -> bool {
+    is_of_entry(service) && port.protocol.begins_tls()
 }
 
-/// The first source in merging order that has a VIP.
+fn is_of_entry(service: &MergedService) -> bool {
+    service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
+}
+
+/// Returns whether no address distinguishes connections to the service. This is the case if its
+/// entry has no address: allocated addresses are known to a client only if its resolver returns
+/// them.
+pub fn has_no_known_address(service: &MergedService) -> bool {
+    let primary = &service.primary;
+    is_of_entry(service) && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
+}
+
+/// Returns the first source in merging order that has a VIP.
 fn vip_source(service: &MergedService) -> Option<(&ShardKey, &[IpAddr])> {
     let all = service.shards.iter().map(|shard| &shard.key);
     let vip_sources = all.filter(|key| !service.refused.contains(&key.cluster));

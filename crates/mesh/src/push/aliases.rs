@@ -1,7 +1,9 @@
-//! Services that are other names of services, as those of type ExternalName are, and where each leads in the end.
+//! Services that are aliases of other services (Services of type ExternalName), and their
+//! targets.
 //!
-//! Owned by the event loop, which takes note of each service that becomes one or stops. Of definitions that are for all:
-//! no other source than Kubernetes makes aliases, and its definitions are for all.
+//! The event loop owns this table and updates it whenever a service becomes an alias or stops being
+//! one. Only public definitions are considered: only Kubernetes sources create aliases, and their
+//! definitions are never private.
 
 use std::collections::BTreeSet;
 
@@ -9,30 +11,30 @@ use imbl::{OrdMap, OrdSet};
 
 use strait_model::{Hostname, Resolution};
 
-/// Names that stand for services.
+/// Aliases and their targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceAliases {
-    /// What each stands for: a service, a host that nobody knows, or another alias.
+    /// The target of each alias: a service, an unknown host, or another alias.
     targets: OrdMap<Hostname, Hostname>,
-    /// The same the other way round: what is stood for first.
+    /// The reverse mapping: pairs of target and alias.
     names: OrdSet<(Hostname, Hostname)>,
 }
 
 impl ServiceAliases {
-    /// Whether there are none, as is mostly so.
+    /// Returns whether no alias exists, the usual case.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// What a host stands for in the end: itself, unless it is an alias. Of aliases that stand for each other it is one of
-    /// them, which no upstream cluster is of.
+    /// Returns the final target of a host: the host itself unless it is an alias. For aliases in a
+    /// cycle, returns an alias, for which no upstream cluster exists.
     pub fn target<'a>(&'a self, host: &'a Hostname) -> &'a Hostname {
         let chain = std::iter::successors(Some(host), |one| self.targets.get(*one));
-        // No chain is longer than there are aliases, but for a circle.
+        // A chain without a cycle has at most as many steps as aliases exist.
         chain.take(self.targets.len() + 1).last().unwrap_or(host)
     }
 
-    /// All names that lead to a host, be it by other names.
+    /// Returns all aliases of a host, direct and indirect.
     pub fn names_of(&self, host: &Hostname) -> BTreeSet<Hostname> {
         let mut all = BTreeSet::new();
         if self.is_empty() {
@@ -51,8 +53,8 @@ impl ServiceAliases {
         all
     }
 
-    /// Takes note of how a service resolves now; of none, where there is none any more. Whether it stands for something else
-    /// than before.
+    /// Records how a service resolves now (`None` if it was removed). Returns whether its target
+    /// changed.
     pub(super) fn note(&mut self, name: &Hostname, resolution: Option<&Resolution>) -> bool {
         let now = match resolution {
             Some(Resolution::Alias(target)) => Some(target),
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn alias_of_an_alias_stands_for_the_last_of_them() {
+    fn alias_of_an_alias_resolves_to_the_last_target() {
         let aliases = aliases(&[("a", "b"), ("b", "c"), ("x", "c")]);
         assert_eq!(*aliases.target(&host("a")), host("c"));
         assert_eq!(*aliases.target(&host("c")), host("c"));
@@ -102,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn aliases_in_a_circle_end() {
+    fn cyclic_aliases_terminate() {
         let aliases = aliases(&[("a", "b"), ("b", "a")]);
         assert!(["a", "b"].map(host).contains(aliases.target(&host("a"))));
         assert_eq!(aliases.names_of(&host("a")), ["a", "b"].map(host).into());
     }
 
     #[test]
-    fn what_is_no_alias_any_more_stands_for_itself() {
+    fn former_alias_resolves_to_itself() {
         let mut aliases = aliases(&[("a", "b")]);
         assert!(!aliases.note(&host("a"), Some(&Resolution::Alias(host("b")))));
         assert!(aliases.note(&host("a"), None));

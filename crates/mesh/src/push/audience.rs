@@ -1,7 +1,7 @@
-//! Who hears of a version: what is found out about a change before the version with it is published.
+//! Computes which streams a version affects, before the version is published.
 //!
-//! A change of services is looked at from where every stream stands; whom one of access policies concerns follows from the
-//! policies that differ.
+//! A change to services is evaluated for the location of every stream. The streams that a change to
+//! access policies affects follow from the differing policies.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::reach::reach;
 use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
 
 impl Changes {
-    /// Finds out which of the streams each part of it concerns.
+    /// Computes which of the streams each part of the change affects.
     pub fn look(
         &mut self,
         versions: [&Arc<PushContext>; 2],

@@ -1,5 +1,6 @@
-//! The providers that a proxy asks whether requests may pass (CUSTOM), or sends spans, as it reaches them: by the upstream cluster of their
-//! service, as proxies of its namespace and cluster know it.
+//! External authorization providers (CUSTOM) and tracing providers, as a proxy reaches them: by the
+//! upstream cluster of the provider's service, in the version for proxies in the same namespace and
+//! cluster.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,17 +17,17 @@ use strait_rules::access::{ProviderReach, ReachableProviders, WorkloadAccess};
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::envoy_filter::FilterUpstream;
 
-/// A provider that can be asked.
+/// A reachable authorization provider.
 #[derive(Debug, Clone)]
 pub struct Authorizer<'a> {
-    /// How.
+    /// The provider's configuration.
     pub provider: &'a AuthorizationProvider,
-    /// Its service.
+    /// The provider's service.
     pub service: &'a Arc<MergedService>,
 }
 
 impl Authorizer<'_> {
-    /// About what it can be asked.
+    /// Returns which kinds of traffic the provider can authorize.
     pub fn reach(&self) -> ProviderReach {
         match self.provider.protocol {
             AuthorizationProtocol::Http(_) => ProviderReach::Requests,
@@ -35,46 +36,46 @@ impl Authorizer<'_> {
     }
 }
 
-/// A provider that can be sent spans.
+/// A reachable tracing provider.
 #[derive(Debug, Clone)]
 pub struct Tracer<'a> {
-    /// How.
+    /// The provider's configuration.
     pub provider: &'a Arc<TracingProvider>,
-    /// Its service.
+    /// The provider's service.
     pub service: &'a Arc<MergedService>,
 }
 
-/// Why a provider can't be asked, or sent spans.
+/// Why a provider is not reachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthorizerFault {
-    /// The mesh config has none of that name.
+    /// The mesh config has no provider with this name.
     Unknown,
-    /// It has several.
+    /// The mesh config has several providers with this name.
     Ambiguous,
-    /// It has one that asks nobody.
+    /// The provider is not an authorization provider.
     Other,
-    /// It has one that takes no spans.
+    /// The provider is not a tracing provider.
     TakesNoSpans,
-    /// What the mesh config says of it makes no sense.
+    /// The provider's configuration is invalid, for this reason.
     Broken(String),
-    /// Nobody knows its service.
+    /// The provider's service does not exist.
     NoService(String),
-    /// Its service is in another namespace than the mesh config says.
+    /// The provider's service is in a different namespace than the mesh config says.
     OtherNamespace(String, Namespace),
-    /// Its service is not for proxies of that namespace, or not for those of that cluster.
+    /// The provider's service is not visible to proxies in that namespace, or in that cluster.
     NotVisible(String, Namespace),
-    /// Its service has no such port.
+    /// The provider's service has no such port.
     NoPort(String, u16),
-    /// No rule in force has such a subset of its service.
+    /// No active rule defines this subset of the provider's service.
     NoSubset(String, Arc<str>),
-    /// Its service is a name for another.
+    /// The provider's service is an alias of another service.
     Alias(String),
-    /// Proxies choose no endpoint of its service: requests about others would go where those were going, and so to nobody
-    /// who can answer.
+    /// Proxies choose no endpoint for the service: a request to the provider would go to the
+    /// destination of the original connection, which cannot respond to it.
     NotChosen(String),
-    /// The same, by the DestinationRule of that namespace and name.
+    /// Like [`Self::NotChosen`], because of the DestinationRule with this namespace and name.
     PassedThrough(String, Namespace, Arc<str>),
-    /// The DestinationRule of that namespace and name asks for TLS that proxies can't speak.
+    /// The DestinationRule with this namespace and name requires TLS that proxies do not support.
     NotSpoken(String, Namespace, Arc<str>),
 }
 
@@ -82,58 +83,62 @@ impl fmt::Display for AuthorizerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => {
-                f.write_str("extensionProviders of the mesh config has none of that name")
+                f.write_str("extensionProviders of the mesh config has no entry with this name")
             }
-            Self::Ambiguous => {
-                f.write_str("extensionProviders of the mesh config has several of that name")
-            }
-            Self::Other => f.write_str("what extensionProviders has of that name asks nobody"),
+            Self::Ambiguous => f.write_str(
+                "extensionProviders of the mesh config has several entries with this name",
+            ),
+            Self::Other => f.write_str(
+                "the entry of extensionProviders with this name is no authorization provider",
+            ),
             Self::TakesNoSpans => {
-                f.write_str("what extensionProviders has of that name takes no spans")
+                f.write_str("the entry of extensionProviders with this name is no tracing provider")
             }
             Self::Broken(fact) => write!(f, "extensionProviders of the mesh config: {fact}"),
-            Self::NoService(host) => write!(f, "there is no service {host}"),
+            Self::NoService(host) => write!(f, "service {host} does not exist"),
             Self::OtherNamespace(host, found) => {
-                write!(f, "service {host} is in namespace {found}, not in the one that is named")
+                write!(f, "service {host} is in namespace {found}, not in the configured one")
             }
             Self::NotVisible(host, namespace) => {
                 write!(f, "service {host} is not visible to workloads of namespace {namespace}")
             }
             Self::NoPort(host, port) => write!(f, "service {host} has no port {port}"),
             Self::NoSubset(host, subset) => {
-                write!(f, "no DestinationRule that holds for service {host} has a subset {subset}")
+                write!(f, "no active DestinationRule for service {host} has a subset {subset}")
             }
-            Self::Alias(host) => write!(f, "service {host} is a name for another; name that one"),
+            Self::Alias(host) => {
+                write!(f, "service {host} is an alias of another service; configure that service")
+            }
             Self::NotChosen(host) => {
                 write!(
                     f,
-                    "endpoints are not chosen for service {host}, which is headless or of resolution NONE; "
+                    "proxies do not load-balance service {host}, which is headless or has resolution NONE; "
                 )?;
-                f.write_str("name one with an address of its own")
+                f.write_str("configure a service with a virtual address")
             }
             Self::PassedThrough(host, namespace, name) => {
                 write!(
                     f,
-                    "endpoints are not chosen for service {host}: its load balancer is PASSTHROUGH "
+                    "proxies do not load-balance service {host}: its load balancer is PASSTHROUGH "
                 )?;
                 write!(f, "by DestinationRule {namespace}/{name}")
             }
             Self::NotSpoken(host, namespace, name) => {
                 write!(
                     f,
-                    "service {host} can't be spoken to by TLS as DestinationRule {namespace}/{name} says"
+                    "proxies cannot reach service {host} with the TLS settings of DestinationRule {namespace}/{name}"
                 )
             }
         }
     }
 }
 
-/// The providers that policies for one workload would have asked.
+/// The authorization providers that the policies for one workload use.
 #[derive(Debug, Clone, Default)]
 pub struct Authorizers<'a>(BTreeMap<Arc<str>, Result<Authorizer<'a>, AuthorizerFault>>);
 
 impl<'a> Authorizers<'a> {
-    /// Those of the workload of `proxy`, for which `access` holds.
+    /// Returns the providers for the workload of `proxy`, whose policies are `access`.
     pub fn of(context: &'a PushContext, proxy: &Proxy, access: &WorkloadAccess<'_>) -> Self {
         let found = access
             .providers()
@@ -142,27 +147,27 @@ impl<'a> Authorizers<'a> {
         Self(found.collect())
     }
 
-    /// Those that can be asked, with their names.
+    /// Returns the reachable providers with their names.
     pub fn reachable(&self) -> impl Iterator<Item = (&Arc<str>, &Authorizer<'a>)> {
         self.0.iter().filter_map(|(name, found)| Some((name, found.as_ref().ok()?)))
     }
 
-    /// About what each of these can be asked.
+    /// Returns which kinds of traffic each reachable provider can authorize.
     pub fn reach(&self) -> ReachableProviders {
         self.reachable().map(|(name, found)| (Arc::clone(name), found.reach())).collect()
     }
 
-    /// Why one can't be asked; `None` where it can.
+    /// Returns why a provider is not reachable, or `None` if it is.
     pub fn fault(&self, name: &str) -> Option<&AuthorizerFault> {
         self.0.get(name)?.as_ref().err()
     }
 }
 
 impl PushContext {
-    /// The provider of that name, as a proxy reaches it.
+    /// Returns the authorization provider with this name, as a proxy reaches it.
     ///
     /// # Errors
-    /// It can't ask it.
+    /// If the proxy cannot reach it.
     pub fn authorizer_of(
         &self,
         name: &str,
@@ -172,10 +177,10 @@ impl PushContext {
         self.authorizer(name, RuleClient { namespace, selection }, &proxy.cluster)
     }
 
-    /// The provider of that name, as such clients of a cluster reach it.
+    /// Returns the authorization provider with this name, as these clients in a cluster reach it.
     ///
     /// # Errors
-    /// It can't be asked from there.
+    /// If these clients cannot reach it.
     pub fn authorizer(
         &self,
         name: &str,
@@ -187,10 +192,10 @@ impl PushContext {
         Ok(Authorizer { provider, service })
     }
 
-    /// The provider of that name that takes spans, as such clients of a cluster reach it.
+    /// Returns the tracing provider with this name, as these clients in a cluster reach it.
     ///
     /// # Errors
-    /// It can't be sent any from there.
+    /// If these clients cannot reach it.
     pub fn tracer(
         &self,
         name: &str,
@@ -206,8 +211,8 @@ impl PushContext {
         Ok(Tracer { provider, service })
     }
 
-    /// Why such clients of a cluster can't ask whom a filter of users names; `None` where they can, and where the name is
-    /// not that of a service.
+    /// Returns why these clients in a cluster cannot reach the upstream of a user's filter, or
+    /// `None` if they can or the upstream is no service.
     pub fn asking_fault(
         &self,
         upstream: &FilterUpstream,
@@ -226,7 +231,7 @@ impl PushContext {
         (!has).then(|| AuthorizerFault::NoSubset(asked.host, Arc::clone(subset)))
     }
 
-    /// The service that a provider is, where such clients of a cluster choose among its endpoints.
+    /// Returns the provider's service, if these clients in a cluster choose among its endpoints.
     fn provider_service(
         &self,
         provider: &ProviderService,
@@ -261,7 +266,7 @@ impl PushContext {
         Ok(service)
     }
 
-    /// What the mesh config has of that name.
+    /// Returns the provider with this name from the mesh config.
     fn extension_provider(&self, name: &str) -> Result<&ExtensionProvider, AuthorizerFault> {
         let mut named = self.mesh.extension_providers.iter().filter(|one| &*one.name == name);
         let first = named.next().ok_or(AuthorizerFault::Unknown)?;
@@ -271,7 +276,7 @@ impl PushContext {
         }
     }
 
-    /// The provider of that name, whoever asks it.
+    /// Returns the authorization provider with this name, regardless of the client.
     fn authorization_provider(
         &self,
         name: &str,
@@ -285,7 +290,7 @@ impl PushContext {
         }
     }
 
-    /// Of these services those that any provider is, with the providers' names.
+    /// Returns the providers whose service matches `hosts`, as pairs of provider name and hostname.
     pub fn providers_among<'a>(
         &'a self,
         hosts: impl Fn(&str) -> bool + 'a,
@@ -300,7 +305,7 @@ impl PushContext {
         })
     }
 
-    /// Whether proxies of a namespace and cluster may use a service at all.
+    /// Returns whether proxies of a namespace and cluster may use a service at all.
     pub fn shows(
         &self,
         service: &MergedService,
@@ -312,7 +317,8 @@ impl PushContext {
     }
 }
 
-/// Whether proxies that follow a rule have an upstream cluster for a provider that chooses among its endpoints.
+/// Checks whether proxies that follow this rule have an upstream cluster for the provider that
+/// chooses among its endpoints.
 fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), AuthorizerFault> {
     let policy = rule.resolved("", provider.port);
     let by = || (provider.host.clone(), rule.namespace().clone(), Arc::clone(&rule.meta().name));
@@ -320,7 +326,7 @@ fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), 
         let (host, namespace, name) = by();
         return Err(AuthorizerFault::PassedThrough(host, namespace, name));
     }
-    // What routers alone can ask would leave the sidecars that ask it without an answer.
+    // TLS that only routers support is not sufficient, because sidecars use the provider, too.
     if !policy.can_be_spoken_by(ProxyType::Sidecar) {
         let (host, namespace, name) = by();
         return Err(AuthorizerFault::NotSpoken(host, namespace, name));

@@ -1,6 +1,6 @@
-//! The mesh at one version: immutable, complete, and shared by everybody who reads it.
+//! One version of the mesh: immutable, complete, and shared by all readers.
 //!
-//! Made by the event loop only. Parts that did not change are shared with the version before.
+//! Only the event loop creates versions. Unchanged parts are shared with the previous version.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,94 +25,97 @@ use strait_rules::traffic::foreign::{is_exported, owner_by_name};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::{Selection, Traffic};
 
-/// What an operator fixed when the process started.
+/// Settings that are fixed when the process starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedSettings {
     /// The DNS domain of services.
     pub domain: String,
     /// The trust domain of proxies and workloads.
     pub trust_domain: String,
-    /// The namespace that stands for the mesh.
+    /// The root namespace, whose objects apply to the whole mesh.
     pub system_namespace: String,
-    /// The config cluster, where there is one.
+    /// The config cluster, if any.
     pub config_cluster: Option<ClusterId>,
-    /// Whether a network without a gateway is reached directly, as the peer does.
+    /// Whether endpoints in a network without a gateway are reached directly, as in Istio.
     pub allow_direct_cross_network: bool,
-    /// What proxies are sent about endpoints.
+    /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
-    /// Other names by which proxies may call a cluster.
+    /// Alternative names under which proxies may refer to a cluster.
     pub cluster_aliases: BTreeMap<ClusterId, ClusterId>,
 }
 
 /// One version of the mesh.
 #[derive(Debug, Clone)]
 pub struct PushContext {
-    /// Counts up from 1.
+    /// The version number; starts at 1.
     pub version: u64,
-    /// The version that last changed anything but what assignments say, and pods.
+    /// The last version that changed anything other than assignments and pods.
     pub definitions: u64,
     /// See [`FixedSettings`].
     pub settings: Arc<FixedSettings>,
-    /// Mesh settings.
+    /// The mesh config.
     pub mesh: Arc<MeshConfig>,
-    /// The rules by which addresses belong to networks.
+    /// The mesh networks: rules that assign networks to addresses, and configured gateways.
     pub mesh_networks: Arc<MeshNetworks>,
     /// The gateways of each network.
     pub networks: Arc<Networks>,
     /// The clusters that belong to the mesh.
     pub clusters: Arc<KnownClusters>,
-    /// What clusters may say, and which come first.
+    /// The policy: what clusters may claim, and the ranking of clusters.
     pub policy: Arc<Policy>,
-    /// Who may call whom.
+    /// The access policies.
     pub access: Arc<AccessPolicies>,
-    /// The network that each synced cluster's system namespace names.
+    /// The network label of each synced cluster's system namespace.
     pub network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     /// Merged services by name.
     pub services: OrdMap<Hostname, Arc<MergedService>>,
     /// Pods of synced clusters.
     pub workloads: OrdMap<ClusterId, Workloads>,
-    /// What synced clusters say of themselves.
+    /// Facts that synced clusters report.
     pub facts: OrdMap<ClusterId, ClusterFacts>,
     /// The addresses that pods of several clusters have in one network.
     pub same_addresses: SameAddresses,
-    /// Definitions that one namespace has for itself, of names that others have as well.
+    /// Definitions that apply only to proxies of one namespace, of names that others may define as
+    /// well.
     pub private: Private,
-    /// Namespaces for which some service is there that isn't for all, with the number of these: all other
-    /// namespaces see the same.
+    /// Namespaces to which some service that is not public is visible, with the number of such
+    /// services. All other namespaces see the same services.
     pub restricted_namespaces: OrdMap<Namespace, usize>,
-    /// Services that are other names of services.
+    /// Services that are aliases of other services.
     pub aliases: ServiceAliases,
-    /// What entries select of clusters, and the machines that they describe.
+    /// The pods that entries select from clusters, and the machines that entries describe.
     pub entries: Arc<Selections>,
-    /// What operators' objects say, as far as it is in force.
+    /// The active configuration: objects, mesh config and mesh networks.
     pub configuration: Arc<ConfigurationSnapshot>,
-    /// The traffic configuration in force.
+    /// The active traffic configuration.
     pub traffic: Arc<Traffic>,
-    /// What is in force in its place for the proxies of clusters that have traffic objects of their own which count.
+    /// The traffic configuration for proxies of clusters that have active traffic objects of their
+    /// own. It replaces `traffic` for these proxies.
     pub own_traffic: OrdMap<ClusterId, Arc<Traffic>>,
     /// The machines that clusters describe.
     pub vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
 }
 
-/// By name and namespace. Nearly always empty.
+/// Definitions by name and namespace. Nearly always empty.
 pub type Private = OrdMap<Hostname, OrdMap<Namespace, Arc<MergedService>>>;
 
-/// The values of the hosts that are wildcards.
+/// Returns the values of the hosts that are wildcards.
 pub(super) fn wildcards<V>(hosts: &OrdMap<Hostname, V>) -> impl Iterator<Item = &V> {
-    // No other name begins with a character before it.
+    // All wildcard names begin with `*` and are therefore adjacent.
     let all = hosts.range(Hostname::from("*")..);
     all.take_while(|(host, _)| host.as_str().starts_with('*')).map(|(_, value)| value)
 }
 
 impl PushContext {
-    /// The mesh as proxies of a cluster are given it, where that is otherwise than for all: with its own traffic objects.
+    /// Returns the mesh with the cluster's own traffic objects, or `None` if the cluster has no
+    /// active ones.
     #[must_use]
     pub fn edition(&self, cluster: &ClusterId) -> Option<Self> {
         let traffic = Arc::clone(self.own_traffic.get(cluster)?);
         Some(Self { traffic, ..self.clone() })
     }
 
-    /// Whether an object that counts for proxies of a cluster is that cluster's own.
+    /// Returns whether an object that applies to proxies of a cluster is that cluster's own.
     pub fn is_own(&self, cluster: &ClusterId, kind: &str, namespace: &str, name: &str) -> bool {
         let is_it =
             |key: &ObjectKey| (&*key.kind, &*key.namespace, &*key.name) == (kind, namespace, name);
@@ -122,24 +125,25 @@ impl PushContext {
             && own.any(|key| self.configuration.traffic.get(key).is_none())
     }
 
-    /// The service of this name, as proxies of `namespace` know it.
+    /// Returns the service with this name, as proxies of `namespace` see it.
     pub fn service(&self, host: &str, namespace: &Namespace) -> Option<&Arc<MergedService>> {
         let private = self.private.get(host).and_then(|private| private.get(namespace));
         private.or_else(|| self.services.get(host))
     }
 
-    /// The service that a host stands for in the end, as proxies of `namespace` know it: itself, unless it is another name
-    /// of one.
+    /// Returns the final target of a host, as proxies of `namespace` see it: the host itself unless
+    /// it is an alias.
     pub fn target<'a>(&'a self, host: &'a Hostname, namespace: &Namespace) -> &'a Hostname {
         if self.aliases.is_empty() {
             return host;
         }
-        // What a namespace has for itself is no alias.
+        // A private definition is never an alias.
         let is_own = self.private.get(host).is_some_and(|all| all.contains_key(namespace));
         if is_own { host } else { self.aliases.target(host) }
     }
 
-    /// All services, as proxies of `namespace` know them, be they visible to it or not.
+    /// Returns all services, as proxies of `namespace` see them, including services not
+    /// visible to it.
     pub fn services_of<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -148,24 +152,24 @@ impl PushContext {
             let private = self.private.get(host).and_then(|private| private.get(namespace));
             private.unwrap_or(service)
         });
-        // A name that nobody else has any more, for the moment.
+        // Names that temporarily have only private definitions.
         let alone = self.private.iter().filter(|(host, _)| !self.services.contains_key(*host));
         shown.chain(alone.filter_map(move |(_, private)| private.get(namespace)))
     }
 
-    /// All definitions there are, those that one namespace has for itself behind the others.
+    /// Returns all definitions; private ones follow the others.
     pub fn all_services(&self) -> impl Iterator<Item = &Arc<MergedService>> {
         let private = self.private.values().flat_map(|private| private.values());
         self.services.values().chain(private)
     }
 
-    /// Those of them that are called by a wildcard.
+    /// Returns all definitions whose hostname is a wildcard.
     pub fn wildcard_services(&self) -> impl Iterator<Item = &Arc<MergedService>> {
         wildcards(&self.services).chain(wildcards(&self.private).flat_map(OrdMap::values))
     }
 
-    /// The network of something in `cluster` at `address` that carries `label`, and which rule
-    /// decided that.
+    /// Returns the network of an endpoint or proxy in `cluster` at `address` with network label
+    /// `label`, and the rule that decided it.
     pub fn place(
         &self,
         cluster: &ClusterId,
@@ -178,7 +182,8 @@ impl PushContext {
         placement.place(cluster, system_label, label, address)
     }
 
-    /// What bars an endpoint of `shard` from everybody, by its address or by its network.
+    /// Returns why an endpoint of `shard` is withheld from all proxies: because of the address or
+    /// the network.
     pub fn bar(&self, shard: &ShardKey, network: &NetworkId, address: IpAddr) -> Option<Bar> {
         let placement = self.placement();
         if !shard.is_claimed() {
@@ -190,8 +195,8 @@ impl PushContext {
         }
     }
 
-    /// The clusters whose pods have the address of an endpoint of `shard` in its network, where several do and the
-    /// endpoint is one of these pods.
+    /// Returns the clusters whose pods have the address of an endpoint of `shard` in its network.
+    /// Returns `None` if at most one cluster has it, or if the endpoint is no such pod.
     pub fn claimants(
         &self,
         shard: &ShardKey,
@@ -205,7 +210,7 @@ impl PushContext {
         claimants.contains(&shard.cluster).then_some(claimants)
     }
 
-    /// Where a source stands where sources differ, the smallest first: as they are merged.
+    /// Returns the sort key of a source in merging order; the smallest has precedence.
     pub fn precedence<'a>(&self, key: &'a ShardKey) -> (Provider, Seniority, &'a ClusterId) {
         let seniority = match &self.settings.config_cluster {
             Some(config) if *config == key.cluster => Seniority::Config,
@@ -226,8 +231,8 @@ impl PushContext {
         }
     }
 
-    /// The network of a cluster as a whole: what its endpoints are in that say nothing themselves, and
-    /// whose addresses no CIDR range claims.
+    /// Returns the network of a cluster as a whole: the network of its endpoints without a network
+    /// label whose addresses are in no configured CIDR range.
     pub fn network_of_cluster(&self, cluster: &ClusterId) -> NetworkId {
         let known = self.clusters.clusters.get(cluster);
         let fixed = known.and_then(|known| known.fixed_network.as_ref());
@@ -235,8 +240,9 @@ impl PushContext {
         fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
     }
 
-    /// Where a proxy is. Its node is its pod's, else the one that it names; its locality that of its pod, else of
-    /// its node, else of its machine, else what it says itself.
+    /// Returns the location of a proxy. The node is the pod's node, otherwise the node that it
+    /// reports. The locality is the pod's, otherwise the node's, otherwise the machine's,
+    /// otherwise the locality that it reports.
     pub fn whereabouts(&self, proxy: &Proxy) -> Whereabouts {
         let pod = self.workload_of(proxy);
         let node = match pod {
@@ -254,7 +260,8 @@ impl PushContext {
         Whereabouts { node, locality }
     }
 
-    /// The WorkloadEntry of a proxy's name, its cluster's own first, where its cluster has no such pod.
+    /// Returns the WorkloadEntry with the name of a proxy's workload, if the proxy's cluster has no
+    /// such pod. An entry of the proxy's own cluster has precedence.
     pub fn machine_of(&self, proxy: &Proxy) -> Option<&VmWorkload> {
         if self.workload_of(proxy).is_some() {
             return None;
@@ -264,13 +271,15 @@ impl PushContext {
         own.or_else(|| self.entries.vm(&proxy.workload))
     }
 
-    /// The labels of a proxy: its pod's where that is known, else those it claims.
+    /// Returns the labels of a proxy: its pod's if the pod is known, otherwise the labels that it
+    /// reports.
     pub fn labels_of<'a>(&'a self, proxy: &'a Proxy) -> &'a Labels {
         self.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
     }
 
-    /// The labels of a proxy's pod, or of its machine's WorkloadEntry; `None` where nobody knows it, or where several
-    /// workloads share the machine, so that it stands for each of them.
+    /// Returns the labels of a proxy's pod, or of the machine's WorkloadEntry. Returns `None` if
+    /// neither is known, or several workloads share the machine, because the proxy serves each of
+    /// them.
     pub fn known_labels(&self, proxy: &Proxy) -> Option<&Labels> {
         if let Some(pod) = self.workload_of(proxy) {
             return Some(&pod.labels);
@@ -285,7 +294,8 @@ impl PushContext {
         (there <= 1).then(|| machine.labels())
     }
 
-    /// The labels of all pods and machines of a namespace that are known, with that; of all namespaces where it is `None`.
+    /// Returns the namespace and labels of all known pods and machines of a namespace, or of all
+    /// namespaces if it is `None`.
     pub fn workload_labels<'a>(
         &'a self,
         namespace: Option<&'a Namespace>,
@@ -305,21 +315,22 @@ impl PushContext {
         of_pods.chain(machines.map(|(name, machine)| (&name.namespace, machine.labels())))
     }
 
-    /// The selectors of rules that select a proxy.
+    /// Returns the selectors of rules that match a proxy.
     pub fn selection(&self, proxy: &Proxy) -> Selection {
-        // Mostly no rule asks for labels, and nobody's need be found.
+        // Usually no rule has a selector, so labels need not be looked up.
         if self.traffic.is_without_selectors() {
             return Selection::default();
         }
         self.traffic.selection_of(proxy, self.labels_of(proxy))
     }
 
-    /// The Gateways that select a router, the oldest first.
+    /// Returns the Gateways that select a router, the oldest first.
     pub fn gateways_of<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Arc<Gateway>> {
         self.traffic.gateways.selecting(proxy.namespace(), self.labels_of(proxy))
     }
 
-    /// What holds of access for the workload beside a proxy. Labels of what nobody knows are claims.
+    /// Returns the access policies for the workload of a proxy. Labels that only the proxy reports
+    /// are marked as unverified.
     pub fn access_of(&self, proxy: &Proxy) -> WorkloadAccess<'_> {
         let known = self.known_labels(proxy);
         let subject = AccessSubject {
@@ -330,28 +341,28 @@ impl PushContext {
         self.access.of(subject)
     }
 
-    /// The trust domains of the mesh, the mesh's own first.
+    /// Returns the trust domains of the mesh, the mesh's own first.
     pub fn trust_bundle(&self) -> TrustBundle {
         TrustBundle::new(self.mesh.same_trust_domains(&self.mesh.trust_domain))
     }
 
-    /// The pod that a proxy says it stands beside, if its cluster has been read and has it.
+    /// Returns the pod that a proxy reports as its own, if its cluster is synced and has this pod.
     pub fn workload_of(&self, proxy: &Proxy) -> Option<&Workload> {
         let WorkloadKey { namespace, name } = &proxy.workload;
         self.workloads.get(&proxy.cluster)?.get(namespace.as_str(), name)
     }
 }
 
-/// Where a proxy runs, as far as that is known.
+/// The known location of a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// Its node.
+    /// The node.
     pub node: Option<Arc<str>>,
-    /// Its region, zone and so on.
+    /// The locality: region, zone and so on.
     pub locality: Option<Arc<Locality>>,
 }
 
-/// The inputs by which the event loop places endpoints.
+/// The inputs from which networks of endpoints are computed.
 pub(super) struct NetworkAssignment<'a> {
     pub(super) clusters: &'a KnownClusters,
     pub(super) mesh_networks: &'a MeshNetworks,
@@ -363,7 +374,8 @@ pub(super) struct NetworkAssignment<'a> {
 }
 
 impl NetworkAssignment<'_> {
-    /// The cluster by whose network something is placed: its own, else the one where it is written.
+    /// Returns the cluster that determines the network: the given one, or the config cluster for
+    /// objects without a cluster.
     fn home<'a>(&'a self, cluster: &'a ClusterId) -> &'a ClusterId {
         self.config_cluster.filter(|_| cluster.is_empty()).unwrap_or(cluster)
     }
@@ -420,7 +432,8 @@ impl AssignNetwork for NetworkAssignment<'_> {
         address: IpAddr,
     ) -> AssignedEndpoints {
         let (network, by) = self.place(cluster, system_label, label, address);
-        // What no range claims is in no network wherever it is, if there are no ranges.
+        // Without ranges, an address that no rule covers would be in no network at any other
+        // address, too.
         let by_address = match by {
             PlacedBy::MeshNetworksCidr => true,
             PlacedBy::Nothing => self.mesh_networks.has_ranges(),

@@ -1,17 +1,18 @@
-//! When the next version is due. Pure: time is passed in.
+//! Computes when the next version is due. Pure: the caller passes the time.
 //!
-//! Leading edge: the first change after quiet goes at once. While changes keep coming, versions are
-//! spaced by a multiple of what the last one cost, so that the loop spends a bounded share of its
-//! time on them, and an idle one waits for nothing; the spacing has a ceiling, which bounds how long
-//! any change waits. What streams take for a version they space themselves (`strait_ads::pace`).
+//! The first change after a quiet period is due immediately. While changes continue, versions are
+//! spaced by a multiple of the cost of the last one, so that the event loop spends a bounded part
+//! of its time on versions and an idle loop does not wait. The spacing is capped, which bounds the
+//! time that a change waits. The streams have their own pacing for sending a version
+//! (`strait_ads::pace`).
 
 use std::time::{Duration, Instant};
 
-/// How long a change of endpoints waits at most.
+/// The maximum time that a change to endpoints waits.
 const ENDPOINTS_WAIT_MAX: Duration = Duration::from_millis(50);
-/// How long any other change waits at most.
+/// The maximum time that any other change waits.
 const DEFINITIONS_WAIT_MAX: Duration = Duration::from_millis(100);
-/// The loop spends at most one part in this many on making versions.
+/// The spacing as a multiple of the cost of the last version.
 const SPACING_PER_COST: u32 = 4;
 
 /// The clock of one event loop.
@@ -27,8 +28,8 @@ struct Finished {
 }
 
 impl Debounce {
-    /// When a change that waits since `since` is due. `definitions` says whether anything but
-    /// endpoints changed.
+    /// Returns when a change that has been waiting since `since` is due. `definitions` tells
+    /// whether anything other than endpoints changed.
     pub(super) fn due(&self, since: Instant, definitions: bool) -> Instant {
         let Some(last) = self.last else { return since };
         let ceiling = if definitions { DEFINITIONS_WAIT_MAX } else { ENDPOINTS_WAIT_MAX };
@@ -36,7 +37,7 @@ impl Debounce {
         since.max(last.at + spacing)
     }
 
-    /// Notes that a version was finished at `at` and took `cost` to make and announce.
+    /// Records that a version was finished at `at` and took `cost` to build and announce.
     pub(super) fn finished(&mut self, at: Instant, cost: Duration) {
         self.last = Some(Finished { at, cost });
     }
@@ -47,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_change_after_quiet_goes_at_once_and_none_waits_beyond_its_ceiling() {
+    fn first_change_is_due_immediately_and_no_change_waits_beyond_the_maximum() {
         let start = Instant::now();
         let ms = Duration::from_millis;
         let mut clock = Debounce::default();
         assert_eq!(clock.due(start, true), start);
         clock.finished(start, ms(1));
-        // Cheap versions are spaced little, dear ones up to the ceiling.
+        // Cheap versions are spaced closely, expensive versions up to the maximum.
         let cases = [
             (ms(1), ms(0), false, ms(4)),
             (ms(1), ms(10), false, ms(10)),
@@ -68,8 +69,8 @@ mod tests {
         }
     }
 
-    /// Of so many changes of definitions in a second, one after the other, of which a version costs so much: how
-    /// many versions they make, and how long the first change of one waits at most.
+    /// Simulates `changes` changes to definitions in one second, with this cost per version.
+    /// Returns the number of versions and the longest time that a first change of a version waits.
     fn second(changes: u32, cost: Duration) -> (u32, Duration) {
         let (begun, every) = (Instant::now(), Duration::from_secs(1) / changes);
         let (mut clock, mut free) = (Debounce::default(), begun);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_loop_waits_for_nothing_and_a_busy_one_joins_what_comes() {
+    fn idle_loop_does_not_wait_and_busy_loop_combines_changes() {
         assert_eq!(second(200, Duration::from_micros(500)), (200, Duration::ZERO));
         let (versions, wait_max) = second(200, Duration::from_millis(10));
         assert!((15..25).contains(&versions), "{versions}: a fifth of the time");

@@ -1,4 +1,4 @@
-//! What a change made of services and networks, in words: for people, and for nothing else.
+//! Describes the effect of a change on services and networks, as text for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
 use strait_model::{Health, Hostname};
 
-/// How many services are named; of further ones the number is.
+/// The maximum number of listed services; further ones are only counted.
 const NAMED_MAX: usize = 3;
 
-/// What of a service changed.
+/// The kinds of changes to a service.
 #[derive(Debug, Clone, Copy, Default)]
 struct ServiceChange {
     definition: bool,
@@ -19,7 +19,7 @@ struct ServiceChange {
     traffic: bool,
 }
 
-/// The words for what `changes` changed between two versions.
+/// Describes the differences between two versions that `changes` lists.
 pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &Changes) -> String {
     let Some(before) = before else {
         return format!("the first version, {} services", now.services.len());
@@ -39,15 +39,15 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             }
             Dep::Traffic(host) => services.entry(host).or_default().traffic = true,
             Dep::Selectors => drop(others.insert("selectors of rules")),
-            Dep::Imports(_) => drop(others.insert("what Sidecars import")),
-            Dep::Logging(_) => drop(others.insert("what Telemetries say of logs")),
+            Dep::Imports(_) => drop(others.insert("imports of Sidecars")),
+            Dep::Logging(_) => drop(others.insert("access logs of Telemetries")),
             Dep::Filters(_) => drop(others.insert("filters of EnvoyFilters")),
             Dep::Gateways => drop(others.insert("gateways")),
             Dep::Machines => drop(others.insert("machines")),
             Dep::Networks => drop(others.insert("networks")),
             Dep::NetworkGateways(network) => networks.push(network.as_str()),
             Dep::ClusterMode(cluster) => clusters.push(cluster.as_str()),
-            Dep::Mesh => drop(others.insert("settings of the mesh")),
+            Dep::Mesh => drop(others.insert("mesh settings")),
             Dep::Access(_) => drop(others.insert("access policies")),
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
     words.extend(named("gateways of", &networks));
     words.extend(named("state of", &clusters));
     if !networks.is_empty() || !clusters.is_empty() {
-        // What lies behind these has not changed itself.
+        // Services whose dependencies changed, but not they themselves, are not listed.
         services.retain(|host, change| {
             change.definition || change.traffic || differs(before, now, host)
         });
@@ -80,7 +80,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
     words.join("; ")
 }
 
-/// The first of some things, and how many more there are; `None` of none.
+/// Lists the first items and the number of further ones; returns `None` for an empty list.
 fn named(what: &str, all: &[&str]) -> Option<String> {
     let (first, more) = (all.iter().take(NAMED_MAX).copied(), all.len().saturating_sub(NAMED_MAX));
     let first: Vec<_> = first.collect();
@@ -91,7 +91,7 @@ fn named(what: &str, all: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether a service itself is another one than before.
+/// Returns whether a service differs between the versions.
 fn differs(before: &PushContext, now: &PushContext, host: &Hostname) -> bool {
     let [then, since] = [before, now].map(|context| context.services.get(host).map(Arc::as_ptr));
     then != since
@@ -107,8 +107,8 @@ fn of_service(
     let is = now.services.get(host);
     let (had, has) = (was.map(|was| ready(was)), is.map(|is| ready(is)));
     match (had, has) {
-        (None, Some(count)) => format!("service {host} comes, {}", endpoints(count)),
-        (Some(count), None) => format!("service {host} goes, {}", endpoints(count)),
+        (None, Some(count)) => format!("service {host} added, {}", endpoints(count)),
+        (Some(count), None) => format!("service {host} removed, {}", endpoints(count)),
         (Some(had), Some(has)) if had != has => format!("{host}: {had} -> {}", endpoints(has)),
         _ if change.definition => format!("{host}: definition"),
         _ if change.endpoints => format!("{host}: endpoints"),
@@ -121,7 +121,7 @@ fn endpoints(count: usize) -> String {
     format!("{count} endpoint{}", if count == 1 { "" } else { "s" })
 }
 
-/// How many endpoints of a service take requests.
+/// Returns the number of healthy endpoints of a service.
 fn ready(service: &MergedService) -> usize {
     service.endpoints().filter(|(_, endpoint, _)| endpoint.health == Health::Healthy).count()
 }
@@ -134,7 +134,7 @@ mod tests {
     use strait_model::testing::{endpoint, removed, service, shard};
 
     #[test]
-    fn a_change_is_told_in_words() {
+    fn change_is_described_in_words() {
         let mut mesh = MeshState::new(settings());
         let mut before = None;
         let mut next = |event| {
@@ -152,7 +152,7 @@ mod tests {
             MeshEvent::Registry(update.built())
         };
         let host = service("web.ns").hostname.clone();
-        let comes = format!("networks; service {host} comes, 2 endpoints");
+        let comes = format!("networks; service {host} added, 2 endpoints");
         assert_eq!(next(east(2)), Some(comes));
         assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
         let gateway = service("gateway.strait-system").gateway_of("", "203.0.113.1");
@@ -162,9 +162,9 @@ mod tests {
         let moved = shard("east", 1).with(moved, vec![]).update();
         let words = next(MeshEvent::Registry(moved.built())).expect("a version");
         assert!(words.starts_with("gateways of n2"), "{words}");
-        assert!(!words.contains("web"), "what lies behind it is the same: {words}");
+        assert!(!words.contains("web"), "services behind it are unchanged: {words}");
         let gone = next(MeshEvent::Registry(removed("east", 1)));
         let gone = gone.expect("a version");
-        assert!(gone.contains(&format!("service {host} goes, 3 endpoints")), "{gone}");
+        assert!(gone.contains(&format!("service {host} removed, 3 endpoints")), "{gone}");
     }
 }

@@ -1,8 +1,9 @@
-//! The one owner of the mesh: takes events, makes the next version, notifies those it concerns.
+//! The event loop, the only owner of the mesh: applies events, builds the next version, and wakes
+//! the affected streams.
 //!
-//! [`MeshEvent`] lists everything that can change the mesh. [`MeshState`] is the state, plain and
-//! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
-//! is known to be complete, so that no proxy is ever given half a picture.
+//! [`MeshEvent`] lists everything that can change the mesh. [`MeshState`] is the plain, synchronous
+//! state; [`run`] only receives, applies and publishes. Nothing is published before the mesh is
+//! complete, so that no proxy receives a partial configuration.
 
 mod gateways_first;
 mod heads;
@@ -59,64 +60,65 @@ use strait_rules::traffic::TrafficUpdate;
 pub enum MeshEvent {
     /// An update of a source.
     Registry(RegistryUpdate),
-    /// The update of entries, with what they select of clusters, and clusters of them.
+    /// An update of ServiceEntries, with the pods that they select from clusters and the machines
+    /// that they describe.
     Entries(RegistryUpdate, Arc<Selections>),
-    /// What the traffic configuration is now.
+    /// A new version of the traffic configuration.
     Traffic(TrafficUpdate),
-    /// From now on other rules hold for the proxies of a cluster.
+    /// From now on, the proxies of one cluster use different traffic rules.
     BeginEdition(Box<BegunEdition>),
-    /// What they are now.
+    /// A new version of that cluster's traffic rules.
     EditionTraffic(ClusterId, TrafficUpdate),
-    /// What holds for others holds for them again.
+    /// The proxies of that cluster use the common traffic rules again.
     EndEdition(ClusterId),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
-    /// Mesh settings.
+    /// The mesh config.
     MeshConfig(Arc<MeshConfig>),
-    /// The rules by which addresses belong to networks.
+    /// The mesh networks: rules that assign networks to addresses, and configured gateways.
     MeshNetworks(Arc<MeshNetworks>),
-    /// What clusters may say, and which come first.
+    /// The policy: what clusters may claim, and the ranking of clusters.
     Policy(Arc<Policy>),
-    /// What the configuration is of which the others are parts.
+    /// The configuration from which the traffic rules, policies and settings were parsed.
     Configuration(Arc<ConfigurationSnapshot>),
-    /// Another configuration beside it, for some proxies, in the place of the one that was so before.
+    /// A rollout starts: some proxies receive this configuration instead. Replaces an earlier one.
     BeginNext(Box<NextHead>),
-    /// There is none any more; says so once what came before this has been published.
+    /// The rollout ends. The sender is notified once all earlier events have been published.
     EndNext(oneshot::Sender<()>),
-    /// Several at once: no version has some of them alone.
+    /// Several events at once: no version contains only some of them.
     Together(Vec<MeshEvent>),
-    /// Who may call whom, and the objects behind what changed of it.
+    /// The access policies, and the objects that caused the change.
     Access(Arc<AccessPolicies>, Causes),
-    /// What DNS says of gateways.
+    /// The DNS responses for gateway names.
     GatewayNames(Arc<ResolvedNames>),
-    /// Gateways that don't answer.
+    /// Gateways that failed their probes.
     DeadGateways(Arc<BTreeSet<ProbeAddress>>),
-    /// Every source that must be heard has reported. Versions are published from here on, once DNS has answered for
-    /// every gateway name.
+    /// Every required source has reported. Versions are published from now on, once DNS has
+    /// responded for every gateway name.
     Complete,
-    /// Versions are published whether or not DNS has answered: its time is over.
+    /// The time for DNS responses is over: versions are published regardless of them.
     CompleteWithoutNames,
 }
 
-/// Where versions go.
+/// The receivers of versions and statistics.
 pub struct LoopOutputs {
     /// The current version; `None` until the mesh is complete.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
-    /// Who is notified.
+    /// The streams to notify.
     pub interest: Arc<Interest>,
-    /// What they see of a change.
+    /// Computes which proxies a change affects.
     pub sight: Arc<dyn Sight>,
-    /// Gateway names that DNS shall resolve.
+    /// Gateway names that DNS must resolve.
     pub names: watch::Sender<BTreeSet<Arc<str>>>,
-    /// What changed, and why.
+    /// The record of changes and their causes.
     pub timeline: Arc<Timeline>,
-    /// What can be gone back to.
+    /// The configurations that can be restored.
     pub kept: Arc<KeptConfigurations>,
-    /// Figures for `/debug/push`.
+    /// Statistics for `/debug/push`.
     pub figures: watch::Sender<LoopCounters>,
 }
 
-/// The mesh: its inputs, the current version's parts, and what has changed since that version.
+/// The mesh: its inputs, the parts of the current version, and the changes since that version.
 #[derive(Clone)]
 pub struct MeshState {
     settings: Arc<FixedSettings>,
@@ -136,25 +138,25 @@ pub struct MeshState {
     private: Private,
     restricted_namespaces: OrdMap<Namespace, usize>,
     aliases: ServiceAliases,
-    /// What changed of the ways to endpoints since then.
+    /// Changes since then to gateways of networks and modes of clusters.
     touched_reach: TouchedReach,
-    /// Names that stand for something else than at the last version.
+    /// Aliases whose target changed since the last version.
     renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
     rules: RulesInUse,
-    /// Measures the rules of an object, see [`Self::measuring`].
+    /// Computes the size of an object's rules; see [`Self::measuring`].
     measure: MeasureRules,
-    /// By the cluster whose proxies they are for.
+    /// Editions by the cluster whose proxies receive them.
     editions: BTreeMap<ClusterId, Edition>,
-    /// The last versions of these, until they are taken.
+    /// New versions of editions that have not been taken yet.
     edition_versions: Vec<EditionVersion>,
-    /// Whether some have come or gone since the last version.
+    /// Whether an edition was added or removed since the last version.
     editions_stale: bool,
     claims: AddressClaims,
     joins: Joins,
     version: u64,
     touched: AggregateChanges,
-    /// The objects behind what waits for the next version.
+    /// The objects that caused the changes waiting for the next version.
     causes: Causes,
     everything: bool,
     networks_stale: bool,
@@ -165,7 +167,7 @@ pub struct MeshState {
 }
 
 impl MeshState {
-    /// An empty, incomplete mesh.
+    /// Creates an empty, incomplete mesh.
     pub fn new(settings: Arc<FixedSettings>) -> Self {
         Self {
             aggregate: Aggregate::new(settings.config_cluster.clone()),
@@ -207,13 +209,14 @@ impl MeshState {
         }
     }
 
-    /// The same mesh, in which objects are withheld from proxies by what this measures of their rules. Without it none are.
+    /// Sets the function that measures rules. Objects with too large rules are withheld from
+    /// proxies; without this function, none are.
     #[must_use]
     pub fn measuring(self, measure: MeasureRules) -> Self {
         Self { measure, ..self }
     }
 
-    /// Takes one event. What it changes waits for [`Self::next_version`].
+    /// Applies an event. Its changes take effect with [`Self::next_version`].
     pub fn apply(&mut self, event: MeshEvent) {
         match event {
             MeshEvent::Configuration(configuration) => self.configuration = configuration,
@@ -248,13 +251,14 @@ impl MeshState {
                     self.clusters = clusters;
                     return;
                 }
-                // Upstream clusters name the trust domains that may answer, servers those that may call.
+                // Trust domains are part of upstream clusters and of servers' access checks.
                 self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
                 self.aggregate.rank(Arc::clone(&clusters));
                 self.claims.reorder();
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
-                // A Secret may fix, or free, the network of a cluster, and so of its gateways.
+                // A Secret may fix the network of a cluster or remove the restriction, which
+                // affects the cluster's gateways.
                 self.networks_stale = true;
             }
             MeshEvent::MeshConfig(config) if config != self.config => {
@@ -288,14 +292,14 @@ impl MeshState {
                 self.dead_gateways = dead;
                 self.networks_stale = true;
             }
-            // Not of one head.
+            // Handled by `MeshHeads`.
             MeshEvent::BeginNext(_) | MeshEvent::EndNext(_) => {}
             MeshEvent::Complete => self.heard = true,
             MeshEvent::CompleteWithoutNames => {
                 self.heard = true;
                 self.complete();
             }
-            // The same value again changes nothing.
+            // An equal value changes nothing.
             MeshEvent::Clusters(_)
             | MeshEvent::MeshConfig(_)
             | MeshEvent::MeshNetworks(_)
@@ -312,7 +316,7 @@ impl MeshState {
         }
     }
 
-    /// Names the clusters that come, go, or are known otherwise than before.
+    /// Records the clusters that were added, removed or changed as causes.
     fn note_clusters(&mut self, now: &KnownClusters) {
         let (was, is) = (&self.clusters.clusters, &now.clusters);
         let ids: BTreeSet<_> = was.keys().chain(is.keys()).collect();
@@ -336,7 +340,8 @@ impl MeshState {
         self.complete = true;
     }
 
-    /// Has subsets go that were kept until `now`, and rules come in force that waited for one. When there is the next to do so.
+    /// Drops subsets that were retained until `now` and activates rules that waited for one.
+    /// Returns when the next such change is due.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
         let Self { rules, editions, aliases, settings, causes, .. } = self;
         let editions = editions.values_mut().map(|edition| &mut edition.rules);
@@ -344,13 +349,13 @@ impl MeshState {
         all.filter_map(|rules| rules.expire(now, aliases, &settings.domain, causes)).min()
     }
 
-    /// All rules in force, whomever they are for.
+    /// Returns all active rules, including rules of editions.
     fn all_rules(&self) -> impl Iterator<Item = &RulesInUse> {
         let editions = self.editions.values().map(|edition| &edition.rules);
         std::iter::once(&self.rules).chain(editions)
     }
 
-    /// Whether anything waits for the next version.
+    /// Returns whether any change waits for the next version.
     pub fn is_dirty(&self) -> bool {
         self.everything
             || self.networks_stale
@@ -363,12 +368,12 @@ impl MeshState {
             || !self.touched.is_empty()
     }
 
-    /// Whether rules have been heard that are not in force yet.
+    /// Returns whether rules have been received that are not active yet.
     pub(super) fn awaits(&self) -> bool {
         self.all_rules().any(RulesInUse::awaits)
     }
 
-    /// Whether more than endpoints wait.
+    /// Returns whether a change to anything other than endpoints waits.
     fn definitions_wait(&self) -> bool {
         self.everything
             || self.networks_stale
@@ -380,13 +385,13 @@ impl MeshState {
             || !self.touched.objects.is_empty()
     }
 
-    /// The objects behind the version that was just made, or behind what came to nothing.
+    /// Returns the objects that caused the last version, or that had no effect.
     fn take_causes(&mut self) -> Causes {
         std::mem::take(&mut self.causes)
     }
 
-    /// Makes the next version out of what waits. `None` where nothing came of it, or while the mesh
-    /// isn't complete.
+    /// Builds the next version from the waiting changes. Returns `None` if nothing differs or the
+    /// mesh is not complete.
     pub fn next_version(&mut self) -> Option<(Arc<PushContext>, Changes)> {
         if !self.complete || !self.is_dirty() {
             return None;
@@ -397,7 +402,7 @@ impl MeshState {
         }
         let mut changes = Changes::default();
         let mesh_changed = std::mem::take(&mut self.everything);
-        // Proxies on machines that nothing selects are known by them, too.
+        // Proxies on machines that no entry selects are identified by these entries, too.
         if std::mem::take(&mut self.vms_stale) || touched.entries || !touched.facts.is_empty() {
             changes.deps.insert(Dep::Machines);
         }
@@ -434,7 +439,8 @@ impl MeshState {
         self.note_rules(changes)
     }
 
-    /// With what changed of rules: what the next version is, and those of the editions, if there is one.
+    /// Adds the changes to rules and returns the next version, if anything differs. Also builds the
+    /// versions of the editions.
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
         let renamed = std::mem::take(&mut self.renamed);
         let mut has_changed = std::mem::take(&mut self.editions_stale);
@@ -482,7 +488,7 @@ impl MeshState {
         Some((Arc::new(context), changes))
     }
 
-    /// Takes over the pods of the clusters that have others now.
+    /// Updates the pods of clusters whose pods changed.
     fn refresh_workloads(&mut self, touched: &AggregateChanges) {
         let of_pods = touched.workloads.iter().map(|(cluster, _)| cluster);
         let mut last = None;
@@ -497,7 +503,7 @@ impl MeshState {
         }
     }
 
-    /// Takes over what clusters say of themselves.
+    /// Updates the facts of clusters.
     fn refresh_facts(&mut self, touched: &BTreeSet<ClusterId>) {
         for cluster in touched {
             match self.aggregate.facts(cluster) {
@@ -507,7 +513,7 @@ impl MeshState {
         }
     }
 
-    /// Finds the gateways again where anything they depend on changed.
+    /// Recomputes the gateways if any of their inputs changed.
     fn refresh_networks(&mut self) {
         if std::mem::take(&mut self.networks_stale) {
             let named = self.mesh_networks.named_services();
@@ -529,10 +535,10 @@ impl MeshState {
                 let ignored = networks.ignored_claims();
                 for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {
                     let IgnoredClaim { claim, network } = claim;
-                    warn!(%cluster, claim, %network, "claim ignored: Secret or policy say otherwise");
+                    warn!(%cluster, claim, %network, "ignoring network claim: the Secret of the cluster or the policy overrides it");
                 }
                 let differing = networks.differing(&self.networks);
-                // Names that DNS is asked for are of no one network.
+                // A change to names that DNS resolves belongs to no single network.
                 self.everything |= differing.is_empty();
                 self.touched_reach.networks.extend(differing);
                 self.networks = Arc::new(networks);
@@ -540,8 +546,8 @@ impl MeshState {
         }
     }
 
-    /// The hosts to merge again. Where a placement changed, a proxy's own network may have as well,
-    /// so every stream looks at everything.
+    /// Returns the hosts to merge again. If the network of a cluster changed, the networks of
+    /// proxies may have changed as well, so every stream checks everything.
     fn stale_hosts(
         &mut self,
         mut hosts: BTreeSet<Hostname>,
@@ -561,7 +567,7 @@ impl MeshState {
             hosts.extend(self.aggregate.hosts_of(cluster));
         }
         if !placements.is_empty() {
-            // Their pods may be in another network.
+            // Pods of these clusters may be in a different network now.
             hosts.extend(self.aggregate.nameless_hosts().cloned());
         }
         hosts
@@ -616,8 +622,9 @@ impl MeshState {
         }
     }
 
-    /// Merges again what has endpoints at addresses that other clusters' pods have as well, or no more: claims to
-    /// addresses are known once all is merged, and don't depend on what is made of them.
+    /// Merges services again whose endpoints have addresses that became or stopped being shared
+    /// with pods of other clusters. Claims to addresses are only known after all services are
+    /// merged, and they do not depend on this second merge.
     fn settle_addresses(&mut self, changes: &mut Changes) {
         let again = self.claims.settle(|cluster| self.aggregate.seniority(cluster));
         for host in self.aggregate.hosts_at(&again.clusters, &again.addresses) {
@@ -625,7 +632,7 @@ impl MeshState {
         }
     }
 
-    /// Counts for which namespaces some service is there that isn't for all.
+    /// Updates the number of services that are visible only to certain namespaces.
     fn count_restricted(&mut self, old: Option<&ExportTo>, new: Option<&MergedService>) {
         let new = new.map(|new| &new.primary.export_to);
         if old == new {
@@ -654,7 +661,7 @@ impl MeshState {
         }
     }
 
-    /// Takes over a definition that one namespace has for itself.
+    /// Stores a definition that applies only to proxies of one namespace.
     fn merge_private(
         &mut self,
         host: Hostname,
@@ -693,10 +700,11 @@ impl MeshState {
             .any(|service| Networks::concerns(service, &self.mesh_networks))
     }
 
-    /// Whether more depends on the endpoints of a service than its assignments: which pods a service without a selector
-    /// runs on, and so their inbound listeners, follows from its endpoints alone; a headless one has a listener for each;
-    /// pods beside endpoints by name are named in the upstream cluster; and where connections go to whom the client chose,
-    /// all endpoints decide how that one is spoken to.
+    /// Returns whether endpoints of a service determine more than its assignments. The pods of a
+    /// service without a selector, and therefore their inbound listeners, follow from its
+    /// endpoints. A headless service has a listener per endpoint. Endpoints with hostnames are part
+    /// of the upstream cluster. If connections go to the original destination, all endpoints
+    /// determine the TLS mode.
     fn is_read_beyond_assignments(&self, service: &MergedService) -> bool {
         let passes_through = |rules: &RulesInUse| {
             rules.traffic.destination_rules.of(service.hostname().as_str()).pass_through()
@@ -707,9 +715,9 @@ impl MeshState {
     }
 }
 
-/// Runs the mesh until every sender of events is gone.
+/// Runs the mesh until every sender of events is dropped.
 ///
-/// `events` is bounded: a full one makes the sources wait, each delaying only itself.
+/// `events` is bounded. If it is full, the sources wait, and each delays only itself.
 pub async fn run(
     mesh: MeshState,
     mut events: mpsc::Receiver<MeshEvent>,
@@ -721,7 +729,7 @@ pub async fn run(
     let mut waiting_since: Option<Instant> = None;
     let mut figures = LoopCounters::none();
     loop {
-        watchdog.progress().begins("rules that expire");
+        watchdog.progress().begins("expiring rules");
         let expires = heads.expire(Instant::now());
         if heads.is_complete() && heads.is_dirty() {
             waiting_since.get_or_insert_with(Instant::now);
@@ -730,7 +738,8 @@ pub async fn run(
         let due = waiting_since.map(|since| clock.due(since, definitions));
         let wait = async {
             match due {
-                // The timer counts in milliseconds: even what is due already would wait for the next.
+                // The timer has millisecond resolution; a deadline that has passed would wait for
+                // the next tick.
                 Some(due) if due <= Instant::now() => {}
                 due => until(due).await,
             }
@@ -756,19 +765,20 @@ pub async fn run(
                 figures.events += 1;
                 figures.queued = events.len();
                 apply(&mut heads, event, &watchdog);
-                // Whatever else has arrived joins the same version; what arrives from here on need not.
+                // Apply every event that has already arrived, so that all are part of the same
+                // version. Later events need not be.
                 for _ in 0..figures.queued {
                     let Ok(event) = events.try_recv() else { break };
                     figures.events += 1;
                     apply(&mut heads, event, &watchdog);
                 }
                 if heads.is_complete() && !was_complete {
-                    info!("every source has been heard; versions are published from here on");
+                    info!("all sources synced; publishing configuration");
                 }
                 if !heads.is_complete() {
-                    watchdog.progress().begins("the names of gateways");
-                    // Names are resolved before the first version, so that a restart withholds
-                    // nothing that was reachable before it.
+                    watchdog.progress().begins("resolving gateway names");
+                    // Resolve gateway names before the first version, so that a restart withholds
+                    // nothing that was reachable before.
                     heads.resolve(&outputs);
                 }
             }

@@ -1,4 +1,4 @@
-//! Which services a client is given, as far as Sidecars say it.
+//! The services that a client imports according to Sidecars.
 
 use super::context::PushContext;
 use super::view_key::ViewKey;
@@ -7,7 +7,7 @@ use strait_model::{Hostname, Namespace, Port, Protocol};
 use strait_rules::traffic::sidecar::ImportScope;
 use strait_rules::traffic::{HostPattern, Selection};
 
-/// What a client is given: what is in its scope, and where rules that are lead.
+/// The imports of a client: the services in its scope, and the destinations of rules in its scope.
 #[derive(Clone, Copy)]
 pub struct Imports<'a> {
     context: &'a PushContext,
@@ -16,18 +16,18 @@ pub struct Imports<'a> {
 }
 
 impl<'a> Imports<'a> {
-    /// Of a client that follows Sidecars.
+    /// Returns the imports of a client that follows Sidecars.
     pub fn of(context: &'a PushContext, view: &'a ViewKey) -> Self {
         let scope = context.traffic.scope(&view.namespace, &view.selection);
         Self { context, view, scope }
     }
 
-    /// Whether it is given a service at some port.
+    /// Returns whether the client imports a service at any port.
     pub fn has(&self, service: &MergedService) -> bool {
         self.is_in_scope(service, |scope, host| scope.includes(host, &service.primary.namespace))
     }
 
-    /// Whether it is given it at that port.
+    /// Returns whether the client imports the service at this port.
     pub fn has_port(&self, service: &MergedService, port: u16) -> bool {
         let owner = &service.primary.namespace;
         let is_other = |other: &&Port| other.number != port && other.protocol != Protocol::Udp;
@@ -44,7 +44,7 @@ impl<'a> Imports<'a> {
             || context.leads_to_port(service.hostname(), port, &view.namespace, &view.selection)
     }
 
-    /// Whether services that it is given may be without some of their ports.
+    /// Returns whether the client may import services without some of their ports.
     pub fn is_by_port(&self) -> bool {
         self.scope.sidecar().is_some()
     }
@@ -62,13 +62,15 @@ impl<'a> Imports<'a> {
 }
 
 impl PushContext {
-    /// Whether rules that hold for a proxy lead to a service, be it by another name of it, which it is given for that.
+    /// Returns whether rules that apply to a proxy route to a service, directly or by an alias.
+    /// These services are imported.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
         let leads = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
         leads(host) || self.aliases.names_of(host).iter().any(leads)
     }
 
-    /// Whether such rules lead to that port of the service, or to it without naming a port.
+    /// Returns whether such rules route to this port of the service, or to the service without
+    /// naming a port.
     fn leads_to_port(
         &self,
         host: &Hostname,

@@ -1,6 +1,8 @@
-//! What a router takes in as Gateways say: its ports, and what is bound to them.
+//! The inbound configuration of a router according to Gateways: its ports, and the VirtualServices
+//! bound to them.
 //!
-//! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
+//! This module computes the outline only. Listeners, routes and upstream clusters are generated in
+//! the same modules as for sidecars.
 
 mod bytes;
 
@@ -14,24 +16,26 @@ use strait_model::{Hostname, Namespace, Proxy, Service};
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer, merged};
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// The ports of a router, and the rules in force.
+/// The ports of a router, with the active rules.
 pub struct IngressOutline<'a> {
     /// The mesh.
     pub context: &'a PushContext,
     /// The router's namespace.
     pub namespace: &'a Namespace,
-    /// Where it listens.
+    /// The ports on which it listens.
     pub ports: Vec<GatewayPort<'a>>,
-    /// Servers' ports that are left out, each with the router's own, at which it can't listen.
+    /// Server ports that are omitted because the router cannot listen there, each with the port on
+    /// which it would listen.
     pub closed: BTreeMap<u16, u16>,
-    /// How many rules say which tokens it believes.
+    /// The number of rules that define accepted tokens (RequestAuthentication).
     pub token_rules: usize,
 }
 
-/// Where a router listens for a server's port: at the port that its Service leads this to, else at the very number.
+/// Returns the port on which a router listens for a server's port: the target port if the router's
+/// Service has this port, otherwise the same number.
 ///
 /// # Errors
-/// The port, where the router can't listen there.
+/// Returns the port if the router cannot listen there.
 pub fn own_port(
     context: &PushContext,
     proxy: &Proxy,
@@ -43,7 +47,8 @@ pub fn own_port(
 }
 
 impl<'a> IngressOutline<'a> {
-    /// That of a router. What is `served` are the services of its namespace and cluster.
+    /// Computes the outline of a router. `served` are the services in the same namespace and
+    /// cluster.
     pub fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let (mut ports, mut closed) = (Vec::new(), BTreeMap::new());
         if !context.traffic.gateways.is_empty() {
@@ -53,13 +58,13 @@ impl<'a> IngressOutline<'a> {
                 own.inspect_err(|own| _ = closed.insert(number, *own)).ok()
             });
         }
-        // Policies are many, and routers that take in nothing need none.
+        // Finding policies is expensive, and routers without ports need none.
         let token_rules =
             if ports.is_empty() { 0 } else { context.access_of(proxy).token_rules().len() };
         Self { context, namespace: proxy.namespace(), ports, closed, token_rules }
     }
 
-    /// The VirtualServices bound to a server's Gateway, in the order in which they count.
+    /// Returns the VirtualServices bound to a server's Gateway, in order of precedence.
     pub fn bound(
         &self,
         server: &PlacedServer<'_>,
@@ -69,7 +74,8 @@ impl<'a> IngressOutline<'a> {
         services.of_gateway(&server.gateway.name, namespace)
     }
 
-    /// The port that a client means by a number: that of a server, as clients of the router's Service say it, else the router's own.
+    /// Returns the port for a number: a server with this port as clients of the router's Service
+    /// use it, otherwise the router's own port.
     pub fn port_meant(&self, number: u16) -> Option<&GatewayPort<'a>> {
         let of_server = |port: &&GatewayPort<'_>| {
             let mut servers = port.http.iter().chain(&port.tcp).chain(&port.tls);
@@ -79,16 +85,17 @@ impl<'a> IngressOutline<'a> {
         self.ports.iter().find(of_server).or_else(own)
     }
 
-    /// The services that requests and connections may go to.
+    /// Returns the services to which requests and connections may be routed.
     pub fn destinations(&self) -> BTreeSet<&'a Hostname> {
         let all = self.served().flat_map(|routed| routed.destinations()).map(|to| &to.host);
-        // Most rules of an object lead to where the one before does, and there may be very many.
+        // Consecutive rules of an object usually have the same destination, and there may be very
+        // many rules.
         let mut last = None;
         let all = all.filter(|host| last.replace(*host) != Some(*host));
         all.map(|host| self.context.target(host, self.namespace)).collect()
     }
 
-    /// Whether any of them is one of these.
+    /// Returns whether any destination is in `hosts`.
     pub fn leads_to_any(&self, hosts: &BTreeSet<Hostname>) -> bool {
         let is_one = |host: &Hostname| {
             hosts.contains(host) || hosts.contains(self.context.target(host, self.namespace))
@@ -96,7 +103,7 @@ impl<'a> IngressOutline<'a> {
         self.served().any(|routed| routed.destinations().any(|to| is_one(&to.host)))
     }
 
-    /// The VirtualServices that some server serves, once for each.
+    /// Returns the VirtualServices that any server serves, without duplicates.
     fn served(&self) -> impl Iterator<Item = &'a Arc<RoutedService>> {
         let servers =
             self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));

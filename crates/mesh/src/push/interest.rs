@@ -1,8 +1,9 @@
-//! Who cares about what: from a changed name to the streams that must hear of it.
+//! Maps changed names to the streams that subscribe to them.
 //!
-//! A stream says which names and which workload it watches, and what service each name stands for; the
-//! event loop says what changed, and only the streams that care are woken. What a stream has yet to look at is a set, never a
-//! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
+//! A stream registers the names and the workload that it watches, with the service of each name.
+//! The event loop reports the changes, and only affected streams are woken. Pending changes of a
+//! stream are a set, never a queue: a slow stream costs one entry per changed name, skips versions,
+//! and never misses the last one.
 
 mod awaited;
 mod backlog;
@@ -27,53 +28,53 @@ use strait_model::dirty::{Dirty, Wildcards};
 use strait_model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
 use strait_rules::access::ConcernedWorkloads;
 
-/// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
-/// will know.
+/// The maximum number of pending changes per stream for which the acknowledgement is tracked; the
+/// receipts of older ones are dropped.
 const RECEIPTS_MAX: usize = 16;
 
-/// One thing that changed. Everything that can happen to the mesh becomes a set of these, and nothing else
-/// reaches a stream.
+/// One kind of change. Every change to the mesh is reported to streams as a set of these.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dep {
     /// The endpoints of a service: its assignments.
     Endpoints(Hostname),
-    /// The endpoints of a service on which more depends than its assignments: those of a headless one, of one
-    /// whose upstream cluster names them, of one without a selector.
+    /// The endpoints of a service on which more than its assignments depends: a headless service, a
+    /// service whose upstream cluster contains the endpoints, a service without a selector.
     Members(Hostname),
-    /// The accounts under which its endpoints run, or whether any may take mTLS: its upstream clusters.
+    /// The accounts of a service's endpoints, or whether any may accept mTLS: its upstream
+    /// clusters.
     Accounts(Hostname),
-    /// What it is.
+    /// The definition of a service.
     Definition(Hostname),
     /// The record of a pod.
     Workload(ClusterId, WorkloadKey),
-    /// The rules of how it is spoken to.
+    /// The traffic rules for a service.
     Traffic(Hostname),
-    /// The selectors that rules have.
+    /// The selectors of rules.
     Selectors,
-    /// What of the mesh proxies of a namespace are given.
+    /// The imports of proxies in a namespace.
     Imports(Namespace),
-    /// What proxies of a namespace write of requests.
+    /// The access logs of proxies in a namespace.
     Logging(Namespace),
-    /// What filters proxies of a namespace have besides their own.
+    /// The additional filters of proxies in a namespace.
     Filters(Namespace),
-    /// What routers take in as Gateways and the rules bound to them say.
+    /// The inbound configuration of routers: Gateways and the rules bound to them.
     Gateways,
-    /// Which machines and nodes there are, and what is known of them.
+    /// The set of machines and nodes, or their data.
     Machines,
-    /// Which network something is in.
+    /// The network of an endpoint or proxy.
     Networks,
-    /// The gateways of a network: assignments of what lies behind them, which are named beside it.
+    /// The gateways of a network. The services behind it are listed separately.
     NetworkGateways(NetworkId),
-    /// Whether what a cluster has counts: assignments of it, which are named beside it.
+    /// The mode of a cluster, for example draining. Its services are listed separately.
     ClusterMode(ClusterId),
-    /// Access policies of a namespace; those of the root namespace are for the whole mesh.
+    /// The access policies of a namespace; policies of the root namespace apply to the whole mesh.
     Access(Namespace),
-    /// Settings that hold for all: mesh config, policy, the clusters there are.
+    /// Settings that apply to all proxies: mesh config, policy, the set of clusters.
     Mesh,
 }
 
 impl Dep {
-    /// The service of which more changed than what assignments say.
+    /// Returns the service, if more than its assignments changed.
     fn service(&self) -> Option<&Hostname> {
         match self {
             Self::Definition(host)
@@ -84,45 +85,47 @@ impl Dep {
         }
     }
 
-    /// Whether it is for [`super::scope::Sight`] to say who sees it.
+    /// Returns whether [`super::scope::Sight`] computes which proxies it affects.
     fn is_looked_at(&self) -> bool {
         !matches!(
             self,
             Self::Endpoints(_)
                 | Self::Workload(..)
                 | Self::Networks
-                // What depends on these is named beside them.
+                // The affected services are listed separately.
                 | Self::NetworkGateways(_)
                 | Self::ClusterMode(_)
                 | Self::Mesh
-                // Whom they concern follows from the policies themselves.
+                // The affected proxies follow from the policies.
                 | Self::Access(_)
         )
     }
 }
 
-/// What one version changed, as the event loop reports it.
+/// The changes of one version, as the event loop reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What it is.
+    /// The changes.
     pub deps: BTreeSet<Dep>,
-    /// Of services whose endpoints changed, the view classes from which nothing differs: who stands there need not
-    /// hear of it.
+    /// For services whose endpoints changed, the view classes in which nothing differs. Their
+    /// streams are not notified.
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
-    /// The namespaces of the proxies that alone can see the rest; `None` where any may.
+    /// The namespaces of the proxies that the other changes can affect; `None` for all.
     pub reach: Option<BTreeSet<Namespace>>,
-    /// What the streams of these see of it, by their numbers; who is not among them hears of all of it.
+    /// The effect on individual streams, sorted by stream number. Any other stream is notified of
+    /// everything.
     pub seen: Vec<SeenBy>,
-    /// The workloads for which access policies may say otherwise than before; `None` where that is not known, and it may
-    /// be any.
+    /// The workloads for which access policies may differ; `None` if unknown, so that any may be
+    /// affected.
     pub concerned: Option<ConcernedWorkloads>,
-    /// Of the streams of these workloads those for which they say the same, by their numbers, from where they stand.
+    /// Streams of these workloads for which the policies do not differ, sorted by
+    /// stream number, each with its location.
     pub same_access: Vec<(u32, Arc<Stand>)>,
-    /// When the first event of it was taken.
+    /// When the event loop received the first event of the change.
     pub since: Option<Instant>,
 }
 
-/// What a stream sees of a change from where it stands.
+/// The effect of a change on one stream at its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenBy {
     stream: u32,
@@ -131,22 +134,22 @@ pub struct SeenBy {
 }
 
 impl Changes {
-    /// Changes of the endpoints of these services, on which only assignments depend.
+    /// Returns changes to the endpoints of these services, on which only assignments depend.
     pub fn of_endpoints(hosts: impl IntoIterator<Item = Hostname>) -> Self {
         hosts.into_iter().map(Dep::Endpoints).collect()
     }
 
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.deps.is_empty()
     }
 
-    /// Whether anything may differ for anybody.
+    /// Returns whether anything may differ for any proxy.
     pub fn is_everything(&self) -> bool {
         self.deps.contains(&Dep::Networks) || self.deps.contains(&Dep::Mesh)
     }
 
-    /// The services whose endpoints changed.
+    /// Returns the services whose endpoints changed.
     pub fn endpoints(&self) -> impl Iterator<Item = &Hostname> {
         self.deps.iter().filter_map(|dep| match dep {
             Dep::Endpoints(host) => Some(host),
@@ -154,51 +157,51 @@ impl Changes {
         })
     }
 
-    /// The services of which more changed than what assignments say.
+    /// Returns the services with changes to more than their assignments.
     pub fn services(&self) -> BTreeSet<Hostname> {
         self.deps.iter().filter_map(Dep::service).cloned().collect()
     }
 
-    /// Whether it is for [`super::scope::Sight`] to say who sees it.
+    /// Returns whether [`super::scope::Sight`] must compute which proxies are affected.
     pub fn is_of_services(&self) -> bool {
         self.deps.iter().any(Dep::is_looked_at)
     }
 
-    /// Whether nothing is in it for [`super::scope::Sight`] but services.
+    /// Returns whether the changes for [`super::scope::Sight`] are all changes to services.
     pub fn is_of_hosts_alone(&self) -> bool {
         self.deps.iter().filter(|dep| dep.is_looked_at()).all(|dep| dep.service().is_some())
     }
 
-    /// Whether proxies may stand elsewhere than before, as rules and views see them.
+    /// Returns whether the location of proxies, as rules and views see it, may differ.
     pub fn may_move(&self) -> bool {
         let moves = |dep: &Dep| matches!(dep, Dep::Machines | Dep::Selectors | Dep::Imports(_));
         self.deps.iter().any(moves)
     }
 
-    /// Whether access policies changed.
+    /// Returns whether access policies changed.
     pub fn is_of_access(&self) -> bool {
         self.deps.iter().any(|dep| matches!(dep, Dep::Access(_)))
     }
 
-    /// Whether access policies say the same as before for `stream`, which stands there.
+    /// Returns whether access policies are unchanged for `stream` at location `stand`.
     fn has_same_access(&self, stream: u32, stand: Option<&Arc<Stand>>) -> bool {
         let found = self.same_access.binary_search_by_key(&stream, |(stream, _)| *stream);
         let found = found.ok().and_then(|at| self.same_access.get(at));
-        // Its number may be another's by now.
+        // The number may have been reused for another stream.
         found.zip(stand).is_some_and(|((_, held), stand)| Arc::ptr_eq(held, stand))
     }
 
-    /// Takes note of what streams see of it.
+    /// Stores the effect on each stream.
     pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<SeenChanges>>) {
         let of = |((stream, stand), seen)| SeenBy { stream, stand, seen };
         self.seen = stands.into_iter().zip(seen).map(of).collect();
     }
 
-    /// What `stream`, which stands there, sees of it, if that is known.
+    /// Returns the effect on `stream` at location `stand`, if it is known.
     fn seen_by(&self, stream: u32, stand: Option<&Arc<Stand>>) -> Option<&SeenChanges> {
         let at = self.seen.binary_search_by_key(&stream, |one| one.stream).ok()?;
         let found = self.seen.get(at)?;
-        // Its number may be another's by now.
+        // The number may have been reused for another stream.
         stand.is_some_and(|stand| Arc::ptr_eq(stand, &found.stand)).then_some(&*found.seen)
     }
 }
@@ -209,14 +212,14 @@ impl FromIterator<Dep> for Changes {
     }
 }
 
-/// The table of who watches what. The lock is held for look-ups only, never across an await.
+/// The table of subscriptions. The lock is only taken for look-ups and never spans an await.
 #[derive(Debug, Default)]
 pub struct Interest {
     table: Mutex<InterestTable>,
 }
 
-/// Streams and watched names have numbers, so that a name costs a stream few bytes: one to five where it is
-/// watched, four while it is dirty. The number of what has gone is given out again.
+/// Streams and watched names are numbered to save memory: a watched name costs a stream one to five
+/// bytes, and four more while it is changed. Numbers are reused.
 #[derive(Debug, Default)]
 struct InterestTable {
     streams: Numbered<StreamEntry>,
@@ -227,9 +230,9 @@ struct InterestTable {
     by_hostname: HashMap<Hostname, Vec<u32>>,
     workloads: BTreeMap<(ClusterId, WorkloadKey), Vec<u32>>,
     by_workload: StreamsByWorkload,
-    /// How many times streams were woken: each time another one is the first.
+    /// The number of wake-ups so far. It rotates the order in which streams are woken.
     turn: usize,
-    /// There is a version, or is about to be one, of which nobody has been marked yet.
+    /// Whether a version is being published whose streams have not been marked yet.
     is_publishing: bool,
 }
 
@@ -237,43 +240,43 @@ struct InterestTable {
 #[derive(Debug)]
 struct StreamEntry {
     pending: Arc<PendingChanges>,
-    /// The number of its view class, once that is known.
+    /// The number of the view class, once known.
     view_class: Option<u32>,
-    /// Where it stands, once that is known.
+    /// Its location, once known.
     stand: Option<Arc<Stand>>,
-    /// The types of which it watches all there is.
+    /// The types to which it has a wildcard subscription.
     lists: Wildcards,
     /// The route configurations that it watches, sorted.
     routes: Vec<Arc<str>>,
 }
 
-/// Where some stream stands.
+/// A view that at least one stream has.
 #[derive(Debug)]
 struct ViewClass {
     view: Arc<ViewKey>,
-    /// How many do; never 0.
+    /// The number of streams with this view; never 0.
     streams: usize,
 }
 
-/// A name that some stream watches.
+/// A name that at least one stream watches.
 #[derive(Debug)]
 struct WatchedName {
     name: Arc<str>,
-    /// The service it stands for.
+    /// The service of the name.
     hostname: Hostname,
     /// Sorted; never empty.
     streams: Vec<u32>,
 }
 
-/// What a stream has yet to look at.
+/// The pending changes of a stream.
 #[derive(Debug, Default)]
 struct PendingChanges {
     dirty: Mutex<Unread>,
-    /// Of the one task that serves the stream.
+    /// Wakes the task that serves the stream.
     wake: AtomicWaker,
 }
 
-/// A [`Dirty`] in numbers.
+/// Pending changes, with numbers instead of names; see [`Dirty`].
 #[derive(Debug, Default)]
 struct Unread {
     everything: bool,
@@ -283,32 +286,33 @@ struct Unread {
     names: Vec<u32>,
     since: Option<Instant>,
     streams: u32,
-    /// Something was taken that nobody was passed yet.
+    /// Whether changes were taken that have not been passed to the session yet.
     is_in_hand: bool,
-    /// For the changes that it is of, the last [`RECEIPTS_MAX`].
+    /// The receipts for these changes, at most [`RECEIPTS_MAX`].
     receipts: OwedReceipts,
 }
 
-/// Receipts in the order of their changes. Most streams look before there is a second one, and take no memory for the first.
+/// Receipts in the order of their changes. Most streams have at most one, which needs no
+/// allocation.
 #[derive(Debug, Default)]
 struct OwedReceipts {
     first: Option<Receipt>,
     more: Vec<Receipt>,
 }
 
-/// One stream's entry in the table; dropping it takes the stream out.
+/// The subscription of one stream; dropping it removes the stream.
 #[derive(Debug)]
 pub struct Subscription {
     interest: Arc<Interest>,
     stream: u32,
     pending: Arc<PendingChanges>,
-    /// The numbers of the names it watches.
+    /// The numbers of the names that it watches.
     names: SortedNumbers,
     workload: Option<(ClusterId, WorkloadKey)>,
 }
 
 impl Interest {
-    /// Enters a stream. Do this before reading the current context, so that no change is missed.
+    /// Adds a stream. Call this before reading the current context, so that no change is missed.
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         let pending = Arc::<PendingChanges>::default();
         let mut table = lock(&self.table);
@@ -334,13 +338,14 @@ impl Interest {
         }
     }
 
-    /// Marks what changed with every stream that cares, and wakes those. Returns how many. Call it
-    /// after the context that holds the change has been published.
+    /// Marks the changes for every affected stream and wakes these streams. Returns their number.
+    /// Call it after publishing the context with the changes.
     pub fn mark(&self, changes: &Changes) -> usize {
         self.mark_followed(changes, None)
     }
 
-    /// The same; the streams say in `delivery` how their proxies have answered.
+    /// Like [`Self::mark`]; the streams record the acknowledgements of their proxies in
+    /// `delivery`.
     pub fn mark_followed(&self, changes: &Changes, delivery: Option<&Arc<Delivery>>) -> usize {
         let mut table = lock(&self.table);
         table.is_publishing = false;
@@ -430,14 +435,14 @@ impl Interest {
         marked.dedup();
         table.turn = table.turn.wrapping_add(1);
         if !marked.is_empty() {
-            // Nobody is always the last to be woken.
+            // Rotate the order, so that no stream is always woken last.
             let first = table.turn % marked.len();
             marked.rotate_left(first);
         }
         let streams = u32::try_from(marked.len()).expect("their numbers are 32 bits");
         for stream in &marked {
             if let Some(StreamEntry { pending, stand, .. }) = table.streams.get(*stream) {
-                // Nobody takes it meanwhile: that needs the table.
+                // No stream takes its changes meanwhile, because that requires the table's lock.
                 let mut unread = lock(&pending.dirty);
                 unread.since = unread.since.or(changes.since);
                 unread.streams = streams;
@@ -451,22 +456,24 @@ impl Interest {
         marked.len()
     }
 
-    /// Where streams of these namespaces stand, of all where none are named, and maybe others: those whose place is
-    /// known, by their numbers.
+    /// Returns the known locations of streams in these namespaces, and possibly of others, by
+    /// stream number. Without namespaces, returns the locations of all streams.
     pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
         let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
         table.reached(reach).into_iter().filter_map(of).collect()
     }
 
-    /// The same of the streams of certain workloads, and maybe of others.
+    /// Returns the known locations of the streams of certain workloads, and possibly of others, by
+    /// stream number.
     pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
         let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
         table.by_workload.concerned(workloads).into_iter().filter_map(of).collect()
     }
 
-    /// Where the streams that watch names of `host` stand; left out is where they watch fewer than `least`.
+    /// Returns the views of streams that watch names of `host`, without views with fewer than
+    /// `least` watched names.
     pub fn view_classes(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
         let table = lock(&self.table);
         let mut counts = vec![0_usize; table.view_classes.room()];
@@ -489,9 +496,10 @@ impl Interest {
 }
 
 impl Subscription {
-    /// Says where the stream stands from now on, with all that can matter of its proxy, and whether that is new; with the
-    /// labels of its workload where these are known. It hears of what is seen from there; what changed before this, and
-    /// differs only there, it may not have heard of.
+    /// Sets the location of the stream, with all relevant facts about its proxy, and the labels of
+    /// its workload if they are known. Returns whether anything differs. From now on, the stream is
+    /// notified of changes that are visible there. It may have missed earlier changes that are
+    /// visible only there.
     pub fn stand(&self, stand: Stand, view: ViewKey, labels: Option<&Labels>) -> bool {
         let mut table = lock(&self.interest.table);
         table.by_workload.place(self.stream, stand.proxy.namespace(), labels);
@@ -504,15 +512,15 @@ impl Subscription {
         true
     }
 
-    /// Says of which types it watches all there is. Do this before reading the context that an answer is made
-    /// from, as with names.
+    /// Sets the types to which the stream has a wildcard subscription. Call this before reading the
+    /// context for a response, as with names.
     pub fn watch_lists(&self, lists: Wildcards) {
         if let Some(listener) = lock(&self.interest.table).streams.get_mut(self.stream) {
             listener.lists = lists;
         }
     }
 
-    /// Watches these route configurations as well, and those no more.
+    /// Adds and removes watched route configurations.
     pub fn watch_routes(&self, new: &[Arc<str>], dropped: &[Arc<str>]) {
         if new.is_empty() && dropped.is_empty() {
             return;
@@ -525,8 +533,8 @@ impl Subscription {
         listener.routes.dedup();
     }
 
-    /// Watches these names as well, those that stand for a service. Enter a name before reading the context
-    /// that its answer is made from.
+    /// Adds watched names; names that belong to no service are skipped. Call this before reading
+    /// the context for the response.
     pub fn watch(&mut self, names: &[Arc<str>], hostname_of: impl Fn(&str) -> Option<Hostname>) {
         if names.is_empty() {
             return;
@@ -542,7 +550,7 @@ impl Subscription {
         self.names = numbers.into_iter().collect();
     }
 
-    /// Watches these names no more.
+    /// Removes watched names.
     pub fn forget(&mut self, names: &[Arc<str>]) {
         if names.is_empty() {
             return;
@@ -552,7 +560,7 @@ impl Subscription {
         let mut numbers: Vec<u32> = numbers.collect();
         for number in &numbers {
             table.forget_name(*number, self.stream);
-            // It may be given to another name from here on.
+            // The number may be reused for another name.
             remove(&mut lock(&self.pending.dirty).names, *number);
         }
         drop(table);
@@ -561,30 +569,31 @@ impl Subscription {
         self.names = kept.collect();
     }
 
-    /// Waits until there is something to look at. Cancel-safe.
+    /// Waits until there are pending changes. Cancel-safe.
     pub async fn changed(&self) {
         poll_fn(|context| {
-            // First, so that a mark after the look wakes.
+            // Register first, so that a change after the check wakes the task.
             self.pending.wake.register(context.waker());
             if lock(&self.pending.dirty).is_empty() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
     }
 
-    /// Takes what is owed for the changes that there are to look at. Do this before [`Self::take`], so that none is of
-    /// a change that was not looked at.
+    /// Takes the receipts for the pending changes. Call this before [`Self::take`], so that each
+    /// receipt belongs to a change that is taken.
     pub fn take_receipts(&self) -> impl Iterator<Item = Receipt> + use<> {
         let OwedReceipts { first, more } = std::mem::take(&mut lock(&self.pending.dirty).receipts);
         first.into_iter().chain(more)
     }
 
-    /// Takes what there is to look at; read the context after this, and say when it is [`Self::passed_on`].
+    /// Takes the pending changes. Read the context after this call, and call [`Self::passed_on`]
+    /// when the changes have been passed on.
     pub fn take(&self) -> Dirty {
-        // The table first, as everywhere: what a number stands for can't change meanwhile.
+        // Lock the table first, as everywhere; so the numbers cannot be reused meanwhile.
         let table = lock(&self.interest.table);
         let unread = {
             let mut dirty = lock(&self.pending.dirty);
-            // What is owed for a change that came since is taken with the next.
+            // A receipt for a later change is taken with that change.
             let receipts = std::mem::take(&mut dirty.receipts);
             std::mem::replace(
                 &mut *dirty,
@@ -643,8 +652,8 @@ impl Unread {
 }
 
 impl PendingChanges {
-    /// Notes what its stream sees of a change of services, if that is known, else all that it watches. Returns
-    /// whether that is anything.
+    /// Adds the effect of a change to services, or all watched resources if the effect is unknown.
+    /// Returns whether anything was added.
     fn add(&self, listener: &StreamEntry, seen: Option<&SeenChanges>) -> bool {
         let StreamEntry { lists, routes, .. } = listener;
         let watched = |name: &&Arc<str>| seen.is_none_or(|seen| seen.routes.contains(*name));
@@ -666,7 +675,8 @@ impl PendingChanges {
 }
 
 impl InterestTable {
-    /// The streams of certain workloads, and maybe others; all where it is not known which these are.
+    /// Returns the streams of certain workloads, and possibly others; all streams if the workloads
+    /// are unknown.
     fn concerned(&self, workloads: Option<&ConcernedWorkloads>) -> Vec<u32> {
         match workloads {
             Some(workloads) => self.by_workload.concerned(workloads),
@@ -674,7 +684,8 @@ impl InterestTable {
         }
     }
 
-    /// The streams of certain namespaces, and maybe others; all where none are named.
+    /// Returns the streams of certain namespaces, and possibly others; all streams without
+    /// namespaces.
     fn reached(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<u32> {
         match reach {
             Some(namespaces) => self.by_workload.in_namespaces(namespaces),
@@ -682,7 +693,7 @@ impl InterestTable {
         }
     }
 
-    /// Notes where `stream` stands, and whether that is new.
+    /// Sets the view of `stream`. Returns whether it differs.
     fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
         let Some(listener) = self.streams.get_mut(stream) else { return false };
         let before = listener.view_class;
@@ -718,7 +729,8 @@ impl InterestTable {
         true
     }
 
-    /// Notes that `stream` watches `name`, whose number it returns if it stands for a service.
+    /// Adds `stream` to the watchers of `name`. Returns the number of the name if it belongs to a
+    /// service.
     fn watch(
         &mut self,
         name: &Arc<str>,
@@ -728,7 +740,8 @@ impl InterestTable {
         if let Some(number) = self.by_name.get(name) {
             if let Some(WatchedName { streams, .. }) = self.names.get_mut(*number) {
                 if streams.len() == streams.capacity() {
-                    // By an eighth at a time: of these lists there are as many as names.
+                    // Grow by an eighth at a time, because there are as many of these lists as
+                    // names.
                     streams.reserve_exact(streams.len() / 8 + 4);
                 }
                 insert(streams, stream);

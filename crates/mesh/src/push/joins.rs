@@ -1,7 +1,8 @@
-//! The endpoints that come of what one source selects of another: computed again when either changes.
+//! Endpoints from joins: pods or machines of one source that objects of another source select.
+//! Recomputed when either changes.
 //!
-//! Owns what entries select, and which shards hold what came of it. They are shards like any other, so
-//! merging, placement and removal need to know nothing of it.
+//! Owns the selections of entries and the set of shards with results. These are ordinary shards, so
+//! merging, assigning networks and removal need no special case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use strait_model::registry::{
 use strait_model::{ClusterId, Hostname, WorkloadKey};
 use strait_rules::service_entry::{Selections, VmWorkloads, vms, workloads_of};
 
-/// What is selected, and whether what came of it still holds.
+/// The selections, and whether the results are up to date.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Joins {
     selections: Arc<Selections>,
-    /// The machines of clusters, with the objects that they were read from.
+    /// The machines of clusters, and the objects from which they were parsed.
     vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
     read_from: BTreeMap<ClusterId, Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
-    /// The shards that hold anything.
+    /// The shards with results.
     shards: BTreeSet<ShardKey>,
     pods_stale: bool,
     workloads_stale: bool,
@@ -33,7 +34,7 @@ pub(super) struct Joins {
 }
 
 impl Joins {
-    /// Takes other selections. Returns whether they differ in VMs or hosts.
+    /// Replaces the selections. Returns whether machines or hosts differ.
     pub(super) fn select(&mut self, selections: Arc<Selections>) -> bool {
         if self.selections == selections {
             return false;
@@ -43,37 +44,37 @@ impl Joins {
         !self.selections.tells_as(&before)
     }
 
-    /// What entries select, and which machines there are.
+    /// Returns the selections of entries, with the machines that entries describe.
     pub(super) fn selections(&self) -> &Arc<Selections> {
         &self.selections
     }
 
-    /// The machines of clusters.
+    /// Returns the machines of clusters.
     pub(super) fn vms(&self) -> &OrdMap<ClusterId, Arc<VmWorkloads>> {
         &self.vms
     }
 
-    /// Whether something is to be computed again.
+    /// Returns whether any result is outdated.
     pub(super) fn is_stale(&self) -> bool {
         self.pods_stale || self.workloads_stale || self.vms_stale
     }
 
-    /// Looks at what an update touched.
+    /// Marks results as outdated that depend on the changes of an update.
     pub(super) fn note(&mut self, touched: &AggregateChanges) {
         let offered = !self.vms.is_empty() || self.selections.offers_workloads();
         self.workloads_stale |= !touched.objects.is_empty() && offered;
         self.vms_stale |= touched.entries;
         if self.selections.wants_pods() {
             let mut pods = touched.workloads.iter();
-            // The pods of a cluster that has come or gone are not reported one by one.
+            // Pods of an added or removed cluster are not reported one by one.
             self.pods_stale |= !touched.facts.is_empty()
                 || !touched.placements.is_empty()
                 || pods.any(|(_, pod)| self.selections.wants_pods_of(&pod.namespace));
         }
     }
 
-    /// Reads the WorkloadEntries of clusters again, where they changed. Those of the config cluster are among
-    /// what belongs to no cluster already.
+    /// Parses the WorkloadEntries of clusters again if they changed. WorkloadEntries of the config
+    /// cluster are already part of the objects that belong to no cluster.
     fn read_vms(&mut self, aggregate: &Aggregate, settings: &FixedSettings) {
         if !std::mem::take(&mut self.vms_stale) {
             return;
@@ -89,7 +90,7 @@ impl Joins {
         for (id, objects) in &now {
             if self.read_from.get(id) != Some(objects) {
                 let read = vms(objects, &settings.trust_domain, |name, fault| {
-                    warn!(cluster = %id, entry = %name, %fault, "WorkloadEntry counts for nothing");
+                    warn!(cluster = %id, entry = %name, %fault, "ignoring invalid WorkloadEntry");
                 });
                 self.vms.insert(id.clone(), Arc::new(read));
             }
@@ -97,7 +98,7 @@ impl Joins {
         self.read_from = now;
     }
 
-    /// Computes again what is stale. Returns what that touched.
+    /// Recomputes outdated results and returns the changes.
     pub(super) fn refresh(
         &mut self,
         aggregate: &mut Aggregate,
@@ -149,7 +150,7 @@ fn of(provider: Provider, cluster: ClusterId) -> ShardKey {
     ShardKey { provider, cluster }
 }
 
-/// All of these updates are complete, and they have one source.
+/// Creates an update. All these updates are complete and have one source, so the epoch is constant.
 fn update(shard: ShardKey, change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard, epoch: Epoch(0), change }
 }

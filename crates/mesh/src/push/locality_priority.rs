@@ -1,14 +1,13 @@
-//! Which endpoints of a service come first: those near the proxy, where the service asks for that
-//! (`trafficDistribution`).
+//! Priorities by distance from the proxy, if the service requests them (`trafficDistribution`).
 //!
 //! | prefers | compared, in order |
 //! |---|---|
 //! | same zone | network, region, zone |
 //! | same node | network, region, zone, subzone, node |
 //!
-//! What differs earlier comes later. Endpoints behind the gateways of other networks come after all of
-//! the proxy's own, in the same order among themselves. Only Envoy's priorities are decided here, never
-//! whether an endpoint is sent, nor its weight.
+//! The first item that differs decides the distance. Endpoints behind gateways of other networks
+//! follow all endpoints in the proxy's own network, in the same order among themselves. This module
+//! decides only Envoy's priorities, not weights or whether an endpoint is sent.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +18,8 @@ use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
 use strait_model::{Distribution, Locality};
 
-/// Splits the members of localities by how near they are. `direct` says of each group how many of its
-/// members are reached directly: these come first.
+/// Splits the members of localities by distance. Each group comes with the number of members that
+/// are reached directly; these are first.
 pub(super) fn by_distance(
     view: &ViewKey,
     service: &MergedService,
@@ -41,13 +40,13 @@ pub(super) fn by_distance(
     ranked(groups, |locality, member, remote| here.distance(locality, member, remote))
 }
 
-/// Splits the members of localities by their distance, and makes priorities of that. `direct` says of each group how many
-/// of its members are reached directly; the others are remote.
+/// Splits the members of localities by `distance` and assigns priorities. Each group comes with the
+/// number of members that are reached directly; the others are remote.
 pub(super) fn ranked(
     groups: Vec<(AssignmentGroup, usize)>,
     distance: impl Fn(&Locality, &AssignmentMember, bool) -> u32,
 ) -> Vec<AssignmentGroup> {
-    // Where policy puts a cluster counts before how near it is.
+    // The priority from the policy takes precedence over the distance.
     let mut ranked: Vec<((u32, u32), AssignmentGroup)> = Vec::new();
     for (group, direct) in groups {
         let AssignmentGroup { locality, priority, members, .. } = group;
@@ -69,7 +68,7 @@ pub(super) fn ranked(
         }
     }
     ranked.sort_by(|(a, one), (b, other)| (a, &one.locality).cmp(&(b, &other.locality)));
-    // Envoy wants priorities without gaps.
+    // Envoy requires priorities without gaps.
     let mut ranks: Vec<_> = ranked.iter().map(|(rank, _)| *rank).collect();
     ranks.dedup();
     let localities = ranked.into_iter().map(|(rank, group)| {
@@ -79,7 +78,7 @@ pub(super) fn ranked(
     localities.collect()
 }
 
-/// The addresses of endpoints on the proxy's node.
+/// Returns the addresses of endpoints on the proxy's node.
 fn on_node(view: &ViewKey, service: &MergedService, port: u16) -> BTreeSet<(IpAddr, u16)> {
     let Some(node) = &view.node else { return BTreeSet::new() };
     let own = service.shards_of_port(port).filter(|(shard, _)| shard.key.cluster == view.cluster);
@@ -88,7 +87,7 @@ fn on_node(view: &ViewKey, service: &MergedService, port: u16) -> BTreeSet<(IpAd
     here.map(|endpoint| (endpoint.address(), endpoint.port())).collect()
 }
 
-/// Where a proxy is.
+/// The location of a proxy.
 struct Here<'a> {
     locality: &'a Arc<Locality>,
     node_counts: bool,
@@ -96,7 +95,7 @@ struct Here<'a> {
 }
 
 impl Here<'_> {
-    /// How far a member is, in the order in which things are compared; 0 is nearest.
+    /// Returns the distance of a member; 0 is nearest.
     fn distance(&self, locality: &Locality, member: &AssignmentMember, remote: bool) -> u32 {
         let own = self.locality;
         let mut same = vec![own.has_region_of(locality), own.zone == locality.zone];
@@ -117,7 +116,7 @@ mod tests {
     use strait_model::TlsMode;
 
     #[test]
-    fn what_differs_earlier_is_further_and_other_networks_are_furthest() {
+    fn earlier_difference_is_farther_and_other_networks_are_farthest() {
         let own = Arc::new(Locality::parse("r1/z1/s1"));
         let at = |last: u8| AssignmentMember {
             address: IpAddr::from([10, 0, 0, last]),

@@ -1,7 +1,7 @@
-//! Which localities of a service come first, and which shares they have, where the DestinationRule in force says that.
+//! Priorities and weights of localities according to the active DestinationRule.
 //! (docs/reference/traffic.md, "Localities".)
 //!
-//! Pure. Says nothing of whether an endpoint is sent.
+//! Pure. This module does not decide whether an endpoint is sent.
 
 use std::sync::Arc;
 
@@ -10,24 +10,26 @@ use strait_model::Locality;
 use strait_model::mesh_config::{Distribute, LocalitySetting, PlaceLabel};
 use strait_rules::traffic::policy::ResolvedPolicy;
 
-/// What the rule in force makes of localities, for a client in one.
+/// The effect of the active rule on localities, for a client in one locality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalityRule<'a> {
-    /// It says nothing, and the service's own wish counts.
+    /// The rule does not mention localities; the service's own preference applies.
     Unsaid,
-    /// All are alike.
+    /// All localities are equal.
     Alike,
-    /// Each has a share; one that has none is left out.
+    /// Each locality has a weight; localities without one are omitted.
     Shares(&'a Distribute),
-    /// The near ones come first.
+    /// Nearer localities have priority.
     NearFirst(Option<&'a LocalitySetting>),
 }
 
 impl<'a> LocalityRule<'a> {
-    /// What `policy` makes of localities, for a client that is `here`, if that is known; of what it doesn't say the service's own wish counts,
-    /// if it `prefers` some, else what the mesh says. Near ones come first only where outlier detection says which
-    /// endpoints fail; else requests would stay with near ones that do. For a client in an unknown place only
-    /// `failoverPriority` applies, which may compare networks, and `distribute` from anywhere.
+    /// Returns the effect of `policy` on localities, for a client in locality `here` (`None` if
+    /// unknown). Without a setting in the policy, the service's own preference applies if `prefers`
+    /// is set, otherwise the setting of the mesh config. Nearer localities have priority only if
+    /// outlier detection identifies failing endpoints; otherwise requests would stay with near
+    /// endpoints that fail. For a client in an unknown locality, only `failoverPriority`, which may
+    /// compare networks, and `distribute` from anywhere apply.
     pub(super) fn of(
         policy: &'a ResolvedPolicy,
         prefers: bool,
@@ -71,7 +73,8 @@ impl<'a> LocalityRule<'a> {
     }
 }
 
-/// How far a member is from a client that is `here`; 0 is nearest. It is `remote` behind a gateway of another network.
+/// Returns the distance of a member from a client in locality `here`; 0 is nearest. A `remote`
+/// member is behind a gateway of another network.
 pub(super) fn distance(
     setting: Option<&LocalitySetting>,
     here: &Locality,
@@ -102,8 +105,9 @@ pub(super) fn distance(
     if failover.is_empty() { by_labels } else { by_labels * 5 + by_region() }
 }
 
-/// What is alike in the first of the labels comes before what isn't. Another network comes behind all of the client's own,
-/// where that is asked first, and the rest is compared there as well.
+/// Returns the distance by labels, where earlier labels take precedence. If the first label is the
+/// network, members in other networks are farther than all members in the client's own, and the
+/// other labels are compared among them.
 fn by_labels(labels: &[PlaceLabel], here: &Locality, there: &Locality, remote: bool) -> u32 {
     let all = u32::try_from(labels.len()).unwrap_or(u32::MAX / 16);
     let is_alike = |label: &PlaceLabel| {
@@ -131,7 +135,8 @@ fn by_labels(labels: &[PlaceLabel], here: &Locality, there: &Locality, remote: b
     further
 }
 
-/// Gives each locality its part of the share that it is in, by what its members weigh, and leaves out those in none.
+/// Distributes each weight among the localities that it covers, in proportion to the weights of
+/// their members. Removes localities without a weight.
 pub(super) fn share_out(
     shares: &Distribute,
     mut groups: Vec<AssignmentGroup>,
@@ -141,7 +146,7 @@ pub(super) fn share_out(
             .to
             .iter()
             .filter_map(|(place, share)| Some((holds(place, locality)?, place, *share)));
-        // The most specific.
+        // The most specific pattern applies.
         fitting.max_by_key(|(parts, ..)| *parts).map(|(_, place, share)| (place, share))
     };
     let sum =
@@ -162,8 +167,8 @@ pub(super) fn share_out(
     groups
 }
 
-/// Whether a place, `region/zone/subzone` with `*` for any and for all that follows, holds a locality; and how many parts of
-/// it are said.
+/// Returns the number of parts other than `*` in a pattern `region/zone/subzone` that matches a
+/// locality, or `None` if it does not match. `*` matches anything, and omitted parts match too.
 fn holds(place: &str, locality: &Locality) -> Option<usize> {
     let own = [&locality.region, &locality.zone, &locality.subzone];
     let mut said = 0;
@@ -190,18 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn near_localities_come_first_and_a_region_may_stand_in_for_another() {
+    fn near_localities_come_first_and_failover_selects_regions() {
         let mut setting = LocalitySetting::default();
         let order = ["eu/z1/s1", "eu/z1/s2", "eu/z2/s1", "us/z1/s1", "ap/a/b"];
         assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 3]);
         setting.failover = vec![("eu".into(), "us".into()), ("us".into(), "ap".into())];
         assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 4]);
-        // A zone is one of its region.
+        // A zone is part of a region.
         assert_eq!(far(&setting, "us/z1/s1", false), 3);
     }
 
     #[test]
-    fn labels_decide_in_their_order_and_another_network_is_behind_all_of_the_own() {
+    fn labels_are_compared_in_order_and_other_networks_are_farthest() {
         use PlaceLabel::{Network, Region, Zone};
         let failover_priority = vec![Network, Region(None), Zone(None)];
         let mut setting = LocalitySetting { failover_priority, ..LocalitySetting::default() };
@@ -216,13 +221,13 @@ mod tests {
         for (there, remote, expected) in cases {
             assert_eq!(far(&setting, there, remote), expected, "{there} {remote}");
         }
-        // A value stands in the place of the client's own.
+        // The value replaces the client's own.
         setting.failover_priority = vec![Region(Some("us".into())), Zone(None)];
         assert_eq!(["us/z1", "us/z2", "eu/z1"].map(|there| far(&setting, there, true)), [0, 1, 2]);
     }
 
     #[test]
-    fn shares_are_split_by_weight_and_localities_in_none_are_left_out() {
+    fn weights_are_distributed_and_localities_without_one_are_omitted() {
         let group = |locality: &str, weights: &[u32]| {
             let member = |(at, weight): (usize, &u32)| AssignmentMember {
                 address: IpAddr::from([10, 0, 0, at as u8]),
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rule_says_depends_on_where_the_client_is_and_on_outlier_detection() {
+    fn locality_rule_depends_on_client_locality_and_outlier_detection() {
         use strait_rules::traffic::policy::{LoadBalancing, OutlierDetection};
         let here = Locality::parse("eu/z1/s1");
         let with = |setting: Option<LocalitySetting>, detects: bool| {
@@ -290,7 +295,7 @@ mod tests {
             let rule = LocalityRule::of(&policy, false, None, Some(&here));
             assert_eq!(kind(rule), expected, "{policy:?}");
         }
-        // For a client in an unknown place.
+        // A client in an unknown locality.
         let failover_priority = vec![PlaceLabel::Network];
         let by_network = LocalitySetting { failover_priority, ..on.clone() };
         for (policy, expected) in [
@@ -303,7 +308,7 @@ mod tests {
             let rule = LocalityRule::of(&policy, false, None, None);
             assert_eq!(kind(rule), expected, "{policy:?}");
         }
-        // What the mesh says counts last.
+        // The setting of the mesh config has the lowest precedence.
         let (detects, says_nothing) = (with(None, true), with(None, false));
         for (policy, prefers, mesh, expected) in [
             (&says_nothing, false, Some(&on), "alike"),

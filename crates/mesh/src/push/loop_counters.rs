@@ -1,26 +1,27 @@
-//! How the event loop fares.
+//! Statistics of the event loop.
 
-/// What `/debug/push` shows of the loop.
+/// The statistics of the event loop that `/debug/push` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopCounters {
     /// The current version; 0 before the first.
     pub version: u64,
     /// When it was published.
     pub published: Option<std::time::SystemTime>,
-    /// Events taken so far.
+    /// The number of events received.
     pub events: u64,
-    /// Events that waited when the loop last looked.
+    /// The number of events in the queue at the last check.
     pub queued: usize,
-    /// What the last version took to make and announce.
+    /// The time that the last version took to build and announce.
     pub cost: std::time::Duration,
-    /// Streams woken by the last version.
+    /// The number of streams that the last version woke.
     pub woken: usize,
-    /// Streams woken by all versions so far: a stream counts once for each that woke it.
+    /// The total number of wake-ups by all versions; a stream counts once for each version that
+    /// woke it.
     pub woken_total: u64,
 }
 
 impl LoopCounters {
-    /// Nothing yet.
+    /// Returns the statistics before the first event.
     pub fn none() -> Self {
         Self {
             version: 0,

@@ -1,5 +1,5 @@
-//! What clients would lose by going from one version of the mesh to another that differs by configuration: endpoints of services
-//! that are there as before, and that a subset, a Sidecar or a network no longer leads to.
+//! Endpoints that clients would lose in a change of configuration: endpoints of services that exist
+//! in both versions, to which a subset, a Sidecar or a network no longer leads.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,30 +14,31 @@ use super::view::{Role, ViewKey, assignment_of};
 use crate::aggregate::MergedService;
 use strait_model::{Hostname, ProxyType};
 
-/// A port of a service, or of a subset of it, of which a client is given fewer endpoints than before.
+/// A port of a service or subset for which a client receives fewer endpoints than in the earlier
+/// version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostEndpoints {
     /// The service.
     pub host: Hostname,
-    /// Its port.
+    /// The port.
     pub port: u16,
     /// The subset; empty for the whole service.
     pub subset: String,
-    /// A client that loses them: its node id.
+    /// The node ID of an affected client.
     pub client: Arc<str>,
-    /// How many it has, by their weights.
+    /// The sum of the weights of the client's endpoints in the earlier version.
     pub before: u64,
-    /// How many it would have.
+    /// The sum of the weights in the later version.
     pub now: u64,
 }
 
 impl LostEndpoints {
-    /// How many of a hundred are lost, rounded down.
+    /// Returns the lost percentage, rounded down.
     pub fn percent(&self) -> u64 {
         self.before.saturating_sub(self.now) * 100 / self.before.max(1)
     }
 
-    /// Whether these are more than so many of a hundred.
+    /// Returns whether more than this percentage is lost.
     pub fn is_more_than(&self, percent: u8) -> bool {
         self.before.saturating_sub(self.now) * 100 > u64::from(percent) * self.before
     }
@@ -51,19 +52,20 @@ impl fmt::Display for LostEndpoints {
     }
 }
 
-/// The first port found of which some client loses more than so many of a hundred endpoints; looked for until `deadline`. Routers
-/// are no clients here. What is there in the earlier version alone counts as lost, but for subsets: these come and go with
-/// the rules that lead to them.
+/// Returns the first port for which a client loses more than `percent` of its endpoints, or `None`
+/// if no loss was found before `deadline`. Routers are not checked. A service that the later
+/// version lacks is lost completely. A subset that it lacks is ignored, because subsets appear and
+/// disappear together with the rules that route to them.
 pub fn lost_endpoints(
     versions: [&PushContext; 2],
     stands: &[Arc<Stand>],
     percent: u8,
     deadline: Instant,
 ) -> Option<LostEndpoints> {
-    // Clients that see alike are looked at once.
+    // Clients with equal views are checked only once.
     let (mut looked_from, mut looked_at) = (HashSet::new(), HashSet::new());
     for stand in stands.iter().filter(|stand| stand.proxy.kind != ProxyType::Router) {
-        // On which node a client is no configuration changes, and there are as many as clients.
+        // No configuration depends on the client's node, and there are as many nodes as clients.
         let whereabouts = Whereabouts { node: None, ..stand.whereabouts.clone() };
         let views = versions.map(|context| {
             ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client)
@@ -98,7 +100,7 @@ pub fn lost_endpoints(
     None
 }
 
-/// The port of a service, or of a subset, that loses the largest part of its endpoints.
+/// Returns the port of the service or of a subset that loses the largest part of its endpoints.
 fn lost_of(
     versions: [&PushContext; 2],
     views: &[ViewKey; 2],

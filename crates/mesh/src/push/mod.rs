@@ -1,5 +1,5 @@
-//! From what the sources say to what the proxies need to hear: one event loop owns the mesh, makes
-//! an immutable context of each version, and wakes the streams that care about what changed.
+//! From source updates to notified streams: one event loop owns the mesh, builds an immutable
+//! context for each version, and wakes the streams that a change affects.
 
 mod access_state;
 pub mod addresses;

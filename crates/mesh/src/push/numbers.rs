@@ -1,9 +1,9 @@
-//! Numbers that stand for streams and for what they watch, so that each costs few bytes, and sorted lists of them.
+//! Numbers for streams and watched names, which save memory, and sorted lists of them.
 
 use prost::encoding::{decode_varint, encode_varint};
 
-/// Sorted numbers, by how much each is more than the one before it, as varints of protobuf. Of who watches all
-/// names each takes a byte.
+/// Sorted numbers, stored as the differences between neighbours in protobuf's varint encoding. A
+/// list of all numbers takes one byte per number.
 #[derive(Debug, Default)]
 pub(super) struct SortedNumbers(Box<[u8]>);
 
@@ -11,7 +11,7 @@ impl SortedNumbers {
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let (mut bytes, mut number) = (&*self.0, 0);
         std::iter::from_fn(move || {
-            // It fails at the end.
+            // Decoding fails at the end.
             number += u32::try_from(decode_varint(&mut bytes).ok()?).ok()?;
             Some(number)
         })
@@ -19,7 +19,7 @@ impl SortedNumbers {
 }
 
 impl FromIterator<u32> for SortedNumbers {
-    /// Of numbers that are sorted.
+    /// The numbers must be sorted.
     fn from_iter<I: IntoIterator<Item = u32>>(sorted: I) -> Self {
         let (mut bytes, mut before) = (Vec::new(), 0);
         for number in sorted {
@@ -30,7 +30,7 @@ impl FromIterator<u32> for SortedNumbers {
     }
 }
 
-/// Values by number.
+/// Values by number; free numbers are reused.
 #[derive(Debug)]
 pub(super) struct Numbered<T> {
     values: Vec<Option<T>>,
@@ -44,7 +44,7 @@ impl<T> Default for Numbered<T> {
 }
 
 impl<T> Numbered<T> {
-    /// One more than the greatest number that was ever given out.
+    /// Returns the number of slots: the greatest number used so far plus one.
     pub(super) fn room(&self) -> usize {
         self.values.len()
     }
@@ -88,7 +88,7 @@ pub(super) fn insert(sorted: &mut Vec<u32>, number: u32) {
 pub(super) fn remove(sorted: &mut Vec<u32>, number: u32) {
     if let Ok(place) = sorted.binary_search(&number) {
         sorted.remove(place);
-        // Who went in a crowd left room for one.
+        // Release memory that was needed only temporarily.
         if sorted.capacity() > 16 && sorted.len() < sorted.capacity() / 2 {
             sorted.shrink_to(sorted.len() + sorted.len() / 8);
         }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_out_as_they_went_in() {
+    fn numbers_round_trip() {
         for numbers in
             [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
         {

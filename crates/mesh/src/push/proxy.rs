@@ -1,5 +1,5 @@
-//! What the mesh knows of one proxy: its labels, the ports it serves, whether it is an east-west
-//! gateway.
+//! Facts about one proxy that follow from the mesh: its labels, the ports that it serves, and
+//! whether it is an east-west gateway.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,27 @@ use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::policy::PoolLimits;
 use strait_rules::traffic::sidecar::SidecarIngress;
 
-/// One service port that a proxy's workload serves, or a port that its Sidecar has it take in.
+/// A service port that a proxy's workload serves, or an ingress port of a Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundTarget<'a> {
-    /// The port, as the proxy's own cluster has it.
+    /// The port, as the proxy's own cluster defines it.
     pub port: &'a Port,
-    /// The hostname and namespace of the service whose port it is; of one that a Sidecar says, the oldest that has that port.
+    /// The hostname and namespace of the service of the port. For an ingress port of a Sidecar, the
+    /// oldest service with that port.
     pub service: Option<(&'a Hostname, &'a Namespace)>,
-    /// The port on the workload.
+    /// The port number on the workload.
     pub target: u16,
-    /// The limits of connections to the workload: those of its Sidecar, else those of the rule for the service.
+    /// Connection limits for the workload, from its Sidecar or otherwise from the rule for
+    /// the service.
     pub pool: Option<Arc<PoolLimits>>,
-    /// What its Sidecar says of the port, where that says what is taken in.
+    /// The ingress listener of the Sidecar for this port, if the Sidecar defines ingress listeners.
     pub ingress: Option<&'a SidecarIngress>,
 }
 
-/// The services that workloads of a namespace in a cluster may serve, oldest first: those of the namespace
-/// that the cluster has, and those that are in no cluster. They are found by looking at every service, and
-/// stay as they are as long as no definition changes ([`PushContext::definitions`]).
+/// Returns the services that workloads of a namespace in a cluster may serve, oldest first: the
+/// cluster's services in that namespace, and the services there that belong to no cluster. This
+/// scans all services. The result is valid while no definition changes
+/// ([`PushContext::definitions`]).
 pub fn served_in(
     context: &PushContext,
     cluster: &ClusterId,
@@ -42,7 +45,7 @@ pub fn served_in(
     oldest_first(services.flat_map(|merged| served_of(merged, cluster, namespace)).cloned())
 }
 
-/// What of one service workloads of a namespace in a cluster may serve.
+/// Returns the objects of one service that workloads of a namespace in a cluster may serve.
 pub fn served_of<'a>(
     merged: &'a MergedService,
     cluster: &ClusterId,
@@ -53,20 +56,20 @@ pub fn served_of<'a>(
     own.into_iter().flatten().filter(move |own| own.namespace == *namespace)
 }
 
-/// The order in which services claim the ports of a workload.
+/// Sorts services in the order in which they claim the ports of a workload.
 pub fn oldest_first(services: impl Iterator<Item = Arc<Service>>) -> Arc<[Arc<Service>]> {
     let mut services: Vec<_> = services.collect();
     services.sort_by(|a, b| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
     services.into()
 }
 
-/// The service ports that the workload of `proxy` serves, one for each target port, oldest service
-/// first; `served` is what is [served](served_in) in its namespace and cluster. Where its Sidecar has ingress listeners, these
-/// ports and no others.
+/// Returns the service ports that the workload of `proxy` serves, one for each target port, oldest
+/// service first. `served` are the services that its namespace and cluster [serve](served_in). If
+/// its Sidecar has ingress listeners, returns only their ports.
 ///
-/// Services whose selector matches its labels; named target ports are looked up on its pod. A service
-/// without a selector counts where an endpoint of it is the pod, and so does what ServiceEntries
-/// describe, for pods and for machines outside Kubernetes.
+/// A service is served if its selector matches the workload's labels; named target ports are looked
+/// up in the pod. A service without a selector is served if any endpoint is the pod. The
+/// same applies to ServiceEntries, for pods and for machines outside Kubernetes.
 pub fn inbound_targets<'a>(
     context: &'a PushContext,
     proxy: &'a Proxy,
@@ -105,8 +108,9 @@ pub fn inbound_targets<'a>(
     targets.into_values().map(with_pool).collect()
 }
 
-/// Returns the DestinationRule that applies at the workloads of a service, if there is one: the rule of their namespace as
-/// clients, but never one with a `workloadSelector`, which selects clients. (Istio, "DestinationRule", `workloadSelector`.)
+/// Returns the DestinationRule that applies at the workloads of a service, if there is one: the
+/// rule of their namespace as clients, but never one with a `workloadSelector`, which selects
+/// clients. (Istio, "DestinationRule", `workloadSelector`.)
 pub fn rule_at_workloads(
     context: &PushContext,
     namespace: &Namespace,
@@ -125,8 +129,8 @@ fn pool_of_rule(
     rule_at_workloads(context, namespace, service)?.resolved("", port).connection_pool
 }
 
-/// The port of `proxy` itself that one of its Services leads to by `number`, by the oldest that has such a port; `None`
-/// where none has. What is `served` is as for [`inbound_targets`].
+/// Returns the proxy's own port to which the oldest of its Services with port `number` routes, or
+/// `None` if none has this port. `served` is as for [`inbound_targets`].
 pub fn target_port(
     context: &PushContext,
     proxy: &Proxy,
@@ -137,7 +141,7 @@ pub fn target_port(
     all.find(|one| one.port.number == number).map(|one| one.target)
 }
 
-/// All service ports that lead to the workload of a proxy, by the oldest service first.
+/// Returns all service ports that route to the workload of a proxy, oldest service first.
 fn all_targets<'a>(
     context: &'a PushContext,
     proxy: &'a Proxy,
@@ -146,7 +150,8 @@ fn all_targets<'a>(
     let labels = context.labels_of(proxy);
     let selecting =
         served.iter().filter(|own| own.selector.is_empty() || labels_match(&own.selector, labels));
-    // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
+    // UDP is never proxied, and a UDP port must not be mistaken for the TCP port with the same
+    // number.
     let ports = selecting.flat_map(|own| {
         own.ports.iter().filter(|port| port.protocol != Protocol::Udp).map(move |port| (own, port))
     });
@@ -167,7 +172,7 @@ fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u1
         TargetPort::Number(number) => Some(*number),
         TargetPort::Name(name) => {
             let known = context.workload_of(proxy).map(|workload| workload.named_ports.get(name));
-            // A pod that nobody knows yet says it itself.
+            // For an unknown pod, use the ports that the proxy reports.
             known.unwrap_or_else(|| proxy.named_ports.get(name)).copied()
         }
     }
@@ -181,13 +186,13 @@ fn endpoint_port(
 ) -> Option<u16> {
     let is_pod = context.workload_of(proxy).is_some();
     let mut near = service.endpoints().filter(|(key, _, _)| {
-        // A pod is in its cluster; its address may be that of a machine elsewhere.
+        // A pod is in its own cluster; a machine elsewhere may have the same address.
         key.cluster == proxy.cluster || (key.cluster.is_empty() && !is_pod)
     });
     near.find_map(|(_, endpoint, _)| {
         let is_it = match endpoint.workload {
             Some(workload) if workload == proxy.workload => true,
-            // A machine's proxy may be called otherwise than its WorkloadEntry.
+            // The name of a machine's proxy may differ from the WorkloadEntry's.
             Some(_) if is_pod => false,
             _ => proxy.addresses.contains(&endpoint.address),
         };
@@ -195,7 +200,7 @@ fn endpoint_port(
     })
 }
 
-/// The port on which `proxy` listens as an east-west gateway; `None` where it isn't one.
+/// Returns the port on which `proxy` listens as an east-west gateway, or `None` if it is not one.
 /// (docs/reference/interface.md, "Networks".)
 pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
     if proxy.kind != ProxyType::Router {

@@ -1,4 +1,4 @@
-//! Who can see a change at all, as far as its kind says that before anybody is asked.
+//! Computes which namespaces a change can affect at all, from the kind of the change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use super::context::PushContext;
 use crate::aggregate::MergedService;
 use strait_model::{Hostname, Namespace};
 
-/// Whether a name's definitions, and the rules for all, are the same in both versions but for what is behind ports
-/// ([`MergedService::same_before_ports`]): then nobody but the pods that serve it can see a difference.
+/// Returns whether a hostname's definitions and the common rules are equal in both versions except
+/// for the targets of ports ([`MergedService::same_before_ports`]). Then only the pods that serve
+/// the hostname can be affected.
 pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
     let [then, since] = versions.map(|context| {
         let private = context.private.get(host).into_iter().flat_map(|private| private.keys());
@@ -17,7 +18,7 @@ pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
     let [old, new] = versions.map(|context| definitions(context, host));
     let [before, now] = versions;
     Arc::ptr_eq(&before.traffic, &now.traffic)
-        // Who is reached in another way may be seen otherwise, too.
+        // Different gateways or cluster modes can affect other proxies.
         && Arc::ptr_eq(&before.networks, &now.networks)
         && Arc::ptr_eq(&before.clusters, &now.clusters)
         && then.0 == since.0
@@ -25,9 +26,10 @@ pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
         && old.zip(new).all(|(old, new)| old.same_before_ports(new))
 }
 
-/// The namespaces that alone can see a change of `hosts`: where it is all [behind their ports](same_before_ports) those of
-/// the pods that may serve them, where it is one of rules for routes those that the rules are for. `None` where it may be seen
-/// from elsewhere.
+/// Returns the only namespaces that a change to `hosts` can affect, or `None` if others may be
+/// affected. If only [targets of ports](same_before_ports) changed, these are the namespaces of the
+/// pods that may serve the hosts. If only rules for routes changed, these are the namespaces to
+/// which the rules apply.
 pub fn reach(
     versions: [&PushContext; 2],
     hosts: &BTreeSet<Hostname>,
@@ -40,7 +42,7 @@ pub fn reach(
         .flat_map(|host| versions.into_iter().flat_map(move |context| definitions(context, host)));
     let mut namespaces = BTreeSet::new();
     for own in merged.flat_map(|merged| merged.by_cluster.values()) {
-        // What a gateway of a network listens on is what its clients are sent to.
+        // A gateway's ports also affect its clients in other networks.
         if own.has_network_label() {
             return None;
         }
@@ -51,7 +53,7 @@ pub fn reach(
     Some(namespaces)
 }
 
-/// All definitions of a name, those that one namespace has for itself behind the others.
+/// Returns all definitions of a hostname; private ones follow the public one.
 pub fn definitions<'a>(
     context: &'a PushContext,
     host: &Hostname,
@@ -60,21 +62,22 @@ pub fn definitions<'a>(
     context.services.get(host).into_iter().chain(private)
 }
 
-/// What of the difference between two versions is one of rules.
+/// The kinds of rules in which two versions differ.
 #[derive(Debug)]
 pub struct RuleDifference {
-    /// Whether services are the very same, and all that says who is reached at which address.
+    /// Whether services, mesh config and clusters are the same objects.
     pub has_same_services: bool,
-    /// Whether no more than VirtualServices differs.
+    /// Whether nothing but VirtualServices differs.
     pub is_of_routes_alone: bool,
-    /// Whether of these no more than what becomes of requests, which still may lead where they did: that is said by routes alone.
+    /// Whether VirtualServices differ only in how requests are processed and not in the set of
+    /// destinations. Only route configurations contain this.
     pub is_of_requests_alone: bool,
-    /// Where only VirtualServices differ, the namespaces that may see it; `None` for all.
+    /// The namespaces that may be affected, if only VirtualServices differ; `None` for all.
     seeing: Option<BTreeSet<Namespace>>,
 }
 
 impl RuleDifference {
-    /// Of two versions that differ in these services alone.
+    /// Compares two versions that differ only in these services.
     pub fn of([before, now]: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> Self {
         let same = |host: &Hostname| {
             definitions(before, host).map(Arc::as_ptr).eq(definitions(now, host).map(Arc::as_ptr))
@@ -97,7 +100,8 @@ impl RuleDifference {
         Self { has_same_services, is_of_routes_alone, is_of_requests_alone, seeing }
     }
 
-    /// Whether proxies of a namespace see no difference, since all there is are rules that none of them sees.
+    /// Returns whether proxies of a namespace are unaffected, because only rules for other
+    /// namespaces differ.
     pub fn is_unseen_in(&self, namespace: &Namespace) -> bool {
         self.seeing.as_ref().is_some_and(|seeing| !seeing.contains(namespace))
     }

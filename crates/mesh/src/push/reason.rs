@@ -1,28 +1,29 @@
-//! Why an endpoint is withheld, and at which step of the decision.
+//! The reasons for withholding an endpoint, and the step of the decision at which each applies.
 
 use strait_model::Health;
 
 /// The steps that can withhold an endpoint, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WithholdingStep {
-    /// Ready to take traffic.
+    /// The endpoint is ready to receive traffic.
     Ready,
     /// Its pod is known.
     Pod,
-    /// Visible to the proxy.
+    /// The endpoint is visible to the proxy.
     Export,
-    /// In a network that the proxy may be given at all.
+    /// It is in a network whose endpoints the proxy may receive.
     Network,
-    /// Where networks differ: the endpoint's network has a gateway.
+    /// If it is in another network: that network has a gateway.
     Gateway,
-    /// The proxy speaks the address family.
+    /// The proxy supports the address family.
     Family,
-    /// Where networks differ, and for gRPC's own library: the endpoint is reached by mTLS that the proxy speaks.
+    /// If it is in another network, or the client is gRPC's own library: the endpoint accepts mTLS
+    /// that the client supports.
     Mtls,
 }
 
 impl WithholdingStep {
-    /// All, in order.
+    /// All steps, in order.
     pub const ALL: [Self; 7] = [
         Self::Ready,
         Self::Pod,
@@ -33,7 +34,7 @@ impl WithholdingStep {
         Self::Mtls,
     ];
 
-    /// The name in `/debug/explain`.
+    /// Returns the name in `/debug/explain`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -47,64 +48,68 @@ impl WithholdingStep {
     }
 }
 
-/// Why an endpoint is withheld.
+/// The reason for withholding an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WithheldReason {
-    /// Not ready, draining or terminating.
+    /// It is not ready, draining or terminating.
     NotReady(Health),
-    /// Its cluster is leaving load balancing, as an operator asked.
+    /// Its cluster is being drained at an operator's request.
     ClusterDraining,
-    /// Nothing has been heard of its cluster for longer than policy allows.
+    /// Its cluster has been unreachable for longer than the policy allows.
     ClusterDark,
-    /// The slice names a pod that has not been seen.
+    /// The EndpointSlice names a pod that has not been seen.
     PodMissing,
-    /// `exportTo` leaves the proxy's namespace out.
+    /// `exportTo` does not include the proxy's namespace.
     NotExported,
-    /// The Sidecar that the proxy follows leaves the service out.
+    /// The Sidecar that applies to the proxy does not import the service.
     NotImported,
-    /// Policy does not let its cluster export the name.
+    /// The policy does not let its cluster export the hostname.
     ExportRefused,
-    /// The proxy may see it, but gateways carry only what is exported to everybody.
+    /// The proxy may see the service, but gateways forward only services that are exported to all
+    /// namespaces.
     NotCarried,
-    /// The service stays in its own cluster.
+    /// The service is local to its cluster.
     ClusterLocal,
-    /// The service stays on its own node (`internalTrafficPolicy: Local`).
+    /// The service is local to its node (`internalTrafficPolicy: Local`).
     NodeLocal,
-    /// Policy does not let its cluster use the address.
+    /// The policy does not let its cluster use the address.
     AddressRefused,
-    /// Policy does not let its cluster claim the network.
+    /// The policy does not let its cluster claim the network.
     NetworkRefused,
-    /// Pods of several clusters have the address in that network, and another's is what the proxy is given.
+    /// Pods of several clusters have the address in that network, and the proxy receives the pod of
+    /// another cluster.
     SameAddress,
-    /// The proxy asks not to be given that network.
+    /// The proxy requests not to receive endpoints of that network.
     NotSeen,
-    /// An east-west gateway forwards into its own network only.
+    /// An east-west gateway forwards only into its own network.
     OtherNetwork,
-    /// The pods of a headless service are reached at their own addresses, which mean nothing in another
-    /// network.
+    /// The pods of a headless service are reached at their own addresses, which are invalid in
+    /// another network.
     HeadlessElsewhere,
     /// The network has no gateway.
     NoGateway,
-    /// The network has a gateway without an address yet.
+    /// The network has a gateway, but its address is not known yet.
     GatewayPending,
-    /// The endpoint has no address of its own: it is reached through the gateways of its network, from other networks.
+    /// The endpoint has no address. It is only reachable from other networks, through the gateways
+    /// of its network.
     NoAddress,
-    /// The proxy doesn't speak the endpoint's address family.
+    /// The proxy does not support the endpoint's address family.
     EndpointFamily,
-    /// The proxy doesn't speak the address family of any gateway.
+    /// The proxy does not support the address family of any gateway.
     GatewayFamily,
-    /// The endpoint takes plain text only.
+    /// The endpoint accepts only plain text.
     PlainText,
-    /// Mesh config has clients speak plain text, which no gateway takes.
+    /// The mesh config makes clients send plain text, which no gateway accepts.
     AutoMtlsOff,
-    /// The proxy is gRPC's own library, which can't say to a gateway where it wants to go.
+    /// The client is gRPC's own library, which cannot tell a gateway the destination.
     LibraryElsewhere,
-    /// The proxy is gRPC's own library, which speaks mTLS to all endpoints of a service or to none, and others take it.
+    /// The client is gRPC's own library, which uses mTLS for all endpoints of a service or for
+    /// none, and other endpoints accept mTLS.
     PlainTextBeside,
 }
 
 impl WithheldReason {
-    /// Whether it is because the endpoint is in another network than the proxy.
+    /// Returns whether the reason is that the endpoint is in another network than the proxy.
     pub fn is_of_networks(self) -> bool {
         match self {
             Self::NotCarried
@@ -135,7 +140,7 @@ impl WithheldReason {
         }
     }
 
-    /// The step that failed.
+    /// Returns the step at which the reason applies.
     pub fn step(self) -> WithholdingStep {
         match self {
             Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => WithholdingStep::Ready,

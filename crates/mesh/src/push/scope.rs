@@ -1,8 +1,9 @@
-//! Where a stream's proxy stands, and what of a change can be seen from there.
+//! The location of a stream's proxy, and the effect of a change at a location.
 //!
-//! A change of services concerns few streams, mostly none. Which ones is not derived from lists of what could matter:
-//! what generates resources is asked for those of the changed services alone, before and after ([`Sight`]), and only
-//! where these differ a stream is notified, of that type.
+//! A change to services affects few streams, often none. The affected streams are not derived from
+//! a list of dependencies. Instead, the generator produces the resources of the changed services
+//! before and after the change ([`Sight`]), and a stream is only notified of the types in which
+//! these differ.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -21,51 +22,53 @@ use strait_model::{
 };
 use strait_rules::traffic::HostPattern;
 
-/// Of more services than this that change at once, behind their ports aside, everybody hears without a look at who sees
-/// a difference: nearly everybody would.
+/// If more services than this change at once, not counting changes to targets of ports, every
+/// stream is notified without computing the effect, because nearly every stream would be affected.
 const LOOKED_AT_MAX: usize = 128;
 
-/// Everything that can matter for what a proxy is given, besides the mesh.
+/// Everything apart from the mesh that can influence a proxy's resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stand {
-    /// What it says of itself, checked.
+    /// The verified data that the proxy reports about itself.
     pub proxy: Arc<Proxy>,
-    /// The network it is in.
+    /// The network of the proxy.
     pub network: NetworkId,
-    /// Where it runs, as far as that is known.
+    /// The known location of the proxy.
     pub whereabouts: Whereabouts,
 }
 
 impl Stand {
-    /// Whether what is known of the proxy's machine or node, or what selects it, differs between two versions.
+    /// Returns whether the facts about the proxy's machine or node, or the rules that select it,
+    /// differ between two versions.
     pub(super) fn moved(&self, [before, now]: [&PushContext; 2]) -> bool {
         let proxy = &self.proxy;
         before.whereabouts(proxy) != now.whereabouts(proxy)
             || before.selection(proxy) != now.selection(proxy)
             || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace())
             || before.machine_of(proxy) != now.machine_of(proxy)
-            // Another machine at its address takes that away.
+            // A second machine at the same address makes the labels unknown.
             || before.known_labels(proxy) != now.known_labels(proxy)
     }
 }
 
-/// What differs for a stream.
+/// The effect of a change on a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenChanges {
-    /// It must look at everything, and at where it stands.
+    /// The stream must process everything and determine its location again.
     pub everything: bool,
-    /// Types of which something differs.
+    /// Types in which something differs.
     pub lists: Wildcards,
     /// Names of route configurations that differ.
     pub routes: BTreeSet<Arc<str>>,
-    /// Of services that [differ beside their endpoints](MergedService::differs_beside_endpoints), those of which
-    /// an assignment differs.
+    /// Of the services that [differ beside their
+    /// endpoints](MergedService::differs_beside_endpoints), those with a different assignment.
     pub assignments: BTreeSet<Hostname>,
 }
 
 impl SeenChanges {
-    /// What may differ for a proxy for which other access policies hold, and which watches these routes. Policies may have
-    /// a provider asked that nothing else leads to, and routes of routers may look at what tokens say.
+    /// Returns the possible effect on a proxy whose access policies changed and which watches these
+    /// routes. Policies may refer to a provider to which nothing else routes, and routes of routers
+    /// may match claims of tokens.
     pub fn of_access(proxy: Option<&Proxy>, routes: &[Arc<str>]) -> Self {
         let routed = proxy.is_none_or(|proxy| proxy.kind == ProxyType::Router);
         Self {
@@ -76,15 +79,15 @@ impl SeenChanges {
     }
 }
 
-/// Whether access policies say the same of a proxy in both versions.
+/// Returns whether the access policies for a proxy are equal in both versions.
 pub fn same_access([before, now]: [&PushContext; 2], stand: &Stand) -> bool {
     before.access_of(&stand.proxy) == now.access_of(&stand.proxy)
 }
 
-/// Tells what of a change of services is seen from where streams stand.
+/// Computes the effect of a change to services at the locations of streams.
 pub trait Sight: Send + Sync {
-    /// For each of `stands` what differs between two versions that differ in `hosts` only, their endpoints
-    /// aside where assignments alone depend on these.
+    /// Returns for each location the differences between two versions that differ only in `hosts`.
+    /// Changes to endpoints that only affect assignments are not included.
     fn seen(
         &self,
         before: &Arc<PushContext>,
@@ -94,12 +97,13 @@ pub trait Sight: Send + Sync {
     ) -> Vec<Arc<SeenChanges>>;
 }
 
-/// The services that must be looked at together to find out what a change of `hosts` comes to, in either version:
-/// these, what aliases among them stand for, whose short name one of them has in full, wildcards that hold them, and who
-/// wants the same addresses as they.
+/// Returns the services that must be generated together to compute the effect of a change to
+/// `hosts`, in either version: the hosts themselves, targets of aliases among them, services whose
+/// full name a host has as its short name, wildcards that match them, and services that claim the
+/// same addresses.
 pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = with_targets(versions, hosts);
-    // Who is called in short what one of them is called in full.
+    // Services whose full name one of them has as its short name.
     let domain = &versions[1].settings.domain;
     all.extend(hosts.iter().map(|host| Hostname::from(format!("{host}.svc.{domain}"))));
     all.extend(versions.into_iter().flat_map(|context| wildcards_over(context, hosts)));
@@ -113,7 +117,7 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
         .flat_map(|service| service.by_cluster.values().flat_map(|own| own.vips.iter().copied()))
         .collect();
     if !wanted.is_empty() {
-        // Only of `hosts` the other version may have others.
+        // Services outside of `hosts` are equal in both versions.
         let [_, now] = versions;
         let is_rival = |service: &&Arc<MergedService>| {
             let mut vips = service.by_cluster.values().flat_map(|own| &own.vips);
@@ -125,14 +129,15 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
     all
 }
 
-/// Whether it is worth finding out who sees a change of `hosts`.
+/// Returns whether the effect of a change to `hosts` is worth computing: whether few enough
+/// services changed.
 pub fn is_looked_at(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
     let differ = hosts.iter().filter(|host| !same_before_ports(versions, host));
     differ.take(LOOKED_AT_MAX + 1).count() <= LOOKED_AT_MAX
 }
 
-/// Everything of a name's definitions but what is behind its ports: who asks for an address, and whom it is
-/// settled against. What this leaves out can't matter to others.
+/// Returns the parts of a hostname's definitions that decide who gets a VIP: everything but the
+/// targets of ports. Differences in other parts cannot affect other services.
 fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
     let of = |service: &Arc<MergedService>| {
         let mut primary = (*service.primary).clone();
@@ -160,10 +165,11 @@ struct Wants {
     refused: BTreeSet<ClusterId>,
 }
 
-/// The ports that a cluster has of a service.
+/// The ports of a service in one cluster.
 type PortsOfCluster = Vec<(u16, Protocol)>;
 
-/// Wildcard services that hold one of these hosts: what rules say of a host below is in the routes of their ports.
+/// Returns wildcard services that match any of these hosts. The routes of their ports contain the
+/// rules for the hosts that they cover.
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
     let holds = |wildcard: &&Hostname| {
         let wildcard = HostPattern::of_service(wildcard);
@@ -189,7 +195,7 @@ fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTre
 }
 
 impl PushContext {
-    /// The same mesh with no other services than `hosts`.
+    /// Returns the same mesh with only the services in `hosts`.
     #[must_use]
     pub fn excerpt(&self, hosts: &BTreeSet<Hostname>) -> Self {
         let services = hosts.iter().filter_map(|host| self.services.get_key_value(host));
@@ -202,7 +208,7 @@ impl PushContext {
             ExportTo::Namespaces(all) => all,
         });
         let owners = private.values().flat_map(OrdMap::keys);
-        // How many there are is no matter: nothing comes or goes here.
+        // The counts are irrelevant, because additions and removals do not occur here.
         let restricted_namespaces =
             exported.chain(owners).map(|namespace| (namespace.clone(), 1_usize)).collect();
         Self { services, private, restricted_namespaces, ..self.clone() }

@@ -1,4 +1,5 @@
-//! Which services the clusters share by multi-cluster services, and on what they disagree. Pure.
+//! Computes which services the clusters share as multi-cluster services, and on which fields they
+//! disagree. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use strait_model::{
     SharedServices, WorkloadKey,
 };
 
-/// What is shared in this version of the mesh; with `auto` also what clusters shall export beyond what they
-/// do: everything but what stays in its cluster anyway.
+/// Returns the services that are shared in this version of the mesh. With `auto`, also returns what
+/// clusters must export in addition: every service that is not local to its cluster.
 pub fn shared_services(context: &PushContext, auto: bool) -> SharedServices {
     let mut shared = SharedServices::default();
     for (hostname, service) in &context.services {
@@ -43,8 +44,8 @@ pub fn shared_services(context: &PushContext, auto: bool) -> SharedServices {
     shared
 }
 
-/// The clusters that export a service, sorted: those that say so of its own name, or, where that is each
-/// cluster's alone, of its name in the set.
+/// Returns the clusters that export a service, sorted. A cluster exports it by the service's own
+/// hostname, or, if that is local to each cluster, by its hostname in the cluster set.
 fn exporters(context: &PushContext, service: &MergedService) -> BTreeSet<ClusterId> {
     let primary = &service.primary;
     let in_set =
@@ -58,7 +59,7 @@ fn exporters(context: &PushContext, service: &MergedService) -> BTreeSet<Cluster
     service.by_cluster.iter().filter_map(exports).collect()
 }
 
-/// The fields on which exporting clusters disagree.
+/// Returns the fields on which exporting clusters disagree.
 fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disagreement> {
     let winner = &service.shards.first()?.key.cluster;
     let exports = |cluster: &&ClusterId| clusters.contains(cluster);
@@ -90,7 +91,7 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
         let others = others.join(", ");
         reasons.push(reason);
         messages
-            .push(format!("{field}: cluster {winner} decides, {others} differ and are overruled"));
+            .push(format!("{field}: the value of cluster {winner} applies, and {others} differ"));
     }
     let (reason, message) = (reasons.join(","), messages.join("; "));
     (!reason.is_empty()).then_some(Disagreement { reason, message })
@@ -104,7 +105,7 @@ mod tests {
     use strait_model::testing::{port, service, shard};
 
     #[test]
-    fn exporters_disagree_on_all_that_differs_and_on_nothing_else() {
+    fn exporters_disagree_exactly_on_differing_fields() {
         type Change = fn(&mut Service);
         let plain: Change = |_| {};
         let ports: Change = |own| own.ports = vec![port("http", 81, 8080)];

@@ -1,4 +1,5 @@
-//! Which endpoints are of a subset of a service, and by which way other networks know it.
+//! Selects the endpoints of a subset, and decides whether gateways of other networks know the
+//! subset.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,25 +13,26 @@ use strait_model::{
 use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
 use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy};
 
-/// Of the cluster that has an endpoint: what Istio sets for every endpoint.
+/// The cluster of an endpoint; Istio sets this label for every endpoint.
 const CLUSTER: &str = "topology.istio.io/cluster";
-/// Of its locality.
+/// The region of an endpoint.
 const REGION: &str = "topology.kubernetes.io/region";
-/// See [`REGION`].
+/// The zone of an endpoint.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// See [`REGION`].
+/// The subzone of an endpoint.
 const SUBZONE: &str = "topology.istio.io/subzone";
 
 impl PushContext {
-    /// The rules of traffic that may hold for clients of a service.
+    /// Returns the DestinationRules that may apply to clients of a service.
     pub fn rules_for(&self, service: &MergedService) -> RulesForHost {
         self.traffic.destination_rules.of(service.hostname().as_str())
     }
 }
 
 impl ViewKey {
-    /// The rule in force for a service, of those that [may hold](PushContext::rules_for): that of the client, at a gateway
-    /// that of the service itself.
+    /// Returns the active rule for a service among the rules that [may
+    /// apply](PushContext::rules_for): the client's rule, or at a gateway the rule of the service's
+    /// own namespace.
     pub fn rule<'r>(
         &self,
         rules: &'r RulesForHost,
@@ -48,24 +50,25 @@ impl ViewKey {
     }
 }
 
-/// The endpoints that are of a subset: those with its labels, of their pods or entries or of where they are. All of a
-/// service by default.
+/// Selects the endpoints of a subset: endpoints whose labels match, including the labels of pods
+/// or entries and of the location. Selects all endpoints by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SubsetFilter<'a> {
-    /// `None` for all.
+    /// The required labels; `None` for all endpoints.
     labels: Option<&'a Labels>,
-    /// Whether no gateway of another network knows it.
+    /// Whether gateways of other networks do not know the subset.
     is_near: bool,
-    /// The rule that is followed, and the name that it is by.
+    /// The rule that applies, and the name of the subset in it.
     rule: Option<(&'a DestinationRule, &'a str)>,
 }
 
 impl<'a> SubsetFilter<'a> {
-    /// The endpoints of a subset that clients are given by `rule`; `None` where it has no such subset. `rules` are those of
-    /// the service. The name of all of it is empty.
+    /// Returns the filter for a subset of `rule`, or `None` if it has no such subset. `rules` are
+    /// the rules of the service. An empty name selects the whole service.
     ///
-    /// A gateway knows the subsets of the rule that is its service's owner's. What a client's own rule calls so may be
-    /// something else, and then there is no way to it in other networks.
+    /// Gateways know the subsets of the rule in the service's own namespace. A subset of the
+    /// client's rule with the same name may select other endpoints; then it cannot be reached in
+    /// other networks.
     pub fn new(
         rules: &RulesForHost,
         rule: Option<&'a DestinationRule>,
@@ -84,41 +87,42 @@ impl<'a> SubsetFilter<'a> {
         Some(Self { labels, is_near, rule })
     }
 
-    /// Whether all endpoints are of it.
+    /// Returns whether it selects all endpoints.
     pub fn is_all(&self) -> bool {
         self.labels.is_none()
     }
 
-    /// Whether gateways of other networks lead to it.
+    /// Returns whether gateways of other networks do not know the subset, so that only the client's
+    /// own network is used.
     pub fn is_near(&self) -> bool {
         self.is_near
     }
 
-    /// Whether there are endpoints of it in a cluster.
+    /// Returns whether it can select endpoints in this cluster.
     pub(super) fn is_of_cluster(&self, cluster: &ClusterId) -> bool {
         self.label(CLUSTER).is_none_or(|said| said == cluster.as_str())
     }
 
-    /// Whether there are in a network.
+    /// Returns whether it can select endpoints in this network.
     pub(super) fn is_of_network(&self, network: &NetworkId) -> bool {
         self.label(NETWORK_LABEL).is_none_or(|said| said == network.as_str())
     }
 
-    /// Whether there are in a locality.
+    /// Returns whether it can select endpoints in this locality.
     pub(super) fn is_of_locality(&self, locality: &Locality) -> bool {
         let parts =
             [(REGION, &locality.region), (ZONE, &locality.zone), (SUBZONE, &locality.subzone)];
         parts.iter().all(|(key, part)| self.label(key).is_none_or(|said| *said == ***part))
     }
 
-    /// Whether endpoints with these labels are of it, as far as where they are doesn't matter.
+    /// Returns whether it selects endpoints with these labels, ignoring labels of the location.
     pub(super) fn is_of_labels(&self, labels: Option<&Arc<Labels>>) -> bool {
         let all = self.labels.into_iter().flat_map(|labels| labels.iter());
         let mut own = all.filter(|(key, _)| !is_of_place(key));
         own.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
     }
 
-    /// Whether an endpoint is of it that a cluster has in a network.
+    /// Returns whether it selects this endpoint of a cluster in a network.
     pub fn contains(
         &self,
         cluster: &ClusterId,
@@ -131,7 +135,8 @@ impl<'a> SubsetFilter<'a> {
             && self.is_of_labels(endpoint.labels)
     }
 
-    /// Whether one is that proxies resolve. It is in no cluster, and where it names none in no network.
+    /// Returns whether it selects an endpoint whose hostname proxies resolve. It is
+    /// in no cluster, and in no network unless it names one.
     pub fn contains_named(&self, one: &NamedEndpoint) -> bool {
         self.label(CLUSTER).is_none()
             && self.is_of_network(one.network.as_ref().unwrap_or(&NetworkId::default()))
@@ -139,15 +144,16 @@ impl<'a> SubsetFilter<'a> {
             && self.is_of_labels(one.labels.as_ref())
     }
 
-    /// The same, where that is said of how it is spoken to. What is spoken to otherwise than by the mesh's mTLS has no way
-    /// through gateways: from that alone they learn who is meant.
+    /// Returns the filter after applying the policy's TLS settings. Endpoints with other TLS
+    /// settings than the mesh's mTLS cannot be reached through gateways, which find the destination
+    /// by the SNI of the mesh's mTLS.
     pub(super) fn spoken_to(self, policy: Option<&ResolvedPolicy>) -> Self {
         let is_mesh = |tls: &ClientTls| matches!(tls, ClientTls::Mesh(_));
         let tls = policy.and_then(|policy| policy.tls.as_deref());
         Self { is_near: self.is_near || tls.is_some_and(|tls| !is_mesh(tls)), ..self }
     }
 
-    /// What the rule says of a port of it; `None` without a rule.
+    /// Returns the policy of the rule for a port of the subset, or `None` without a rule.
     pub(super) fn policy(&self, port: u16) -> Option<ResolvedPolicy> {
         self.rule.map(|(rule, subset)| rule.resolved(subset, port))
     }
@@ -157,7 +163,8 @@ impl<'a> SubsetFilter<'a> {
     }
 }
 
-/// Whether the subset of that name which `rule` has is the one that gateways know by it.
+/// Returns whether gateways know the subset of `rule` by this name: the rule in the service's own
+/// namespace defines it equally.
 pub fn is_known_to_gateways(
     rules: &RulesForHost,
     rule: Option<&DestinationRule>,
@@ -171,7 +178,8 @@ pub fn is_known_to_gateways(
     known == own
 }
 
-/// The names of all subsets that a service has by any of these rules, that of all of it among them.
+/// Returns the names of all subsets that these rules define, including the empty name for the whole
+/// service.
 pub fn subset_names<'r>(
     rules: impl IntoIterator<Item = Option<&'r DestinationRule>>,
 ) -> BTreeSet<&'r str> {

@@ -1,26 +1,27 @@
-//! What telemetry calls the members of an assignment, where proxies are sent that (`--endpoint-metadata`).
+//! Telemetry names of the members of an assignment, if they are sent to proxies
+//! (`--endpoint-metadata`).
 
 use std::collections::BTreeMap;
 
 use super::assignment::{EndpointSocket, TelemetryOrigin};
 use crate::network::ResolvedGateway;
 
-/// The origins of an assignment, as they are found.
+/// The origins of an assignment while they are collected.
 #[derive(Default, PartialEq)]
 pub(super) struct Origins {
     pub(super) all: Vec<TelemetryOrigin>,
-    /// The places of gateways in it, from 1.
+    /// The positions of gateways in `all`, starting at 1.
     pub(super) gateways: BTreeMap<EndpointSocket, u16>,
 }
 
 impl Origins {
-    /// The place of one more, from 1; 0 once there are more than can be numbered.
+    /// Appends an origin and returns its position, starting at 1, or 0 if positions are exhausted.
     pub(super) fn place(&mut self, origin: TelemetryOrigin) -> u16 {
         self.all.push(origin);
         u16::try_from(self.all.len()).unwrap_or_default()
     }
 
-    /// Numbers a gateway. Of two that listen at one place the first counts.
+    /// Adds a gateway. The first of two gateways with the same address and port applies.
     pub(super) fn add(&mut self, gateway: &ResolvedGateway) {
         let socket = (gateway.address, gateway.port);
         if !self.gateways.contains_key(&socket) {

@@ -23,7 +23,7 @@ use strait_model::{
 };
 use strait_rules::traffic::Selection;
 
-/// Sees no difference anywhere, but of assignments, about which it is not asked.
+/// Reports no effect at any location. It is not used for assignments.
 struct SeesNothing;
 
 impl Sight for SeesNothing {
@@ -38,7 +38,7 @@ impl Sight for SeesNothing {
     }
 }
 
-/// A complete mesh that has heard these words.
+/// Returns a complete mesh after these updates.
 fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
     mesh_of(settings(), words)
 }
@@ -56,7 +56,8 @@ fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
     mesh(words).next_version().expect("a first version").0
 }
 
-/// East in n1 with a gateway at .1, west in n2 with a gateway at .2; `web.ns` in both.
+/// Returns updates for: east in n1 with a gateway at .1, west in n2 with a gateway at .2, `web.ns`
+/// in both.
 fn two_networks(east: Vec<Endpoint>, west: Vec<Endpoint>) -> Vec<RegistryUpdate> {
     let gateway = |network: &str, address: &str| {
         service("gateway.strait-system").gateway_of(network, address)
@@ -83,7 +84,7 @@ fn assigned(context: &PushContext, view: &ViewKey) -> Assignment {
     assignment(context, view, &context.services[&host("web.ns")], 80)
 }
 
-/// `address weight` of every member.
+/// Formats every member as `address weight`.
 fn members(assignment: &Assignment) -> Vec<String> {
     let members = assignment.localities.iter().flat_map(|group| &group.members);
     members.map(|member| format!("{} {}", member.address, member.weight)).collect()
@@ -104,7 +105,7 @@ fn an_empty_mesh_is_published_once_complete() {
 }
 
 #[test]
-fn local_endpoints_are_direct_and_remote_ones_go_through_their_gateway() {
+fn local_endpoints_are_direct_and_remote_endpoints_use_their_gateway() {
     let context = context(two_networks(
         vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")],
         vec![endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3")],
@@ -118,7 +119,7 @@ fn local_endpoints_are_direct_and_remote_ones_go_through_their_gateway() {
 }
 
 #[test]
-fn a_port_is_served_by_every_cluster_whatever_each_calls_it() {
+fn port_is_served_by_every_cluster_under_any_name() {
     let mut renamed = service("web.ns");
     renamed.ports = vec![port("web", 80, 9090)];
     let theirs = Endpoint { port_name: "web".into(), ..endpoint("10.0.0.2") };
@@ -151,7 +152,7 @@ fn weight_is_split_exactly_over_several_gateways() {
 }
 
 #[test]
-fn a_gateway_stands_once_where_it_brings_most_weight() {
+fn gateway_is_listed_once_in_the_locality_with_most_weight() {
     let in_zone = |address: &str, zone: &str| Endpoint {
         locality: Arc::new(Locality::parse(&format!("r/{zone}"))),
         ..endpoint(address)
@@ -193,7 +194,8 @@ fn weights_beyond_32_bits_keep_their_proportion() {
 #[test]
 fn each_reason_withholds_at_its_own_step() {
     let plain = || Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.9") };
-    // What is decided: the reason, else by how many gateways, none for direct.
+    // The expected decision: the reason for withholding, or the number of gateways (`None` for
+    // direct access).
     type Decided = Result<Option<usize>, WithheldReason>;
     let cases: Vec<(&str, Endpoint, &str, Decided)> = vec![
         ("local", endpoint("10.0.0.9"), "n2", Ok(None)),
@@ -237,7 +239,7 @@ fn each_reason_withholds_at_its_own_step() {
 }
 
 #[test]
-fn a_network_without_a_gateway_is_withheld_and_never_direct() {
+fn endpoints_in_a_network_without_a_gateway_are_withheld() {
     let words = vec![
         shard("east", 1).network("n1").with(service("web.ns"), vec![]).built(),
         shard("west", 2).network("n3").with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
@@ -251,7 +253,7 @@ fn a_network_without_a_gateway_is_withheld_and_never_direct() {
 }
 
 #[test]
-fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
+fn pods_of_a_headless_service_are_reached_only_in_their_own_network() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
     for update in &mut words {
         let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
@@ -260,19 +262,19 @@ fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
             Resolution::Headless;
     }
     let context = context(words);
-    // A client of a headless service has no assignment; whoever asks for one is told the same.
+    // A client of a headless service has no assignment; a request for one has the same result.
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
     assert_eq!(decided, Err(WithheldReason::HeadlessElsewhere));
-    // A gateway balances its own network's for those that do come.
+    // A gateway balances the endpoints in the same network for connections that arrive.
     let gateway = ViewKey { role: Role::Gateway, ..client("n2") };
     assert_eq!(members(&assigned(&context, &gateway)), ["10.0.0.2 1"]);
 }
 
 #[test]
-fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
+fn gateway_of_another_cluster_is_used_if_the_address_family_is_unsupported() {
     let mut words = two_networks(vec![], vec![endpoint("10.0.0.2")]);
     words.push(
         shard("south", 3)
@@ -287,7 +289,7 @@ fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
     assert_eq!(members(&assigned(&context, &six)), ["2001:db8::2 2"]);
 }
 
-/// The endpoints of a dual-stack pod, as its two slices have them.
+/// Returns the endpoints of a dual-stack pod, one from each slice.
 fn dual_stack(name: &str, ipv4: &str, ipv6: &str) -> [Endpoint; 2] {
     let pod = Arc::new(WorkloadKey::new("ns", name));
     [ipv4, ipv6].map(|address| Endpoint { workload: Some(Arc::clone(&pod)), ..endpoint(address) })
@@ -323,7 +325,7 @@ fn dual_stack_pod_is_one_endpoint_with_an_additional_address() {
 fn dual_stack_pod_counts_once_behind_a_gateway() {
     let west = [
         dual_stack("a", "10.0.0.1", "fd00::1"),
-        // The slice of one family says that it is ready before that of the other.
+        // The slice of one family reports readiness before the other.
         dual_stack("b", "10.0.0.2", "fd00::2"),
     ];
     let mut west = west.concat();
@@ -337,7 +339,7 @@ fn dual_stack_pod_counts_once_behind_a_gateway() {
 }
 
 #[test]
-fn a_network_that_is_fixed_moves_the_clusters_gateway() {
+fn fixed_network_moves_the_gateway_of_the_cluster() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
     let fixed = member(Some("n9"));
@@ -354,7 +356,7 @@ fn a_network_that_is_fixed_moves_the_clusters_gateway() {
 }
 
 #[test]
-fn a_draining_cluster_leaves_load_balancing() {
+fn draining_cluster_is_removed_from_load_balancing() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
     let draining = KnownCluster { mode: Mode::Drain, ..member(None) };
@@ -367,7 +369,7 @@ fn a_draining_cluster_leaves_load_balancing() {
 }
 
 #[test]
-fn a_gateway_holds_ready_mtls_endpoints_of_its_own_network_only() {
+fn gateway_receives_only_ready_mtls_endpoints_of_its_own_network() {
     let plain = Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.8") };
     let context =
         context(two_networks(vec![endpoint("10.0.0.1"), plain], vec![endpoint("10.0.0.2")]));
@@ -376,7 +378,7 @@ fn a_gateway_holds_ready_mtls_endpoints_of_its_own_network_only() {
 }
 
 #[test]
-fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
+fn service_exported_to_its_namespace_is_invisible_elsewhere() {
     let mut private = service("web.ns");
     private.export_to = ExportTo::parse(".", &"ns".into());
     let words = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).built()];
@@ -389,7 +391,7 @@ fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
 }
 
 #[test]
-fn a_service_not_exported_to_everybody_does_not_cross_networks() {
+fn service_not_exported_to_all_namespaces_does_not_cross_networks() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
     for update in &mut words {
         let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
@@ -398,7 +400,7 @@ fn a_service_not_exported_to_everybody_does_not_cross_networks() {
         Arc::make_mut(&mut web.service).export_to = ExportTo::parse(".", &"ns".into());
     }
     let context = context(words);
-    // A gateway has no filter chain for it, so being sent there would be the end.
+    // A gateway has no filter chain for it, so a connection to the gateway would fail.
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
@@ -407,7 +409,7 @@ fn a_service_not_exported_to_everybody_does_not_cross_networks() {
 }
 
 #[test]
-fn a_change_is_told_by_what_changed() {
+fn changes_list_exactly_what_changed() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     mesh.next_version();
     let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
@@ -424,8 +426,8 @@ fn a_change_is_told_by_what_changed() {
     assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
 
-/// Where a cluster has it without a selector, the service is served by the pods that its endpoints name: those
-/// hear of that, whichever cluster comes first.
+/// If a cluster has the service without a selector, the pods that its endpoints name serve the
+/// service. These pods must be notified, whichever cluster is merged first.
 #[test]
 fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
     let by_hand = |address: &str| {
@@ -440,7 +442,7 @@ fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
 }
 
 #[test]
-fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
+fn removed_cluster_loses_its_gateway_and_endpoints() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
     mesh.apply(MeshEvent::Registry(removed("west", 2)));
@@ -451,7 +453,7 @@ fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
 }
 
 #[test]
-fn a_version_shares_what_did_not_change_with_the_one_before() {
+fn version_shares_unchanged_parts_with_the_previous_version() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     let (before, _) = mesh.next_version().expect("a first version");
     let update = shard("east", 1).with(service("new.ns"), vec![]).update().built();
@@ -464,7 +466,7 @@ fn a_version_shares_what_did_not_change_with_the_one_before() {
 }
 
 #[test]
-fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
+fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
     let words = vec![
         shard("east", 1)
             .with(service("a.ns").vip("10.1.0.1"), vec![])
@@ -501,7 +503,8 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     assert_eq!(found.dropped.len(), 1);
     assert_eq!(found.dropped[0].holder, host("a.ns"));
     assert_eq!(found.dropped[0].of.as_str(), "east");
-    // Who has neither is given the first lender's, and it isn't said to have it.
+    // A cluster without a VIP for either service receives the first cluster's,
+    // and they are not reported as its own.
     let north = super::addresses::addresses(
         &context,
         &"north".into(),
@@ -513,7 +516,7 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
 }
 
 #[test]
-fn a_narrowed_view_is_given_what_the_whole_one_is() {
+fn projected_view_receives_the_same_assignment_as_the_full_view() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
     words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).built());
     let context = context(words);
@@ -527,12 +530,12 @@ fn a_narrowed_view_is_given_what_the_whole_one_is() {
             shared.insert(projected);
         }
     }
-    // Three networks with endpoints, and one key for all the others.
+    // Three networks with endpoints, and one key for all other networks.
     assert_eq!(shared.len(), 2 * 4);
 }
 
 #[test]
-fn rounding_a_gateways_weight_moves_no_share_by_5_points() {
+fn rounding_gateway_weights_changes_shares_by_less_than_3_points() {
     for behind in (1..40_u8).chain([64, 99, 250]) {
         let remote: Vec<_> = (0..behind).map(|last| endpoint(&format!("10.1.0.{last}"))).collect();
         let local: Vec<_> = (0..20).map(|last| endpoint(&format!("10.0.0.{last}"))).collect();
@@ -550,7 +553,7 @@ fn rounding_a_gateways_weight_moves_no_share_by_5_points() {
 }
 
 #[test]
-fn other_accounts_change_upstream_clusters_and_no_definition() {
+fn changed_accounts_affect_upstream_clusters_but_no_definition() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     let definitions = mesh.next_version().expect("a first version").0.definitions;
     let other =
@@ -564,7 +567,7 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
 }
 
 #[test]
-fn networks_that_are_taken_back_place_nothing_any_more() {
+fn removed_mesh_networks_assign_no_network() {
     let mut mesh =
         mesh(vec![shard("east", 1).with(service("web.ns"), vec![endpoint("10.7.0.1")]).built()]);
     let network = |mesh: &mut MeshState| {
@@ -580,7 +583,7 @@ fn networks_that_are_taken_back_place_nothing_any_more() {
     assert_eq!(network(&mut mesh), "");
 }
 
-/// What changes as `web.ns`, which names these accounts itself, goes through these endpoints.
+/// Returns for each step whether the accounts of `web.ns`, which itself names `named`, change.
 fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
     let web = || {
         service("web.ns").with(|web| {
@@ -600,7 +603,7 @@ fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
 }
 
 #[test]
-fn pods_that_are_not_ready_keep_their_accounts() {
+fn unready_pods_keep_their_accounts() {
     let in_health = |health| vec![Endpoint { health, ..endpoint("10.0.0.1") }];
     let steps = [Health::Unhealthy, Health::Terminating, Health::Healthy].map(in_health);
     assert_eq!(accounts_change(&[], steps.into()), [false, false, false]);
@@ -611,12 +614,12 @@ fn accounts_named_on_a_service_outlive_its_pods() {
     let steps = || vec![vec![], vec![endpoint("10.0.0.2")]];
     let named = ["spiffe://cluster.local/ns/ns/sa/app"];
     assert_eq!(accounts_change(&named, steps()), [false, false]);
-    // Nobody knows which account there was (docs/decisions/0017-accounts-at-zero.md).
+    // The previous account is unknown (docs/decisions/0017-accounts-at-zero.md).
     assert_eq!(accounts_change(&[], steps()), [true, true]);
 }
 
 #[test]
-fn another_target_port_is_no_other_endpoint() {
+fn changed_target_port_does_not_change_endpoints() {
     let web = |target| service("web.ns").with(|it| it.ports = vec![port("http", 80, target)]);
     let update = |target| shard("east", 1).update().with(web(target), vec![endpoint("10.0.0.1")]);
     let mut mesh = mesh(vec![shard("east", 1).with(web(8080), vec![endpoint("10.0.0.1")]).built()]);

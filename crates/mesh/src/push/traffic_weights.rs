@@ -1,5 +1,5 @@
-//! Which preference counts for a view, and the shares of the traffic that clusters have at one of its
-//! places, turned into weights.
+//! Finds the preference that applies to a view, and converts the percentages of clusters in a tier
+//! into weights.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,11 +10,12 @@ use super::view_key::{Role, ViewKey};
 use crate::aggregate::MergedService;
 use strait_model::policy::{Preference, Rank};
 
-/// What all that share one place weigh together: large enough that rounding doesn't show, small enough
-/// for Envoy's 32 bits.
+/// The sum of the weights of a tier with percentages: large enough that rounding is negligible,
+/// small enough for Envoy's 32 bits.
 const WHOLE: u128 = 1 << 24;
 
-/// Which clusters come first for a view of a service, where policy says so. Gateways carry for all.
+/// Returns the preference among clusters for a view of a service, if the policy defines one. It
+/// does not apply to gateways, which serve all clusters.
 pub fn preference<'a>(
     context: &'a PushContext,
     view: &ViewKey,
@@ -25,36 +26,36 @@ pub fn preference<'a>(
     found.filter(|_| view.role == Role::Client)
 }
 
-/// What each cluster has at each place.
+/// The endpoints of each cluster in each tier.
 #[derive(Debug, Default)]
 pub(super) struct TrafficWeights(Vec<Portion>);
 
-/// What one cluster has at one place.
+/// The endpoints of one cluster in one tier.
 #[derive(Debug)]
 struct Portion {
     tier: u32,
     share: u32,
-    /// Places in the members of groups.
+    /// Ranges in the members of groups, by index of the group.
     members: Vec<(usize, Range<usize>)>,
-    /// Places in what lies behind gateways.
+    /// Indices of entries behind gateways.
     remote: Vec<usize>,
     total: u128,
 }
 
-/// How much there was before a cluster's endpoints were added.
+/// The sizes of the lists before a cluster's endpoints were added.
 pub(super) struct Before {
     members: Vec<usize>,
     remote: usize,
 }
 
 impl TrafficWeights {
-    /// Before a cluster's endpoints are added.
+    /// Records the sizes before a cluster's endpoints are added.
     pub(super) fn begin(&self, groups: &[AssignmentGroup], remote: &[Remote]) -> Before {
         let members = groups.iter().map(|group| group.members.len()).collect();
         Before { members, remote: remote.len() }
     }
 
-    /// After they were, at the places that `ranks` name.
+    /// Records the endpoints that were added since `before`, in the tiers of `ranks`.
     pub(super) fn end(
         &mut self,
         before: Before,
@@ -85,8 +86,8 @@ impl TrafficWeights {
         }
     }
 
-    /// Makes the weights of each place be as the shares say. One that has its place for itself keeps its
-    /// weights.
+    /// Scales the weights in each tier according to the percentages. A cluster that is alone in its
+    /// tier keeps its weights.
     pub(super) fn apply(&self, groups: &mut [AssignmentGroup], remote: &mut [Remote]) {
         for portion in &self.0 {
             let of_tier = || self.0.iter().filter(|other| other.tier == portion.tier);

@@ -1,8 +1,8 @@
-//! What one proxy may reach of a service, by which way, and why.
+//! Decides which endpoints of a service one proxy may reach, by which path, and why.
 //!
-//! The one place where this is decided: EDS encodes what [`assignment`] returns, `explain` prints
-//! what [`decide`] says of each endpoint, so they cannot disagree. Decides one step after the other,
-//! in the order of [`WithholdingStep`]; the first that fails withholds the endpoint.
+//! This is the only place for this decision. EDS encodes the result of [`assignment`] and `explain`
+//! prints the result of [`decide`], so they cannot disagree. The steps are evaluated in the order
+//! of [`WithholdingStep`]; the first failing step withholds the endpoint.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,17 +30,18 @@ use strait_model::{
     Resolution, TlsMode,
 };
 
-/// The way to an endpoint.
+/// The path to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way<'a> {
-    /// To its own address.
+    /// Directly to the endpoint's address.
     Direct,
-    /// Through any of these; never empty.
+    /// Through any of these gateways; never empty.
     Gateways(Vec<&'a ResolvedGateway>),
 }
 
-/// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control
-/// plane sends, not cluster-local, and exported to everybody. (docs/reference/interface.md, "Networks".)
+/// Returns whether gateways forward the service to other networks: it is in the mesh, its endpoints
+/// are sent by the control plane, it is not cluster-local, and it is exported to all namespaces.
+/// (docs/reference/interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
     let Definition { export_to, mesh_external, resolution, .. } = &*service.primary.definition;
     *export_to == ExportTo::Public
@@ -49,10 +50,10 @@ pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
         && !context.mesh.cluster_local(service.hostname())
 }
 
-/// Decides one endpoint of `service`, which `shard` gives and which is in `network`.
+/// Decides about one endpoint of `service` that `shard` contributes and that is in `network`.
 ///
 /// # Errors
-/// The reason why it is withheld.
+/// Returns the reason why the endpoint is withheld.
 pub fn decide<'a>(
     context: &'a PushContext,
     view: &ViewKey,
@@ -79,33 +80,33 @@ pub fn decide<'a>(
     }
 }
 
-/// Where endpoints of a shard are, and what stands in the way of all of these.
+/// The network of endpoints of a shard, and the obstacles that apply to all of them.
 struct Spot<'s> {
     network: &'s NetworkId,
     bar: Option<Bar>,
-    /// The clusters whose pods have their addresses, where there are several.
+    /// The clusters whose pods have the endpoints' addresses, if there are several.
     claimants: Option<&'s Arc<[ClusterId]>>,
 }
 
-/// What is decided alike for all endpoints that one shard has in one network, so that little is left
-/// to decide for each.
+/// The part of the decision that is common to all endpoints of one shard in one network, so
+/// that little remains to be decided for each endpoint.
 struct Reach<'a, 'v> {
-    /// Why the whole cluster leaves load balancing, where it does.
+    /// Why the whole cluster is removed from load balancing, if it is.
     left: Option<WithheldReason>,
     barred: Option<WithheldReason>,
-    /// Where policy puts it.
+    /// The rank that the policy assigns.
     rank: Rank,
     exported: Result<(), WithheldReason>,
     nodes: Nodes<'v>,
     ipv4: bool,
     ipv6: bool,
     way: Result<Via, WithheldReason>,
-    /// Why endpoints are withheld that take no mTLS, where they are.
+    /// Why endpoints that do not accept mTLS are withheld, if they are.
     needs_mtls: Option<WithheldReason>,
     gateways: Vec<&'a ResolvedGateway>,
 }
 
-/// On which nodes endpoints may be sent (`internalTrafficPolicy`).
+/// The nodes whose endpoints may be sent (`internalTrafficPolicy`).
 #[derive(Clone, Copy)]
 enum Nodes<'v> {
     Any,
@@ -114,10 +115,11 @@ enum Nodes<'v> {
 }
 
 impl<'v> Nodes<'v> {
-    /// Each cluster's policy is about its own endpoints and its own clients: where it is Local, its endpoints
-    /// are for clients on their own node, and its clients are given what is on theirs. Nodes of two clusters
-    /// are never the same, whatever they are called. A client of which no node is known may be on any of its
-    /// cluster's.
+    /// Returns the nodes for a view and shard. Each cluster's policy applies to its own endpoints
+    /// and its own clients: if it is Local, its endpoints serve only clients on the same node, and
+    /// its clients receive only endpoints on their node. Nodes of different clusters are never the
+    /// same, regardless of their names. A client whose node is unknown may be on any node of its
+    /// cluster.
     fn of(view: &'v ViewKey, service: &MergedService, shard: &ShardKey) -> Self {
         let is_local =
             |cluster: &ClusterId| service.by_cluster.get(cluster).is_some_and(|own| own.node_local);
@@ -131,15 +133,15 @@ impl<'v> Nodes<'v> {
     }
 }
 
-/// What the decision on an endpoint depends on.
+/// The properties of an endpoint that the decision depends on.
 #[derive(Clone, Copy)]
 struct Traits<'a> {
     health: Health,
     pod: PodState,
-    /// As those of the view's role see it.
+    /// The TLS mode for the role of the view.
     tls_mode: TlsMode,
     ipv4: bool,
-    /// Whether it has an address of its own.
+    /// Whether it has its own address.
     located: bool,
     node: Option<&'a Arc<str>>,
 }
@@ -157,7 +159,7 @@ impl<'a> Traits<'a> {
     }
 }
 
-/// The way to an endpoint; which gateways, the [`Reach`] knows.
+/// The path to an endpoint; [`Reach`] knows the gateways.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Via {
     Direct,
@@ -165,7 +167,8 @@ enum Via {
 }
 
 impl<'a, 'v> Reach<'a, 'v> {
-    /// `local` says whether the service is cluster-local.
+    /// Computes the common part of the decision. `local` tells whether the service is
+    /// cluster-local.
     fn new(
         context: &'a PushContext,
         view: &'v ViewKey,
@@ -204,7 +207,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         if !view.sees(network) {
             reach.way = Err(WithheldReason::NotSeen);
         } else if view.role == Role::Client && service.is_everywhere(shard, network) {
-            // The way there is the same from everywhere.
+            // The path is the same from every network.
         } else if *network == view.network {
             reach.needs_mtls = (view.role == Role::Gateway).then_some(WithheldReason::PlainText);
         } else if view.role == Role::Gateway {
@@ -219,8 +222,8 @@ impl<'a, 'v> Reach<'a, 'v> {
         reach
     }
 
-    /// Finds the way from the view's network into another one, to a service that gateways carry
-    /// (`public`) or don't, and that may be headless.
+    /// Finds the path from the view's network to another network. `public` tells whether gateways
+    /// forward the service, `headless` whether it is headless.
     fn across(
         &mut self,
         context: &'a PushContext,
@@ -240,12 +243,12 @@ impl<'a, 'v> Reach<'a, 'v> {
         };
         self.gateways = spoken(gateways);
         if self.gateways.is_empty() {
-            // The network's others stand in for gateways of the wrong family, too.
+            // Other gateways of the network also replace gateways of an unsupported address family.
             self.gateways = spoken(context.networks.all_for(network));
         }
         self.needs_mtls = Some(WithheldReason::PlainText);
         self.way = if !public {
-            // The gateway has no filter chain for it: connections would end there.
+            // The gateway has no filter chain for the service, so connections would fail there.
             Err(WithheldReason::NotCarried)
         } else if headless {
             Err(WithheldReason::HeadlessElsewhere)
@@ -264,7 +267,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         };
     }
 
-    /// The gateways' addresses, sorted, each once.
+    /// Returns the addresses and ports of the gateways, sorted and without duplicates.
     fn sockets(&self) -> Vec<EndpointSocket> {
         let gateways = self.gateways.iter().map(|gateway| (gateway.address, gateway.port));
         let mut sockets: Vec<_> = gateways.collect();
@@ -273,7 +276,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         sockets
     }
 
-    /// Decides one endpoint.
+    /// Decides about one endpoint.
     fn decide(&self, endpoint: Traits<'_>) -> Result<Via, WithheldReason> {
         if endpoint.health != Health::Healthy {
             return Err(WithheldReason::NotReady(endpoint.health));
@@ -307,9 +310,10 @@ impl<'a, 'v> Reach<'a, 'v> {
     }
 }
 
-/// Whether gRPC's own library speaks mTLS to the service, where it is the client. It can't choose for each endpoint, so
-/// it speaks mTLS to all as soon as any takes it: a workload that enters the mesh is not left in plain text by those that
-/// have yet to.
+/// Returns whether the client is gRPC's own library and uses mTLS for the service. The library
+/// cannot choose per endpoint, so it uses mTLS for all endpoints as soon as any endpoint accepts
+/// it. So a workload that joins the mesh is not kept in plain text by workloads that have not
+/// joined yet.
 pub fn by_library_with_mtls(
     context: &PushContext,
     view: &ViewKey,
@@ -320,14 +324,15 @@ pub fn by_library_with_mtls(
         && service.takes_mtls
 }
 
-/// Whether an address that pods of all of these clusters have is, for a view, that of another cluster than the
-/// shard's: the proxy's own cluster's if it has it, else that of the first.
+/// Returns whether an address that pods of all `claimants` have belongs to another cluster than the
+/// shard's in this view. It belongs to the proxy's own cluster if that is among the claimants,
+/// otherwise to the first one.
 fn is_anothers(claimants: &[ClusterId], view: &ViewKey, shard: &ShardKey) -> bool {
     let own = claimants.iter().find(|cluster| **cluster == view.cluster);
     own.or(claimants.first()).is_some_and(|holder| *holder != shard.cluster)
 }
 
-/// Whether the view may be given what `shard` has of the service, whatever the endpoint.
+/// Checks whether the view may receive any endpoint of `service` from `shard`.
 fn exported(
     view: &ViewKey,
     service: &MergedService,
@@ -357,7 +362,7 @@ fn exported(
     }
 }
 
-/// What a proxy is given for a port of `service`: see [`assignment_of`].
+/// Returns the assignment of a proxy for a port of `service`; see [`assignment_of`].
 pub fn assignment(
     context: &PushContext,
     view: &ViewKey,
@@ -369,14 +374,16 @@ pub fn assignment(
     assignment_of(context, view, service, port, all.unwrap_or_default())
 }
 
-/// What a proxy is given for a port of `service`, of the endpoints that are of a subset.
+/// Returns the assignment of a proxy for a port of `service`, restricted to the endpoints of a
+/// subset.
 ///
-/// Where policy prefers clusters to others, their places become priorities, and shares of a place become
-/// weights. A gateway that leads to several places stands in the first.
+/// If the policy ranks clusters, their tiers become priorities, and percentages within a tier
+/// become weights. A gateway for several tiers is listed in the first one.
 ///
-/// A direct endpoint counts with its weight. A remote one counts with its weight split evenly over
-/// the gateways that lead to it. A gateway address appears once, in the locality that brings it most
-/// weight (ties in locality order), with the sum of what stands behind it, rounded.
+/// A direct endpoint is listed with its weight. The weight of a remote endpoint is split evenly
+/// over its gateways. A gateway address is listed once, in the locality with the largest part of
+/// its weight (the first one if equal), with the rounded sum of the weights of the endpoints behind
+/// it.
 pub fn assignment_of(
     context: &PushContext,
     view: &ViewKey,
@@ -411,7 +418,8 @@ pub fn assignment_of(
     shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
         if !group.members.is_sorted_by(|a, b| order_of(a, b).is_lt()) {
-            // Two shards may name one address of a shared network: it is one endpoint, the first's.
+            // Two shards may list the same address of a shared network. It is one endpoint; the
+            // first shard's values apply.
             group.members.sort_by(order_of);
             group.members.dedup_by(|a, b| order_of(a, b).is_eq());
         }
@@ -462,8 +470,9 @@ pub fn assignment_of(
     Assignment { localities, origins }
 }
 
-/// What each of the shards by these keys brings to an [`assignment`], before it is weighed together with what
-/// others bring: where two bring one address, the first counts. The service is one without a [preference].
+/// Returns what the shards with these keys contribute to an [`assignment`], before it is combined
+/// with the contributions of other shards, for comparison. For an address in two shards, the first
+/// shard applies. The service must have no [preference].
 pub(super) fn contribution<'a>(
     context: &PushContext,
     view: &ViewKey,
@@ -484,8 +493,8 @@ pub(super) fn contribution<'a>(
     asked.map(brings).collect::<Vec<_>>()
 }
 
-/// The ways into each network that `shard` has endpoints in. `local` says whether the service is cluster-local
-/// in the whole mesh.
+/// Computes the common part of the decision for each network in which `shard` has endpoints.
+/// `local` tells whether the service is cluster-local in the whole mesh.
 fn reaches<'a, 'v>(
     context: &'a PushContext,
     view: &'v ViewKey,
@@ -502,16 +511,17 @@ fn reaches<'a, 'v>(
     spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
 }
 
-/// The addresses of dual-stack pods for which both families are reached in the same way. Each EndpointSlice has one family, so
-/// such a pod is two endpoints in its shard.
+/// The addresses of dual-stack pods whose two families are reached by the same path. Each
+/// EndpointSlice has one family, so the pod has two endpoints in its shard.
 #[derive(Default)]
 struct DualStackPods<'a>(BTreeMap<DualStackKey<'a>, [Option<(Via, IpAddr)>; 2]>);
 
-/// A pod by namespace and name in two parts, and a port of it.
+/// A pod's namespace, its name in two parts, and a port.
 type DualStackKey<'a> = (&'a Namespace, &'a str, &'a str, u16);
 
 impl<'a> DualStackPods<'a> {
-    /// `decide` returns the way to an endpoint that is asked for and may be sent.
+    /// Collects the dual-stack pods. `decide` returns the path to an endpoint that is requested and
+    /// not withheld.
     fn of(
         shard: &'a ShardEndpoints,
         decide: impl Fn(PackedEndpoint<'a>, usize) -> Option<Via>,
@@ -529,7 +539,8 @@ impl<'a> DualStackPods<'a> {
         pods
     }
 
-    /// The IPv6 address of the pod of an endpoint, if both of its families are reached in this way.
+    /// Returns the IPv6 address of an endpoint's pod if both its families are reached by the path
+    /// `via`.
     fn ipv6_of(&self, endpoint: PackedEndpoint<'a>, via: Via) -> Option<Ipv6Addr> {
         if self.0.is_empty() {
             return None;
@@ -550,7 +561,8 @@ fn pod_port(endpoint: PackedEndpoint<'_>) -> Option<DualStackKey<'_>> {
     Some((pod.namespace, pod.stem, pod.tail, endpoint.port()))
 }
 
-/// For each network of a shard and in it each locality, whether there are endpoints of a subset.
+/// Returns whether the subset can have endpoints in a place, for each network of the shard and each
+/// locality within it.
 fn subset_places(shard: &ShardEndpoints, subset: SubsetFilter<'_>) -> Vec<bool> {
     let networks = shard.networks().iter().map(|network| subset.is_of_network(network));
     let localities = shard.endpoints.localities().iter();
@@ -560,7 +572,7 @@ fn subset_places(shard: &ShardEndpoints, subset: SubsetFilter<'_>) -> Vec<bool> 
         .collect()
 }
 
-/// By address and port, as [`EndpointSocket`]s are ordered.
+/// Compares by address and port, in the order of [`EndpointSocket`]s.
 fn order_of(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
     let addresses = match (a.address, b.address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.to_bits().cmp(&b.to_bits()),
@@ -569,17 +581,17 @@ fn order_of(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
     addresses.then(a.port.cmp(&b.port))
 }
 
-/// Endpoints sorted by what becomes of them.
+/// Endpoints sorted into groups, and into direct and remote ones.
 #[derive(PartialEq)]
 struct SortedEndpoints {
-    /// One for each locality, in the order in which they were found.
+    /// One group per locality, in the order in which they were found.
     groups: Vec<AssignmentGroup>,
-    /// The groups by place and locality.
+    /// Indices of groups, sorted by tier and locality.
     order: Vec<usize>,
     remote: Vec<Remote>,
-    /// Where they are asked for.
+    /// Telemetry origins, if they are sent to proxies.
     origins: Option<Origins>,
-    /// For whom they are.
+    /// The role of the view.
     role: Role,
 }
 
@@ -590,7 +602,8 @@ impl SortedEndpoints {
         Self { groups: Vec::new(), order: Vec::new(), remote: Vec::new(), origins, role: view.role }
     }
 
-    /// Takes the endpoints of a subset that one shard has for a port. There is a reach for each of its networks.
+    /// Adds the endpoints of a subset that one shard has for a port. `reaches` has one item per
+    /// network of the shard.
     fn collect(
         &mut self,
         reaches: &[Reach<'_, '_>],
@@ -617,7 +630,8 @@ impl SortedEndpoints {
                 (kind, is_asked, role.tls_mode(kind.tls_mode), origin(kind))
             })
             .collect();
-        // By reach and locality of the shard: its group, and what lies behind gateways.
+        // By network and locality of the shard: the index of the group, and the weight behind
+        // gateways.
         let localities = endpoints.localities().len();
         let groups: Vec<usize> = reaches
             .iter()
@@ -655,7 +669,7 @@ impl SortedEndpoints {
             }
             let decided = reach.decide(Traits::of(endpoint, kind, *tls_mode));
             let additional = decided.ok().and_then(|via| dual_stack.ipv6_of(endpoint, via));
-            // A dual-stack pod is one endpoint: that of its IPv4 address.
+            // A dual-stack pod is one endpoint, listed with its IPv4 address.
             if additional.is_some() && !endpoint.is_ipv4() {
                 continue;
             }
@@ -692,7 +706,7 @@ impl SortedEndpoints {
         }
     }
 
-    /// Where the group of a locality at a place stands; it is made where there is none.
+    /// Returns the index of the group for a tier and locality; creates it if it does not exist.
     fn group(&mut self, tier: u32, locality: &Arc<Locality>) -> usize {
         let place = self.order.binary_search_by(|at| match self.groups.get(*at) {
             Some(group) => group.priority.cmp(&tier).then_with(|| {

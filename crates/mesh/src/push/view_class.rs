@@ -1,8 +1,9 @@
-//! Whom a change of endpoints concerns.
+//! Finds the views that a change to endpoints does not affect.
 //!
-//! Where a mesh has many networks, most changes are seen in one of them: everywhere else the service is its
-//! gateways. To wake a stream that will find nothing to send costs a look at memory that is in no cache; so the
-//! look is taken here, once for all streams that stand alike.
+//! In a mesh with many networks, most changes are visible in one network; in all others, the
+//! service appears as its gateways. Waking a stream that has nothing to send is expensive, because
+//! its memory is not in the CPU's cache. So this module compares the assignments once for all
+//! streams with equal views.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,14 @@ use crate::aggregate::{MergedService, ShardEndpoints};
 use strait_model::{ClusterId, Hostname, Namespace};
 use strait_rules::traffic::Selection;
 
-/// Where fewer names than this are watched, who watches is woken without a look: it costs as much.
+/// If streams of a view watch fewer names than this, they are woken without a comparison, which
+/// would cost as much.
 const WORTH_A_LOOK: usize = 4;
 
 impl ViewKey {
-    /// What of it matters for services that look the same from all clusters, namespaces, nodes and
-    /// localities, as most do. A mesh has few of these.
+    /// Returns the part of the view that is relevant for services which look the same from all
+    /// clusters, namespaces, nodes and localities, as most services do. A mesh has few distinct
+    /// values.
     pub fn view_class(self) -> Self {
         Self {
             cluster: ClusterId::default(),
@@ -33,7 +36,8 @@ impl ViewKey {
     }
 }
 
-/// Of the services whose endpoints changed between two versions, the view classes from which nothing differs.
+/// Returns the view classes in which nothing differs, for each service whose endpoints changed
+/// between two versions.
 pub(super) fn unaffected_views(
     before: &PushContext,
     now: &PushContext,
@@ -57,12 +61,12 @@ pub(super) fn unaffected_views(
         let changed_shards = changed_shards(old, new);
         let networks: BTreeSet<_> =
             changed_shards.iter().flat_map(|shard| shard.networks()).collect();
-        // Of what is the same, the way there may be another.
+        // The path to unchanged endpoints may differ.
         let reached_otherwise = new.shards.iter().filter(is_reached_otherwise);
         let keys: BTreeSet<_> =
             changed_shards.iter().copied().chain(reached_otherwise).map(|one| &one.key).collect();
         let all_rules = [before.rules_for(old), now.rules_for(new)];
-        // By that a library chooses among endpoints that are the same as before.
+        // gRPC's library chooses the transport by this, even for unchanged endpoints.
         let flips = old.takes_mtls != new.takes_mtls;
         let is_unaffected = |[then, view]: &[ViewKey; 2]| {
             let [old_rules, new_rules] = &all_rules;
@@ -73,7 +77,7 @@ pub(super) fn unaffected_views(
                     SubsetFilter::new(old_rules, rules[0], old, name),
                     SubsetFilter::new(new_rules, rules[1], new, name),
                 ];
-                // A subset that comes or goes does so by a change of rules.
+                // A subset is added or removed by a change of rules, which is handled separately.
                 let [Some(was), Some(is)] = filters else { return true };
                 ports.iter().all(|port| {
                     contribution(before, then, old, *port, &keys, was)
@@ -85,7 +89,7 @@ pub(super) fn unaffected_views(
         let mut views = interest.view_classes(host, WORTH_A_LOOK);
         views.retain(|view| {
             let pair = || [view.projected(before, old), view.projected(now, new)];
-            // In its own network it is seen, nearly always.
+            // In its own network, the change is nearly always visible.
             !((flips && view.grpc.is_some()) || networks.contains(&view.network))
                 && *looked_at.entry(pair()).or_insert_with_key(is_unaffected)
         });
@@ -94,7 +98,8 @@ pub(super) fn unaffected_views(
     changes.endpoints().filter_map(of_host).collect()
 }
 
-/// The service of that name, if nothing but the view class matters for what a proxy is given of its endpoints.
+/// Returns the service with this hostname, if its endpoints depend on nothing in a view but the
+/// view class.
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
     let is_plain = ViewDependencies::of(context, service) == ViewDependencies::default()
@@ -102,11 +107,11 @@ fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedServ
     (is_plain && !context.private.contains_key(host)).then_some(service)
 }
 
-/// The shards that have other endpoints now, as they were and as they are.
+/// Returns the shards whose endpoints differ, in the old and the new version.
 fn changed_shards<'a>(old: &'a MergedService, new: &'a MergedService) -> Vec<&'a ShardEndpoints> {
     let differs = |(at, one): &(usize, &ShardEndpoints), other: &MergedService| {
         let is_it = |shard: &&ShardEndpoints| shard.key == one.key;
-        // Nearly always it is in the same place.
+        // It is nearly always in the same position.
         let there = other.shards.get(*at).filter(is_it);
         there.or_else(|| other.shards.iter().find(is_it)) != Some(one)
     };

@@ -1,5 +1,5 @@
-//! For whom an assignment is made: what of a proxy's place a view depends on, and what of that matters
-//! for a service.
+//! The view of a proxy: the properties of the proxy that assignments depend on, and which of them
+//! are relevant for a service.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,48 +12,48 @@ use strait_model::{
 };
 use strait_rules::traffic::Selection;
 
-/// What a view depends on besides the mesh: equal keys see the same. Proxies that share a key share
-/// encoded assignments.
+/// The properties of a proxy on which its assignments depend. Proxies with equal keys share encoded
+/// assignments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ViewKey {
     /// The proxy's cluster.
     pub cluster: ClusterId,
     /// The proxy's network.
     pub network: NetworkId,
-    /// Of named networks, those that it asks for; `None` for all.
+    /// The named networks whose endpoints it requests; `None` for all.
     pub sees: Option<Arc<[NetworkId]>>,
     /// The proxy's namespace.
     pub namespace: Namespace,
-    /// Whether it speaks IPv4.
+    /// Whether it supports IPv4.
     pub ipv4: bool,
-    /// Whether it speaks IPv6.
+    /// Whether it supports IPv6.
     pub ipv6: bool,
-    /// The node it runs on, where known.
+    /// Its node, if known.
     pub node: Option<Arc<str>>,
-    /// Where that is, where known.
+    /// Its locality, if known.
     pub locality: Option<Arc<Locality>>,
-    /// The selectors of rules that select it.
+    /// The selectors of rules that match the proxy.
     pub selection: Selection,
-    /// For whom the answer is.
+    /// The role of the proxy for this assignment.
     pub role: Role,
-    /// Where it is no Envoy but gRPC's own library, which speaks mTLS in fewer ways.
+    /// Set if the client is gRPC's own library instead of Envoy; it supports fewer kinds of mTLS.
     pub grpc: Option<GrpcLibrary>,
 }
 
-/// For whom an assignment is made.
+/// The role of a proxy for which an assignment is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// A client that starts connections.
+    /// A client that opens connections.
     Client,
     /// An east-west gateway that forwards connections into its own network.
     Gateway,
 }
 
 impl Role {
-    /// The TLS mode of an endpoint, as those of this role need to know it.
+    /// Returns the TLS mode of an endpoint for a proxy in this role.
     pub(super) fn tls_mode(self, mode: TlsMode) -> TlsMode {
         match (mode, self) {
-            // What a gateway carries is what its clients send.
+            // A gateway forwards the bytes that its clients send, which may still be mTLS.
             (TlsMode::Changing, Self::Gateway) => TlsMode::Istio,
             (TlsMode::Changing, Self::Client) => TlsMode::Disabled,
             (mode, _) => mode,
@@ -62,7 +62,7 @@ impl Role {
 }
 
 impl ViewKey {
-    /// The view of a proxy in `network`.
+    /// Returns the view of a proxy in `network`.
     pub fn of(proxy: &Proxy, network: NetworkId, role: Role) -> Self {
         Self {
             cluster: proxy.cluster.clone(),
@@ -79,18 +79,18 @@ impl ViewKey {
         }
     }
 
-    /// The same, of a proxy that is known to be there.
+    /// Sets the location of the proxy.
     pub fn at(self, Whereabouts { node, locality }: Whereabouts) -> Self {
         Self { node, locality, ..self }
     }
 
-    /// The same, of a proxy that these select.
+    /// Sets the selectors of rules that match the proxy.
     pub fn selected(self, selection: Selection) -> Self {
         Self { selection, ..self }
     }
 
-    /// The view with all left out that can't matter for the endpoints of `service`, so that more
-    /// proxies share it. It is given what the whole view is given.
+    /// Returns the view without the properties that are irrelevant for the endpoints of `service`,
+    /// so that more proxies share it. The assignment is equal to that of the whole view.
     pub fn projected(&self, context: &PushContext, service: &MergedService) -> Self {
         let matters = ViewDependencies::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
@@ -118,7 +118,7 @@ impl ViewKey {
             locality: self.locality.clone().filter(|_| matters.locality),
             selection: if by_rules { self.selection.clone() } else { Selection::default() },
             role: self.role,
-            // How it balances is no matter for what it balances among.
+            // The load-balancing algorithm is irrelevant for the set of endpoints.
             grpc: self.grpc.map(|library| GrpcLibrary { least_request: false, ..library }),
         }
     }
@@ -132,21 +132,22 @@ impl ViewKey {
     }
 }
 
-/// What of a proxy's place matters for the endpoints of a service. By default nothing does.
+/// The properties of a proxy's location that are relevant for the endpoints of a service. None by
+/// default.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ViewDependencies {
-    /// In which cluster it is.
+    /// Its cluster.
     pub cluster: bool,
-    /// In which namespace.
+    /// Its namespace.
     pub namespace: bool,
-    /// On which node.
+    /// Its node.
     pub node: bool,
-    /// In which locality.
+    /// Its locality.
     pub locality: bool,
 }
 
 impl ViewDependencies {
-    /// What matters for `service`.
+    /// Returns the properties that are relevant for `service`.
     pub fn of(context: &PushContext, service: &MergedService) -> Self {
         Self {
             cluster: is_by_cluster(context, service),
@@ -160,7 +161,7 @@ impl ViewDependencies {
     }
 }
 
-/// Whether it matters for the endpoints of `service` in which cluster a proxy is.
+/// Returns whether the endpoints of `service` depend on the proxy's cluster.
 pub(super) fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     context.mesh.cluster_local(host)
@@ -170,7 +171,7 @@ pub(super) fn is_by_cluster(context: &PushContext, service: &MergedService) -> b
         || context.policy.prefers(host.as_str(), namespace.as_str())
 }
 
-/// Whether it matters for the endpoints of `service` on which node a proxy is.
+/// Returns whether the endpoints of `service` depend on the proxy's node.
 pub fn is_by_node(service: &MergedService) -> bool {
     service.primary.prefers == Distribution::SameNode || service.node_local
 }
@@ -179,7 +180,8 @@ pub(super) fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> 
     service.shards.iter().any(|shard| shard.networks().contains(network))
 }
 
-/// A network in which the service has no endpoints: all of these see the same of it.
+/// Returns a network in which the service has no endpoints. It represents all such networks,
+/// because the service looks the same from them.
 pub(super) fn elsewhere(service: &MergedService) -> NetworkId {
     let mut name = NetworkId::default();
     while has_endpoints_in(service, &name) {

@@ -1,5 +1,5 @@
-//! Weights: what stands behind gateways is split over them, summed, rounded, and brought into the range
-//! that Envoy takes.
+//! Weights of gateways: splits the weights behind them, sums and rounds them, and fits all weights
+//! into Envoy's range.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use strait_model::{Locality, TlsMode};
 /// A priority and a locality.
 type PriorityAndLocality<'a> = (u32, &'a Arc<Locality>);
 
-/// Gateways with their weights, each in the group where it stands.
+/// Gateways with their weights, each with the group in which it is listed.
 pub(super) struct WeightedGateways {
     gateways: BTreeMap<EndpointSocket, (usize, u64)>,
-    /// Weights are counted in units of 1/scale, so that splitting them is exact.
+    /// Gateway weights are in units of 1/scale, so that splitting is exact.
     scale: u64,
 }
 
-/// What each gateway weighs, by what stands behind it.
+/// Computes the weight of each gateway from the endpoints behind it.
 pub(super) fn weigh(groups: &[AssignmentGroup], remote: &[Remote]) -> WeightedGateways {
     let scale = remote.iter().fold(1, |scale, one| lcm(scale, one.gateways.len() as u64));
     let mut through: BTreeMap<EndpointSocket, BTreeMap<PriorityAndLocality<'_>, (usize, u64)>> =
@@ -32,11 +32,11 @@ pub(super) fn weigh(groups: &[AssignmentGroup], remote: &[Remote]) -> WeightedGa
         }
     }
     let gateways = through.into_iter().filter_map(|(socket, mut by_locality)| {
-        // Envoy takes an address once: in the first priority that has it.
+        // Envoy accepts an address only once, in the first priority that has it.
         let first = by_locality.first_key_value().map(|((priority, _), _)| *priority);
         by_locality.retain(|(priority, _), _| Some(*priority) == first);
         let sum = by_locality.values().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
-        // The first of the greatest: max_by_key would take the last.
+        // The first of the greatest; max_by_key would return the last.
         let (home, _) = by_locality
             .into_values()
             .reduce(|best, next| if next.1 > best.1 { next } else { best })?;
@@ -45,10 +45,10 @@ pub(super) fn weigh(groups: &[AssignmentGroup], remote: &[Remote]) -> WeightedGa
     WeightedGateways { gateways: gateways.collect(), scale }
 }
 
-/// A weight with all but its seven leading binary digits rounded away: exact up to 128.
+/// Rounds a weight to its seven leading binary digits; weights up to 128 are exact.
 ///
-/// Many changes behind a gateway of a large service then leave its weight as it was, so that they are
-/// news inside that network only. The error is less than one part in 128.
+/// As a result, many changes behind a gateway of a large service do not change the gateway's
+/// weight, and only proxies in that network are notified. The error is less than one part in 128.
 /// (docs/decisions/0009-rounded-gateway-weights.md)
 fn rounded(weight: u64) -> u64 {
     let spare = (u64::BITS - weight.leading_zeros()).saturating_sub(7);
@@ -59,17 +59,17 @@ fn rounded(weight: u64) -> u64 {
     weight.saturating_add(step / 2) & !(step - 1)
 }
 
-/// Puts gateways into their groups. Counts weights in whole endpoints again where the split came out
-/// even, else in the largest unit that fits all; then scales them down, never below 1, so that their
+/// Adds the gateways to their groups. Converts weights to whole endpoints if the split is exact,
+/// otherwise to the largest common unit. Then scales all weights down, to at least 1, so that their
 /// sum fits into 32 bits.
 ///
-/// `origins` says what each gateway's [`AssignmentMember::origin`] is.
+/// `origins` contains the [`AssignmentMember::origin`] of each gateway.
 pub(super) fn fit(
     groups: &mut [AssignmentGroup],
     WeightedGateways { gateways, scale }: WeightedGateways,
     origins: &BTreeMap<EndpointSocket, u16>,
 ) {
-    // A direct weight counted in units is a multiple of the scale.
+    // A direct weight in units is a multiple of the scale.
     let common = gateways.values().fold(scale, |common, (_, weight)| gcd(common, *weight)).max(1);
     let whole = u128::from(scale / common);
     let direct = groups.iter().flat_map(|group| &group.members);
@@ -78,7 +78,7 @@ pub(super) fn fit(
     });
     let total =
         gateways.values().fold(direct, |sum, (_, weight)| sum + u128::from(weight / common));
-    // Rounding up to 1 may add one for each member.
+    // Rounding up to 1 may add one per member.
     let room = u128::from(u32::MAX) - (count as u128).min(u128::from(u32::MAX) / 2);
     let fitted = |weight: u128| -> u32 {
         let weight = if total > room { weight * room / total } else { weight };
@@ -110,7 +110,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 fn lcm(a: u64, b: u64) -> u64 {
-    // Gateway groups are few and small; should they not be, an inexact split beats an overflow.
+    // Sets of gateways are few and small. If they are not, an inexact split is better than an
+    // overflow.
     (a / gcd(a, b).max(1)).saturating_mul(b).min(1 << 24)
 }
 

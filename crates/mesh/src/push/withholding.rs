@@ -1,8 +1,10 @@
-//! Withholds objects from proxies of other namespaces if they would add too many bytes to each.
+//! Withholds objects from proxies of other namespaces if they would add too many bytes to each
+//! proxy.
 //!
-//! Each object is measured once, when it comes or changes: by the resources that a proxy receives which imports all of it.
-//! The result depends on objects and services only, so that all replicas withhold the same. Objects of the root namespace are
-//! the operator's and are never withheld. A change costs the objects that it concerns.
+//! Each object is measured once, when it is added or changed. Its size is that of the resources for
+//! a proxy that imports all of it. The result depends only on objects and services, so all replicas
+//! withhold the same objects. Objects of the root namespace belong to the operator and are never
+//! withheld. The cost of a change depends only on the objects that it affects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,26 +20,27 @@ use strait_rules::traffic::foreign::{ForeignHosts, NamespacesOfHost, is_exported
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
 
-/// How many bytes the objects of a namespace may add to a proxy of that namespace.
+/// The maximum number of bytes that the objects of a namespace may add to a proxy in that
+/// namespace.
 const OWN_BYTES_MAX: usize = 16 << 20;
-/// The most that one object is taken to be.
+/// The cap on the size of one object, in bytes.
 const BYTES_MAX: usize = 1 << 40;
-/// The port at which requests to hosts are routed that no service has.
+/// The port that routes requests to hosts of no service.
 const PLAIN_PORT: u16 = 80;
 
-/// The encoded bytes of the rules of an object.
+/// The encoded size of an object's rules, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleBytes {
-    /// Its routes. Hosts of a port share them.
+    /// The size of the routes. Hosts with the same port share them.
     pub routes: usize,
-    /// Its filter chains, which each listener of a host has.
+    /// The size of the filter chains. Each listener of a host contains them.
     pub chains: usize,
 }
 
-/// Measures the rules of an object.
+/// A function that measures the rules of an object.
 pub type MeasureRules = fn(&RoutedService) -> RuleBytes;
 
-/// The inputs of a decision besides the rules.
+/// The inputs of the decision apart from the rules.
 #[derive(Clone, Copy)]
 pub(super) struct WithholdingInputs<'a> {
     pub(super) measure: MeasureRules,
@@ -56,40 +59,43 @@ pub(super) struct Withholding {
     namespaces: OrdMap<Namespace, MeasuredNamespace>,
     /// The limits of the last decision.
     limits: Option<TrafficLimits>,
-    /// The owners of hosts whose names do not tell, unless objects may apply to hosts of other namespaces.
+    /// The owners of hosts whose names do not contain the namespace. Empty unless the policy denies
+    /// hosts of other namespaces.
     owners: OrdMap<Hostname, NamespacesOfHost>,
     withheld: Arc<Withheld>,
 }
 
-/// The objects of a namespace and the bytes that they add to one proxy together.
+/// The objects of a namespace, with the total number of bytes that they add to one proxy.
 #[derive(Debug, Clone, Default)]
 struct MeasuredNamespace {
     objects: OrdMap<ObjectMeta, MeasuredObject>,
-    /// Of the namespace.
+    /// For a proxy in the namespace, in bytes.
     own: usize,
-    /// Of another namespace.
+    /// For a proxy in another namespace, in bytes.
     exported: usize,
 }
 
-/// The rules that apply to other proxies than before, because other objects are withheld.
+/// The rules that apply to different proxies than in the last version, because different objects
+/// are withheld.
 #[derive(Debug, Default)]
 pub(super) struct WithholdingChanges {
     pub(super) hosts: Vec<HostPattern>,
     pub(super) gateways: bool,
 }
 
-/// An object and the bytes that it adds to one proxy.
+/// An object and the number of bytes that it adds to one proxy.
 #[derive(Debug, Clone)]
 struct MeasuredObject {
     routed: Arc<RoutedService>,
     rules: RuleBytes,
     bytes: usize,
-    /// Whether other namespaces see it.
+    /// Whether it is exported to other namespaces.
     is_exported: bool,
 }
 
 impl Withholding {
-    /// Takes rules that apply now, and notes which are withheld. `changes` names the services that changed.
+    /// Measures the current rules and records in them which objects are withheld. `changes` lists
+    /// the services that changed. Returns the rules that apply to different proxies now.
     pub(super) fn take(
         &mut self,
         rules: &mut Arc<Traffic>,
@@ -134,7 +140,7 @@ impl Withholding {
         noted
     }
 
-    /// Adds the measured objects whose hosts have other ports, or may have.
+    /// Adds measured objects whose hosts may have different ports now.
     fn concerned(
         &self,
         now: &Traffic,
@@ -194,7 +200,7 @@ impl Withholding {
         all.exchange(&meta, Some(MeasuredObject { routed, rules, bytes, is_exported }));
     }
 
-    /// Notes the owners of hosts that changed, if objects may not apply to hosts of other namespaces.
+    /// Updates the owners of changed hosts if the policy denies hosts of other namespaces.
     fn note_owners(
         &mut self,
         limits_before: Option<TrafficLimits>,
@@ -221,21 +227,21 @@ impl Withholding {
         }
     }
 
+    /// Updates the owners of one host.
     fn note_owner(&mut self, host: &Hostname, inputs: WithholdingInputs<'_>) {
         let public = inputs.services.get(host).map(|service| service.primary.namespace.clone());
         let private = inputs.private.get(host);
         let private: BTreeSet<Namespace> =
             private.into_iter().flat_map(|all| all.keys()).cloned().collect();
-        let is_told_by_name =
-            public.is_none() || public == owner_by_name(host.as_str(), inputs.domain);
-        if is_told_by_name && private.is_empty() {
+        let is_in_name = public.is_none() || public == owner_by_name(host.as_str(), inputs.domain);
+        if is_in_name && private.is_empty() {
             self.owners.remove(host);
         } else {
             self.owners.insert(host.clone(), NamespacesOfHost { public, private });
         }
     }
 
-    /// The hosts to which objects of other namespaces do not apply.
+    /// Returns the owners of hosts if objects do not apply to hosts of other namespaces.
     fn foreign_hosts(&self, inputs: WithholdingInputs<'_>) -> Option<Arc<ForeignHosts>> {
         if inputs.limits.foreign_hosts != ForeignHostsMode::Deny {
             return None;
@@ -272,7 +278,8 @@ impl Withholding {
         }
         let sum: usize = fitting.iter().map(|(.., exported)| exported).sum();
         if sum > limits.total {
-            // The older a namespace's first exported object, the earlier the namespace has its share.
+            // Allot the total by age: the older a namespace's first exported object, the earlier
+            // its turn.
             fitting.sort_by_key(|(namespace, all, _)| (all.oldest(), *namespace));
             let mut given = 0_usize;
             for (namespace, _, exported) in fitting {
@@ -286,13 +293,13 @@ impl Withholding {
         withheld
     }
 
-    /// The rules that apply to other proxies where objects of these namespaces are withheld, or no longer.
+    /// Returns the rules of these namespaces, whose objects apply to different proxies now.
     fn note(&self, namespaces: &BTreeSet<Namespace>) -> WithholdingChanges {
         let mut noted = WithholdingChanges::default();
         let all = namespaces.iter().filter_map(|namespace| self.namespaces.get(namespace));
         for one in all.flat_map(|all| all.objects.values()) {
             noted.hosts.extend(one.routed.service.mesh_hosts().cloned());
-            // Rules bring the services to which they lead into the scopes of Sidecars.
+            // Rules add their destinations to the scopes of Sidecars.
             let destinations =
                 one.routed.destinations().map(|to| HostPattern::of_service(&to.host));
             noted.hosts.extend(destinations);
@@ -303,7 +310,7 @@ impl Withholding {
 }
 
 impl MeasuredNamespace {
-    /// Replaces an object.
+    /// Replaces an object, or removes it if `now` is `None`.
     fn exchange(&mut self, meta: &ObjectMeta, now: Option<MeasuredObject>) {
         let exported = |one: &MeasuredObject| if one.is_exported { one.bytes } else { 0 };
         if let Some(now) = &now {
@@ -320,8 +327,8 @@ impl MeasuredNamespace {
         }
     }
 
-    /// Withholds the youngest objects if all objects together exceed the limit for proxies of their own namespace. Returns how many bytes
-    /// of these are exported.
+    /// Withholds the youngest objects if all objects together exceed the limit for proxies in their
+    /// own namespace. Returns the exported bytes among the withheld ones.
     fn surplus(&self, withheld: &mut Withheld) -> usize {
         if self.own <= OWN_BYTES_MAX {
             return 0;
@@ -338,14 +345,14 @@ impl MeasuredNamespace {
         exported
     }
 
-    /// When its oldest exported object was made.
+    /// Returns the creation time of the oldest exported object.
     fn oldest(&self) -> Option<i64> {
         let (meta, _) = self.objects.iter().find(|(_, one)| one.is_exported)?;
         Some(meta.created)
     }
 }
 
-/// The bytes that an object adds to a sidecar or to a router, whichever is more.
+/// Returns the bytes that an object adds to a sidecar or to a router, whichever is larger.
 fn bytes(
     routed: &RoutedService,
     rules: RuleBytes,
@@ -373,7 +380,7 @@ fn bytes(
         for port in around.iter().flat_map(|service| service.ports()) {
             if takes_requests(port) {
                 tables.insert(port.number);
-                // A port without a declared protocol has a route configuration for each service.
+                // A port without a declared protocol has a route configuration per service.
                 alone += usize::from(port.protocol == Protocol::Auto);
             }
             listeners += usize::from(port.protocol != Protocol::Udp);
@@ -387,7 +394,7 @@ fn bytes(
     let ports: BTreeSet<u16> = gateways.flat_map(|name| traffic.gateways.ports_of(name)).collect();
     let hosts: usize = routed.service.hosts.iter().map(named).sum();
     let at_router = routes.saturating_add(chains).saturating_add(hosts).saturating_mul(ports.len());
-    // Sums stay far from overflow.
+    // The cap keeps sums far from overflow.
     at_sidecar.max(at_router).min(BYTES_MAX)
 }
 

@@ -1,9 +1,9 @@
-//! Streams by the workloads beside which their proxies stand, so that a change which is about workloads of a namespace,
-//! or about those with some labels, finds its streams without a look at all others.
+//! An index of streams by the workloads of their proxies. It finds the streams for a change to
+//! certain workloads, selected by namespace or labels, without a scan of all streams.
 //!
-//! Owns what is known of each stream's workload since it last said where it stands. It may name a stream too many, never
-//! one too few: of labels hashes are kept, and a stream whose labels are claims, or of which nothing is known yet, may be
-//! any workload.
+//! The index stores the last known namespace and labels of each stream's workload. The result may
+//! contain too many streams but never lacks one: labels are stored as hashes, and a stream whose
+//! labels are unverified, or whose workload is unknown, is always included.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,16 +13,16 @@ use super::numbers::{insert, remove};
 use strait_model::{Labels, Namespace};
 use strait_rules::access::{ConcernedWorkloads, WorkloadSelection};
 
-/// See the module's own text.
+/// The index; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct StreamsByWorkload {
     hasher: RandomState,
-    /// By their numbers.
+    /// The workload of each stream, by stream number.
     places: BTreeMap<u32, WorkloadPlace>,
-    /// Streams that have not said yet where they stand.
+    /// Streams whose workload is not known yet.
     unplaced: BTreeSet<u32>,
     by_namespace: BTreeMap<Namespace, NamespaceStreams>,
-    /// By the hash of a label and its value; each list is sorted and not empty.
+    /// Streams by the hash of a label with its value; each list is sorted and not empty.
     by_label: HashMap<u32, Vec<u32>>,
 }
 
@@ -30,25 +30,25 @@ pub(super) struct StreamsByWorkload {
 #[derive(Debug, Default)]
 struct NamespaceStreams {
     all: Vec<u32>,
-    /// Those whose labels nobody knows: what they claim takes them away from nothing.
+    /// The streams with unverified labels. Selectors never exclude these.
     claiming: Vec<u32>,
 }
 
-/// What is known of a stream's workload.
+/// The workload of a stream.
 #[derive(Debug, PartialEq, Eq)]
 struct WorkloadPlace {
     namespace: Namespace,
-    /// Hashes of its labels, sorted; `None` where nobody knows them.
+    /// Hashes of the labels, sorted; `None` if the labels are unverified.
     labels: Option<Box<[u32]>>,
 }
 
 impl StreamsByWorkload {
-    /// Enters a stream of which nothing is known.
+    /// Adds a stream whose workload is unknown.
     pub(super) fn enter(&mut self, stream: u32) {
         self.unplaced.insert(stream);
     }
 
-    /// Takes a stream out.
+    /// Removes a stream.
     pub(super) fn leave(&mut self, stream: u32) {
         self.unplaced.remove(&stream);
         if let Some(place) = self.places.remove(&stream) {
@@ -56,7 +56,7 @@ impl StreamsByWorkload {
         }
     }
 
-    /// Notes the workload of a stream, whose labels are `None` where nobody knows them.
+    /// Sets the workload of a stream; `labels` is `None` if the labels are unverified.
     pub(super) fn place(&mut self, stream: u32, namespace: &Namespace, labels: Option<&Labels>) {
         let place = WorkloadPlace {
             namespace: namespace.clone(),
@@ -79,7 +79,7 @@ impl StreamsByWorkload {
         self.places.insert(stream, place);
     }
 
-    /// The streams that a change may concern which is about these workloads; sorted, each once.
+    /// Returns the streams that a change to these workloads may affect; sorted, without duplicates.
     pub(super) fn concerned(&self, workloads: &ConcernedWorkloads) -> Vec<u32> {
         let mut found: Vec<u32> = self.unplaced.iter().copied().collect();
         for selection in workloads.iter() {
@@ -90,7 +90,8 @@ impl StreamsByWorkload {
         found
     }
 
-    /// The streams of these namespaces, and those that may be of any; sorted, each once.
+    /// Returns the streams of these namespaces, and streams with an unknown workload; sorted,
+    /// without duplicates.
     pub(super) fn in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> Vec<u32> {
         let own = namespaces.iter().filter_map(|namespace| self.by_namespace.get(namespace));
         let mut found: Vec<u32> = own.flat_map(|own| &own.all).copied().collect();
@@ -113,7 +114,7 @@ impl StreamsByWorkload {
         found.extend(namespaces.iter().flat_map(|own| &own.claiming));
         let wanted = self.hashes(labels);
         let lists: Option<Vec<_>> = wanted.iter().map(|label| self.by_label.get(label)).collect();
-        // Nobody has one of the labels where there is no list of it.
+        // If a label has no list, no stream has it.
         let rarest = lists.into_iter().flatten().min_by_key(|list| list.len());
         let has_all = |stream: &&u32| {
             let Some(place) = self.places.get(*stream) else { return false };
@@ -129,7 +130,7 @@ impl StreamsByWorkload {
     fn hashes(&self, labels: &Labels) -> Box<[u32]> {
         let hash = |label: (&_, &_)| {
             let hash: u64 = self.hasher.hash_one(label);
-            // Half of it is enough: two labels with one hash cost a look.
+            // Half of the hash is sufficient: a collision only adds a stream to the result.
             u32::try_from(hash >> 32).expect("32 bits are left")
         };
         let mut hashes: Vec<u32> = labels.iter().map(hash).collect();
@@ -156,7 +157,7 @@ impl StreamsByWorkload {
         }
     }
 
-    /// Whether nothing is kept of any stream.
+    /// Returns whether the index is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
@@ -199,7 +200,7 @@ mod tests {
         index.concerned(&[selection].into_iter().collect())
     }
 
-    /// Stream 6 has not said where it stands, and 5 may have any labels.
+    /// The workload of stream 6 is unknown, and stream 5 may have any labels.
     #[test]
     fn streams_are_found_by_namespace_and_by_all_labels_of_a_selector() {
         let index = index();
@@ -220,12 +221,12 @@ mod tests {
         assert_eq!(
             index.concerned(&ConcernedWorkloads::default()),
             [6],
-            "of whom nothing is known"
+            "a stream with an unknown workload"
         );
     }
 
     #[test]
-    fn a_stream_is_found_where_it_stands_now_and_leaves_nothing_behind() {
+    fn stream_is_found_by_its_current_workload_and_removed_completely() {
         let mut index = index();
         index.place(1, &"shop".into(), Some(&labels(&[("app", "db")])));
         index.place(6, &"shop".into(), None);

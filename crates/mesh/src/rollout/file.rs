@@ -1,4 +1,5 @@
-//! The files by which a roll-out outlasts a restart: the configuration that counts for all, and how far the next one is.
+//! The files that preserve a rollout across restarts: the configuration of all other proxies, and
+//! the progress of the next one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,45 +10,46 @@ use super::Cohort;
 use crate::hold::HoldFile;
 use strait_base::durable;
 
-/// What the file calls its form.
+/// The identifier of the file format.
 const FORM: &str = "strait rollout 2";
-/// The form that didn't say who is in: the share is filled anew.
+/// The identifier of an older format without the members of the cohort, which is then filled again.
 const FORM_WITHOUT_PLACES: &str = "strait rollout 1";
-/// The most bytes of it: a share of some 700,000 proxies.
+/// The maximum size of the file in bytes: a cohort of about 700,000 proxies.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// The files of a state directory.
+/// The files in a state directory.
 #[derive(Debug, Clone)]
 pub struct RolloutFiles {
-    /// The configuration that counts for all: what a restart compares with. It is there while the policy asks for roll-outs.
+    /// The configuration of all proxies outside of a rollout, with which a restart compares the
+    /// current objects. The file exists while the policy requires gradual rollouts.
     pub settled: HoldFile,
     progress: PathBuf,
 }
 
-/// How far a configuration has been let out.
+/// The progress of a rollout.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WrittenProgress {
     form: String,
-    /// Its name.
+    /// The name of the new configuration.
     next: String,
-    /// The share that was given it, of a hundred.
+    /// The percentage of proxies that received it.
     percent: u8,
-    /// Who is in it.
+    /// The members of the cohort.
     #[serde(default)]
     places: Vec<u64>,
 }
 
 impl RolloutFiles {
-    /// Those of a state directory.
+    /// Returns the files of a state directory.
     pub fn of(state_dir: &Path) -> Self {
         Self { settled: HoldFile::of_settled(state_dir), progress: state_dir.join("rollout.json") }
     }
 
-    /// Notes that a share is about to be given the configuration that it is of.
+    /// Records that a cohort is about to receive the new configuration.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the system call.
     pub fn note(&self, cohort: &Cohort) -> std::io::Result<()> {
         let Cohort { name, percent, places } = cohort;
         let (form, next) = (FORM.to_owned(), name.to_string());
@@ -55,8 +57,8 @@ impl RolloutFiles {
         durable::replace(&self.progress, &serde_json::to_vec(&written)?, durable::SECRET)
     }
 
-    /// The share that was given the configuration of that name before the start. Where that can't be told it is none: it is let
-    /// out from the first share on.
+    /// Returns the cohort that had received the configuration with this name before the start. If
+    /// it is unknown, returns an empty cohort, so that the rollout starts again at the first step.
     pub fn reached(&self, name: &Arc<str>) -> Cohort {
         let read = durable::read_at_most(&self.progress, BYTES_MAX).ok();
         let written = read.and_then(|bytes| serde_json::from_slice::<WrittenProgress>(&bytes).ok());
@@ -69,9 +71,10 @@ impl RolloutFiles {
         Cohort { name: Arc::clone(name), percent: written.percent, places: places.into() }
     }
 
-    /// Forgets how far one was: it has ended.
+    /// Deletes the progress of a rollout that has ended.
     pub fn forget(&self) {
-        // One that stays is of another name, or begins where it was: no worse than it was.
+        // If deleting fails, the file has no effect on other configurations, and the same one
+        // continues at the recorded step.
         let _ = durable::remove(&self.progress);
     }
 }

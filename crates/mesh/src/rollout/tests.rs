@@ -5,7 +5,7 @@ fn cohort(name: &str) -> Cohort {
     Cohort::new(name.into(), 0)
 }
 
-/// Which of these are in.
+/// Returns the indices of the members.
 fn members(cohort: &Cohort, all: &[Proxy]) -> Vec<usize> {
     (0..all.len()).filter(|at| cohort.contains(&all[*at])).collect()
 }
@@ -19,11 +19,11 @@ fn proxies(count: usize) -> Vec<Proxy> {
 }
 
 #[test]
-fn a_share_is_never_more_than_it_says_but_for_one_proxy() {
+fn cohort_never_exceeds_its_percentage_except_for_the_minimum_of_one() {
     let all = proxies(10_000);
     let counts = (0..=130).chain([199, 200, 201, 999, 1000, 2999, 10_000]);
     for connected in counts {
-        // With some who are not connected.
+        // Includes some proxies that are not connected.
         let known = &all[..all.len().min(connected + 50)];
         for name in ["a", "b", "0123456789abcdef0123456789abcdef"] {
             let mut last = cohort(name);
@@ -32,7 +32,7 @@ fn a_share_is_never_more_than_it_says_but_for_one_proxy() {
                 let expected = (connected * usize::from(percent) / 100).max(1).min(connected);
                 let is_in = members(&next, known);
                 assert_eq!(is_in.len(), expected, "{percent}% of {connected} by {name}");
-                // And whoever was in a smaller share is in.
+                // All members of the smaller cohort remain.
                 assert!(members(&last, known).iter().all(|at| next.contains(&all[*at])), "{name}");
                 last = next;
             }
@@ -43,7 +43,7 @@ fn a_share_is_never_more_than_it_says_but_for_one_proxy() {
 }
 
 #[test]
-fn five_percent_of_twenty_is_one_whatever_the_change() {
+fn five_percent_of_twenty_is_one_for_every_change() {
     let all = proxies(20);
     let mut chosen = std::collections::BTreeMap::<usize, usize>::new();
     for change in 0..2000 {
@@ -51,7 +51,7 @@ fn five_percent_of_twenty_is_one_whatever_the_change() {
         assert_eq!(is_in.len(), 1, "of change {change}");
         *chosen.entry(is_in[0]).or_default() += 1;
     }
-    // Nobody is spared, and nobody is always the first.
+    // Each proxy is chosen about equally often.
     assert!(
         chosen.len() == 20 && chosen.values().all(|count| (50..160).contains(count)),
         "{chosen:?}"
@@ -59,10 +59,13 @@ fn five_percent_of_twenty_is_one_whatever_the_change() {
 }
 
 #[test]
-fn who_connects_later_is_in_where_there_is_room_and_nobody_goes_out() {
+fn later_proxies_are_added_while_there_is_room_and_none_is_removed() {
     let all = proxies(1000);
     let mut share = cohort("a");
-    assert!(!share.filled(5, [].into_iter()).contains(&all[0]), "of nobody it is nobody");
+    assert!(
+        !share.filled(5, [].into_iter()).contains(&all[0]),
+        "without connected proxies, the cohort is empty"
+    );
     for connected in (0..=1000).step_by(7) {
         let before = members(&share, &all);
         share = share.filled(5, all[..connected].iter());
@@ -70,7 +73,8 @@ fn who_connects_later_is_in_where_there_is_room_and_nobody_goes_out() {
         assert!(before.iter().all(|at| is_in.contains(at)));
         assert_eq!(is_in.len(), (connected / 20).max(1).min(connected), "of {connected}");
     }
-    // Pods are replaced, and most go: the share is that of before, of whom some are there.
+    // Pods are replaced and most disappear: the cohort does not change, though few members
+    // are connected.
     let full = share.clone();
     for connected in [&all[900..], &all[..3], &[]] {
         share = share.filled(5, connected.iter());
@@ -79,15 +83,15 @@ fn who_connects_later_is_in_where_there_is_room_and_nobody_goes_out() {
 }
 
 #[test]
-fn it_goes_by_the_configuration_the_cluster_and_the_node_and_by_nothing_else() {
+fn membership_depends_only_on_configuration_cluster_and_node() {
     let all = proxies(2000);
     let who = |name: &str| members(&cohort(name).filled(50, all.iter()), &all);
     assert_eq!(who("a"), who("a"));
-    // Others are the first of another change, and in whatever order they came.
+    // The order differs between changes and does not depend on the order of connections.
     let in_both = who("a").iter().filter(|at| who("b").contains(at)).count();
     assert!((400..600).contains(&in_both), "{in_both}");
     assert_eq!(members(&cohort("a").filled(50, all.iter().rev()), &all), who("a"));
-    // Two streams of one proxy are one.
+    // Two streams of one proxy count once.
     let twice = cohort("a").filled(50, all.iter().chain(&all));
     assert_eq!(members(&twice, &all), who("a"));
     let share = cohort("a").filled(50, all.iter());
@@ -99,18 +103,18 @@ fn it_goes_by_the_configuration_the_cluster_and_the_node_and_by_nothing_else() {
         };
         assert_eq!(share.contains(&back), share.contains(proxy));
     }
-    // Of every process and every version of this program: no seed is in it.
+    // The hash has no random seed, so all processes and releases agree.
     let one =
         Proxy { id: "sidecar~10.0.0.1~web.shop~shop.svc".into(), ..sidecar("web.shop", "east") };
     assert_eq!(place("name", &one), PLACED);
 }
 
-/// Where the proxy above stands. A change of this number is a change of who is in which share: replicas of two versions would
-/// disagree.
+/// The position of the proxy above. If this number changes, the members of cohorts change, and
+/// replicas of two releases disagree.
 const PLACED: u64 = 17_331_598_780_481_736_342;
 
 #[test]
-fn routers_come_last_and_count_for_nothing() {
+fn routers_are_added_last_and_do_not_count() {
     let sidecars = proxies(40);
     let routers: Vec<_> =
         proxies(200).into_iter().map(|it| Proxy { kind: ProxyType::Router, ..it }).collect();
@@ -123,7 +127,7 @@ fn routers_come_last_and_count_for_nothing() {
 }
 
 #[test]
-fn how_far_one_was_and_who_was_in_is_known_of_that_one_alone() {
+fn progress_and_members_are_restored_only_for_the_same_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
     let files = RolloutFiles::of(folder.path());
     let all = proxies(400);
@@ -133,17 +137,17 @@ fn how_far_one_was_and_who_was_in_is_known_of_that_one_alone() {
     let reached = files.reached(&"a".into());
     assert_eq!((&reached, files.reached(&"b".into())), (&share, cohort("b")));
     assert_eq!(members(&reached, &all).len(), 100);
-    // While proxies come back one after the other it is who it was.
+    // While proxies reconnect one after the other, the cohort does not change.
     for connected in [0, 1, 50, 400] {
         assert_eq!(reached.filled(25, all[..connected].iter()), share);
     }
-    // A file of before it said who is in.
+    // A file in the older format, without the members.
     let path = folder.path().join("rollout.json");
     let old = r#"{"form":"strait rollout 1","next":"a","percent":25}"#;
     std::fs::write(&path, old).expect("written");
     assert_eq!(files.reached(&"a".into()), Cohort::new("a".into(), 25));
     std::fs::write(&path, "{").expect("written");
-    assert_eq!(files.reached(&"a".into()), cohort("a"), "what can't be told begins anew");
+    assert_eq!(files.reached(&"a".into()), cohort("a"), "a damaged file restarts the rollout");
     files.note(&share).expect("written");
     files.forget();
     assert_eq!(files.reached(&"a".into()), cohort("a"));

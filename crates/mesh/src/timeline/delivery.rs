@@ -1,10 +1,11 @@
-//! How far the proxies that are sent a change have followed: counts of all of them, and the steps of some.
+//! The delivery of a change to proxies: counts of all proxies, and the steps of some.
 //!
-//! Each stream that is woken for a change holds a [`Receipt`] and hands it back with the proxy's answer. Of most only the counts
-//! are kept. Which proxy it was, and when, is kept of the first few that were sent the change, of the last few that answered, and
-//! of those that refused it: room for these is taken once, and the lock is held for one line of it. Streams are what there are
-//! most of, so they leave moments as their clock gave them, one that they have anyhow where they can; how long each step took, and
-//! which answer was the last, is worked out for whoever asks.
+//! Each stream that is woken for a change holds a [`Receipt`] and returns it with the proxy's
+//! response. Most proxies are only counted. The proxy and the times of its steps are stored for the
+//! first proxies that received the change, for the last ones that responded, and for all that
+//! rejected it. Their memory is allocated once, and the lock is taken for one record only. Streams
+//! are numerous, so they only store the moments that they know already. Durations, and which
+//! response was the last, are computed on request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,16 +17,16 @@ use tokio::sync::mpsc;
 use strait_base::bounded::head;
 use strait_model::{ClusterId, Proxy};
 
-/// Of so many proxies that are sent a change first the steps are kept.
+/// The number of proxies whose steps are stored because they received the change first.
 const FIRST_MAX: usize = 32;
-/// And of so many of the others, those that answer last.
+/// The number of other proxies whose steps are stored because they responded last.
 const LAST_MAX: usize = 8;
-/// How many of the proxies that refuse a change are named.
+/// The maximum number of named proxies that rejected a change.
 const REFUSERS_MAX: usize = 8;
-/// How many bytes of what they say is kept of each.
+/// The maximum length of a stored error message, in bytes.
 const ERROR_BYTES_MAX: usize = 1024;
 
-/// How far the proxies that are sent a change have followed.
+/// The progress of the delivery of one change.
 #[derive(Debug)]
 pub struct Delivery {
     pub(super) heard: Instant,
@@ -33,16 +34,16 @@ pub struct Delivery {
     acknowledged: AtomicU32,
     refused: AtomicU32,
     unfollowed: AtomicU32,
-    /// When the last answer came, of a change that nobody will hear more of.
+    /// The time of the last response, for a change of a previous process.
     past_answer: Option<Duration>,
-    /// How many of the first have been sent it: whether there is room is asked without the lock.
+    /// The number of entries in `first`, so that a full list is detected without the lock.
     first: AtomicU32,
     lines: Mutex<DeliveryLines>,
-    /// Who waits for some of the answers, while streams are woken.
+    /// The sender for awaited responses, while streams are being woken.
     awaiting: Option<mpsc::WeakSender<()>>,
 }
 
-/// [`DeliverySteps`] as streams leave them.
+/// The data of [`DeliverySteps`], as streams record it.
 #[derive(Debug, Default)]
 struct DeliveryLines {
     first: Vec<ProxyLine>,
@@ -50,7 +51,7 @@ struct DeliveryLines {
     refusals: Vec<DeliveryRefusal>,
 }
 
-/// [`ProxySteps`], in moments.
+/// The data of [`ProxySteps`], with moments instead of durations.
 #[derive(Debug)]
 struct ProxyLine {
     proxy: Arc<str>,
@@ -60,83 +61,87 @@ struct ProxyLine {
     answer: ProxyAnswer,
 }
 
-/// Who was sent a change, as far as that is kept.
+/// The recorded proxies of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliverySteps {
-    /// Those that were sent it first, in that order.
+    /// The proxies that received it first, in that order.
     pub first: Vec<ProxySteps>,
-    /// Of the others those that answered last, in that order.
+    /// The other proxies that responded last, in that order.
     pub last: VecDeque<ProxySteps>,
-    /// Who refused it, the first few.
+    /// The first proxies that rejected it.
     pub refusals: Vec<DeliveryRefusal>,
 }
 
-/// What one proxy did of a change, and when.
+/// The steps of one proxy for a change, with their times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySteps {
-    /// Its node id.
+    /// Its node ID.
     pub proxy: Arc<str>,
-    /// Its cluster: proxies of two may have one node id.
+    /// Its cluster; proxies of two clusters may have the same node ID.
     pub cluster: ClusterId,
-    /// From when the change was heard until it was sent the first of it; `None` where there was nothing to send.
+    /// The time from the change's first event until the first resource was sent; `None` if nothing
+    /// had to be sent.
     pub sent: Option<Duration>,
-    /// From when the change was heard until it had answered; `None` while it has not, or where nobody knows.
+    /// The time from the change's first event until the proxy had responded; `None` if it has not
+    /// yet, or if it is unknown.
     pub answered: Option<Duration>,
-    /// How it answered.
+    /// The proxy's response.
     pub answer: ProxyAnswer,
 }
 
-/// How a proxy has answered what it was sent of a change.
+/// The response of a proxy to the resources of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyAnswer {
-    /// Not yet.
+    /// It has not responded yet.
     Waiting,
-    /// It has acknowledged all of it.
+    /// It acknowledged all resources.
     Acknowledged,
-    /// It has refused some of it.
+    /// It rejected at least one resource.
     Refused,
-    /// Nobody knows: its stream ended first, or it had too much else to answer.
+    /// Unknown: its stream ended, or it had too many other pending changes.
     Unfollowed,
 }
 
-/// A proxy that refused a change.
+/// A proxy that rejected a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryRefusal {
-    /// Its node id.
+    /// Its node ID.
     pub proxy: Arc<str>,
-    /// What it said.
+    /// The error that it reported.
     pub error: Arc<str>,
 }
 
-/// A [`Delivery`] at one moment.
+/// The progress of a [`Delivery`] at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryCounts {
-    /// Streams that were woken for it.
+    /// Streams that were woken for the change.
     pub proxies: u32,
-    /// Those that have acknowledged all that they were sent since, or had nothing to be sent.
+    /// Streams that acknowledged all resources sent since, or had nothing to send.
     pub acknowledged: u32,
-    /// Those that refused some of it.
+    /// Streams whose proxy rejected a resource.
     pub refused: u32,
-    /// Those of which nobody knows: they ended first, or had too much else to answer.
+    /// Streams whose result is unknown: they ended, or had too many other pending changes.
     pub unfollowed: u32,
-    /// From when it was heard until the last answer; `None` before the first.
+    /// The time from the change's first event until the last response; `None` before the first
+    /// response.
     pub last_answer: Option<Duration>,
 }
 
-/// What one stream owes: whether its proxy has followed. Dropped without an answer, nobody knows.
+/// Held by one stream until its proxy has responded to a change. If it is dropped without a
+/// response, the result is unknown.
 #[derive(Debug)]
 pub struct Receipt {
     delivery: Option<Arc<Delivery>>,
-    /// When it was sent the first of it.
+    /// When the first resource was sent.
     sent: Option<Instant>,
-    /// Which of the first it is.
+    /// Its index in the list of first proxies.
     first: Option<u8>,
-    /// Goes with it, whatever the answer.
+    /// Keeps the channel of awaited responses open until the receipt is used or dropped.
     _awaited: Option<mpsc::Sender<()>>,
 }
 
 impl Delivery {
-    /// Of a change that was heard then, and nobody was sent yet.
+    /// Creates the delivery of a change whose first event was received at `heard`.
     pub fn new(heard: Instant) -> Self {
         let none = DeliveryCounts {
             proxies: 0,
@@ -148,7 +153,7 @@ impl Delivery {
         Self::past(heard, none, DeliverySteps::default())
     }
 
-    /// How far one came of which nobody will hear more.
+    /// Restores the delivery of a change of a previous process.
     pub(super) fn past(heard: Instant, counts: DeliveryCounts, steps: DeliverySteps) -> Self {
         let line = |steps: ProxySteps| ProxyLine::of_steps(steps, heard);
         let lines = DeliveryLines {
@@ -169,27 +174,27 @@ impl Delivery {
         }
     }
 
-    /// The same; whoever reads what is sent there can tell when all [awaited](Self::awaited_receipt) answers have come: nobody has
-    /// the sender any more.
+    /// Sets the sender for [awaited](Self::awaited_receipt) receipts. Its channel closes when all
+    /// of them have been used or dropped.
     #[must_use]
     pub fn awaited_by(self, sender: &mpsc::Sender<()>) -> Self {
         Self { awaiting: Some(sender.downgrade()), ..self }
     }
 
-    /// For one stream more.
+    /// Creates the receipt for another stream.
     pub fn receipt(self: &Arc<Self>) -> Receipt {
         self.proxies.fetch_add(1, Ordering::Relaxed);
         Receipt { delivery: Some(Arc::clone(self)), sent: None, first: None, _awaited: None }
     }
 
-    /// For one stream more, whose answer somebody waits for.
+    /// Creates the receipt for another stream, whose response is awaited.
     pub fn awaited_receipt(self: &Arc<Self>) -> Receipt {
         let mut receipt = self.receipt();
         receipt._awaited = self.awaiting.as_ref().and_then(mpsc::WeakSender::upgrade);
         receipt
     }
 
-    /// How far it is now.
+    /// Returns the current counts.
     pub fn counts(&self) -> DeliveryCounts {
         DeliveryCounts {
             proxies: self.proxies.load(Ordering::Relaxed),
@@ -200,14 +205,15 @@ impl Delivery {
         }
     }
 
-    /// When the last answer came. Who gave it is among those that are kept: the first, and the last to answer.
+    /// Returns the time of the last response. Its proxy is always recorded: it is among the first,
+    /// or among the last to respond.
     fn last_answer(&self) -> Option<Duration> {
         let lines = self.lock();
         let last = lines.first.iter().chain(&lines.last).filter_map(|line| line.answered).max();
         last.map(|last| self.after(last))
     }
 
-    /// Who was sent it, as far as that is kept.
+    /// Returns the recorded steps of proxies.
     pub fn steps(&self) -> DeliverySteps {
         let lines = self.lock();
         let steps = |line: &ProxyLine| ProxySteps {
@@ -224,18 +230,18 @@ impl Delivery {
         }
     }
 
-    /// The node ids of proxies that refused some of it: the first eight.
+    /// Returns the node IDs of the first eight proxies that rejected a resource.
     pub fn refused_by(&self) -> Vec<Arc<str>> {
         self.lock().refusals.iter().map(|one| Arc::clone(&one.proxy)).collect()
     }
 
-    /// How long after it was heard that was, in whole microseconds, of which nothing takes none.
+    /// Returns the time from the first event to `then`, in whole microseconds, at least 1.
     fn after(&self, then: Instant) -> Duration {
         let micros = then.saturating_duration_since(self.heard).as_micros();
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Takes a place among the first, where there is one, for a proxy that was sent it then.
+    /// Adds the proxy to the list of first proxies if there is room, and returns its index.
     fn enter_first(&self, proxy: &Proxy, sent: Option<Instant>) -> Option<u8> {
         if self.first.load(Ordering::Relaxed) as usize >= FIRST_MAX {
             return None;
@@ -246,7 +252,7 @@ impl Delivery {
             return None;
         }
         if place == 0 {
-            // All of the room at once; most changes are for few.
+            // Allocate everything at once; most changes affect few proxies.
             let proxies = self.proxies.load(Ordering::Relaxed) as usize;
             lines.first.reserve_exact(proxies.clamp(1, FIRST_MAX));
         }
@@ -255,7 +261,8 @@ impl Delivery {
         u8::try_from(place).ok()
     }
 
-    /// Notes the answer that a proxy gave then: in its line, or among the last.
+    /// Records the response of a proxy at time `at`, in its existing record or in the list of last
+    /// proxies.
     fn note(
         &self,
         receipt: &Receipt,
@@ -301,7 +308,7 @@ impl ProxyLine {
         }
     }
 
-    /// That of a change that was heard then.
+    /// Converts the durations of a change whose first event was received at `heard`.
     fn of_steps(steps: ProxySteps, heard: Instant) -> Self {
         let at = |after: Option<Duration>| after.and_then(|after| heard.checked_add(after));
         let (sent, answered) = (at(steps.sent), at(steps.answered));
@@ -310,7 +317,7 @@ impl ProxyLine {
 }
 
 impl ProxyAnswer {
-    /// The word for it.
+    /// Returns the name of the response.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -320,7 +327,7 @@ impl ProxyAnswer {
         }
     }
 
-    /// What that word stands for; an unknown one for what nobody knows.
+    /// Parses the name of a response; unknown names become `Unfollowed`.
     pub(super) fn of_word(word: &str) -> Self {
         let all = [Self::Waiting, Self::Acknowledged, Self::Refused];
         all.into_iter().find(|one| one.as_str() == word).unwrap_or(Self::Unfollowed)
@@ -328,21 +335,22 @@ impl ProxyAnswer {
 }
 
 impl DeliverySteps {
-    /// All proxies whose steps are kept: those that were sent it first, then those that answered last.
+    /// Returns all recorded proxies: the first that received the change, then the last that
+    /// responded.
     pub fn proxies(&self) -> impl Iterator<Item = &ProxySteps> {
         self.first.iter().chain(&self.last)
     }
 }
 
 impl DeliveryCounts {
-    /// How many have yet to answer.
+    /// Returns the number of proxies that have not responded yet.
     pub fn waiting(&self) -> u32 {
         self.proxies.saturating_sub(self.acknowledged + self.refused + self.unfollowed)
     }
 }
 
 impl Receipt {
-    /// The proxy was sent the first of what the change is for it, then.
+    /// Records that the first resource of the change was sent to the proxy.
     pub fn sent(&mut self, proxy: &Proxy, at: Instant) {
         if self.sent.is_none()
             && let Some(delivery) = &self.delivery
@@ -352,7 +360,7 @@ impl Receipt {
         }
     }
 
-    /// The proxy has acknowledged all that it was sent of the change, then.
+    /// Records that the proxy acknowledged all resources of the change.
     pub fn acknowledge(mut self, proxy: &Proxy, at: Instant) {
         if let Some(delivery) = self.delivery.take() {
             drop(delivery.note(&self, proxy, at, ProxyAnswer::Acknowledged));
@@ -360,7 +368,7 @@ impl Receipt {
         }
     }
 
-    /// The proxy refused some of it then, and said why.
+    /// Records that the proxy rejected a resource, with its error message.
     pub fn refuse(mut self, proxy: &Proxy, at: Instant, error: &str) {
         if let Some(delivery) = self.delivery.take() {
             let mut lines = delivery.note(&self, proxy, at, ProxyAnswer::Refused);
@@ -387,7 +395,7 @@ impl Drop for Receipt {
     }
 }
 
-/// The first of a text that comes from outside.
+/// Truncates an error message of a proxy.
 fn cut(text: &str) -> &str {
     head(text, ERROR_BYTES_MAX)
 }
@@ -403,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_sent_a_change_is_counted_by_how_it_ended() {
+    fn proxies_are_counted_by_their_response() {
         let delivery = Arc::new(Delivery::new(Instant::now()));
         let [first, second, third, fourth] = [(); 4].map(|()| delivery.receipt());
         assert_eq!((delivery.counts().waiting(), delivery.counts().last_answer), (4, None));
@@ -425,11 +433,11 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_has_the_times_of_its_steps_and_how_it_answered() {
+    fn steps_of_a_proxy_have_times_and_a_response() {
         let delivery = Arc::new(Delivery::new(Instant::now()));
         let proxies = ["a.shop", "b.shop", "c.shop", "d.shop"].map(|name| sidecar(name, "east"));
         let mut receipts = proxies.each_ref().map(|_| delivery.receipt());
-        // The fourth has nothing to be sent.
+        // The fourth proxy receives nothing.
         for (receipt, proxy) in receipts.iter_mut().zip(&proxies[..3]) {
             receipt.sent(proxy, Instant::now());
         }
@@ -454,17 +462,17 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_kept_of_the_first_that_are_sent_it_and_of_the_last_that_answer() {
+    fn steps_are_recorded_for_the_first_recipients_and_the_last_to_respond() {
         let delivery = Arc::new(Delivery::new(Instant::now()));
         let proxies: Vec<_> =
             (0..200).map(|at| sidecar(&format!("p{at:03}.shop"), "east")).collect();
         let mut receipts: Vec<_> = proxies.iter().map(|_| delivery.receipt()).collect();
         for (receipt, proxy) in receipts.iter_mut().zip(&proxies) {
             receipt.sent(proxy, Instant::now());
-            // Once only.
+            // A second call has no effect.
             receipt.sent(proxy, Instant::now());
         }
-        // The first are the last to answer.
+        // The first proxies respond last.
         for (receipt, proxy) in receipts.into_iter().zip(&proxies).rev() {
             receipt.acknowledge(proxy, Instant::now());
         }

@@ -1,7 +1,8 @@
-//! The timeline on disk, so that a restart forgets nothing of it.
+//! The timeline on disk, so that it survives a restart.
 //!
-//! One file, a line for each change, appended once its proxies have answered; when there are twice as many as are kept, it is
-//! written anew. It is shown, and decides nothing: whatever is wrong with it costs nobody else anything.
+//! One file with one line per change, appended once its proxies have responded. When it contains
+//! twice as many changes as are retained, it is rewritten. The timeline is informational, so a
+//! damaged file has no further effect.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,37 +22,39 @@ use strait_base::codes;
 use strait_base::durable::LineFile;
 use strait_model::{Cause, Causes};
 
-/// The first line.
+/// The first line of the file.
 const HEAD: &str = "strait timeline 1";
-/// The most bytes of the file: twice as many changes as are kept, with all the steps that are kept of them.
+/// The maximum size of the file in bytes: twice the retained changes, with all their recorded
+/// steps.
 const FILE_MAX: u64 = 24 << 20;
-/// The most lines before it is written anew.
+/// The maximum number of lines before the file is rewritten.
 const LINES_MAX: usize = 2 * ENTRIES_MAX;
-/// The least time between two writes.
+/// The minimum time between two writes.
 const PACE: Duration = Duration::from_secs(1);
-/// A change whose proxies have not all answered within this is written as it is then.
+/// A change whose proxies have not all responded within this time is written without waiting
+/// longer.
 const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
 
-/// The file, which this process alone writes.
+/// The file, which only this process writes.
 #[derive(Debug)]
 pub struct TimelineFile {
     lines: LineFile,
-    /// The number of the last change in it.
+    /// The sequence number of the last change in it.
     last: u64,
 }
 
-/// A change as it is written.
+/// A stored change.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredChange {
     seq: u64,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since the Unix epoch.
     at: u64,
     causes: Vec<StoredCause>,
     more: usize,
     effect: String,
     version: u64,
-    /// Nanoseconds each.
+    /// In nanoseconds, like `published`.
     waited: u64,
     published: u64,
     last_answer: Option<u64>,
@@ -60,17 +63,18 @@ struct StoredChange {
     refused: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     refused_by: Vec<String>,
-    /// What those said, one for each.
+    /// The error messages of `refused_by`, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     errors: Vec<String>,
-    /// Of the proxies that were sent it first, and of those that answered last.
+    /// Steps of the proxies that received it first, followed by the last to respond.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     first: Vec<StoredSteps>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     last: Vec<StoredSteps>,
 }
 
-/// Node id, cluster, microseconds until it was sent and had answered, and how.
+/// Node ID, cluster, microseconds until it was sent, microseconds until the response, and the
+/// response.
 #[derive(Serialize, Deserialize)]
 struct StoredSteps(String, String, Option<u64>, Option<u64>, String);
 
@@ -83,17 +87,18 @@ struct StoredCause {
 }
 
 impl TimelineFile {
-    /// Opens the file, and what it holds, oldest first. What can't be read is logged, and as good as not there.
+    /// Opens the file and returns its changes, oldest first. Unreadable lines are logged and
+    /// dropped.
     pub fn open(path: PathBuf) -> (Self, Vec<TimelineEntry>) {
         let (lines, read) = LineFile::open(path, HEAD, (LINES_MAX, FILE_MAX));
         if let Some(fact) = read.damage {
             let (path, code) = (lines.path().display(), &codes::STATE_DAMAGED);
-            warn!(%path, %fact, %code, "changes from before the start are forgotten, or some of them");
+            warn!(%path, %fact, %code, "timeline file is damaged; changes from before the restart are lost or incomplete");
         }
         let mut last = 0;
         let mut changes = Vec::new();
         for change in read.lines.iter().filter_map(|line| read_line(line)) {
-            // In order, as they were written.
+            // Skip changes that are out of order.
             if change.seq > last {
                 last = change.seq;
                 changes.push(change);
@@ -104,10 +109,10 @@ impl TimelineFile {
         (Self { lines, last }, changes)
     }
 
-    /// Writes changes that are new; `kept` are all that are kept, with these.
+    /// Appends new changes; `kept` are all retained changes, including the new ones.
     ///
     /// # Errors
-    /// What the system says; the next call writes all that are kept.
+    /// Returns the error of the system call. The next call writes all retained changes.
     fn write(&mut self, new: &[Arc<TimelineEntry>], kept: &[Arc<TimelineEntry>]) -> io::Result<()> {
         let lines = |changes: &[Arc<TimelineEntry>]| -> Vec<String> {
             changes.iter().map(|change| line(change)).collect()
@@ -118,7 +123,8 @@ impl TimelineFile {
     }
 }
 
-/// Writes each change once its proxies have answered, or after 10 s; what there is when `drain` is cancelled at once, and ends.
+/// Writes each change once its proxies have responded, or after 10 s. When `drain` is cancelled,
+/// writes the remaining changes immediately and returns.
 pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: CancellationToken) {
     let mut last = timeline.last();
     let mut failing = false;
@@ -141,7 +147,7 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
                 && !failing
             {
                 let (path, code) = (file.lines.path().display(), &codes::UNWRITABLE);
-                warn!(%path, %error, %code, "changes can't be written; a restart will forget them");
+                warn!(%path, %error, %code, "cannot write the timeline file; a restart will lose new changes");
             }
             failing = written.is_err();
         }
@@ -163,13 +169,13 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
 }
 
 impl TimelineEntry {
-    /// Whether its proxies have answered, or have had their time.
+    /// Returns whether all its proxies have responded, or their time is over.
     fn is_settled(&self) -> bool {
         self.delivery.counts().waiting() == 0 || self.delivery.heard.elapsed() > ANSWERS_LIMIT
     }
 }
 
-/// A change as a line.
+/// Encodes a change as a line.
 fn line(change: &TimelineEntry) -> String {
     let counts = change.delivery.counts();
     let steps = change.delivery.steps();
@@ -211,7 +217,7 @@ impl StoredSteps {
         Self(proxy.to_string(), cluster.to_string(), sent, answered, answer.as_str().to_owned())
     }
 
-    /// As nobody will hear more of it.
+    /// Converts the steps of a previous process, for which no further response will arrive.
     fn into_steps(self) -> ProxySteps {
         let Self(proxy, cluster, sent, answered, answer) = self;
         let answer = match ProxyAnswer::of_word(&answer) {
@@ -232,7 +238,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The change in a line.
+/// Decodes the change in a line.
 fn read_line(line: &str) -> Option<TimelineEntry> {
     let stored: StoredChange = serde_json::from_str(line).ok()?;
     let mut causes = Causes::default();
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_outlast_the_process_and_are_numbered_on() {
+    fn changes_survive_a_restart_and_are_numbered_consecutively() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("timeline");
         let (mut file, none) = reopened(&path);
@@ -334,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_before_there_were_steps_is_read() {
+    fn line_without_steps_is_read() {
         let line = r#"{"seq":3,"at":1,"causes":[],"more":0,"effect":"x","version":9,"waited":1,"published":2,"lastAnswer":5000,"proxies":2,"acknowledged":1,"refused":1,"refusedBy":["a"]}"#;
         let change = read_line(line).expect("read");
         let steps = change.delivery.steps();
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_holds_the_last_changes_and_no_more() {
+    fn file_contains_only_the_recent_changes() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("timeline");
         let (mut file, _) = reopened(&path);
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_are_written_when_they_are_answered_and_when_the_process_ends() {
+    async fn changes_are_written_on_response_and_at_the_end_of_the_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("timeline");
         let (file, past) = reopened(&path);
@@ -377,7 +383,7 @@ mod tests {
         };
         let ends = async {
             tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written");
-            // One that somebody has yet to answer.
+            // A change to which a proxy has not responded yet.
             let owed = enter(&timeline, 2).delivery.receipt();
             drain.cancel();
             owed

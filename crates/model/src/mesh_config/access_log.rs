@@ -1,4 +1,4 @@
-//! What proxies write of each request and connection, where the mesh wants that. (Istio, "Envoy Access Logs" and
+//! Access logs of proxies for requests and connections. (Istio, "Envoy Access Logs" and
 //! `MeshConfig.accessLogFile`, `accessLogFormat`, `accessLogEncoding`.)
 
 use std::fmt;
@@ -9,38 +9,38 @@ use serde_json::Value;
 
 use super::command_operators;
 
-/// Where proxies write, and what.
+/// The file and the format of an access log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AccessLog {
-    /// A file at the proxy; never empty.
+    /// The path of a file at the proxy; never empty.
     pub path: String,
-    /// What of a request.
+    /// The format of an entry.
     pub format: AccessLogFormat,
 }
 
-/// What is written of a request.
+/// The format of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AccessLogFormat {
-    /// Text with Envoy's command operators, with its end of line.
+    /// Text with Envoy's command operators, including the line end.
     Text(Arc<str>),
-    /// A JSON object on a line of its own, with command operators in its strings.
+    /// A JSON object per line, with command operators in its strings.
     Json(Arc<Value>),
 }
 
-/// How a line is written.
+/// The encoding of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum AccessLogEncoding {
-    /// As text.
+    /// Text.
     #[default]
     #[serde(rename = "TEXT")]
     Text,
-    /// As JSON.
+    /// JSON.
     #[serde(rename = "JSON")]
     Json,
 }
 
-/// What is written of a request where nobody says, with its name in JSON. Programs that read access logs of Istio's proxies
-/// rely on the order in text, on the names in JSON. (Istio, "Envoy Access Logs".)
+/// The default fields, with their names in JSON. Programs that read access logs of Istio's proxies
+/// rely on the order in text and on the names in JSON. (Istio, "Envoy Access Logs".)
 const FIELDS: [(&str, &str); 24] = [
     ("start_time", "[%START_TIME%]"),
     ("method", "\"%REQ(:METHOD)%"),
@@ -69,62 +69,63 @@ const FIELDS: [(&str, &str); 24] = [
 ];
 
 impl AccessLog {
-    /// Istio's text in a file of that name.
+    /// Returns a log in Istio's default text format, in this file.
     pub fn to_file(path: &str) -> Self {
         Self { path: path.to_owned(), format: AccessLogFormat::usual(AccessLogEncoding::Text) }
     }
 }
 
-/// Takes the path of a file that proxies can write. Whether it can be opened where a proxy runs nobody knows here; where it
-/// can't, that proxy refuses every listener, so what is plainly wrong is refused before.
+/// Checks that proxies may be able to write this file. Whether it can be opened at a proxy is
+/// unknown here. A proxy that cannot open it rejects every listener, so obviously invalid paths are
+/// rejected here.
 ///
 /// # Errors
-/// It isn't absolute, has control characters, or names a folder; in words.
+/// If the path is not absolute, contains control characters, or is a directory; as text.
 pub(super) fn writable_path(path: String) -> Result<String, String> {
     const WELL_KNOWN_FOLDERS: [&str; 6] = ["/tmp", "/dev", "/var", "/var/log", "/etc", "/proc"];
     if !path.starts_with('/') {
-        return Err(format!("{path:?} is no absolute path, such as /dev/stdout"));
+        return Err(format!("{path:?} is not an absolute path such as /dev/stdout"));
     }
     if path.chars().any(char::is_control) {
         return Err(format!("{path:?} has control characters"));
     }
     if path.ends_with(['/', '.']) || WELL_KNOWN_FOLDERS.contains(&path.as_str()) {
-        return Err(format!("{path:?} is a folder, no file"));
+        return Err(format!("{path:?} is a directory, not a file"));
     }
     Ok(path)
 }
 
 impl AccessLogFormat {
-    /// Reads what a mesh config says; an empty text is Istio's format.
+    /// Parses the format of a mesh config; an empty text means Istio's default format.
     ///
     /// # Errors
-    /// Envoys couldn't read it, in words.
+    /// If Envoy could not parse it; as text.
     pub(super) fn read(encoding: AccessLogEncoding, format: &str) -> Result<Self, String> {
         match (encoding, format.trim().is_empty()) {
             (_, true) => Ok(Self::usual(encoding)),
             (AccessLogEncoding::Text, _) => Self::text(format),
             (AccessLogEncoding::Json, _) => {
                 Self::json(serde_json::from_str(format).map_err(|error| {
-                    format!("with accessLogEncoding JSON it is a JSON object: {error}")
+                    format!("accessLogEncoding JSON requires a JSON object: {error}")
                 })?)
             }
         }
     }
 
-    /// A line of text, with its end.
+    /// Returns a text format; adds the line end if it is missing.
     ///
     /// # Errors
-    /// Envoys couldn't read it, in words.
+    /// If Envoy could not parse it; as text.
     pub fn text(format: &str) -> Result<Self, String> {
         command_operators::check(format)?;
         let end = if format.ends_with('\n') { "" } else { "\n" };
         Ok(Self::Text(format!("{format}{end}").into()))
     }
 
-    /// A JSON object for a line.
+    /// Returns a JSON format.
     ///
     /// # Errors
-    /// It is none, or Envoys couldn't read one of its texts, in words.
+    /// If it is not an object, or Envoy could not parse a string in it; as text.
     pub fn json(fields: Value) -> Result<Self, String> {
         fn check(value: &Value) -> Result<(), String> {
             match value {
@@ -137,13 +138,13 @@ impl AccessLogFormat {
             }
         }
         if !fields.is_object() {
-            return Err("with accessLogEncoding JSON it is a JSON object".to_owned());
+            return Err("accessLogEncoding JSON requires a JSON object".to_owned());
         }
         check(&fields)?;
         Ok(Self::Json(Arc::new(fields)))
     }
 
-    /// Istio's.
+    /// Returns Istio's default format.
     pub fn usual(encoding: AccessLogEncoding) -> Self {
         match encoding {
             AccessLogEncoding::Text => {
@@ -159,7 +160,7 @@ impl AccessLogFormat {
         }
     }
 
-    /// Its name in a mesh config.
+    /// Returns the name of the encoding in a mesh config.
     pub(super) fn encoding(&self) -> &'static str {
         match self {
             Self::Text(_) => "TEXT",
@@ -168,7 +169,7 @@ impl AccessLogFormat {
     }
 }
 
-/// As a mesh config has it.
+/// Formats it as in a mesh config.
 impl fmt::Display for AccessLogFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_programs_rely_on_is_there() {
+    fn default_format_has_the_fields_that_programs_rely_on() {
         let AccessLogFormat::Text(text) = AccessLogFormat::usual(AccessLogEncoding::Text) else {
             panic!("no text")
         };
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_no_envoy_reads_is_refused() {
+    fn format_that_envoy_cannot_parse_is_refused() {
         use AccessLogEncoding::{Json, Text};
         let text = AccessLogFormat::read(Text, "%PROTOCOL% %TRAILER(x)%").expect("good");
         assert_eq!(text, AccessLogFormat::Text("%PROTOCOL% %TRAILER(x)%\n".into()));
@@ -221,7 +222,7 @@ mod tests {
             (Text, "%NO_SUCH_THING%", "%NO_SUCH_THING%"),
             (Json, "%PROTOCOL%", "a JSON object"),
             (Json, "[]", "a JSON object"),
-            (Json, r#"{"a": {"b": ["%REQ(%"]}}"#, "isn't closed"),
+            (Json, r#"{"a": {"b": ["%REQ(%"]}}"#, "is not closed"),
         ] {
             let fact = AccessLogFormat::read(encoding, format).expect_err(format);
             assert!(fact.contains(part), "{fact}");

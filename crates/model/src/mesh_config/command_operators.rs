@@ -1,11 +1,13 @@
-//! Values of headers and lines of access logs, which Envoy reads as formats: `%NAME%` stands for something of the request.
-//! (Envoy, "Custom request/response headers" and "Command Operators"; tried on Envoy 1.36 and 1.40.)
+//! Command operators of Envoy in header values and access logs: `%NAME%` is replaced with a
+//! property of the request. (Envoy, "Custom request/response headers" and "Command Operators";
+//! tested with Envoy 1.36 and 1.40.)
 //!
-//! One that Envoy can't read makes it refuse the whole listener or table of routes that holds it: `50%` does.
+//! Envoy rejects a whole listener or route configuration that contains an operator it cannot parse,
+//! for example `50%`.
 
 use crate::is_header_name;
 
-/// What stands for something without saying more.
+/// Operators without an argument.
 const PLAIN: &[&str] = &[
     "ACCESS_LOG_TYPE",
     "BYTES_RECEIVED",
@@ -119,26 +121,26 @@ const PLAIN: &[&str] = &[
     "VIRTUAL_CLUSTER_NAME",
 ];
 
-/// What needs to say more in parentheses, and may be cut to a length.
+/// Operators with a required argument in parentheses and an optional maximum length.
 const WITH_ARGUMENT: &[&str] = &["ENVIRONMENT", "QUERY_PARAM", "REQ", "RESP", "TRAILER"];
 
-/// Of these, what names a header, and perhaps another to take in its place.
+/// The operators whose argument names a header, and optionally an alternative header.
 const OF_HEADERS: &[&str] = &["REQ", "RESP", "TRAILER"];
 
-/// The most digits of the length that something is cut to.
+/// The maximum number of digits of the maximum length.
 const LENGTH_DIGITS_MAX: usize = 9;
 
-/// What needs to say more, and is never cut.
+/// Operators with a required argument and no maximum length.
 const WITH_WHOLE_ARGUMENT: &[&str] = &["CLUSTER_METADATA", "DYNAMIC_METADATA", "UPSTREAM_METADATA"];
 
-/// Names something that a filter keeps; how it is written may follow.
+/// Its argument names an object in the filter state, optionally followed by a format.
 const FILTER_STATE: &str = "FILTER_STATE";
 
-/// What may say more: a form of time.
+/// Operators with an optional argument: a time format.
 const WITH_FORM: &[&str] =
     &["DOWNSTREAM_PEER_CERT_V_END", "DOWNSTREAM_PEER_CERT_V_START", "EMIT_TIME", "START_TIME"];
 
-/// All that [`check`] takes, as one line.
+/// Returns one line with all operators that [`check`] accepts.
 pub fn all() -> String {
     let plain = PLAIN.iter().chain(WITH_FORM).map(|name| format!("%{name}%"));
     let cut = WITH_ARGUMENT.iter().map(|name| format!("%{name}(a):10%"));
@@ -147,10 +149,10 @@ pub fn all() -> String {
     plain.chain(cut).chain(whole).chain(kept).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether Envoys can read a value.
+/// Checks that Envoy can parse a value.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a description of the problem.
 pub fn check(value: &str) -> Result<(), String> {
     let mut rest = value;
     while let Some((_, behind)) = rest.split_once('%') {
@@ -163,7 +165,7 @@ pub fn check(value: &str) -> Result<(), String> {
         let (argument, behind) = match behind.strip_prefix('(') {
             Some(behind) => match behind.split_once(')') {
                 Some((argument, behind)) => (Some(argument), behind),
-                None => return Err(format!("%{name}( isn't closed")),
+                None => return Err(format!("%{name}( is not closed")),
             },
             None => (None, behind),
         };
@@ -171,10 +173,8 @@ pub fn check(value: &str) -> Result<(), String> {
             Some(length) => {
                 let behind = length.trim_start_matches(|c: char| c.is_ascii_digit());
                 if !(1..=LENGTH_DIGITS_MAX).contains(&(length.len() - behind.len())) {
-                    let fact = "is to be cut to a length that isn't of";
-                    return Err(format!(
-                        "has %{name}% that {fact} 1 to {LENGTH_DIGITS_MAX} digits"
-                    ));
+                    let fact = "whose maximum length does not have";
+                    return Err(format!("has %{name}% {fact} 1 to {LENGTH_DIGITS_MAX} digits"));
                 }
                 (true, behind)
             }
@@ -196,7 +196,7 @@ pub fn check(value: &str) -> Result<(), String> {
             }
         };
         if !is_known {
-            return Err(format!("has %{name}% in a form that not every Envoy knows"));
+            return Err(format!("has %{name}% in a form that not every Envoy supports"));
         }
         if let Some(argument) = argument {
             check_argument(name, argument)
@@ -207,7 +207,7 @@ pub fn check(value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what stands in the parentheses of an operator can be read.
+/// Checks the argument in the parentheses of an operator.
 fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
     if argument.contains(char::is_control) {
         return Err("with a control character");
@@ -219,26 +219,27 @@ fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
         let are_names = names.by_ref().take(2).all(is_name);
         return match names.next() {
             None if are_names => Ok(()),
-            None => Err("that names no header"),
-            Some(_) => Err("with more than one header in place of the first"),
+            None => Err("whose argument is not a header name"),
+            Some(_) => Err("with more than one alternative header"),
         };
     }
     if name == FILTER_STATE && argument.split(':').next().is_none_or(str::is_empty) {
-        return Err("without the name of what is kept");
+        return Err("without the name of an object");
     }
     if WITH_FORM.contains(&name) && ends_line(argument) {
-        return Err("whose form of time has a line end");
+        return Err("whose time format contains a line end");
     }
     Ok(())
 }
 
-/// Whether a form of time has `%n`, which may have flags, a width and a variant. (strftime.)
+/// Returns whether a time format contains `%n`, which may have flags, a width and a variant.
+/// (strftime.)
 fn ends_line(form: &str) -> bool {
     let is_modifier = |c: char| c.is_ascii_digit() || "-_^#EO".contains(c);
     form.split('%').skip(1).any(|rest| rest.trim_start_matches(is_modifier).starts_with('n'))
 }
 
-/// What [`check`] refuses, and every Envoy.
+/// Values that [`check`] and every version of Envoy reject.
 pub const UNREADABLE: [&str; 31] = [
     "50%",
     "%",
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_envoys_read_is_taken_and_the_rest_is_not() {
+    fn only_values_that_envoy_can_parse_are_accepted() {
         for value in [
             "",
             "plain",
@@ -294,7 +295,7 @@ mod tests {
         ] {
             assert_eq!(check(value), Ok(()), "{value}");
         }
-        // Envoys differ on these.
+        // Versions of Envoy differ for these values.
         let others = ["%REQ(a):99999999999999999999%", "%DYNAMIC_METADATA(a\u{1})%"];
         for value in UNREADABLE.into_iter().chain(others) {
             assert!(check(value).is_err(), "{value}");
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_sorted_and_there_once() {
+    fn names_are_sorted_and_unique() {
         assert!(PLAIN.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

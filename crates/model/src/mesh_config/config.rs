@@ -1,7 +1,7 @@
-//! Mesh config: the settings that hold for every proxy.
+//! Mesh config: the settings that apply to all proxies.
 //!
-//! Reads the fields Strait acts on from Istio's `MeshConfig` schema and reports the names of the
-//! others, so that nobody believes they have an effect.
+//! Parses the supported fields of Istio's `MeshConfig` and reports the names of all others, so that
+//! users notice that these have no effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use super::yaml::{InvalidYaml, YamlFields};
 use super::{default_config, format_duration, parse_duration};
 use crate::{GatewayTopology, Hostname, NamespaceFilter, is_trust_domain};
 
-/// The log that needs no provider of its own. (Istio, "Telemetry", `envoy`.)
+/// The name of the built-in access log. (Istio, "Telemetry", `envoy`.)
 const OWN_LOG: &str = "envoy";
-/// Where that writes unless the mesh config says otherwise.
+/// The default file of the built-in log.
 const STANDARD_OUTPUT: &str = "/dev/stdout";
 
 /// The effective settings.
@@ -37,84 +37,90 @@ pub struct MeshConfig {
     pub trust_domain: String,
     /// `trustDomainAliases`, sorted.
     pub trust_domain_aliases: Vec<String>,
-    /// `caCertificates`: roots beside the client CA.
+    /// `caCertificates`: roots in addition to the client CA.
     pub ca_certificates: Vec<CaCertificates>,
-    /// `connectTimeout`: for upstream clusters; above zero.
+    /// `connectTimeout`: the connect timeout of upstream clusters; above zero.
     pub connect_timeout: Duration,
-    /// `protocolDetectionTimeout`: how long a listener sniffs; zero for no limit.
+    /// `protocolDetectionTimeout`: how long a listener detects the protocol; zero for no limit.
     pub protocol_detection_timeout: Duration,
-    /// `tcpKeepalive`, where set.
+    /// `tcpKeepalive`, if set.
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// `pathNormalization.normalization`, where set.
+    /// `pathNormalization.normalization`, if set.
     pub path_normalization: Option<PathNormalization>,
-    /// `meshMTLS`: what servers take of the mesh's mTLS.
+    /// `meshMTLS`: the TLS parameters that servers accept for the mesh's mTLS.
     pub mesh_tls: Arc<MeshTls>,
-    /// `tlsDefaults`: what is taken of other TLS, of DestinationRules, Gateways and Sidecars, where these don't say it.
+    /// `tlsDefaults`: the default TLS parameters for other TLS in DestinationRules, Gateways and
+    /// Sidecars.
     pub tls_defaults: Arc<MeshTls>,
-    /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
+    /// `outboundTrafficPolicy.mode`: the handling of traffic to unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
-    /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
+    /// `enableAutoMtls`: whether clients use mTLS if the endpoint accepts it.
     pub enable_auto_mtls: bool,
-    /// `accessLogFile`, `accessLogEncoding`, `accessLogFormat`: what proxies write, where they do.
+    /// `accessLogFile`, `accessLogEncoding`, `accessLogFormat`: the built-in access log, where it
+    /// is enabled.
     pub access_log: Arc<AccessLog>,
-    /// `defaultProviders.accessLogging`: the logs that are written where no Telemetry says otherwise.
+    /// `defaultProviders.accessLogging`: the access logs that apply without a Telemetry.
     pub default_logs: Vec<Arc<str>>,
-    /// The first of `defaultProviders.tracing`: where spans are sent where no Telemetry says otherwise.
+    /// The first of `defaultProviders.tracing`: the tracing provider that applies without a
+    /// Telemetry.
     pub default_tracing: Option<Arc<str>>,
-    /// `localityLbSetting`: which localities come first where no rule says that.
+    /// `localityLbSetting`: the locality settings that apply without a setting in a rule.
     pub localities: Option<Arc<LocalitySetting>>,
-    /// `defaultHttpRetryPolicy`: when requests are tried again where no rule says that.
+    /// `defaultHttpRetryPolicy`: the retry policy that applies without one in a rule.
     pub retries: Option<Arc<RetryRule>>,
-    /// `defaultTrafficPolicy`: limits and outlier detection where no rule says them.
+    /// `defaultTrafficPolicy`: the limits and outlier detection that apply without a rule.
     pub usual_limits: UsualLimits,
-    /// `h2UpgradePolicy`: whether HTTP/2 is spoken to HTTP ports of which no rule says that.
+    /// `h2UpgradePolicy`: whether HTTP ports are upgraded to HTTP/2 if no rule decides it.
     pub h2_upgrade: bool,
-    /// `proxyListenPort`: where outbound traffic is caught.
+    /// `proxyListenPort`: the port that captures outbound traffic.
     pub proxy_listen_port: u16,
-    /// `proxyInboundListenPort`: where inbound traffic is caught.
+    /// `proxyInboundListenPort`: the port that captures inbound traffic.
     pub proxy_inbound_listen_port: u16,
-    /// `configSources`: where objects of the mesh come from, the first first.
+    /// `configSources`: the stores of configuration objects, in order of precedence.
     pub config_sources: Vec<StoreSource>,
     /// `discoverySelectors`: the namespaces whose services and pods belong to the mesh.
     pub namespaces: Arc<NamespaceFilter>,
-    /// `defaultServiceExportTo`: to whom entries are exported that don't say so; empty for everybody.
+    /// `defaultServiceExportTo`: the default export of ServiceEntries; empty for all namespaces.
     pub default_service_export_to: Vec<String>,
-    /// `defaultDestinationRuleExportTo`: the same of DestinationRules.
+    /// `defaultDestinationRuleExportTo`: the default export of DestinationRules.
     pub default_destination_rule_export_to: Vec<String>,
-    /// `defaultVirtualServiceExportTo`: the same of VirtualServices.
+    /// `defaultVirtualServiceExportTo`: the default export of VirtualServices.
     pub default_virtual_service_export_to: Vec<String>,
-    /// `rootNamespace`: whose traffic and access objects hold for the mesh.
+    /// `rootNamespace`: the namespace whose traffic and access objects apply to the whole mesh.
     pub root_namespace: String,
-    /// Which routers a Gateway may select; a flag says that.
+    /// The routers that a Gateway may select, set by a flag.
     pub gateway_scope: GatewayScope,
-    /// Whose rules hold where several VirtualServices name a host at sidecars; a flag says that.
+    /// How several VirtualServices for one host are combined at sidecars, set by a flag.
     pub host_sharing: HostSharing,
-    /// `ingressControllerMode`, `ingressClass`, `ingressSelector`, `ingressService`: which Ingresses are followed, by whom.
+    /// `ingressControllerMode`, `ingressClass`, `ingressSelector`, `ingressService`: the Ingresses
+    /// that are processed, and the routers that serve them.
     pub ingress: IngressSettings,
-    /// `extensionProviders`: what policies can have asked, in the order of the text.
+    /// `extensionProviders`, in the order of the text.
     pub extension_providers: Vec<ExtensionProvider>,
-    /// `defaultConfig.gatewayTopology`: what stands before routers, where that is said.
+    /// `defaultConfig.gatewayTopology`: the proxies in front of routers, if set.
     pub gateway_topology: Option<GatewayTopology>,
     /// Fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
-    /// Names in `defaultProviders` that lead nowhere.
+    /// Invalid names in `defaultProviders`.
     pub default_provider_faults: Vec<DefaultProviderFault>,
-    /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
+    /// Whether a host or `*.suffix` is local to its cluster: `serviceSettings`, which override the
+    /// built-in rules.
     cluster_local: BTreeMap<String, bool>,
 }
 
-/// Roots that proxies' certificates may chain to.
+/// Root certificates for verifying certificates of proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
 pub struct CaCertificates {
-    /// Certificates as PEM. Empty where they are to be fetched, which is not done.
+    /// Certificates as PEM. Empty if they must be fetched, which is not supported.
     pub pem: String,
-    /// The trust domains for which they may sign; none for all that have no roots of their own.
+    /// The trust domains for which they may sign; empty for all trust domains without roots of
+    /// their own.
     pub trust_domains: Vec<String>,
 }
 
-/// What flags say, for the fields a text leaves out.
+/// Values from flags, for fields that a text omits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
     /// `--domain`.
@@ -129,42 +135,43 @@ pub struct Defaults {
     pub host_sharing: HostSharing,
 }
 
-/// Which routers a Gateway may select.
+/// The routers that a Gateway may select.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GatewayScope {
-    /// Those of all namespaces.
+    /// Routers in all namespaces.
     #[default]
     AnyNamespace,
-    /// Those of its own.
+    /// Routers in its own namespace.
     OwnNamespace,
 }
 
-/// Whose rules hold at sidecars where several VirtualServices name a host.
+/// How several VirtualServices for one host are combined at sidecars.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HostSharing {
-    /// Those of the first that has any for the proxy.
+    /// Only the first VirtualService with rules for the proxy applies.
     #[default]
     FirstAlone,
-    /// Those of all, one behind the other.
+    /// The rules of all VirtualServices apply, one after the other.
     AllJoined,
 }
 
-/// What becomes of traffic to hosts that no registry knows.
+/// The handling of traffic to hosts that no registry contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboundTrafficPolicy {
-    /// It goes where it was going.
+    /// It is forwarded to its original destination.
     AllowAny,
     /// It is dropped.
     RegistryOnly,
 }
 
-/// The same as it is written.
+/// The outbound mode as written in the mesh config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum WrittenOutboundMode {
     /// See [`OutboundTrafficPolicy::AllowAny`].
     #[serde(rename = "ALLOW_ANY")]
     AllowAny,
-    /// Istio's proxies look up the host of each request anew. What a client found out is where it goes here.
+    /// Istio's proxies resolve the host of each request again. Here, traffic goes to the address
+    /// that the client resolved.
     #[serde(rename = "ALLOW_ANY_DYNAMIC_DNS")]
     AllowAnyDynamicDns,
     /// See [`OutboundTrafficPolicy::RegistryOnly`].
@@ -173,7 +180,7 @@ pub enum WrittenOutboundMode {
 }
 
 impl WrittenOutboundMode {
-    /// What counts.
+    /// Returns the effective policy.
     pub fn read(self) -> OutboundTrafficPolicy {
         match self {
             Self::AllowAny | Self::AllowAnyDynamicDns => OutboundTrafficPolicy::AllowAny,
@@ -182,20 +189,20 @@ impl WrittenOutboundMode {
     }
 }
 
-/// What becomes of paths before anything looks at them, each with what the ones before do. (Istio's
-/// `MeshConfig.ProxyPathNormalization`.)
+/// The normalization of request paths before routing and access checks. Each value includes the
+/// previous ones. (Istio's `MeshConfig.ProxyPathNormalization`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum PathNormalization {
-    /// Nothing.
+    /// None.
     #[serde(rename = "NONE")]
     None,
-    /// Dots are resolved, and what need not be escaped isn't (RFC 3986).
+    /// Dot segments are resolved, and unnecessary escapes are decoded (RFC 3986).
     #[serde(rename = "BASE", alias = "DEFAULT")]
     Base,
-    /// Several slashes are one.
+    /// Adjacent slashes are merged.
     #[serde(rename = "MERGE_SLASHES")]
     MergeSlashes,
-    /// Escaped slashes are slashes.
+    /// Escaped slashes are decoded.
     #[serde(rename = "DECODE_AND_MERGE_SLASHES")]
     DecodeAndMergeSlashes,
 }
@@ -230,7 +237,7 @@ impl Default for MeshConfig {
 }
 
 impl MeshConfig {
-    /// What holds where no mesh config is given.
+    /// Returns the settings that apply without a mesh config.
     pub fn new(defaults: &Defaults) -> Self {
         let Defaults { domain, namespace, .. } = defaults;
         Self {
@@ -270,7 +277,7 @@ impl MeshConfig {
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
-                // Each cluster has its own way to the control plane.
+                // Each cluster connects to the control plane in its own way.
                 (format!("strait.{namespace}.svc.{domain}"), true),
                 (format!("istiod.{namespace}.svc.{domain}"), true),
             ]
@@ -278,10 +285,10 @@ impl MeshConfig {
         }
     }
 
-    /// Reads Istio's YAML (or JSON). An empty text is the default.
+    /// Parses Istio's YAML (or JSON). An empty text gives the default.
     ///
     /// # Errors
-    /// The first field that has a wrong type or value.
+    /// Returns the first field with a wrong type or value.
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
@@ -331,7 +338,7 @@ impl MeshConfig {
                 .map_or(base.outbound_traffic_policy, |mode| {
                     if mode == WrittenOutboundMode::AllowAnyDynamicDns {
                         let text =
-                            "outboundTrafficPolicy.mode ALLOW_ANY_DYNAMIC_DNS (ALLOW_ANY counts)";
+                            "outboundTrafficPolicy.mode ALLOW_ANY_DYNAMIC_DNS (ALLOW_ANY applies)";
                         ignored.push(text.to_owned());
                     }
                     mode.read()
@@ -378,7 +385,7 @@ impl MeshConfig {
                 rules.extend(settings.into_iter().flat_map(RawServiceSettings::rules));
                 rules
             },
-            // Last: what nobody has taken.
+            // Must be last: the fields that were not taken.
             ignored: {
                 ignored.extend(fields.left());
                 sorted(ignored)
@@ -389,7 +396,7 @@ impl MeshConfig {
         Ok(config)
     }
 
-    /// The access log of that name.
+    /// Returns the access log with this name.
     pub fn log_named(&self, name: &str) -> Option<&Arc<AccessLog>> {
         let said = self.extension_providers.iter().find_map(|one| match &one.kind {
             ProviderKind::Log(log) if *one.name == *name => Some(log),
@@ -398,12 +405,12 @@ impl MeshConfig {
         said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
     }
 
-    /// Whether there is a provider of that name, of whatever kind.
+    /// Returns whether a provider with this name exists, of any kind.
     pub fn has_provider(&self, name: &str) -> bool {
         self.extension_providers.iter().any(|one| *one.name == *name)
     }
 
-    /// The provider of that name that proxies send spans to.
+    /// Returns the tracing provider with this name.
     pub fn tracing_named(&self, name: &str) -> Option<&Arc<TracingProvider>> {
         self.extension_providers.iter().find_map(|one| match &one.kind {
             ProviderKind::Tracing(provider) if *one.name == *name => Some(provider),
@@ -411,8 +418,8 @@ impl MeshConfig {
         })
     }
 
-    /// The trust domains that mean the same as `domain`, which is the first: the mesh's own and its aliases
-    /// are one, any other is its own.
+    /// Returns the trust domains that are equivalent to `domain`, starting with `domain`: the
+    /// mesh's own and its aliases are equivalent, any other is only equivalent to itself.
     pub fn same_trust_domains<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a str> {
         let mesh = || {
             let aliases = self.trust_domain_aliases.iter().map(String::as_str);
@@ -423,13 +430,13 @@ impl MeshConfig {
         std::iter::once(domain).chain(others)
     }
 
-    /// Whether endpoints of this service are for proxies of their own cluster only. The most
-    /// specific host that matches decides: an exact one, then the longest wildcard, so that a
-    /// setting can take a single host out of a built-in rule.
+    /// Returns whether endpoints of this service are available only to proxies in their own
+    /// cluster. The most specific host that matches decides: an exact one, then the longest
+    /// wildcard, so that a setting can exclude a single host from a built-in rule.
     pub fn cluster_local(&self, hostname: &Hostname) -> bool {
         let host = hostname.as_str();
-        // `*.a.b` matches `x.a.b` and `x.y.a.b`. There are few rules, and this is asked for each
-        // service and proxy: nothing is put together for it.
+        // `*.a.b` matches `x.a.b` and `x.y.a.b`. There are few rules, and this is called for each
+        // service and proxy, so this never allocates.
         let matches = |pattern: &str| match pattern.strip_prefix('*') {
             Some("") => true,
             Some(suffix) if suffix.starts_with('.') => host
@@ -448,8 +455,8 @@ impl MeshConfig {
             .unwrap_or(false)
     }
 
-    /// The same with all that says who is trusted as `live` has it: trust domains and roots, and unless access policies are held
-    /// as well (`is_access_held`) the providers that these ask.
+    /// Returns these settings with the trust settings of `live`: trust domains and roots, and,
+    /// unless the hold includes access policies (`is_access_held`), the authorization providers.
     #[must_use]
     pub fn trusting(&self, live: &Self, is_access_held: bool) -> Self {
         let asked = |one: &&ExtensionProvider| matches!(one.kind, ProviderKind::Authorization(_));
@@ -469,8 +476,8 @@ impl MeshConfig {
         }
     }
 
-    /// The same settings, by which objects without `exportTo` are visible in their own namespace only. Kinds for which the mesh
-    /// config has a default of its own keep it.
+    /// Returns these settings with a default export of objects to their own namespace only. Kinds
+    /// for which the mesh config sets a default keep it.
     #[must_use]
     pub fn private_by_default(&self) -> Self {
         let default = |written: &Vec<String>| match &**written {
@@ -485,7 +492,7 @@ impl MeshConfig {
         }
     }
 
-    /// The effective settings in Istio's terms, for `/debug/mesh`.
+    /// Returns the effective settings in Istio's terms, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {
             OutboundTrafficPolicy::AllowAny => "ALLOW_ANY",
@@ -599,7 +606,7 @@ impl RawServiceSettings {
     }
 }
 
-/// Envoy refuses a zero here, which would cost every proxy its upstream clusters.
+/// Envoy rejects zero here, and every proxy would lose its upstream clusters.
 fn positive_duration(text: String) -> Result<Duration, String> {
     match parse_duration(&text)? {
         Duration::ZERO => Err(format!("expected a duration above zero, found {text:?}")),
@@ -607,24 +614,24 @@ fn positive_duration(text: String) -> Result<Duration, String> {
     }
 }
 
-/// The trust domain that a mesh config names, whatever else is in it.
+/// Returns the trust domain of a mesh config, whatever else it contains.
 ///
 /// # Errors
-/// The text is no YAML mapping, or what it names is no trust domain.
+/// If the text is no YAML mapping, or the value is no valid trust domain.
 pub fn own_trust_domain(text: &str) -> Result<Option<String>, InvalidYaml> {
     Ok(YamlFields::parse(text)?.take_with("trustDomain", read_trust_domain)?.flatten())
 }
 
-/// A trust domain; `None` where it is empty, which says nothing.
+/// Parses a trust domain; `None` if it is empty, which means it is not set.
 fn read_trust_domain(domain: String) -> Result<Option<String>, String> {
     match domain.is_empty() || is_trust_domain(&domain) {
         true => Ok(Some(domain).filter(|domain| !domain.is_empty())),
-        false => Err(format!("{domain:?} is no trust domain")),
+        false => Err(format!("{domain:?} is not a valid trust domain")),
     }
 }
 
-/// Refuses what holds no certificate, unless it says where to fetch them: roots that are not there let nobody
-/// in, which is safe, and not what was meant.
+/// Rejects texts without a valid certificate, unless the certificates must be fetched. Without
+/// roots, no client would be accepted, which is safe but not intended.
 fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
     for (at, one) in raw.iter().enumerate() {
         let mut found = 0;
@@ -636,16 +643,16 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
             found += 1;
         }
         if found == 0 && !one.pem.trim().is_empty() {
-            return Err(format!("[{at}].pem holds no certificate"));
+            return Err(format!("[{at}].pem contains no certificate"));
         }
         if let Some(invalid) = one.trust_domains.iter().find(|one| !is_trust_domain(one)) {
-            return Err(format!("[{at}].trustDomains: {invalid:?} is no trust domain"));
+            return Err(format!("[{at}].trustDomains: {invalid:?} is not a valid trust domain"));
         }
     }
     Ok(raw)
 }
 
-/// The mesh's own log, and the names of those that are written where no Telemetry says otherwise.
+/// Parses the built-in access log, and the names of the logs that apply without a Telemetry.
 fn read_access_logs(
     fields: &mut YamlFields,
     said: Vec<Arc<str>>,
@@ -665,7 +672,8 @@ fn read_access_logs(
     Ok((Arc::new(AccessLog { path, format }), default_logs))
 }
 
-/// Refuses what a rule would lose: what is said for the whole mesh is said wholly or not at all.
+/// Rejects settings with any invalid part: a setting for the whole mesh applies completely or not
+/// at all.
 fn read_localities(written: WrittenLocalities) -> Result<Arc<LocalitySetting>, String> {
     let (setting, faults) = written.read();
     match faults.into_iter().next() {

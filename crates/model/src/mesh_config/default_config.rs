@@ -1,4 +1,4 @@
-//! What the mesh config says of the proxies themselves (`defaultConfig`), as far as it is followed.
+//! The supported part of the mesh config's `defaultConfig`, the settings of proxies.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ struct RawTopology {
     proxy_protocol: Option<Map<String, Value>>,
 }
 
-/// Takes what stands before routers, and names all other fields: nobody follows them.
+/// Takes `gatewayTopology`, and adds all other fields to `ignored`, because they are not supported.
 pub(super) fn take(
     fields: &mut YamlFields,
     ignored: &mut Vec<String>,
@@ -36,7 +36,7 @@ fn read(value: Value) -> Result<GatewayTopology, String> {
         None => ForwardedCertificate::default(),
         Some(text) => ForwardedCertificate::named(text).ok_or_else(|| {
             let known = ForwardedCertificate::ALL.map(ForwardedCertificate::as_str).join(", ");
-            format!("gatewayTopology.forwardClientCertDetails: {text:?} is none of {known}")
+            format!("gatewayTopology.forwardClientCertDetails: {text:?} is not one of {known}")
         })?,
     };
     Ok(GatewayTopology {
@@ -62,7 +62,7 @@ mod tests {
     use crate::mesh_config::{Defaults, MeshConfig};
 
     #[test]
-    fn what_stands_before_routers_is_read_of_the_default_config() {
+    fn gateway_topology_is_parsed_from_the_default_config() {
         let text = "defaultConfig: {tracing: {}, gatewayTopology: {numTrustedProxies: 2, \
                     forwardClientCertDetails: APPEND_FORWARD, proxyProtocol: {}}}";
         let config = MeshConfig::parse(text, &Defaults::default()).expect("valid");
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(config.gateway_topology, Some(expected));
         assert_eq!(config.ignored, ["defaultConfig.tracing"]);
         for (topology, fact) in [
-            ("{forwardClientCertDetails: SOME}", "is none of SANITIZE"),
+            ("{forwardClientCertDetails: SOME}", "is not one of SANITIZE"),
             ("{numTrustedProxies: many}", "invalid type"),
             ("{numTrustedHops: 1}", "unknown field"),
         ] {

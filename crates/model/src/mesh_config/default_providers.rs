@@ -1,5 +1,5 @@
-//! `defaultProviders` of the mesh config: who is told of requests where no Telemetry says otherwise, and names there that lead
-//! nowhere.
+//! `defaultProviders` of the mesh config: the telemetry providers that apply without a Telemetry,
+//! and invalid names among them.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use serde::Deserialize;
 
 use super::providers::{ExtensionProvider, ProviderKind};
 
-/// The provider of metrics that every mesh has: each proxy's own figures. (Istio, `prometheus`.)
+/// The built-in provider of metrics: each proxy's own metrics. (Istio, `prometheus`.)
 const OWN_METRICS: &str = "prometheus";
 
-/// A name that leads nowhere. What stands beside it counts.
+/// An invalid name. The other names still apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultProviderFault {
-    /// Where it stands, such as `defaultProviders.tracing[0]`.
+    /// The location, for example `defaultProviders.tracing[0]`.
     pub path: String,
-    /// What is wrong with it.
+    /// The problem.
     pub text: String,
 }
 
-/// As it is written.
+/// The names, as they are written.
 #[derive(Debug, Clone, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct DefaultProviderNames {
@@ -29,7 +29,7 @@ pub(super) struct DefaultProviderNames {
 }
 
 impl DefaultProviderNames {
-    /// Those that lead nowhere, where these are the providers and the log of that name is the mesh's own.
+    /// Returns the invalid names, given the providers and the name of the built-in log.
     pub(super) fn faults(
         &self,
         providers: &[ExtensionProvider],
@@ -60,9 +60,13 @@ impl DefaultProviderNames {
                     continue;
                 }
                 let why = match named(name).first() {
-                    None => "extensionProviders has none of that name".to_owned(),
-                    Some(ProviderKind::Broken(fact)) => format!("in extensionProviders {fact}"),
-                    Some(_) => format!("what extensionProviders has of that name takes no {what}"),
+                    None => "extensionProviders has no entry with this name".to_owned(),
+                    Some(ProviderKind::Broken(fact)) => {
+                        format!("its entry in extensionProviders is invalid: {fact}")
+                    }
+                    Some(_) => format!(
+                        "the entry of extensionProviders with this name does not accept {what}"
+                    ),
                 };
                 let path = format!("defaultProviders.{list}[{at}]");
                 faults.push(DefaultProviderFault { path, text: format!("{name:?}: {why}") });
@@ -77,7 +81,7 @@ mod tests {
     use crate::mesh_config::{Defaults, MeshConfig};
 
     #[test]
-    fn names_that_lead_nowhere_are_told_each_by_its_place() {
+    fn invalid_names_are_reported_with_their_location() {
         let text = "
             extensionProviders:
             - { name: z, zipkin: { service: z.ns, port: 9411 } }
@@ -98,21 +102,21 @@ mod tests {
             of_z,
             (
                 "defaultProviders.accessLogging[2]",
-                "\"z\": what extensionProviders has of that name takes no logs"
+                "\"z\": the entry of extensionProviders with this name does not accept logs"
             )
         );
         assert_eq!(
             of_gone,
             (
                 "defaultProviders.accessLogging[3]",
-                "\"gone\": extensionProviders has none of that name"
+                "\"gone\": extensionProviders has no entry with this name"
             )
         );
         assert_eq!(
             of_file,
             (
                 "defaultProviders.tracing[1]",
-                "\"file\": what extensionProviders has of that name takes no spans"
+                "\"file\": the entry of extensionProviders with this name does not accept spans"
             )
         );
         assert_eq!(bad, "defaultProviders.tracing[2]");
@@ -121,7 +125,7 @@ mod tests {
             of_stackdriver,
             (
                 "defaultProviders.metrics[2]",
-                "\"stackdriver\": extensionProviders has none of that name"
+                "\"stackdriver\": extensionProviders has no entry with this name"
             )
         );
         assert_eq!(config.default_tracing.as_deref(), Some("z"), "the rest counts");

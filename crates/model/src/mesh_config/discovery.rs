@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{LabelCondition, LabelSelector, Labels, NamespaceFilter, Test};
 
-/// A selector as it is written.
+/// A selector as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawSelector {
@@ -26,10 +26,10 @@ struct RawExpression {
     values: BTreeSet<Arc<str>>,
 }
 
-/// Reads the selectors.
+/// Parses the selectors.
 ///
 /// # Errors
-/// The first that makes no sense: none of them is used then.
+/// Returns the problem of the first invalid selector; none of them is used then.
 pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, String> {
     let selectors = selectors.into_iter().map(|raw| {
         let conditions = raw.match_expressions.into_iter().map(condition);
@@ -44,7 +44,7 @@ pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, Strin
 fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
     let RawExpression { key, operator, values } = raw;
     if key.is_empty() {
-        return Err("a label to look at is missing (key)".into());
+        return Err("the key of a label is missing (key)".into());
     }
     let test = match (operator.as_str(), values.is_empty()) {
         ("In", false) => Test::In(values),
@@ -57,14 +57,14 @@ fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
         }
         _ => {
             return Err(format!(
-                "operator {operator:?} on {key} means nothing; it may be In, NotIn, Exists or DoesNotExist"
+                "operator {operator:?} on {key} is unknown; expected In, NotIn, Exists or DoesNotExist"
             ));
         }
     };
     Ok(LabelCondition { key, test })
 }
 
-/// The selectors in Istio's terms.
+/// Returns the selectors in Istio's terms.
 pub(super) fn to_json(filter: &NamespaceFilter) -> Value {
     let selectors = filter.selectors.iter().map(|selector| {
         let conditions =
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_belongs_to_the_mesh_if_any_selector_holds_wholly() {
+    fn namespace_belongs_to_the_mesh_if_any_selector_matches_completely() {
         let labels = |pairs: &[(&str, &str)]| -> Labels {
             pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
         };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_makes_no_sense_is_told() {
+    fn invalid_selector_is_reported() {
         for (expression, part) in [
             (r#"{"key": "a", "operator": "Is"}"#, "\"Is\""),
             (r#"{"key": "a", "operator": "In"}"#, "needs values"),

@@ -1,4 +1,4 @@
-//! Durations as Istio's configuration writes them: `10s`, `1m30s`, `0.5s`, `250ms`, `0s`.
+//! Durations in the syntax of Istio's configuration: `10s`, `1m30s`, `0.5s`, `250ms`, `0s`.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
-/// The longest that Envoy takes, of whatever: of a longer one it refuses the whole resource. Go knows none that is longer.
+/// The maximum duration. Envoy rejects a resource with a longer one, and Go supports no longer one.
 const LONGEST: Duration = Duration::from_secs(2_562_047 * 3600);
 
-/// Reads one or more `<number><unit>` in a row. (Go, `time.ParseDuration`, without signs.)
+/// Parses one or more `<number><unit>` in a row. (Go, `time.ParseDuration`, without signs.)
 ///
 /// # Errors
-/// A sentence that says what was expected and what was found.
+/// Returns a sentence with the expected and the actual value.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("expected a duration such as 10s, found {text:?}");
     if text == "0" {
@@ -49,7 +49,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// `number` times `nanos`, in integers so that `0.1s` is exactly 100 ms.
+/// Multiplies `number` by `nanos`, in integers so that `0.1s` is exactly 100 ms.
 fn amount(number: &str, nanos: u64) -> Option<Duration> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -58,7 +58,7 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
     let mut total = digits(whole)?.checked_mul(nanos)?;
     let mut unit = nanos;
-    // Digits below a nanosecond say nothing; anything but a digit is an error.
+    // Digits below a nanosecond are ignored; anything other than a digit is an error.
     for digit in fraction.chars() {
         unit /= 10;
         total = total.checked_add(u64::from(digit.to_digit(10)?).checked_mul(unit)?)?;
@@ -66,17 +66,19 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
     Some(Duration::from_nanos(total))
 }
 
-/// The shortest time of those that Envoy refuses to be less, or counts as none: it would look for outliers without a rest.
+/// The minimum for durations that Envoy rejects or treats as zero if they are shorter; outlier
+/// detection would run continuously.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
-/// What is told of less.
-pub const SHORTER: &str = "is less than 1 ms, which counts";
+/// The message for shorter durations.
+pub const SHORTER: &str = "is less than 1 ms; 1 ms applies";
 
-/// A time as Envoy counts it, in whole milliseconds: what is less than one, and not zero, would be none.
+/// Rounds a time up to Envoy's resolution of one millisecond, because a shorter time other than
+/// zero would become zero.
 pub fn at_least_a_millisecond(time: Duration) -> Duration {
     if time.is_zero() { time } else { time.max(SHORTEST) }
 }
 
-/// A duration as an object writes it. One that is none makes the object one that can't be read.
+/// A duration as an object writes it. An invalid one makes the whole object invalid.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WrittenDuration(pub Duration);
 
@@ -87,7 +89,7 @@ impl<'de> Deserialize<'de> for WrittenDuration {
     }
 }
 
-/// The way protobuf's JSON writes it: seconds, with as many decimals as needed.
+/// Formats a duration like protobuf's JSON: in seconds, with as many decimals as needed.
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.subsec_nanos();
     if nanos == 0 {

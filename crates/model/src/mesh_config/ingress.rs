@@ -1,39 +1,41 @@
-//! Which Ingresses of Kubernetes are followed, and by which routers. (Istio, `MeshConfig.ingressControllerMode`.)
+//! The Ingresses that are processed, and the routers that serve them. (Istio,
+//! `MeshConfig.ingressControllerMode`.)
 
 use serde::Deserialize;
 
 use super::yaml::{InvalidYaml, YamlFields};
 
-/// What the mesh config says of Ingresses.
+/// The settings for Ingresses in the mesh config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngressSettings {
-    /// `ingressControllerMode`: which are followed.
+    /// `ingressControllerMode`: the Ingresses that are processed.
     pub mode: IngressMode,
     /// `ingressClass`: the class that the annotation `kubernetes.io/ingress.class` names.
     pub class: String,
-    /// What the label `istio` of the routers is that serve them: `ingressSelector`, or `ingressService` where that is empty;
-    /// never empty.
+    /// The value of the label `istio` of the routers that serve Ingresses: `ingressSelector`, or
+    /// `ingressService` if that is empty; never empty.
     pub selector: String,
-    /// `ingressService`: the Service in the root namespace at whose addresses Ingresses are reached, as their status says.
+    /// `ingressService`: the Service in the root namespace whose addresses are written into the
+    /// status of Ingresses.
     pub service: String,
 }
 
-/// Which Ingresses are followed.
+/// The Ingresses that are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum IngressMode {
     /// None.
     #[serde(rename = "OFF")]
     Off,
-    /// Those of the mesh's class, and those of no class.
+    /// Ingresses of the mesh's class, and those without a class.
     #[serde(rename = "DEFAULT")]
     Default,
-    /// Those of the mesh's class.
+    /// Ingresses of the mesh's class.
     #[serde(rename = "STRICT", alias = "UNSPECIFIED")]
     Strict,
 }
 
 impl IngressMode {
-    /// As the mesh config writes it.
+    /// Returns the name in the mesh config.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "OFF",
@@ -55,10 +57,10 @@ impl Default for IngressSettings {
 }
 
 impl IngressSettings {
-    /// Those of a mesh config.
+    /// Takes the settings from a mesh config.
     ///
     /// # Errors
-    /// The first of its fields that has a wrong type or value.
+    /// Returns the first of these fields with a wrong type or value.
     pub(super) fn take(fields: &mut YamlFields) -> Result<Self, InvalidYaml> {
         let base = Self::default();
         let service: Option<String> = fields.take("ingressService")?;
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ingresses_of_the_class_istio_are_followed_unless_said() {
+    fn only_ingresses_of_class_istio_are_processed_by_default() {
         let said = read("");
         assert_eq!((said.mode, &*said.class), (IngressMode::Strict, "istio"));
         let said = read("{ingressControllerMode: DEFAULT, ingressClass: edge}");
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_are_found_by_the_selector_and_where_it_is_empty_by_the_service() {
+    fn routers_are_found_by_the_selector_or_by_the_service_if_it_is_empty() {
         for (text, selector) in [
             ("", "ingressgateway"),
             ("{ingressService: edge}", "ingressgateway"),

@@ -1,5 +1,5 @@
-//! How many connections and requests there may be, and when an endpoint is left out: as a DestinationRule says it, and the
-//! mesh for all others. (Istio, "Destination Rule", `ConnectionPoolSettings` and `OutlierDetection`, and
+//! Connection limits and outlier detection: as a DestinationRule sets them, and the mesh-wide
+//! defaults. (Istio, "Destination Rule", `ConnectionPoolSettings` and `OutlierDetection`, and
 //! `MeshConfig.defaultTrafficPolicy`.)
 
 use std::collections::BTreeSet;
@@ -14,23 +14,23 @@ use super::duration::{
 };
 use crate::{RareGroup, unsaid};
 
-/// `h2UpgradePolicy` as it is written, here and in DestinationRules.
+/// `h2UpgradePolicy` as written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
 pub enum WrittenUpgrade {
-    /// It says nothing.
+    /// Not set.
     #[default]
     #[serde(rename = "DEFAULT")]
     Default,
-    /// HTTP/1.1 stays that.
+    /// HTTP/1.1 is not upgraded.
     #[serde(rename = "DO_NOT_UPGRADE")]
     Never,
-    /// HTTP/2 is spoken.
+    /// HTTP/2 is used.
     #[serde(rename = "UPGRADE")]
     Always,
 }
 
 impl WrittenUpgrade {
-    /// Whether HTTP/2 is spoken; `None` where it doesn't say.
+    /// Returns whether HTTP/2 is used, or `None` if it is not set.
     pub fn read(self) -> Option<bool> {
         match self {
             Self::Default => None,
@@ -40,99 +40,100 @@ impl WrittenUpgrade {
     }
 }
 
-/// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
+/// TCP keepalive probes on upstream connections; `None` uses the operating system's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TcpKeepalive {
-    /// Unanswered probes until the connection is dead.
+    /// The number of unanswered probes after which the connection is dead.
     pub probes: Option<u32>,
-    /// Idle time before the first probe.
+    /// The idle time before the first probe.
     pub time: Option<Duration>,
-    /// Time between probes.
+    /// The time between probes.
     pub interval: Option<Duration>,
 }
 
-/// Limits. What is `None` has none, or Envoy's default where it is a time.
+/// Limits of a connection pool. `None` means no limit, or Envoy's default for times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PoolLimits {
-    /// Connections.
+    /// The maximum number of connections.
     pub max_connections: Option<u32>,
-    /// Requests that wait for a connection.
+    /// The maximum number of requests that wait for a connection.
     pub max_pending_requests: Option<u32>,
-    /// Requests at once.
+    /// The maximum number of concurrent requests.
     pub max_requests: Option<u32>,
-    /// Retries at once.
+    /// The maximum number of concurrent retries.
     pub max_retries: Option<u32>,
-    /// Requests on a connection.
+    /// The maximum number of requests per connection.
     pub max_requests_per_connection: Option<u32>,
-    /// How long connecting may take.
+    /// The connect timeout.
     pub connect_timeout: Option<Duration>,
-    /// Whether HTTP/2 is spoken, whatever the port is called.
+    /// Whether HTTP/2 is used, regardless of the protocol of the port.
     pub h2_upgrade: Option<bool>,
-    /// Whether what the client speaks is spoken.
+    /// Whether the protocol of the client's connection is used.
     pub use_client_protocol: bool,
-    /// What few limit.
+    /// Rarely used limits.
     pub more: RareGroup<RareLimits>,
 }
 
-/// Limits that few set.
+/// Rarely used limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareLimits {
-    /// Streams on an HTTP/2 connection.
+    /// The maximum number of concurrent streams per HTTP/2 connection.
     pub max_concurrent_streams: Option<u32>,
-    /// How HTTP/2 connections are probed.
+    /// HTTP/2 keepalive.
     pub http2_keepalive: Option<Http2Pings>,
-    /// How connections are probed; fields that it lacks are the mesh's.
+    /// TCP keepalive; missing fields are taken from the mesh config.
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// How long a connection lives.
+    /// The maximum lifetime of a connection.
     pub max_connection_duration: Option<Duration>,
-    /// How long a TCP connection may be silent.
+    /// The idle timeout of a TCP connection.
     pub tcp_idle_timeout: Option<Duration>,
-    /// How long an HTTP connection may be without requests.
+    /// The idle timeout of an HTTP connection without requests.
     pub http_idle_timeout: Option<Duration>,
 }
 
-/// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
+/// HTTP/2 keepalive pings; both times are at least 1 ms (Envoy's limit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Http2Pings {
-    /// How often.
+    /// The time between pings.
     pub interval: Duration,
-    /// After how long without an answer a connection is closed.
+    /// The time without a response after which the connection is closed.
     pub timeout: Duration,
 }
 
-/// When an endpoint is left out for a while.
+/// Outlier detection: when an endpoint is ejected temporarily.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct OutlierDetection {
-    /// Errors in a row; `Some(0)` for never, `None` for Envoy's 5.
+    /// The number of consecutive errors; `Some(0)` disables it, `None` uses Envoy's default of 5.
     pub consecutive_5xx: Option<u32>,
-    /// Errors of gateways in a row; `Some(0)` and `None` for never.
+    /// The number of consecutive gateway errors; `Some(0)` and `None` disable it.
     pub consecutive_gateway_errors: Option<u32>,
-    /// How often it is looked; Envoy's is 10 s.
+    /// The time between analyses; Envoy's default is 10 s.
     pub interval: Option<Duration>,
-    /// For how long an endpoint is left out the first time; Envoy's is 30 s.
+    /// The duration of the first ejection; Envoy's default is 30 s.
     pub base_ejection_time: Option<Duration>,
-    /// How many may be left out, in percent; Envoy's is 10.
+    /// The maximum percentage of ejected endpoints; Envoy's default is 10.
     pub max_ejection_percent: Option<u32>,
-    /// What few say.
+    /// Rarely used settings.
     pub more: RareGroup<RareOutlierSettings>,
 }
 
-/// What few say of when an endpoint is left out.
+/// Rarely used settings of outlier detection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareOutlierSettings {
-    /// Failures to connect in a row, counted apart.
+    /// The number of consecutive connect failures, if they are counted separately.
     pub consecutive_local_origin_failures: Option<u32>,
-    /// Whether failures to connect are counted apart.
+    /// Whether connect failures are counted separately.
     pub split_local_origin: bool,
-    /// Below how many healthy ones, in percent, all are used; 0 for never.
+    /// The percentage of healthy endpoints below which all endpoints are used; 0 disables it.
     pub min_health_percent: u32,
-    /// The statuses that are errors, 100 to 599, in place of those from 500; none leaves it at these.
+    /// The HTTP status codes that count as errors, 100 to 599, instead of all from 500 on. If
+    /// empty, all from 500 on count.
     pub error_statuses: Box<[u16]>,
 }
 
 unsaid!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
 
-/// What holds where no DestinationRule says it: each of the two as a whole.
+/// The defaults without a DestinationRule. Each of the two parts applies as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsualLimits {
     /// `connectionPool`.
@@ -141,14 +142,14 @@ pub struct UsualLimits {
     pub outlier_detection: Option<Arc<OutlierDetection>>,
 }
 
-/// A field that can't be followed as it is: the field, and what becomes of it.
+/// A field that cannot be applied as written, with its name and the effect.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LimitFault {
-    /// Nobody follows it.
+    /// The field is not supported.
     Unsupported(&'static str, String),
-    /// Its value is none; there is nothing in its place.
+    /// The value is invalid; the field is ignored.
     Value(&'static str, String),
-    /// Its value is too large; the largest counts.
+    /// The value is out of range; the nearest limit applies.
     Bounded(&'static str, String),
 }
 
@@ -208,8 +209,9 @@ impl OutlierDetection {
 }
 
 impl UsualLimits {
-    /// Reads `defaultTrafficPolicy`, and names those of its fields that have no effect. What a rule would lose refuses the whole:
-    /// what is said for the mesh is said wholly or not at all.
+    /// Parses `defaultTrafficPolicy`, and adds fields without effect to `ignored`. A problem that a
+    /// rule would tolerate is an error here: a setting for the whole mesh applies completely or not
+    /// at all.
     pub(super) fn read(
         mut said: Map<String, Value>,
         ignored: &mut Vec<String>,
@@ -233,7 +235,7 @@ impl UsualLimits {
         Ok(Self { connection_pool: pool.map(Arc::new), outlier_detection: outliers.map(Arc::new) })
     }
 
-    /// In Istio's terms.
+    /// Returns the limits in Istio's terms.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "connectionPool": self.connection_pool.as_ref().map(|pool| pool.to_json()),
@@ -259,10 +261,10 @@ fn read<W: for<'de> Deserialize<'de>, T>(
     }
 }
 
-/// The most streams of a connection (RFC 9113, 6.5.2; Envoy refuses more).
+/// The maximum number of streams of a connection (RFC 9113, 6.5.2; Envoy rejects more).
 const STREAMS_MAX: u32 = (1 << 31) - 1;
 
-/// What is read of a pool, by the block that it is in.
+/// The supported fields of a connection pool, by block.
 const POOL_FIELDS: &[(&str, &[&str])] = &[
     ("", &["tcp", "http"]),
     (
@@ -290,7 +292,7 @@ const POOL_FIELDS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// The same of outlier detection.
+/// The supported fields of outlier detection.
 const OUTLIER_FIELDS: &[&str] = &[
     "consecutive5xxErrors",
     "consecutiveGatewayErrors",
@@ -304,7 +306,7 @@ const OUTLIER_FIELDS: &[&str] = &[
     "outlierDetectionHttpErrorCodes",
 ];
 
-/// Names what nobody reads in a value and the blocks in it.
+/// Adds the unknown fields of a value and of the blocks in it to `ignored`.
 fn unknown(value: &Value, path: &str, known: &[(&str, &[&str])], ignored: &mut Vec<String>) {
     for (block, fields) in known {
         let (value, path) = match *block {
@@ -317,7 +319,7 @@ fn unknown(value: &Value, path: &str, known: &[(&str, &[&str])], ignored: &mut V
     }
 }
 
-/// Limits as they are written.
+/// Connection limits as they are written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenPool {
@@ -364,7 +366,7 @@ struct WrittenPings {
     timeout: WrittenDuration,
 }
 
-/// When an endpoint is left out, as it is written.
+/// Outlier detection as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenOutliers {
@@ -388,7 +390,7 @@ impl WrittenPings {
         let fits = interval.min(timeout) >= SHORTEST;
         if !fits {
             let text =
-                "interval and timeout must both be 1 ms at least; connections are not probed";
+                "interval and timeout must both be at least 1 ms; connections are not probed";
             faults.push(LimitFault::Value("http.http2KeepAlive", text.to_owned()));
         }
         fits.then_some(pings)
@@ -396,17 +398,17 @@ impl WrittenPings {
 }
 
 impl WrittenPool {
-    /// The limits, and what of them can't be followed.
+    /// Returns the limits, and the fields that cannot be applied.
     pub fn read(self) -> (PoolLimits, Vec<LimitFault>) {
         let Self { tcp, http } = self;
         let mut faults = Vec::new();
-        // Zero is unset, in each of these.
+        // For each of these, zero means not set.
         let limit = |number: Option<u32>| number.filter(|number| *number != 0);
         let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
         let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
         let streams = limit(http.max_concurrent_streams);
         if let Some(said) = streams.filter(|said| *said > STREAMS_MAX) {
-            let text = format!("{said} is more than {STREAMS_MAX}, which counts");
+            let text = format!("{said} is more than {STREAMS_MAX}, which applies instead");
             faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
         }
         let duration = lasting(tcp.max_connection_duration);
@@ -441,23 +443,23 @@ impl WrittenPool {
 }
 
 impl WrittenOutliers {
-    /// What it comes to, and what of it can't be followed.
+    /// Returns the settings, and the fields that cannot be applied.
     pub fn read(self) -> (OutlierDetection, Vec<LimitFault>) {
         let mut faults = Vec::new();
         if self.consecutive_errors.is_some() {
-            let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
+            let text = "it is not supported; use consecutive5xxErrors or consecutiveGatewayErrors";
             faults.push(LimitFault::Unsupported("consecutiveErrors", text.to_owned()));
         }
         if self.consecutive_local_origin_failures.is_some()
             && !self.split_external_local_origin_errors
         {
-            let text = "it counts with splitExternalLocalOriginErrors: true alone";
+            let text = "it requires splitExternalLocalOriginErrors: true";
             let field = "consecutiveLocalOriginFailures";
             faults.push(LimitFault::Unsupported(field, text.to_owned()));
         }
         let mut percent = |value: u32, name: &'static str| {
             if value > 100 {
-                let text = format!("{value} is more than 100, which counts");
+                let text = format!("{value} is more than 100; 100 applies");
                 faults.push(LimitFault::Bounded(name, text));
             }
             value.min(100)
@@ -469,7 +471,7 @@ impl WrittenOutliers {
             match u16::try_from(status).ok().filter(|status| (100..600).contains(status)) {
                 Some(status) => _ = statuses.insert(status),
                 None => {
-                    let text = format!("{status} is not from 100 to 599, and is left out");
+                    let text = format!("{status} is not from 100 to 599 and is ignored");
                     faults.push(LimitFault::Value("outlierDetectionHttpErrorCodes", text));
                 }
             }
@@ -477,7 +479,7 @@ impl WrittenOutliers {
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
         if self.interval.as_ref().is_some_and(|interval| interval.0.is_zero()) {
-            let text = "0s is no interval: 10s counts".to_owned();
+            let text = "0s is not a valid interval; 10s applies".to_owned();
             faults.push(LimitFault::Bounded("interval", text));
         }
         let interval = lasting(self.interval);

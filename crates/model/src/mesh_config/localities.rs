@@ -1,4 +1,4 @@
-//! Which localities of a service come first: as a DestinationRule says it, and the mesh for all others. (Istio,
+//! Locality load balancing: as a DestinationRule sets it, and the mesh-wide default. (Istio,
 //! `LocalityLoadBalancerSetting`, in "Destination Rule" and in `MeshConfig.localityLbSetting`.)
 
 use std::collections::BTreeMap;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Which localities come first.
+/// The settings of locality load balancing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LocalitySetting {
-    /// Whether they matter at all.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// Shares, by where a client is: the first that fits counts.
+    /// Weights by locality of the client; the first item that matches applies.
     pub distribute: Vec<Distribute>,
-    /// Which region stands in for which.
+    /// Pairs of a region and its failover region.
     pub failover: Vec<(String, String)>,
-    /// The labels by which endpoints that are like the client come first.
+    /// Labels in order of priority: endpoints with the client's value have priority.
     pub failover_priority: Vec<PlaceLabel>,
 }
 
-/// A label that says where something is; with a value, that counts in the place of the client's own.
+/// A label of a location. A value replaces the client's own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PlaceLabel {
     /// `topology.istio.io/network`.
@@ -33,17 +33,17 @@ pub enum PlaceLabel {
     Subzone(Option<Arc<str>>),
 }
 
-/// For clients of a place, which share each place has.
+/// The weights of localities for clients in one locality.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Distribute {
-    /// `region/zone/subzone`, with `*` for the rest.
+    /// The client's `region/zone/subzone`, with `*` for the rest.
     pub from: String,
-    /// Percentages, by the same form; together 100.
+    /// Percentages by locality in the same form; their sum is 100.
     pub to: BTreeMap<String, u32>,
 }
 
 impl LocalitySetting {
-    /// In Istio's terms.
+    /// Returns the settings in Istio's terms.
     pub(super) fn to_json(&self) -> Value {
         let label = |label: &PlaceLabel| {
             let (key, value) = match label {
@@ -65,7 +65,7 @@ impl LocalitySetting {
     }
 }
 
-/// The setting as it is written.
+/// The settings as they are written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenLocalities {
@@ -89,19 +89,19 @@ struct WrittenFailover {
     to: String,
 }
 
-/// A part that counts for nothing: why, where, and in words.
+/// A part without effect: its location and the reason, as text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LocalityFault {
-    /// It isn't done here.
+    /// The part is not supported.
     Unsupported(String, String),
-    /// It makes no sense.
+    /// The part is invalid.
     Value(String, String),
-    /// Another part counts in its place.
+    /// Another part overrides it.
     Replaced(String, String),
 }
 
 impl WrittenLocalities {
-    /// What it comes to, and which parts count for nothing.
+    /// Returns the settings, and the parts without effect.
     pub fn read(self) -> (LocalitySetting, Vec<LocalityFault>) {
         let mut faults = Vec::new();
         let mut setting =
@@ -118,8 +118,8 @@ impl WrittenLocalities {
                 "topology.istio.io/subzone" => PlaceLabel::Subzone(value),
                 _ => {
                     let text = format!(
-                        "{text}: labels that say no network, region, zone or subzone are not compared; this one is \
-                         left out"
+                        "{text}: only labels for network, region, zone and subzone are compared; this one is \
+                         ignored"
                     );
                     faults.push(LocalityFault::Unsupported(format!("failoverPriority[{at}]"), text));
                     continue;
@@ -129,19 +129,20 @@ impl WrittenLocalities {
         for (at, raw) in self.distribute.into_iter().enumerate() {
             let sum: u64 = raw.to.values().map(|share| u64::from(*share)).sum();
             if sum != 100 || raw.from.is_empty() {
-                let text = format!("its shares are {sum} together, not 100; it is left out");
+                let text = format!("the sum of its weights is {sum}, not 100; it is ignored");
                 faults.push(LocalityFault::Value(format!("distribute[{at}].to"), text));
             } else {
                 setting.distribute.push(Distribute { from: raw.from, to: raw.to });
             }
         }
         if !setting.distribute.is_empty() && !self.failover.is_empty() {
-            let text = "distribute is there as well, and counts".to_owned();
+            let text = "distribute is also set and takes precedence".to_owned();
             faults.push(LocalityFault::Replaced("failover".to_owned(), text));
         } else {
             for (at, raw) in self.failover.into_iter().enumerate() {
                 if raw.from == raw.to {
-                    let text = format!("it leads from {:?} to itself; it is left out", raw.from);
+                    let text =
+                        format!("it fails over from {:?} to itself; it is ignored", raw.from);
                     faults.push(LocalityFault::Value(format!("failover[{at}].to"), text));
                 } else {
                     setting.failover.push((raw.from, raw.to));

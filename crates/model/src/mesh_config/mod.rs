@@ -1,7 +1,7 @@
-//! What an operator says about the mesh as a whole: mesh config and mesh networks, in Istio's YAML.
+//! The operator's settings for the whole mesh: mesh config and mesh networks, in Istio's YAML.
 //!
-//! Owns the meaning of both texts and the last good value of each. Knows no cluster, service or proxy, and never lets a
-//! bad text take effect: it is reported as a [`SourceProblem`], and what was read before stays.
+//! This module parses both texts. It knows no cluster, service or proxy. An invalid text never
+//! takes effect: it is reported as a [`SourceProblem`], and the last valid value stays active.
 
 mod access_log;
 pub mod command_operators;

@@ -1,8 +1,8 @@
-//! Mesh networks: which clusters and address ranges belong to which network, and by which gateways
-//! a network is entered.
+//! Mesh networks: the assignment of clusters and address ranges to networks, and the gateways of
+//! each network.
 //!
-//! A value built whole from one text, so that nothing of an earlier text stays in force. Claims that contradict each
-//! other are settled by a rule and reported, never left to chance.
+//! The value is built completely from one text, so no part of an earlier text remains active.
+//! Conflicting claims are resolved by a fixed rule and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,57 +16,58 @@ use super::yaml::{self, InvalidYaml};
 use crate::{ClusterId, GatewayHost, Hostname, NetworkId, Service};
 use strait_base::address::special;
 
-/// All configured networks. The default is none.
+/// All configured networks. The default has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshNetworks {
     networks: BTreeMap<NetworkId, Network>,
     registries: BTreeMap<ClusterId, NetworkId>,
-    /// Longest prefix first, then by range; each range once.
+    /// Sorted by prefix length (longest first), then by range; without duplicates.
     ranges: Vec<(IpNet, NetworkId)>,
     conflicts: Vec<String>,
 }
 
-/// One network as it is configured.
+/// The configuration of one network.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
-    /// `fromRegistry`, as claimed.
+    /// `fromRegistry`, as written.
     pub registries: Vec<ClusterId>,
-    /// `fromCidr`, as claimed, without host bits.
+    /// `fromCidr`, as written, without host bits.
     pub ranges: Vec<IpNet>,
-    /// By what it is entered.
+    /// The gateways of the network.
     pub gateways: Vec<GatewayConfig>,
 }
 
-/// One entry of a network's `gateways`.
+/// One item of a network's `gateways`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GatewayConfig {
-    /// Where it is.
+    /// The address of the gateway.
     pub target: GatewayTarget,
-    /// The port that takes mTLS by SNI, 1 to 65535.
+    /// The port for mTLS with SNI routing, 1 to 65535.
     pub port: u16,
 }
 
 impl GatewayConfig {
-    /// Whether the gateway is the one of `service`.
+    /// Returns whether `service` is this gateway.
     pub fn names_service(&self, service: &Service) -> bool {
         matches!(&self.target, GatewayTarget::Service(host) if *host == service.hostname)
     }
 }
 
-/// Where a configured gateway is.
+/// The address of a configured gateway.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GatewayTarget {
-    /// `address`: an IP address or a DNS name.
+    /// `address`: an IP address or a hostname.
     Address(GatewayHost),
-    /// `registryServiceName`: the external addresses of that service, in the network's own clusters.
+    /// `registryServiceName`: the external addresses of that service, in the network's own
+    /// clusters.
     Service(Hostname),
 }
 
 impl MeshNetworks {
-    /// Reads Istio's YAML (or JSON). An empty text is no networks.
+    /// Parses Istio's YAML (or JSON). An empty text means no networks.
     ///
     /// # Errors
-    /// The first entry that makes no sense.
+    /// Returns the first invalid item.
     pub fn parse(text: &str) -> Result<Self, InvalidYaml> {
         let raw: Option<RawNetworks> = yaml::parse(text)?;
         let mut networks = BTreeMap::new();
@@ -84,23 +85,23 @@ impl MeshNetworks {
         Ok(Self::new(networks))
     }
 
-    /// Settles the claims of `networks`.
+    /// Resolves conflicting claims of `networks`.
     pub fn new(networks: BTreeMap<NetworkId, Network>) -> Self {
         let mut registries = BTreeMap::<ClusterId, NetworkId>::new();
         let mut ranges = BTreeMap::<IpNet, NetworkId>::new();
         let mut conflicts = Vec::new();
-        // By name, so that the first claim is the same one each time.
+        // Sorted by name, so that the first claim is always the same.
         for (name, network) in &networks {
             for cluster in &network.registries {
                 if let Err(error) = ClusterId::parse(cluster.as_str()) {
                     conflicts.push(format!(
-                        "fromRegistry {cluster} of network {name} names no possible cluster: {error}"
+                        "fromRegistry {cluster} of network {name} is not a valid cluster ID: {error}"
                     ));
                 }
                 let winner = registries.entry(cluster.clone()).or_insert_with(|| name.clone());
                 if winner != name {
                     conflicts.push(format!(
-                        "cluster {cluster} is claimed by the networks {winner} and {name}: {winner} has it"
+                        "cluster {cluster} is claimed by the networks {winner} and {name}: {winner} applies"
                     ));
                 }
             }
@@ -108,7 +109,7 @@ impl MeshNetworks {
                 let winner = ranges.entry(*range).or_insert_with(|| name.clone());
                 if winner != name {
                     conflicts.push(format!(
-                        "range {range} is claimed by the networks {winner} and {name}: {winner} has it"
+                        "range {range} is claimed by the networks {winner} and {name}: {winner} applies"
                     ));
                 }
             }
@@ -119,36 +120,36 @@ impl MeshNetworks {
         Self { networks, registries, ranges, conflicts }
     }
 
-    /// The network of an address of `cluster`: the one that claims the cluster, else the one with
-    /// the longest range around the address.
+    /// Returns the network of an address in `cluster`: the network that claims the cluster,
+    /// otherwise the network with the longest range that contains the address.
     pub fn network_of(&self, cluster: &ClusterId, address: IpAddr) -> Option<&NetworkId> {
         self.of_registry(cluster).or_else(|| self.of_address(address))
     }
 
-    /// The network that has a cluster by `fromRegistry`.
+    /// Returns the network that claims the cluster with `fromRegistry`.
     pub fn of_registry(&self, cluster: &ClusterId) -> Option<&NetworkId> {
         self.registries.get(cluster)
     }
 
-    /// The network that has the longest range around an address by `fromCidr`.
+    /// Returns the network with the longest `fromCidr` that contains the address.
     pub fn of_address(&self, address: IpAddr) -> Option<&NetworkId> {
         let address = address.to_canonical();
         self.ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, network)| network)
     }
 
-    /// Whether addresses say anything: whether there is any `fromCidr`.
+    /// Returns whether networks can depend on addresses: whether any `fromCidr` is configured.
     pub fn has_ranges(&self) -> bool {
         !self.ranges.is_empty()
     }
 
-    /// Every configured gateway with its network.
+    /// Returns every configured gateway with its network.
     pub fn gateways(&self) -> impl Iterator<Item = (&NetworkId, &GatewayConfig)> {
         self.networks
             .iter()
             .flat_map(|(name, network)| network.gateways.iter().map(move |gateway| (name, gateway)))
     }
 
-    /// The services that are gateways by their names.
+    /// Returns the hostnames of services that are configured as gateways.
     pub fn named_services(&self) -> BTreeSet<Hostname> {
         let target = |(_, gateway): (_, &GatewayConfig)| match &gateway.target {
             GatewayTarget::Service(host) => Some(host.clone()),
@@ -157,12 +158,12 @@ impl MeshNetworks {
         self.gateways().filter_map(target).collect()
     }
 
-    /// The configured networks by name.
+    /// Returns the configured networks by name.
     pub fn iter(&self) -> impl Iterator<Item = (&NetworkId, &Network)> {
         self.networks.iter()
     }
 
-    /// Claims that contradict each other or can't mean anything, and how they were settled.
+    /// Returns descriptions of conflicting or impossible claims, with their resolution.
     pub fn conflicts(&self) -> &[String] {
         &self.conflicts
     }
@@ -179,7 +180,7 @@ struct RawNetwork {
     gateways: Option<Vec<Spanned<RawGateway>>>,
 }
 
-/// One of the two, never both: a `oneof` in Istio's schema.
+/// Exactly one field is set: a `oneof` in Istio's schema.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawEndpoints {
@@ -189,18 +190,18 @@ struct RawEndpoints {
     from_registry: Option<String>,
 }
 
-/// One of `address` and `registryServiceName`. `locality` means nothing, here as in Istio.
+/// Either `address` or `registryServiceName`. `locality` has no effect, as in Istio.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawGateway {
     address: Option<String>,
     #[serde(alias = "registry_service_name")]
     registry_service_name: Option<String>,
-    /// A number, or a string with one, as in protobuf's JSON.
+    /// A number, or a string with a number, as in protobuf's JSON.
     port: Option<Value>,
 }
 
-/// What one entry says: a cluster or a range.
+/// A member of a network: a cluster or a range.
 enum NetworkMember {
     Registry(ClusterId),
     Range(IpNet),
@@ -236,7 +237,7 @@ impl RawNetwork {
     }
 }
 
-/// The field below the entry, and what is wrong with it.
+/// The field below the item, and the problem.
 type Wrong = (&'static str, String);
 
 impl RawEndpoints {
@@ -288,7 +289,7 @@ fn host(text: &str) -> Result<GatewayHost, String> {
         GatewayHost::Address(address)
             if special(address).is_some_and(|special| special.is_no_hosts()) =>
         {
-            Err(format!("{address} is no address of a single host"))
+            Err(format!("{address} is not the address of a single host"))
         }
         GatewayHost::Name(name) if !is_dns_name(&name) => {
             Err(format!("expected an IP address or a DNS name, found {text:?}"))
@@ -308,7 +309,8 @@ fn port(value: Option<Value>) -> Result<u16, String> {
         .ok_or_else(|| format!("expected a port from 1 to 65535, found {value}"))
 }
 
-/// Whether `name`, in lower case, could be looked up. (RFC 1123, and `_` as it is seen in the wild.)
+/// Returns whether `name`, in lower case, is a possible DNS name. (RFC 1123, and `_`, which is
+/// common in practice.)
 fn is_dns_name(name: &str) -> bool {
     let label_ok = |label: &str| {
         (1..=63).contains(&label.len())
@@ -316,7 +318,7 @@ fn is_dns_name(name: &str) -> bool {
             && !label.ends_with('-')
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
-    // What ends in a number is a mistyped address: no top-level domain does.
+    // A name whose last label is a number is a mistyped address; no top-level domain is a number.
     let last_is_number =
         name.rsplit('.').next().is_some_and(|l| l.bytes().all(|b| b.is_ascii_digit()));
     name.len() <= 253 && name.split('.').all(label_ok) && !last_is_number
@@ -353,7 +355,7 @@ networks:
 ";
 
     #[test]
-    fn networks_are_read_whole() {
+    fn networks_are_parsed_completely() {
         let networks = parse(TWO);
         let names: Vec<&str> = networks.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["east", "flat", "west"]);
@@ -373,7 +375,7 @@ networks:
     }
 
     #[test]
-    fn the_cluster_decides_before_the_longest_range() {
+    fn cluster_takes_precedence_over_the_longest_range() {
         let networks = parse(TWO);
         let cases = [
             ("c-west", "10.0.0.1", Some("west")),
@@ -392,7 +394,7 @@ networks:
     }
 
     #[test]
-    fn contradicting_claims_go_to_the_first_network_by_name_and_are_told() {
+    fn conflicting_claims_go_to_the_first_network_by_name_and_are_reported() {
         let networks = parse(
             "networks:\n  \
                b: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.0.0.0/8}]}\n  \
@@ -409,7 +411,7 @@ networks:
     }
 
     #[test]
-    fn a_wrong_entry_is_told_with_its_line_and_path() {
+    fn invalid_item_is_reported_with_line_and_path() {
         let cases = [
             ("{endpoints: [{fromCidr: 10.0.0.0/33}]}", "networks.n.endpoints[0].fromCidr"),
             ("{endpoints: [{fromRegistry: c}, {}]}", "networks.n.endpoints[1]: expected either"),
@@ -420,8 +422,8 @@ networks:
             ("{gateways: [{address: 1.2.3.4}]}", "expected a port, found none"),
             ("{gateways: [{address: 1.2.3, port: 1}]}", "networks.n.gateways[0].address"),
             ("{gateways: [{address: 'a b', port: 1}]}", "networks.n.gateways[0].address"),
-            ("{gateways: [{address: 0.0.0.0, port: 1}]}", "no address of a single host"),
-            ("{gateways: [{address: 224.0.0.1, port: 1}]}", "no address of a single host"),
+            ("{gateways: [{address: 0.0.0.0, port: 1}]}", "not the address of a single host"),
+            ("{gateways: [{address: 224.0.0.1, port: 1}]}", "not the address of a single host"),
             ("{gateways: [{address: a.b, registryServiceName: a.b.c, port: 1}]}", "either address"),
             ("{gateways: [{registryServiceName: gw, port: 1}]}", "registryServiceName"),
             ("{gateways: [{port: 1}]}", "either address"),

@@ -1,15 +1,17 @@
-//! What a path comes to before rules look at it, as Envoy has it (`normalize_path`, `merge_slashes`,
-//! `path_with_escaped_slashes_action`): so that a question about one is answered as the request is.
+//! Normalization of paths as Envoy does it before rules are evaluated (`normalize_path`,
+//! `merge_slashes`, `path_with_escaped_slashes_action`), so that an explanation for a path agrees
+//! with the handling of the request.
 
 use super::config::PathNormalization;
 
 impl PathNormalization {
-    /// What holds for a workload where the mesh config says so much: with rules on paths slashes don't count twice.
+    /// Returns the effective normalization for a workload, given the mesh config's value. By
+    /// default, slashes are merged if any rule matches paths.
     pub fn of(said: Option<Self>, looks_at_paths: bool) -> Self {
         said.unwrap_or(if looks_at_paths { Self::MergeSlashes } else { Self::Base })
     }
 
-    /// The path, without its query, as rules see it.
+    /// Returns the normalized path, without its query, as rules see it.
     pub fn applied(self, path: &str) -> String {
         if self == Self::None || !path.starts_with('/') {
             return path.to_owned();
@@ -33,12 +35,12 @@ impl PathNormalization {
     }
 }
 
-/// What need not be escaped. (RFC 3986, 2.3)
+/// Returns whether a character needs no escape. (RFC 3986, 2.3)
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// With those of the escaped characters (`%XX`) as they are that are to be.
+/// Decodes those escaped characters (`%XX`) for which `is_to_be` returns true.
 fn decoded(text: &str, is_to_be: impl Fn(u8) -> bool) -> String {
     let mut parts = text.split('%');
     let mut decoded = parts.next().unwrap_or_default().to_owned();
@@ -58,7 +60,7 @@ fn decoded(text: &str, is_to_be: impl Fn(u8) -> bool) -> String {
     decoded
 }
 
-/// Without segments that stand for this one or the one above. (RFC 3986, 5.2.4)
+/// Resolves the segments `.` and `..`. (RFC 3986, 5.2.4)
 fn without_dots(path: &str) -> String {
     let mut kept = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
@@ -67,7 +69,7 @@ fn without_dots(path: &str) -> String {
             kept.pop();
         }
         match segment {
-            // What ends so ends with a slash.
+            // A path with this last segment ends with a slash.
             "." | ".." if segments.peek().is_none() => kept.push(""),
             "." | ".." => {}
             segment => kept.push(segment),
@@ -80,9 +82,9 @@ fn without_dots(path: &str) -> String {
 mod tests {
     use super::PathNormalization::{Base, DecodeAndMergeSlashes, MergeSlashes, None};
 
-    /// What real Envoys make of these paths is in `lds/tests/access_cases_envoy.rs`.
+    /// `lds/tests/access_cases_envoy.rs` tests these paths with real Envoys.
     #[test]
-    fn a_path_is_what_proxies_make_of_it() {
+    fn path_is_normalized_like_in_proxies() {
         for (path, of) in [
             ("/x/../admin", ["/x/../admin", "/admin", "/admin", "/admin"]),
             ("/./a/.", ["/./a/.", "/a/", "/a/", "/a/"]),

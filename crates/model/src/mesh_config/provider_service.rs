@@ -1,18 +1,18 @@
-//! The service that an extension provider is. (Istio's `MeshConfig.ExtensionProvider`.)
+//! The service of an extension provider. (Istio's `MeshConfig.ExtensionProvider`.)
 
-/// The service that a provider is.
+/// The service of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProviderService {
-    /// The namespace that it must be in, where that is said.
+    /// The namespace that it must be in, if configured.
     pub namespace: Option<String>,
-    /// Its hostname.
+    /// The hostname.
     pub host: String,
-    /// Its port; never 0.
+    /// The port; never 0.
     pub port: u16,
 }
 
 impl ProviderService {
-    /// Reads `[NAMESPACE/]HOST` and a port.
+    /// Parses `[NAMESPACE/]HOST` and a port.
     pub(super) fn read(service: &str, port: u32) -> Result<Self, String> {
         let (namespace, host) = match service.split('/').collect::<Vec<_>>()[..] {
             [host] => (None, host),

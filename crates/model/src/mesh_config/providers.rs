@@ -1,8 +1,8 @@
-//! Services that policies of the action CUSTOM have asked whether a request may pass, and logs that Telemetries name.
-//! (Istio's `MeshConfig.ExtensionProvider`.)
+//! Extension providers: external authorization services for policies with action CUSTOM, access
+//! logs and tracing providers. (Istio's `MeshConfig.ExtensionProvider`.)
 //!
-//! A provider that can't be read is no reason to refuse the mesh config: it is kept with the fact, and what policies would
-//! have it asked about is denied.
+//! An invalid provider does not make the mesh config invalid. It is stored with its problem, and
+//! policies that use it deny the requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::traces::TracingProvider;
 use super::{command_operators, parse_duration};
 use crate::{is_header_name, is_header_value};
 
-/// How long an answer may take, where nothing is said. (Istio's default.)
+/// The default timeout of an authorization request. (Istio's default.)
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// The status where there is no answer. (Istio's default.)
+/// The default status if the provider does not respond. (Istio's default.)
 const STATUS_ON_ERROR: u16 = 403;
-/// The longest name.
+/// The maximum length of a name, in bytes.
 const NAME_MAX: usize = 253;
 const HTTP: &str = "envoyExtAuthzHttp";
 const GRPC: &str = "envoyExtAuthzGrpc";
@@ -29,103 +29,103 @@ const LOG: &str = "envoyFileAccessLog";
 const ZIPKIN: &str = "zipkin";
 const OPEN_TELEMETRY: &str = "opentelemetry";
 
-/// One of `extensionProviders`.
+/// An item of `extensionProviders`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionProvider {
-    /// Its name; empty where it has none.
+    /// The name; empty if it has none.
     pub name: Arc<str>,
-    /// What it is.
+    /// The kind.
     pub kind: ProviderKind,
-    /// As it is written.
+    /// The item as written.
     raw: Value,
 }
 
-/// What an extension provider is.
+/// The kind of an extension provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProviderKind {
-    /// It says whether requests may pass.
+    /// An external authorization service.
     Authorization(Arc<AuthorizationProvider>),
-    /// Proxies write it.
+    /// An access log that proxies write.
     Log(Arc<AccessLog>),
-    /// Proxies send it spans.
+    /// A tracing provider that receives spans from proxies.
     Tracing(Arc<TracingProvider>),
-    /// It should be one of these, and can't be used, for this reason.
+    /// An invalid provider of these kinds, with the reason.
     Broken(String),
-    /// Something else.
+    /// Another kind.
     Other,
 }
 
-/// A service that says whether requests may pass, and how it is asked.
+/// An external authorization service, and how it is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationProvider {
-    /// Its service.
+    /// The service.
     pub service: ProviderService,
-    /// How long an answer may take; above zero.
+    /// The timeout of a request; above zero.
     pub timeout: Duration,
-    /// Whether what can't be asked about passes.
+    /// Whether requests are allowed if the provider cannot be reached.
     pub fail_open: bool,
-    /// The status that clients get where there is no answer.
+    /// The status for clients if the provider does not respond.
     pub status_on_error: u16,
-    /// Whether the route is chosen again after an answer.
+    /// Whether the route is selected again after the response.
     pub clear_route_cache: bool,
-    /// How much of the body it is sent, if anything.
+    /// How much of the request's body it receives, if any.
     pub body: Option<CheckedBody>,
-    /// What it speaks.
+    /// The protocol.
     pub protocol: AuthorizationProtocol,
 }
 
-/// What of a request's body a provider is sent.
+/// The part of a request's body that a provider receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedBody {
-    /// The most bytes; never 0.
+    /// The maximum number of bytes; never 0.
     pub max_bytes: u32,
-    /// Whether of a longer one the beginning is sent; else the request is refused (413).
+    /// Whether the beginning of a longer body is sent. Otherwise, the request is rejected (413).
     pub partial: bool,
-    /// Whether it is sent as bytes, and not as text; over gRPC alone.
+    /// Whether it is sent as bytes instead of text; only with gRPC.
     pub as_bytes: bool,
 }
 
-/// What a provider speaks.
+/// The protocol of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthorizationProtocol {
-    /// A request like the one in question, answered by 200 or by what the client is to get.
+    /// An HTTP request like the original one. The response is 200, or the response for the client.
     Http(AuthorizationRequest),
     /// `envoy.service.auth.v3.Authorization`.
     Grpc,
 }
 
-/// What a provider that speaks HTTP is sent, and what of its answer counts.
+/// The request to an HTTP provider, and the used headers of the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthorizationRequest {
-    /// What its path begins with.
+    /// The prefix of the request's path.
     pub path_prefix: String,
-    /// Headers of the request that it is sent, beside those it always is.
+    /// Headers of the original request that it receives, in addition to the default ones.
     pub request_headers: Vec<HeaderNames>,
-    /// Headers that it is sent with these values.
+    /// Headers that are added with these values.
     pub added_headers: BTreeMap<String, String>,
-    /// Headers of its answer that the workload is sent in place of the client's.
+    /// Response headers that replace the client's in the request to the workload.
     pub to_upstream: Vec<HeaderNames>,
-    /// Headers of its answer that the client gets when it denies.
+    /// Response headers that the client receives if the request is denied.
     pub to_client_on_deny: Vec<HeaderNames>,
-    /// Headers of its answer that the client gets when it allows.
+    /// Response headers that the client receives if the request is allowed.
     pub to_client_on_allow: Vec<HeaderNames>,
 }
 
-/// Names of headers, in any case.
+/// A pattern for names of headers, case-insensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderNames {
-    /// This one.
+    /// This name.
     Exact(String),
-    /// All that begin so.
+    /// Names with this prefix.
     Prefix(String),
-    /// All that end so.
+    /// Names with this suffix.
     Suffix(String),
-    /// All.
+    /// All names.
     Every,
 }
 
 impl ExtensionProvider {
-    /// Reads a list of them.
+    /// Parses a list of providers.
     pub(super) fn read_all(raw: Vec<Value>) -> Vec<Self> {
         raw.into_iter().map(Self::read).collect()
     }
@@ -152,19 +152,20 @@ impl ExtensionProvider {
                 Ok(provider) => ProviderKind::Authorization(Arc::new(provider)),
                 Err(fact) => ProviderKind::Broken(fact),
             },
-            [_] => ProviderKind::Broken(format!("its name {name:?} is no DNS name")),
+            [_] => ProviderKind::Broken(format!("its name {name:?} is not a DNS name")),
             [first, second, ..] => ProviderKind::Broken(format!("it is both {first} and {second}")),
         };
         Self { name: name.into(), kind, raw }
     }
 
-    /// As it is written.
+    /// Returns the provider as written.
     pub fn to_json(&self) -> &Value {
         &self.raw
     }
 }
 
-/// Names stand in keys of metadata with `_` after them, so that none is the beginning of another's.
+/// Returns whether the name is valid. Keys of metadata consist of a name followed by `_`, so that
+/// no name is a prefix of another key.
 fn is_provider_name(name: &str) -> bool {
     let is_plain = |one: u8| one.is_ascii_alphanumeric() || matches!(one, b'-' | b'.');
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain)
@@ -204,11 +205,11 @@ struct RawLogFormat {
     labels: Option<Value>,
 }
 
-/// A log in a file at the proxy; Istio's text where nothing is said of its format.
+/// Parses a file log at the proxy; without a format, Istio's default text is used.
 fn read_log(raw: &Value) -> Result<AccessLog, String> {
     let raw = RawLog::deserialize(raw).map_err(|error| format!("{LOG}: {error}"))?;
     if raw.path.is_empty() {
-        return Err(format!("{LOG} names no path"));
+        return Err(format!("{LOG} has no path"));
     }
     let path = writable_path(raw.path).map_err(|fact| format!("{LOG}.path: {fact}"))?;
     let format = match raw.log_format {
@@ -228,7 +229,7 @@ struct RawCheckedBody {
     pack_as_bytes: bool,
 }
 
-/// The fields that only a provider that speaks HTTP has.
+/// The fields that only HTTP providers support.
 const HTTP_ONLY: [&str; 7] = [
     "pathPrefix",
     "includeHeadersInCheck",
@@ -251,7 +252,7 @@ fn read_provider(kind: &str, provider: &Value) -> Result<AuthorizationProvider, 
     if kind == GRPC
         && let Some(field) = HTTP_ONLY.into_iter().find(|field| given.get(field).is_some())
     {
-        return Err(within(format!("{field} is for {HTTP} alone")));
+        return Err(within(format!("{field} is only supported for {HTTP}")));
     }
     raw.read(kind).map_err(within)
 }
@@ -268,7 +269,7 @@ impl RawAuthorization {
         let status_on_error = match &self.status_on_error {
             None => STATUS_ON_ERROR,
             Some(given) => status(given).ok_or_else(|| {
-                format!("statusOnError {given}: expected a status of refusal, such as 403 or 503")
+                format!("statusOnError {given}: expected an error status, for example 403 or 503")
             })?,
         };
         let body = match self.include_request_body_in_check {
@@ -323,19 +324,20 @@ impl RawAuthorization {
     }
 }
 
-/// Whether Envoy can send a header besides. It reads values as formats, and keeps `host` to itself; with one that it
-/// can't read it refuses the listener of every proxy that asks the provider.
+/// Checks that Envoy can add this header. Envoy parses values as formats and reserves `host`. With
+/// an invalid header, it rejects the listener of every proxy that uses the provider.
 fn added_header(name: &str, value: &str) -> Result<(), String> {
     if name.eq_ignore_ascii_case("host") {
-        return Err("is a header that Envoy writes itself".to_owned());
+        return Err("is a header that Envoy sets itself".to_owned());
     }
     if !is_header_name(name) || !is_header_value(value) {
-        return Err("is no header".to_owned());
+        return Err("is not a valid header".to_owned());
     }
     command_operators::check(value)
 }
 
-/// A status of refusal that Envoy knows (`envoy.type.v3.StatusCode`); as text in Istio's schema.
+/// Parses an error status that Envoy supports (`envoy.type.v3.StatusCode`). Istio's schema defines
+/// it as text.
 fn status(given: &Value) -> Option<u16> {
     let number = given.as_u64().or_else(|| given.as_str()?.parse().ok())?;
     let number = u16::try_from(number).ok()?;
@@ -355,9 +357,9 @@ fn names(field: &str, given: &[String]) -> Result<Vec<HeaderNames>, String> {
             (HeaderNames::Exact, &**text)
         };
         let part = part.to_ascii_lowercase();
-        // `:authority` and its kind are headers to Envoy.
+        // In Envoy, pseudo-headers like `:authority` are headers.
         if !is_header_name(part.strip_prefix(':').unwrap_or(&part)) || part.contains('*') {
-            return Err(format!("{field}: {text:?} is no name of a header"));
+            return Err(format!("{field}: {text:?} is not a header name"));
         }
         Ok(names(part))
     };
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_in_istio() {
+    fn defaults_are_those_of_istio() {
         let given = json!({ "name": "opa.local", "envoyExtAuthzGrpc": { "service": "opa/Opa.opa.svc.cluster.local", "port": 9191 } });
         let expected = AuthorizationProvider {
             service: ProviderService {
@@ -407,7 +409,7 @@ mod tests {
         };
         assert_eq!(json.format, AccessLogFormat::Json(Arc::new(labels)));
         for (given, part) in [
-            (json!({}), "names no path"),
+            (json!({}), "has no path"),
             (json!({ "path": "/a", "logFormat": { "text": "50%" } }), "logFormat"),
             (json!({ "path": 1 }), "envoyFileAccessLog"),
         ] {
@@ -417,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_headers_take_three_forms_and_every_field_counts() {
+    fn header_patterns_have_three_forms_and_every_field_takes_effect() {
         let given = json!({ "name": "o2p", "envoyExtAuthzHttp": {
             "service": "o2p.local", "port": 4180, "timeout": "1.5s", "pathPrefix": "/check", "failOpen": true,
             "statusOnError": "503", "clearRouteCache": true,
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_read_is_broken_and_says_why() {
+    fn invalid_provider_is_stored_with_the_reason() {
         let http = |fields: Value| json!({ "name": "a", "envoyExtAuthzHttp": fields });
         let sound = json!({ "service": "a.b", "port": 80 });
         let with_header = |name: &str, value: &str| {
@@ -456,27 +458,24 @@ mod tests {
             (http(json!({ "service": "a/b/c", "port": 80 })), "[NAMESPACE/]HOST"),
             (http(json!({ "service": "a.b", "port": 0 })), "1 to 65535"),
             (http(json!({ "service": "a.b", "port": 80, "timeout": "0s" })), "more than 0"),
-            (
-                http(json!({ "service": "a.b", "port": 80, "statusOnError": "999" })),
-                "status of refusal",
-            ),
+            (http(json!({ "service": "a.b", "port": 80, "statusOnError": "999" })), "error status"),
             (http(json!({ "service": "a.b", "port": 80, "failOpn": true })), "failOpn"),
             (http(json!({ "service": "a.b", "port": 80, "pathPrefix": "x" })), "begin with /"),
             (
                 http(json!({ "service": "a.b", "port": 80, "headersToUpstreamOnAllow": ["a b"] })),
-                "no name of a header",
+                "not a header name",
             ),
             (
                 http(json!({ "service": "a.b", "port": 80, "includeRequestBodyInCheck": {} })),
                 "maxRequestBytes",
             ),
             (with_header("x-share", "50%"), "neither doubled"),
-            (with_header("x-share", "%X%"), "not every Envoy knows"),
-            (with_header("x-nul", "a\0b"), "is no header"),
-            (with_header("x-line", "a\nb"), "is no header"),
-            (with_header("Host", "a"), "writes itself"),
-            (with_header(":path", "/"), "is no header"),
-            (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "no DNS name"),
+            (with_header("x-share", "%X%"), "not every Envoy supports"),
+            (with_header("x-nul", "a\0b"), "is not a valid header"),
+            (with_header("x-line", "a\nb"), "is not a valid header"),
+            (with_header("Host", "a"), "sets itself"),
+            (with_header(":path", "/"), "is not a valid header"),
+            (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "not a DNS name"),
             (
                 json!({ "name": "a", "envoyExtAuthzGrpc": sound, "envoyExtAuthzHttp": sound }),
                 "both",
@@ -484,7 +483,7 @@ mod tests {
             (json!({ "name": "a", "envoyExtAuthzGrpc": sound, "zipkin": {} }), "both"),
             (
                 json!({ "name": "a", "envoyExtAuthzGrpc": { "service": "a.b", "port": 80, "pathPrefix": "/" } }),
-                "alone",
+                "only supported",
             ),
         ];
         for (given, part) in cases {

@@ -1,5 +1,5 @@
-//! When requests are tried again: as a VirtualService says it, and the mesh for all others. (Istio, "Virtual Service",
-//! `HTTPRetry`, and `MeshConfig.defaultHttpRetryPolicy`.)
+//! Retries of requests: as a VirtualService sets them, and the mesh-wide default. (Istio, "Virtual
+//! Service", `HTTPRetry`, and `MeshConfig.defaultHttpRetryPolicy`.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,36 +10,38 @@ use serde_json::{Value, json};
 use super::duration::{WrittenDuration, at_least_a_millisecond, format_duration};
 use crate::{RareGroup, unsaid};
 
-/// When a request is tried again.
+/// A retry policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RetryRule {
-    /// How often; 0 never.
+    /// The maximum number of retries; 0 disables retries.
     pub attempts: u32,
-    /// How long one try may take.
+    /// The timeout of one try.
     pub per_try_timeout: Option<Duration>,
-    /// On what, as Envoy's `x-envoy-retry-on` has it; empty leaves that to the mesh.
+    /// The conditions for a retry, in the syntax of Envoy's `x-envoy-retry-on`; if empty, those of
+    /// the mesh apply.
     pub on: Arc<str>,
-    /// Whether it shall be tried at another locality's endpoints.
+    /// Whether a retry should use an endpoint in another locality.
     pub other_localities: bool,
-    /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
+    /// Whether endpoints that were already tried are skipped; `None` lets the load-balancing
+    /// algorithm decide.
     pub ignore_previous: Option<bool>,
-    /// What few say.
+    /// Rarely used settings.
     pub more: RareGroup<RareRetrySettings>,
 }
 
-/// What few say of when a request is tried again.
+/// Rarely used settings of a retry policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareRetrySettings {
-    /// On which statuses besides.
+    /// Additional HTTP status codes that cause a retry.
     pub statuses: Box<[u16]>,
-    /// The pause before the first repetition; above zero.
+    /// The pause before the first retry; above zero.
     pub backoff: Option<Duration>,
 }
 
 unsaid!(RetryRule: RareRetrySettings);
 
 impl RetryRule {
-    /// In Istio's terms.
+    /// Returns the policy in Istio's terms.
     pub(super) fn to_json(&self) -> Value {
         let conditions = Some(&*self.on).filter(|on| !on.is_empty()).map(str::to_owned);
         let statuses = self.statuses.iter().map(ToString::to_string);
@@ -54,7 +56,7 @@ impl RetryRule {
     }
 }
 
-/// The same as it is written.
+/// The policy as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenRetries {
@@ -66,18 +68,18 @@ pub struct WrittenRetries {
     backoff: Option<WrittenDuration>,
 }
 
-/// A field that can't be followed.
+/// A field that cannot be applied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RetryFault {
-    /// Its name.
+    /// The name of the field.
     pub field: &'static str,
-    /// What is wrong, in words.
+    /// The problem, as text.
     pub text: String,
-    /// Whether nothing sensible is left.
+    /// Whether the whole policy is invalid.
     pub is_fatal: bool,
 }
 
-/// What Envoy retries on (Envoy, `x-envoy-retry-on` and `x-envoy-retry-grpc-on`).
+/// Envoy's conditions for a retry (Envoy, `x-envoy-retry-on` and `x-envoy-retry-grpc-on`).
 const RETRY_ON: [&str; 18] = [
     "5xx",
     "gateway-error",
@@ -100,11 +102,11 @@ const RETRY_ON: [&str; 18] = [
 ];
 
 impl WrittenRetries {
-    /// What it comes to, and which fields count for nothing.
+    /// Returns the policy, and the fields without effect.
     pub fn read(self) -> (RetryRule, Vec<RetryFault>) {
         let mut faults = Vec::new();
         let attempts = u32::try_from(self.attempts).unwrap_or_else(|_| {
-            let text = format!("{} is no number of tries", self.attempts);
+            let text = format!("{} is not a valid number of attempts", self.attempts);
             faults.push(RetryFault { field: "attempts", text, is_fatal: true });
             0
         });
@@ -119,14 +121,14 @@ impl WrittenRetries {
             on.push("retriable-status-codes");
         }
         if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
-            let text = format!("{word:?} is nothing that Envoy knows");
+            let text = format!("{word:?} is not a condition that Envoy supports");
             faults.push(RetryFault { field: "retryOn", text, is_fatal: false });
         }
         let on = on.join(",");
         let on = if on.contains(|c: char| c.is_control()) { String::new() } else { on };
         let backoff = self.backoff.map(|backoff| backoff.0).filter(|backoff| {
             if backoff.is_zero() {
-                let text = "0s is no pause: Envoy's own counts".to_owned();
+                let text = "0s is not a valid pause; Envoy's default applies".to_owned();
                 faults.push(RetryFault { field: "backoff", text, is_fatal: false });
             }
             !backoff.is_zero()

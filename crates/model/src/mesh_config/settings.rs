@@ -1,22 +1,22 @@
-//! Mesh config and mesh networks in force, and the texts they were read from.
+//! The active mesh config and mesh networks, with the texts from which they were parsed.
 
 use std::sync::Arc;
 
 use super::{Defaults, InvalidYaml, MeshConfig, MeshNetworks};
 
-/// The settings in force.
+/// The active settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshSettings {
     /// The mesh config.
     pub config: Arc<MeshConfig>,
     /// The mesh networks.
     pub networks: Arc<MeshNetworks>,
-    /// The texts from which they were read.
+    /// The texts from which they were parsed.
     pub texts: MeshTexts,
 }
 
-/// The texts of mesh config and mesh networks, normalized to JSON so that the order of fields does not matter. `None` if a
-/// text is absent.
+/// The texts of mesh config and mesh networks, normalized to JSON so that the order of fields does
+/// not matter. `None` if a text is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshTexts {
     /// The mesh config.
@@ -47,11 +47,12 @@ pub fn in_one_form(text: &str) -> Arc<str> {
     value.map_or_else(|_| text.into(), |value| value.to_string().into())
 }
 
-/// A problem of the last text of a source: the text is not in force, or a part of it is doubtful.
+/// A problem with the last text of a source: the text is not active, or a part of it is
+/// questionable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceProblem {
     /// The error code for `strait help`.
     pub code: &'static str,
-    /// What failed, the fact, what still works, and the next step.
+    /// The text of the problem: what failed, the cause, what still works, and the next step.
     pub text: String,
 }

@@ -1,23 +1,23 @@
-//! `configSources` of the mesh config: the stores that objects of the mesh come from. Data only.
+//! `configSources` of the mesh config: the stores of configuration objects. Data only.
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// One store.
+/// A store of configuration objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSource {
-    /// What it is.
+    /// The address of the store.
     pub place: StoreAddress,
-    /// How it is spoken to, where that matters.
+    /// The TLS settings of the connection, if configured.
     pub tls: Option<SourceTls>,
 }
 
-/// What a store is.
+/// The address of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// `k8s://`: Strait's own, the config cluster or `--config-dir`.
+    /// `k8s://`: the default store, which is the config cluster or `--config-dir`.
     Own,
     /// `fs:///PATH`: a directory of manifests.
     Directory(PathBuf),
@@ -25,14 +25,14 @@ pub enum StoreAddress {
     Xds(String),
 }
 
-/// `tlsSettings`, as far as it means something here. Absent: plain text.
+/// The supported part of `tlsSettings`. Without them, the connection uses plain text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceTls {
-    /// The file of the CAs that the server's certificate must lead to, PEM.
+    /// The file with the CAs that verify the server's certificate, PEM.
     pub ca_certificates: PathBuf,
-    /// Files of our certificate chain and its key, PEM, where we must show one.
+    /// The files of the client certificate chain and its key, PEM, if configured.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// The name that the certificate must be for; the host of the address where it isn't given.
+    /// The name that the certificate must have; `None` for the host of the address.
     pub server_name: Option<String>,
 }
 
@@ -56,20 +56,20 @@ struct RawTls {
 }
 
 impl StoreSource {
-    /// Reads the list; the same store twice is an error.
+    /// Parses the list; a duplicate store is an error.
     pub(super) fn read_all(sources: Vec<RawSource>) -> Result<Vec<Self>, String> {
         let mut read: Vec<Self> = Vec::with_capacity(sources.len());
         for source in sources {
             let source = source.read()?;
             if read.iter().any(|one| one.place == source.place) {
-                return Err(format!("{} is there twice", source.address()));
+                return Err(format!("{} is listed twice", source.address()));
             }
             read.push(source);
         }
         Ok(read)
     }
 
-    /// The address, as it is written.
+    /// Returns the address, as written.
     pub fn address(&self) -> String {
         match &self.place {
             StoreAddress::Own => "k8s://".to_owned(),
@@ -139,7 +139,7 @@ impl RawTls {
             ([], name) => Some(name.to_owned()),
             ([name], _) if !name.contains("://") => Some(name.clone()),
             _ => {
-                return Err("tlsSettings.subjectAltNames may hold one DNS name".to_owned());
+                return Err("tlsSettings.subjectAltNames must be one DNS name".to_owned());
             }
         };
         Ok(Some(SourceTls {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_read_in_their_order() {
+    fn sources_are_parsed_in_order() {
         let text = "configSources:\n- address: xds://mcp.example:15010\n- address: k8s://\n- address: fs:///etc/mesh\n\
             - {address: 'xds://10.0.0.1:443', tlsSettings: {mode: MUTUAL, caCertificates: /ca, clientCertificate: /c, privateKey: /k, sni: mcp}}\n";
         let sources = parse(text).expect("sound");
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_a_source_is_told() {
+    fn invalid_source_is_reported() {
         for (source, said) in [
             ("{address: 'http://a:1'}", "expected k8s://"),
             ("{address: 'xds://a'}", "expected k8s://"),
             ("{address: 'xds://u:p@a:1'}", "expected k8s://"),
             ("{address: 'fs://relative'}", "expected k8s://"),
             ("{}", "expected k8s://"),
-            ("{address: 'k8s://'}, {address: 'k8s:///'}", "there twice"),
+            ("{address: 'k8s://'}, {address: 'k8s:///'}", "listed twice"),
             ("{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}", "not \"ISTIO_MUTUAL\""),
             ("{address: 'xds://a:1', tlsSettings: {mode: SIMPLE}}", "caCertificates is missing"),
         ] {

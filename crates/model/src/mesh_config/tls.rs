@@ -1,11 +1,12 @@
-//! What TLS workloads take of each other, and of strangers: `meshMTLS` and `tlsDefaults` of the mesh config.
+//! TLS parameters of workloads: `meshMTLS` and `tlsDefaults` of the mesh config.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The names of ciphers that Envoy's builds take, for TLS 1.2 and before. (BoringSSL; Envoy, `TlsParameters`.)
+/// The cipher names that Envoy's builds support, for TLS 1.2 and earlier. (BoringSSL; Envoy,
+/// `TlsParameters`.)
 pub const CIPHERS: &[&str] = &[
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
@@ -23,21 +24,22 @@ pub const CIPHERS: &[&str] = &[
     "AES256-SHA",
 ];
 
-/// The curves that Envoy's builds take. (BoringSSL; Envoy, `TlsParameters`.)
+/// The curves that Envoy's builds support. (BoringSSL; Envoy, `TlsParameters`.)
 const CURVES: &[&str] = &["P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"];
 
-/// What is taken of TLS: of the mesh's own by servers, of other TLS by both ends where nothing else says it.
+/// TLS parameters: of servers for the mesh's mTLS, or the defaults of both ends for other TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshTls {
-    /// `minProtocolVersion`: whether that is TLS 1.3 alone, else 1.2 as well.
+    /// `minProtocolVersion`: whether only TLS 1.3 is accepted; otherwise TLS 1.2 is accepted, too.
     pub newest_alone: bool,
-    /// `cipherSuites`: the ciphers of TLS 1.2 that are taken; Envoy's own choice where there are none.
+    /// `cipherSuites`: the accepted ciphers of TLS 1.2; Envoy's default if empty.
     pub ciphers: Vec<Arc<str>>,
-    /// `ecdhCurves`: the curves by which keys are agreed on, the best first; Envoy's own choice where there are none.
+    /// `ecdhCurves`: the curves for the key exchange, in order of preference; Envoy's default if
+    /// empty.
     pub curves: Vec<Arc<str>>,
 }
 
-/// The same as it is written.
+/// The parameters as they are written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawMeshTls {
@@ -50,8 +52,9 @@ pub(super) struct RawMeshTls {
 }
 
 impl RawMeshTls {
-    /// What `field` of the mesh config says, and which of its fields have no effect. What can't be followed is refused: Envoy would refuse every
-    /// listener for it, or servers would take less, or more, than was meant.
+    /// Parses `field` of the mesh config. Returns the parameters, and its fields without effect.
+    /// Invalid values are errors: Envoy would reject every listener, or servers would accept less
+    /// or more than intended.
     pub(super) fn read(self, field: &str) -> Result<(MeshTls, Vec<String>), String> {
         let newest_alone = match self.min_protocol_version.as_deref() {
             None | Some("" | "TLS_AUTO" | "TLSV1_2") => false,
@@ -63,9 +66,9 @@ impl RawMeshTls {
         };
         let mut unknown = self.cipher_suites.iter().filter(|name| !CIPHERS.contains(&&***name));
         if let Some(unknown) = unknown.next() {
-            return Err(format!("cipherSuites: {unknown:?} is no cipher of Envoy's"));
+            return Err(format!("cipherSuites: {unknown:?} is not a cipher that Envoy supports"));
         }
-        // Istio's proxies leave those of the mesh's own TLS as they are.
+        // Istio's proxies do not apply curves to the mesh's own mTLS.
         let (curves, ignored) = match (field, &*self.ecdh_curves) {
             (_, []) | ("tlsDefaults", _) => (self.ecdh_curves, Vec::new()),
             _ => (Vec::new(), vec![format!("{field}.ecdhCurves")]),
@@ -73,7 +76,7 @@ impl RawMeshTls {
         if let Some(unknown) = curves.iter().find(|name| !CURVES.contains(&&***name)) {
             let known = CURVES.join(", ");
             return Err(format!(
-                "ecdhCurves: {unknown:?} is no curve of Envoy's, which has {known}"
+                "ecdhCurves: {unknown:?} is not a curve that Envoy supports; expected one of {known}"
             ));
         }
         Ok((MeshTls { newest_alone, ciphers: self.cipher_suites, curves }, ignored))
@@ -81,7 +84,7 @@ impl RawMeshTls {
 }
 
 impl MeshTls {
-    /// In Istio's terms.
+    /// Returns the parameters in Istio's terms.
     pub(super) fn to_json(&self) -> Value {
         let version = if self.newest_alone { "TLSV1_3" } else { "TLSV1_2" };
         json!({

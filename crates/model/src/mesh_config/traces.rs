@@ -1,4 +1,5 @@
-//! Services to which proxies send spans. (Istio's `MeshConfig.ExtensionProvider`, `zipkin` and `opentelemetry`.)
+//! Tracing providers: services that receive spans from proxies. (Istio's
+//! `MeshConfig.ExtensionProvider`, `zipkin` and `opentelemetry`.)
 
 use std::time::Duration;
 
@@ -8,42 +9,42 @@ use serde_json::Value;
 use super::parse_duration;
 use super::provider_service::ProviderService;
 
-/// Where a Zipkin takes spans, unless something else is said.
+/// The default path of a Zipkin collector.
 const ZIPKIN_PATH: &str = "/api/v2/spans";
-/// How long a collector may take to answer. (Istio's default.)
+/// The default timeout of a collector. (Istio's default.)
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A service that takes spans.
+/// A service that receives spans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TracingProvider {
-    /// Which.
+    /// The service.
     pub service: ProviderService,
-    /// How many bytes of a path a span holds at most; Envoy's 256 where nothing is said.
+    /// The maximum number of bytes of a path in a span; `None` for Envoy's default of 256.
     pub path_bytes_max: Option<u32>,
-    /// What it takes.
+    /// The protocol.
     pub protocol: SpanProtocol,
 }
 
-/// How spans are sent.
+/// The protocol for sending spans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SpanProtocol {
-    /// Zipkin's second version, as JSON.
+    /// Zipkin v2, as JSON.
     Zipkin {
-        /// The path that takes them; begins with `/`.
+        /// The path of the collector; begins with `/`.
         path: String,
-        /// Whether ids of traces have 64 bits, and not 128.
+        /// Whether trace IDs have 64 bits instead of 128.
         has_short_ids: bool,
     },
     /// OTLP over gRPC.
     OtlpGrpc {
-        /// How long an answer may take; above zero.
+        /// The timeout of a request; above zero.
         timeout: Duration,
     },
     /// OTLP over HTTP.
     OtlpHttp {
-        /// The path that takes them; begins with `/`.
+        /// The path of the collector; begins with `/`.
         path: String,
-        /// How long an answer may take; above zero.
+        /// The timeout of a request; above zero.
         timeout: Duration,
     },
 }
@@ -69,7 +70,8 @@ struct RawOtlpHttp {
     timeout: Option<String>,
 }
 
-/// What tells which workload sends: `environment` does always (`OTEL_RESOURCE_ATTRIBUTES`).
+/// Resource detectors, which identify the workload. `environment` is always active
+/// (`OTEL_RESOURCE_ATTRIBUTES`).
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct RawDetectors {
@@ -84,7 +86,7 @@ struct RawOtlpGrpc {
 }
 
 impl TracingProvider {
-    /// Reads one of either kind; else what of it makes no sense.
+    /// Parses a provider of either kind, or returns the problem.
     pub(super) fn read(is_zipkin: bool, raw: &Value) -> Result<Self, String> {
         let raw = RawTracingProvider::deserialize(raw).map_err(|error| error.to_string())?;
         let service = ProviderService::read(&raw.service, raw.port)?;
@@ -101,7 +103,7 @@ impl TracingProvider {
                 let path = path_or(raw.path, ZIPKIN_PATH)?;
                 SpanProtocol::Zipkin { path, has_short_ids: raw.enable_64bit_trace_id }
             }
-            (Some(_), Some(_)) => return Err("it is both http and grpc".to_owned()),
+            (Some(_), Some(_)) => return Err("it has both http and grpc".to_owned()),
             (Some(http), None) => {
                 let timeout = timeout(http.timeout.as_deref())?;
                 SpanProtocol::OtlpHttp { path: path_or(http.path, "/")?, timeout }
@@ -115,13 +117,13 @@ impl TracingProvider {
     }
 }
 
-/// A path that requests can have.
+/// Validates the path of a request; an empty one gives the default.
 fn path_or(said: String, usual: &str) -> Result<String, String> {
     let is_path = said.starts_with('/') && said.bytes().all(|byte| byte.is_ascii_graphic());
     match &*said {
         "" => Ok(usual.to_owned()),
         _ if is_path => Ok(said),
-        _ => Err(format!("path {said:?} is none that begins with /")),
+        _ => Err(format!("path {said:?} is not a path that begins with /")),
     }
 }
 
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_as_in_istio() {
+    fn defaults_are_those_of_istio() {
         let service = ProviderService {
             namespace: None,
             host: "traces.ops.svc.cluster.local".to_owned(),
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_makes_no_sense_says_why() {
+    fn invalid_provider_is_refused_with_the_reason() {
         let sound = json!({ "service": "a.b", "port": 80 });
         let with = |name: &str, value: Value| {
             let mut given = sound.clone();

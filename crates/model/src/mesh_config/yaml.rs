@@ -1,4 +1,5 @@
-//! A YAML mapping taken apart field by field, so that each error names its field and line.
+//! A YAML mapping from which fields are taken one by one, so that each error has its field and
+//! line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,19 +7,19 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde_saphyr::Spanned;
 
-/// Why a text can't be used.
+/// Why a text is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct InvalidYaml {
-    /// The line, from 1, where it is known.
+    /// The line, starting at 1, if known.
     pub line: Option<u64>,
-    /// The field, such as `networks.n1.gateways[0].port`; empty where the text is no YAML at all.
+    /// The field, for example `networks.n1.gateways[0].port`; empty if the text is no valid YAML.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem.
     pub fact: String,
 }
 
 impl fmt::Display for InvalidYaml {
-    /// `line 3, connectTimeout: expected …`
+    /// Formats it as `line 3, connectTimeout: expected …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
             write!(f, "line {line}")?;
@@ -35,13 +36,13 @@ impl fmt::Display for InvalidYaml {
 pub(super) struct YamlFields(BTreeMap<String, Spanned<serde_json::Value>>);
 
 impl YamlFields {
-    /// Reads a text; an empty one has no fields.
+    /// Parses a text; an empty one has no fields.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidYaml> {
         parse::<Option<BTreeMap<String, Spanned<serde_json::Value>>>>(text)
             .map(|fields| Self(fields.unwrap_or_default()))
     }
 
-    /// Takes a field out; `None` where it is not set, or null.
+    /// Takes a field; returns `None` if it is missing or null.
     pub(super) fn take<T: DeserializeOwned>(
         &mut self,
         name: &str,
@@ -49,7 +50,7 @@ impl YamlFields {
         self.take_with(name, Ok)
     }
 
-    /// Takes a field out and converts it; the error of `convert` is the fact reported.
+    /// Takes a field and converts it; the error of `convert` becomes the reported problem.
     pub(super) fn take_with<T: DeserializeOwned, U>(
         &mut self,
         name: &str,
@@ -70,13 +71,13 @@ impl YamlFields {
             })
     }
 
-    /// Names of the fields nobody took.
+    /// Returns the names of the fields that were not taken.
     pub(super) fn left(self) -> Vec<String> {
         self.0.into_keys().collect()
     }
 }
 
-/// Reads one YAML document.
+/// Parses one YAML document.
 pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, InvalidYaml> {
     serde_saphyr::from_str(text).map_err(|error| {
         let line = error.location().map(|location| location.line()).filter(|line| *line > 0);
@@ -84,7 +85,8 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, InvalidYaml> {
     })
 }
 
-/// The message in one line, without the location that [`InvalidYaml`] states by itself.
+/// Returns the message in one line, without the location, which [`InvalidYaml`] contains
+/// separately.
 fn fact_of(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
@@ -92,7 +94,7 @@ fn fact_of(error: &serde_saphyr::Error) -> String {
     plain(line.get(..end).unwrap_or(line)).to_owned()
 }
 
-/// What the parser says, without its advice to programmers.
+/// Removes advice for programmers from the parser's message.
 pub(crate) fn plain(fact: &str) -> &str {
     let fact = fact.strip_prefix("error: ").unwrap_or(fact);
     let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];

@@ -1,4 +1,5 @@
-//! The text of a policy file: strict, so that a rule that is misspelt is not a rule that is missing.
+//! Parsing of policy files. Parsing is strict, so that a misspelt rule is an error instead of a
+//! missing rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use super::traffic::{self, TrafficText};
 use crate::mesh_config::plain;
 use crate::{ClusterId, Mode, NetworkId, is_trust_domain};
 
-/// The largest file that is read: far more than people write.
+/// The maximum size of a policy file, in bytes; much more than people write.
 const BYTES_MAX: usize = 1 << 20;
-/// Who holds a token has its rights for so much longer than its issuer meant, at most.
+/// The maximum of `darkTokenGrace`: the holder of an expired token keeps its rights for that time.
 const DARK_TOKEN_GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// The only version there is.
+/// The only supported version.
 const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "Policy";
 
@@ -107,17 +108,17 @@ struct PreferenceText {
 }
 
 impl Policy {
-    /// Reads the text of a policy file.
+    /// Parses the text of a policy file.
     ///
     /// # Errors
-    /// What is wrong first, with the field and the line where they are known.
+    /// Returns the first problem, with the field and the line if they are known.
     pub fn parse(text: &str) -> Result<Self, InvalidPolicy> {
         if text.len() > BYTES_MAX {
             return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
         }
         let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
             field: String::new(),
-            // What follows the first line is a picture of the text.
+            // The lines after the first one show an excerpt of the text.
             fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
         })?;
         if file.api_version != API_VERSION {
@@ -135,7 +136,7 @@ impl Policy {
         for (at, text) in file.owners.into_iter().enumerate() {
             let field = format!("owners[{at}]");
             if text.clusters.is_empty() {
-                return invalid(field, "names no cluster, so that nobody could have what it names");
+                return invalid(field, "names no cluster, so no cluster could own its names");
             }
             let names = NamesText { namespaces: text.namespaces, hosts: text.hosts };
             policy.owners.push(OwnedNames {
@@ -151,7 +152,7 @@ impl Policy {
         for (at, id) in file.traffic_from.iter().enumerate() {
             let field = format!("trafficFrom[{at}]");
             if !policy.traffic_from.insert(cluster(&field, id)?) {
-                return invalid(field, format!("{id} is there twice"));
+                return invalid(field, format!("{id} is listed twice"));
             }
         }
         policy.traffic = traffic::limits(file.traffic)?;
@@ -207,7 +208,7 @@ fn mode(field: &str, text: &str) -> Result<Mode, InvalidPolicy> {
         "normal" => Ok(Mode::Normal),
         "drain" => Ok(Mode::Drain),
         "pause" => Ok(Mode::Pause),
-        _ => invalid(field, format!("{text:?} is none of normal, drain, pause")),
+        _ => invalid(field, format!("{text:?} is not one of normal, drain, pause")),
     }
 }
 
@@ -230,7 +231,7 @@ fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, InvalidPolicy>
             match number.filter(|number| *number < 100) {
                 Some(number) => number,
                 None => {
-                    let fact = format!("{text:?} is not a share from 0% to 99%");
+                    let fact = format!("{text:?} is not a percentage from 0% to 99%");
                     return invalid(format!("{field}.above"), fact);
                 }
             }
@@ -257,7 +258,7 @@ fn budget(field: &str, text: &BudgetText) -> Result<ReadBudget, InvalidPolicy> {
     let all =
         [budget.objects, budget.pages, budget.object_bytes, budget.page_bytes, budget.memory_bytes];
     if all.contains(&Some(0)) {
-        return invalid(field, "has a 0, with which nothing could be read");
+        return invalid(field, "contains 0, with which nothing could be read");
     }
     Ok(budget)
 }
@@ -285,9 +286,10 @@ fn namespaces(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, Invali
 
 fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, InvalidPolicy> {
     match list.iter().position(|name| !is_trust_domain(name)) {
-        Some(at) => {
-            invalid(format!("{field}[{at}]"), format!("{:?} is no trust domain", list.get(at)))
-        }
+        Some(at) => invalid(
+            format!("{field}[{at}]"),
+            format!("{:?} is not a valid trust domain", list.get(at)),
+        ),
         None => Ok(list.into_iter().collect()),
     }
 }
@@ -297,7 +299,7 @@ fn names(field: &str, text: NamesText) -> Result<ServiceNames, InvalidPolicy> {
         let rest = host.strip_prefix("*.").unwrap_or(host);
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
         if rest.is_empty() || !rest.chars().all(good) {
-            let fact = format!("{host:?} is neither a host name nor '*.' and an ending of one");
+            let fact = format!("{host:?} is neither a hostname nor '*.' followed by a suffix");
             return invalid(format!("{field}.hosts[{at}]"), fact);
         }
     }
@@ -334,7 +336,7 @@ fn preference(field: &str, text: PreferenceText) -> Result<Preference, InvalidPo
     for (place, value) in text.order.iter().enumerate() {
         let tier = tier(&at(&format!("order[{place}]")), value)?;
         if order.contains(&tier) {
-            return invalid(at(&format!("order[{place}]")), format!("{tier} is there twice"));
+            return invalid(at(&format!("order[{place}]")), format!("{tier} is listed twice"));
         }
         order.push(tier);
     }
@@ -345,7 +347,8 @@ fn preference(field: &str, text: PreferenceText) -> Result<Preference, InvalidPo
     Ok(Preference { name: text.name, services, proxies, order })
 }
 
-/// `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters with shares.
+/// Parses `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters
+/// with weights.
 fn tier(field: &str, value: &Value) -> Result<Tier, InvalidPolicy> {
     let one = |text: &str| Ok(Tier::Clusters([(cluster(field, text)?, None)].into()));
     match value {
@@ -370,7 +373,8 @@ fn tier(field: &str, value: &Value) -> Result<Tier, InvalidPolicy> {
             for (id, share) in shares {
                 let number = share.as_u64().and_then(|share| u32::try_from(share).ok());
                 let Some(share) = number.filter(|share| (1..=1_000_000).contains(share)) else {
-                    let fact = format!("the share of {id}, {share}, is not a number from 1");
+                    let fact =
+                        format!("the weight of {id}, {share}, is not a number from 1 to 1000000");
                     return invalid(field, fact);
                 };
                 clusters.insert(cluster(field, id)?, Some(share));

@@ -1,4 +1,4 @@
-//! What is wrong in a policy file, and what its parts read alike.
+//! The error type of policy files, and parsers that several parts of them use.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::mesh_config::parse_duration;
 
-/// Why a policy can't be used.
+/// Why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct InvalidPolicy {
-    /// The field, such as `clusters.east.addresses[0]`; empty where the text is no policy at all.
+    /// The field, for example `clusters.east.addresses[0]`; empty if the text is no policy at all.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem.
     pub fact: String,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn duration(field: &str, text: &str) -> Result<Duration, InvalidPolic
     parse_duration(text.trim()).or_else(|fact| invalid(field, fact))
 }
 
-/// Reads a size: `4096`, `64Ki`, `256Mi`, `1Gi`.
+/// Parses a size: `4096`, `64Ki`, `256Mi`, `1Gi`.
 pub(super) fn bytes(field: &str, value: &Value) -> Result<usize, InvalidPolicy> {
     let text = match value {
         Value::String(text) => text.clone(),

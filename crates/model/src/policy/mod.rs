@@ -1,8 +1,8 @@
-//! What an operator allows clusters to say, and prefers among them: one file, asked by name at a few
-//! places. (docs/guide/policy.md)
+//! The operator's policy: the limits of what clusters may claim, and preferences among clusters. It
+//! is read from one file. (docs/guide/policy.md)
 //!
-//! Owns the rules and their wording; every refusal names the rule that made it. Never looks at the mesh: who asks
-//! brings the facts.
+//! Owns the rules and their wording; every refusal names the rule that caused it. This module does
+//! not know the mesh: callers pass the facts.
 
 mod file;
 mod invalid;
@@ -29,33 +29,34 @@ pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, Traff
 use crate::{ClusterId, Mode, NetworkId};
 use strait_base::address::special;
 
-/// The rules in force.
+/// The active rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// For every cluster that says nothing else.
+    /// The default rules for clusters.
     mesh: Rules,
-    /// By cluster.
+    /// The rules of individual clusters.
     clusters: BTreeMap<ClusterId, Rules>,
     /// Names that belong to certain clusters, in the order of the file.
     owners: Vec<OwnedNames>,
-    /// In the order of the file: the first that is about a service and a proxy counts.
+    /// Preferences in the order of the file; the first that matches the service and the proxy
+    /// applies.
     preferences: Vec<Preference>,
-    /// How changes of configuration are let out; `None` for to all at once.
+    /// The plan for rollouts; `None` to send changes to all proxies at once.
     rollout: Option<Arc<RolloutPlan>>,
-    /// The clusters whose own traffic objects hold for their proxies.
+    /// The clusters whose own traffic objects apply to their proxies.
     traffic_from: BTreeSet<ClusterId>,
-    /// Limits on traffic objects for proxies of other namespaces.
+    /// Limits of traffic objects for proxies in other namespaces.
     traffic: TrafficLimits,
     /// The namespaces whose objects may be gateways of networks; `None` for all.
     gateway_namespaces: Option<BTreeSet<String>>,
 }
 
-/// Why something is not taken: the rule, by its place in the file, and the fact.
+/// Why a claim is refused: the rule, by its location in the file, and the fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRefusal {
-    /// Such as `clusters.east.exports`.
+    /// The rule, for example `clusters.east.exports`.
     pub rule: String,
-    /// Such as `namespace payments belongs to west`.
+    /// The fact, for example `namespace payments belongs to west`.
     pub fact: String,
 }
 
@@ -66,31 +67,31 @@ impl std::fmt::Display for PolicyRefusal {
 }
 
 impl Policy {
-    /// What an operator asks for a cluster, and by which rule.
+    /// Returns the mode that is set for a cluster, and the rule that sets it.
     pub fn mode(&self, cluster: &ClusterId) -> Option<(Mode, String)> {
         self.rule(cluster, "mode", |rules| rules.mode)
     }
 
-    /// What becomes of the endpoints of a cluster out of contact, and by which rule; none where they stay because
-    /// nothing else is set.
+    /// Returns how the endpoints of an unreachable cluster are handled, and the rule that decides
+    /// it; `None` for the default, which keeps them.
     pub fn when_dark(&self, cluster: &ClusterId) -> Option<(WhenDark, String)> {
         self.rule(cluster, "whenDark", |rules| rules.when_dark)
     }
 
-    /// For how long after their end tokens of a cluster are taken while it is out of contact, and by which rule; none
-    /// where they aren't.
+    /// Returns how long expired tokens of a cluster are accepted while it is unreachable, and the
+    /// rule that decides it; `None` if they are not accepted.
     pub fn dark_token_grace(&self, cluster: &ClusterId) -> Option<(Duration, String)> {
         let rule = self.rule(cluster, "darkTokenGrace", |rules| rules.dark_token_grace);
         rule.filter(|(grace, _)| !grace.is_zero())
     }
 
-    /// When the loss of many endpoints is held back, whatever says so; none where only what a fresh
-    /// list says is held back.
+    /// Returns when the loss of many endpoints is delayed, regardless of how it is reported. `None`
+    /// for the default, which delays only losses that a fresh list reports.
     pub fn mass_withdrawal(&self, cluster: &ClusterId) -> Option<MassWithdrawal> {
         self.rule(cluster, "massWithdrawal", |rules| rules.mass_withdrawal).map(|(guard, _)| guard)
     }
 
-    /// The most that is read of a cluster.
+    /// Returns the limits of reading a cluster.
     pub fn budget(&self, cluster: &ClusterId) -> ReadBudget {
         let own = self.clusters.get(cluster).map(|rules| rules.budget).unwrap_or_default();
         let mesh = self.mesh.budget;
@@ -103,10 +104,10 @@ impl Policy {
         }
     }
 
-    /// Whether a cluster may have endpoints for a service that others use.
+    /// Checks whether a cluster may provide endpoints of a service to other clusters.
     ///
     /// # Errors
-    /// The rule that says no.
+    /// Returns the rule that refuses it.
     pub fn may_export(
         &self,
         cluster: &ClusterId,
@@ -125,21 +126,21 @@ impl Policy {
         match self.find(cluster, |rules| rules.exports.as_ref()) {
             Some((names, own)) if !names.hold(host, namespace) => Err(PolicyRefusal {
                 rule: place(own, cluster, "exports"),
-                fact: format!("{host} is not among what cluster {cluster} may export"),
+                fact: format!("cluster {cluster} may not export {host}"),
             }),
             _ => Ok(()),
         }
     }
 
-    /// Whether anything says which cluster may have endpoints for which names.
+    /// Returns whether any rule limits which hostnames clusters may export.
     pub fn limits_exports(&self) -> bool {
         !self.owners.is_empty() || self.all_rules().any(|rules| rules.exports.is_some())
     }
 
-    /// Whether endpoints and gateways of a cluster may be in a network.
+    /// Checks whether endpoints and gateways of a cluster may be in a network.
     ///
     /// # Errors
-    /// The rule that says no.
+    /// Returns the rule that refuses it.
     pub fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> Result<(), PolicyRefusal> {
         match self.find(cluster, |rules| rules.networks.as_ref()) {
             Some((networks, own)) if !networks.contains(network) => {
@@ -156,10 +157,11 @@ impl Policy {
         }
     }
 
-    /// Whether a cluster may say itself that its workloads are of a trust domain; `None` where no rule says.
+    /// Checks whether a cluster itself may declare the trust domain of its workloads; `None` if no
+    /// rule applies.
     ///
     /// # Errors
-    /// The rule that says no.
+    /// Returns the rule that refuses it.
     pub fn may_name(&self, cluster: &ClusterId, domain: &str) -> Option<Result<(), PolicyRefusal>> {
         let (domains, own) = self.find(cluster, |rules| rules.trust_domains.as_ref())?;
         if domains.contains(domain) {
@@ -170,10 +172,11 @@ impl Policy {
         Some(Err(PolicyRefusal { rule: place(own, cluster, "trustDomains"), fact }))
     }
 
-    /// Whether a cluster may vouch for accounts of a namespace; `None` where no rule says.
+    /// Checks whether a cluster may vouch for service accounts of a namespace; `None` if no rule
+    /// applies.
     ///
     /// # Errors
-    /// The rule that says no.
+    /// Returns the rule that refuses it.
     pub fn may_vouch(
         &self,
         cluster: &ClusterId,
@@ -188,16 +191,16 @@ impl Policy {
         Some(Err(PolicyRefusal { rule: place(own, cluster, "identities"), fact }))
     }
 
-    /// Whether an endpoint or a gateway of a cluster may have an address. What is the host's own or the
-    /// link's is nobody's to give away, whatever the file says.
+    /// Checks whether an endpoint or a gateway of a cluster may have an address. Loopback,
+    /// link-local and similar addresses are refused regardless of the file.
     ///
     /// # Errors
-    /// The rule that says no.
+    /// Returns the rule that refuses it.
     pub fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> Result<(), PolicyRefusal> {
         if let Some(special) = special(address) {
             return Err(PolicyRefusal {
                 rule: "built in".into(),
-                fact: format!("{address} is {special}, which no cluster can speak for"),
+                fact: format!("{address} is {special}, which no cluster may use"),
             });
         }
         match self.find(cluster, |rules| rules.addresses.as_ref()) {
@@ -214,12 +217,13 @@ impl Policy {
         }
     }
 
-    /// Whether it depends on the address of an endpoint of that cluster whether it is taken.
+    /// Returns whether a rule limits the addresses of endpoints of this cluster.
     pub fn limits_addresses(&self, cluster: &ClusterId) -> bool {
         self.find(cluster, |rules| rules.addresses.as_ref()).is_some()
     }
 
-    /// Which clusters proxies of `proxies` turn to first for a service; none where all are alike.
+    /// Returns the preference among clusters for a service, for proxies in cluster `proxies`;
+    /// `None` if all clusters are equal.
     pub fn preference(
         &self,
         host: &str,
@@ -229,40 +233,41 @@ impl Policy {
         self.preferences.iter().find(|one| one.is_about(host, namespace, proxies))
     }
 
-    /// All preferences, in the order in which they are asked.
+    /// Returns all preferences, in order of evaluation.
     pub fn preferences(&self) -> impl Iterator<Item = &Preference> {
         self.preferences.iter()
     }
 
-    /// Whether any preference may be about a service, whoever asks.
+    /// Returns whether any preference matches a service, for proxies in any cluster.
     pub fn prefers(&self, host: &str, namespace: &str) -> bool {
         self.preferences.iter().any(|one| one.services.hold(host, namespace))
     }
 
-    /// How changes of configuration are let out; `None` where all proxies are given them at once.
+    /// Returns the plan for rollouts, or `None` if changes are sent to all proxies at once.
     pub fn rollout(&self) -> Option<&Arc<RolloutPlan>> {
         self.rollout.as_ref()
     }
 
-    /// Whether the traffic objects that a cluster has itself hold for its proxies.
+    /// Returns whether a cluster's own traffic objects apply to its proxies.
     pub fn takes_traffic_from(&self, cluster: &ClusterId) -> bool {
         self.traffic_from.contains(cluster)
     }
 
-    /// The limits on traffic objects for proxies of other namespaces.
+    /// Returns the limits of traffic objects for proxies in other namespaces.
     pub fn traffic(&self) -> TrafficLimits {
         self.traffic
     }
 
-    /// The namespaces whose objects may be gateways of networks; `None` for all.
+    /// Returns the namespaces whose objects may be gateways of networks, or `None` for all
+    /// namespaces.
     pub fn gateway_namespaces(&self) -> Option<&BTreeSet<String>> {
         self.gateway_namespaces.as_ref()
     }
 
-    /// Whether an object of a namespace may be the gateway of a network.
+    /// Checks whether an object in `namespace` may be a gateway of a network.
     ///
     /// # Errors
-    /// The rule that forbids it.
+    /// Returns the rule that forbids it.
     pub fn may_be_gateway(&self, namespace: &str) -> Result<(), PolicyRefusal> {
         match &self.gateway_namespaces {
             Some(namespaces) if !namespaces.contains("*") && !namespaces.contains(namespace) => {
@@ -274,7 +279,7 @@ impl Policy {
         }
     }
 
-    /// Every cluster that the file names, with the place that names it.
+    /// Returns every cluster that the file names, with the location of the name.
     pub fn clusters_named(&self) -> BTreeMap<&ClusterId, String> {
         let mut named = BTreeMap::new();
         for cluster in &self.traffic_from {
@@ -300,7 +305,7 @@ impl Policy {
         std::iter::once(&self.mesh).chain(self.clusters.values())
     }
 
-    /// The cluster's own rule, else the mesh's, with its place in the file.
+    /// Returns the cluster's own rule, otherwise the mesh's, with its location in the file.
     fn rule<'a, T>(
         &'a self,
         cluster: &ClusterId,
@@ -310,7 +315,7 @@ impl Policy {
         self.find(cluster, pick).map(|(rule, own)| (rule, place(own, cluster, field)))
     }
 
-    /// The rule that counts, and whether it is the cluster's own.
+    /// Returns the rule that applies, and whether it is the cluster's own.
     fn find<'a, T>(
         &'a self,
         cluster: &ClusterId,
@@ -321,12 +326,12 @@ impl Policy {
     }
 }
 
-/// The place of a rule in the file.
+/// Returns the location of a rule in the file.
 fn place(own: bool, cluster: &ClusterId, field: &str) -> String {
     if own { format!("clusters.{cluster}.{field}") } else { format!("mesh.{field}") }
 }
 
-/// `a`, `a or b`, `a, b or c`; what is empty can be seen.
+/// Formats a list as `a`, `a or b`, `a, b or c`; empty names are shown as `""`.
 fn listed(names: &[&str]) -> String {
     let names: Vec<_> =
         names.iter().map(|name| if name.is_empty() { "\"\"" } else { name }).collect();

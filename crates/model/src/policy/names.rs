@@ -1,18 +1,18 @@
-//! Services that a rule is about.
+//! The services to which a rule applies.
 
 use std::collections::BTreeSet;
 
-/// Services, by namespace or by host name.
+/// A set of services, by namespace or by hostname.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceNames {
-    /// Namespaces; `*` is all of them.
+    /// Namespaces; `*` means all.
     pub(super) namespaces: BTreeSet<String>,
-    /// Host names, whole or `*.` and an ending.
+    /// Hostnames, or `*.` followed by a suffix.
     pub(super) hosts: Vec<String>,
 }
 
 impl ServiceNames {
-    /// Whether a service is among them.
+    /// Returns whether the set contains a service.
     pub fn hold(&self, host: &str, namespace: &str) -> bool {
         self.namespaces.contains(namespace)
             || self.namespaces.contains("*")

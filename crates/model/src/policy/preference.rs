@@ -1,4 +1,4 @@
-//! Which clusters proxies turn to first for a service, in plain words.
+//! Preferences among clusters: the order in which proxies use the clusters of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,47 +9,47 @@ use crate::{ClusterId, NetworkId};
 /// An order of clusters for some services and some proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preference {
-    /// How messages call it.
+    /// The name in messages.
     pub name: String,
-    /// The services it is about.
+    /// The services to which it applies.
     pub(super) services: ServiceNames,
-    /// The clusters of the proxies it is about; none for all.
+    /// The clusters of the proxies to which it applies; `None` for all.
     pub(super) proxies: Option<BTreeSet<ClusterId>>,
-    /// Who comes first, then, and so on.
+    /// The tiers in order of preference.
     pub(super) order: Vec<Tier>,
 }
 
-/// One place in the order.
+/// One tier of the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tier {
     /// The proxy's own cluster.
     OwnCluster,
-    /// Everything in the proxy's own network.
+    /// All clusters in the proxy's own network.
     OwnNetwork,
-    /// These clusters; with shares of the traffic, where they have any.
+    /// These clusters, with weights if they are set.
     Clusters(BTreeMap<ClusterId, Option<u32>>),
-    /// Whoever has no place before or after.
+    /// All clusters that match no other tier.
     Others,
 }
 
-/// Where the endpoints of a cluster stand for a proxy.
+/// The rank of the endpoints of a cluster for a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Rank {
-    /// The place, from 0: lower ones are used first.
+    /// The tier, starting at 0; lower tiers are used first.
     pub tier: u32,
-    /// The cluster's share of the place's traffic, where it is fixed.
+    /// The cluster's weight within the tier, if it is set.
     pub share: Option<u32>,
 }
 
 impl Preference {
-    /// Whether it is about a service and a proxy of a cluster.
+    /// Returns whether it applies to a service and to proxies of a cluster.
     pub(super) fn is_about(&self, host: &str, namespace: &str, proxies: &ClusterId) -> bool {
         self.services.hold(host, namespace)
             && self.proxies.as_ref().is_none_or(|clusters| clusters.contains(proxies))
     }
 
-    /// Where what `of` names, a cluster and a network, stands for a proxy in `own`. What has no place
-    /// comes last: a preference withholds nothing.
+    /// Returns the rank of the cluster and network `of` for a proxy in `own`. A cluster that
+    /// matches no tier comes last: a preference never withholds endpoints.
     pub fn rank(&self, own: (&ClusterId, &NetworkId), of: (&ClusterId, &NetworkId)) -> Rank {
         let mut others = self.order.len();
         for (at, tier) in self.order.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Preference {
         Rank { tier: u32::try_from(others).unwrap_or(u32::MAX), share: None }
     }
 
-    /// The clusters that it names.
+    /// Returns the clusters that it names.
     pub(super) fn clusters(&self) -> impl Iterator<Item = &ClusterId> {
         let ordered = self.order.iter().filter_map(|tier| match tier {
             Tier::Clusters(clusters) => Some(clusters.keys()),
@@ -82,7 +82,7 @@ impl Preference {
 }
 
 impl fmt::Display for Preference {
-    /// `shop-at-home: own cluster, then west 90 and north 10, then any other`
+    /// Formats it as `shop-at-home: own cluster, then west 90 and north 10, then any other`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order: Vec<_> = self.order.iter().map(ToString::to_string).collect();
         write!(f, "{}: {}", self.name, order.join(", then "))?;

@@ -1,4 +1,5 @@
-//! How a change of configuration is let out: to which shares of proxies, how fast, and what stops it.
+//! Plans for rollouts: the percentages of proxies, the duration of steps, and the limits at which a
+//! rollout stops.
 
 use std::time::Duration;
 
@@ -6,28 +7,29 @@ use serde::Deserialize;
 
 use super::invalid::{InvalidPolicy, duration, invalid};
 
-/// The longest that a step may last.
+/// The maximum duration of a step.
 const EVERY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The most proxies that may be awaited to refuse a change: each of them is remembered by name.
+/// The maximum of `stopAt.refused`: every proxy that rejects a change is remembered by name.
 const REFUSED_MAX: usize = 1000;
 
-/// To whom a change of configuration is given, and when.
+/// The plan for rolling out a change of configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutPlan {
-    /// How many of a hundred proxies, step by step: from 1, each more than the one before, the last one 100.
+    /// The percentage of proxies at each step: at least 1, ascending, the last one 100.
     pub steps: Vec<u8>,
-    /// How long each step lasts, but the last, at which the change is out.
+    /// The duration of each step except the last, which completes the rollout.
     pub every: Duration,
-    /// What stops it.
+    /// The limits at which a rollout stops.
     pub stop_at: RolloutLimits,
 }
 
-/// What stops a roll-out.
+/// The limits at which a rollout stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RolloutLimits {
-    /// So many proxies that refuse what they are sent; at least 1.
+    /// The number of proxies that reject the change; at least 1.
     pub refused: usize,
-    /// More than so many of a hundred endpoints of a service that proxies of the share lose by it; 100 for never.
+    /// The percentage of endpoints of a service that proxies with the change lose; a larger loss
+    /// stops the rollout. 100 disables the check.
     pub lost_endpoints: u8,
 }
 
@@ -41,7 +43,7 @@ impl Default for RolloutPlan {
     }
 }
 
-/// As it is written.
+/// The plan as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RolloutText {
@@ -57,7 +59,7 @@ struct LimitsText {
     lost_endpoints: Option<String>,
 }
 
-/// Reads what a policy file says of roll-outs.
+/// Parses the plan in a policy file.
 pub(super) fn plan(field: &str, text: &RolloutText) -> Result<RolloutPlan, InvalidPolicy> {
     let usual = RolloutPlan::default();
     let steps = text.steps.as_ref().map(|steps| shares(&format!("{field}.steps"), steps));
@@ -73,7 +75,7 @@ pub(super) fn plan(field: &str, text: &RolloutText) -> Result<RolloutPlan, Inval
         Some(text) => match percent(text) {
             Some(percent) => percent,
             None => {
-                let fact = format!("{text:?} is not a share from 0% to 100%");
+                let fact = format!("{text:?} is not a percentage from 0% to 100%");
                 return invalid(format!("{field}.stopAt.lostEndpoints"), fact);
             }
         },
@@ -90,22 +92,23 @@ fn shares(field: &str, list: &[String]) -> Result<Vec<u8>, InvalidPolicy> {
     for (at, text) in list.iter().enumerate() {
         let field = || format!("{field}[{at}]");
         let Some(share) = percent(text).filter(|share| *share > 0) else {
-            return invalid(field(), format!("{text:?} is not a share from 1% to 100%"));
+            return invalid(field(), format!("{text:?} is not a percentage from 1% to 100%"));
         };
         if let Some(before) = steps.last().filter(|before| **before >= share) {
-            return invalid(field(), format!("{share}% is not more than {before}% before it"));
+            return invalid(field(), format!("{share}% is not more than the previous {before}%"));
         }
         steps.push(share);
     }
     match steps.as_slice() {
         [.., last] if *last != 100 => {
             let fact = format!(
-                "ends with {last}%, so that the others would never be given a change; add 100%"
+                "ends with {last}%, so the other proxies would never receive a change; add 100%"
             );
             invalid(field, fact)
         }
         [] | [_] => {
-            let fact = "has no share before 100%: leave rollout out to give changes to all at once";
+            let fact =
+                "has no step before 100%; omit rollout to send changes to all proxies at once";
             invalid(field, fact)
         }
         _ => Ok(steps),
@@ -120,7 +123,7 @@ fn interval(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
     Ok(every)
 }
 
-/// `5%`, from 0 to 100.
+/// Parses a percentage like `5%`, from 0 to 100.
 fn percent(text: &str) -> Option<u8> {
     let number = text.trim().strip_suffix('%')?.trim().parse::<u8>().ok()?;
     (number <= 100).then_some(number)

@@ -1,4 +1,4 @@
-//! The rules that a policy file holds, as plain values.
+//! The rules of a policy file, as plain values.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::names::ServiceNames;
 use crate::{ClusterId, Mode, NetworkId};
 
-/// What holds for a cluster; what is not set is as the mesh has it.
+/// The rules for a cluster; a rule that is not set is taken from the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Rules {
     pub(super) mode: Option<Mode>,
@@ -23,31 +23,31 @@ pub(super) struct Rules {
     pub(super) dark_token_grace: Option<Duration>,
 }
 
-/// Names that only some clusters may have endpoints for.
+/// Names for which only some clusters may provide endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OwnedNames {
     pub(super) names: ServiceNames,
     pub(super) clusters: BTreeSet<ClusterId>,
 }
 
-/// What becomes of the endpoints of a cluster that is out of contact.
+/// How the endpoints of an unreachable cluster are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenDark {
-    /// They stay, for as long as it takes.
+    /// They stay without a time limit.
     #[default]
     Keep,
-    /// They are withdrawn once nothing has been heard for so long.
+    /// They are withdrawn after the cluster has been unreachable for this time.
     WithdrawAfter(Duration),
 }
 
-/// When the loss of many endpoints at once is held back until it is confirmed.
+/// When the simultaneous loss of many endpoints is delayed until it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MassWithdrawal {
-    /// More than so many of a hundred ready endpoints of the cluster.
+    /// The percentage of the cluster's ready endpoints above which a loss is delayed.
     pub percent: u8,
-    /// And at least so many.
+    /// The minimum number of lost endpoints for a delay.
     pub at_least: usize,
-    /// For how long; zero for not at all.
+    /// The delay; zero disables it.
     pub hold: Duration,
 }
 
@@ -57,17 +57,17 @@ impl Default for MassWithdrawal {
     }
 }
 
-/// The most that is read of one cluster; what is not set is as built in.
+/// The limits of reading one cluster; a limit that is not set has a built-in default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadBudget {
-    /// Objects of one kind.
+    /// The maximum number of objects of one kind.
     pub objects: Option<usize>,
-    /// Pages of one list.
+    /// The maximum number of pages of one list.
     pub pages: Option<usize>,
-    /// Bytes of one object.
+    /// The maximum size of one object, in bytes.
     pub object_bytes: Option<usize>,
-    /// Bytes of one page.
+    /// The maximum size of one page, in bytes.
     pub page_bytes: Option<usize>,
-    /// Bytes of memory that all of it takes.
+    /// The maximum memory for all objects, in bytes.
     pub memory_bytes: Option<usize>,
 }

@@ -13,7 +13,7 @@ fn id(text: &str) -> ClusterId {
 }
 
 #[test]
-fn an_empty_policy_allows_all_but_addresses_that_are_nobodys() {
+fn empty_policy_allows_everything_except_special_addresses() {
     for policy in [Policy::default(), policy("")] {
         assert_eq!(policy.may_export(&id("east"), "a.b.svc.cluster.local", "b"), Ok(()));
         assert_eq!(policy.may_claim(&id("east"), &"n9".into()), Ok(()));
@@ -45,7 +45,7 @@ fn an_empty_policy_allows_all_but_addresses_that_are_nobodys() {
 }
 
 #[test]
-fn a_clusters_own_rule_takes_the_place_of_the_meshs() {
+fn rule_of_a_cluster_overrides_the_rule_of_the_mesh() {
     let policy = policy(
         "mesh: {whenDark: withdraw after 15m, mode: drain, networks: [n1], budget: {objects: 7, pages: 9}}
 clusters:
@@ -71,7 +71,7 @@ clusters:
 }
 
 #[test]
-fn names_belong_to_their_owners_and_a_cluster_exports_what_it_may() {
+fn names_belong_to_their_owners_and_exports_are_limited() {
     let policy = policy(
         "owners:
   - {namespaces: [payments], clusters: [west, config]}
@@ -101,7 +101,7 @@ clusters:
 }
 
 #[test]
-fn a_cluster_names_the_trust_domains_that_its_rule_gives_it() {
+fn cluster_may_declare_only_the_trust_domains_of_its_rule() {
     let policy =
         policy("mesh: {trustDomains: []}\nclusters: {east: {trustDomains: [old.example]}}");
     let said = |cluster: &str, domain: &str| {
@@ -133,7 +133,7 @@ fn endpoints_stay_within_the_ranges_of_their_cluster() {
 }
 
 #[test]
-fn a_preference_gives_everybody_a_place() {
+fn preference_ranks_every_cluster() {
     let policy = policy(
         "preferences:
   - name: home
@@ -170,20 +170,20 @@ fn a_preference_gives_everybody_a_place() {
 }
 
 #[test]
-fn what_is_misspelt_is_told_with_its_place() {
+fn misspelt_rule_is_reported_with_its_location() {
     for (text, field, fact) in [
         ("mesh: {whendark: keep}", "", "unknown field"),
         ("mesh: {}\nmesh: {}", "", "column 1: duplicate mapping key: mesh"),
         ("mesh: {whenDark: never}", "mesh.whenDark", "neither 'keep' nor"),
         ("mesh: {whenDark: withdraw after soon}", "mesh.whenDark", "soon"),
-        ("mesh: {mode: off}", "mesh.mode", "none of normal"),
+        ("mesh: {mode: off}", "mesh.mode", "not one of normal"),
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
         ("mesh: {massWithdrawal: {above: 100%}}", "mesh.massWithdrawal.above", "0% to 99%"),
         ("mesh: {massWithdrawal: {hold: x}}", "mesh.massWithdrawal.hold", "x"),
         ("mesh: {budget: {objects: 0}}", "mesh.budget", "nothing could be read"),
         ("mesh: {budget: {pageBytes: 1MB}}", "mesh.budget.pageBytes", "64Ki"),
-        ("mesh: {exports: {hosts: ['a b']}}", "mesh.exports.hosts[0]", "host name"),
+        ("mesh: {exports: {hosts: ['a b']}}", "mesh.exports.hosts[0]", "hostname"),
         ("mesh: {exports: {namespaces: [A]}}", "mesh.exports.namespaces[0]", "namespace"),
         ("owners: [{namespaces: [a], clusters: []}]", "owners[0]", "no cluster"),
         ("owners: [{clusters: [a]}]", "owners[0]", "neither namespaces nor hosts"),
@@ -195,7 +195,7 @@ fn what_is_misspelt_is_told_with_its_place() {
         (
             "preferences: [{name: a, services: {hosts: [a]}, order: [{east: 0}]}]",
             "preferences[0].order[0]",
-            "share of east",
+            "weight of east",
         ),
         (
             "preferences: [{name: a, services: {hosts: [a]}, order: [east, east]}]",
@@ -213,7 +213,7 @@ fn what_is_misspelt_is_told_with_its_place() {
 }
 
 #[test]
-fn changes_are_let_out_in_shares_where_the_policy_says_so() {
+fn changes_are_rolled_out_gradually_if_the_policy_requires_it() {
     assert_eq!(policy("").rollout(), None, "off when absent");
     let usual = policy("rollout: {}").rollout().cloned().expect("a plan");
     assert_eq!(*usual, RolloutPlan::default());
@@ -226,10 +226,10 @@ fn changes_are_let_out_in_shares_where_the_policy_says_so() {
     assert_eq!(own.stop_at, RolloutLimits { refused: 3, lost_endpoints: 100 });
     for (text, field, fact) in [
         ("steps: [5%, 25%]", "steps", "add 100%"),
-        ("steps: [100%]", "steps", "leave rollout out"),
-        ("steps: []", "steps", "leave rollout out"),
-        ("steps: [25%, 5%, 100%]", "steps[1]", "5% is not more than 25%"),
-        ("steps: [5%, 5%, 100%]", "steps[1]", "5% is not more than 5%"),
+        ("steps: [100%]", "steps", "omit rollout"),
+        ("steps: []", "steps", "omit rollout"),
+        ("steps: [25%, 5%, 100%]", "steps[1]", "5% is not more than the previous 25%"),
+        ("steps: [5%, 5%, 100%]", "steps[1]", "5% is not more than the previous 5%"),
         ("steps: [0%, 100%]", "steps[0]", "from 1% to 100%"),
         ("steps: ['5', 100%]", "steps[0]", "from 1% to 100%"),
         ("steps: [5%, 101%]", "steps[1]", "from 1% to 100%"),
@@ -249,7 +249,7 @@ fn changes_are_let_out_in_shares_where_the_policy_says_so() {
 }
 
 #[test]
-fn tokens_count_on_after_their_end_where_an_operator_says_for_how_long() {
+fn expired_tokens_are_accepted_for_the_configured_time() {
     let policy = policy("mesh: {darkTokenGrace: 24h}\nclusters: {east: {darkTokenGrace: 0s}}\n");
     let day = Duration::from_secs(86_400);
     assert_eq!(policy.dark_token_grace(&id("west")), Some((day, "mesh.darkTokenGrace".into())));
@@ -260,14 +260,14 @@ fn tokens_count_on_after_their_end_where_an_operator_says_for_how_long() {
 }
 
 #[test]
-fn clusters_are_named_whose_own_traffic_objects_count() {
+fn traffic_objects_of_listed_clusters_apply() {
     assert!(!policy("").takes_traffic_from(&id("east")), "off when absent");
     let policy = policy("trafficFrom: [east, west]\n");
     let taken = ["east", "west", "north"].map(|one| policy.takes_traffic_from(&id(one)));
     assert_eq!(taken, [true, true, false]);
     assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom");
     for (text, fact) in [
-        ("trafficFrom: [east, east]", "trafficFrom[1]: east is there twice"),
+        ("trafficFrom: [east, east]", "trafficFrom[1]: east is listed twice"),
         ("trafficFrom: ['*']", "trafficFrom[0]: \"*\" can't be a cluster ID"),
     ] {
         let found = Policy::parse(&format!("{HEAD}{text}\n")).expect_err(text).to_string();
@@ -300,7 +300,7 @@ fn limits_for_proxies_of_other_namespaces_have_defaults() {
 }
 
 #[test]
-fn objects_may_apply_to_services_of_other_namespaces_with_a_note_by_default() {
+fn foreign_hosts_are_noted_by_default() {
     assert_eq!(Policy::default().traffic().foreign_hosts, ForeignHostsMode::Note);
     for (text, mode) in [
         ("allow", ForeignHostsMode::Allow),
@@ -313,7 +313,7 @@ fn objects_may_apply_to_services_of_other_namespaces_with_a_note_by_default() {
 }
 
 #[test]
-fn gateways_of_networks_may_be_in_the_listed_namespaces_only() {
+fn only_listed_namespaces_may_have_gateways_of_networks() {
     assert!(Policy::default().may_be_gateway("shop").is_ok(), "in any by default");
     let set = policy("gatewayNamespaces: [istio-system, edge]\n");
     assert!(set.may_be_gateway("edge").is_ok() && set.gateway_namespaces().is_some());

@@ -31,7 +31,8 @@ impl Default for ForeignBytes {
     }
 }
 
-/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for its kind.
+/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for
+/// its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DefaultVisibility {
     /// Every namespace.
@@ -41,20 +42,21 @@ pub enum DefaultVisibility {
     Namespace,
 }
 
-/// Whether the objects of a namespace may apply to requests that other namespaces send to services of a third namespace.
+/// Whether objects of a namespace may apply to requests that clients in other namespaces send to
+/// services of other namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForeignHostsMode {
-    /// They may.
+    /// Objects may apply to these requests.
     Allow,
-    /// They may, and the status of each such object says so.
+    /// Objects may apply to these requests, and the status of each such object reports it.
     #[default]
     Note,
-    /// They may not.
+    /// Objects do not apply to these requests.
     Deny,
 }
 
 impl ForeignHostsMode {
-    /// The name in the policy file.
+    /// Returns the value in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -80,7 +82,7 @@ struct ForeignBytesText {
     total: Option<Value>,
 }
 
-/// Reads the section.
+/// Parses the section.
 pub(super) fn limits(text: TrafficText) -> Result<TrafficLimits, InvalidPolicy> {
     let mut limits = TrafficLimits::default();
     if let Some(text) = text.foreign_bytes {

@@ -1,9 +1,9 @@
 //! The contract between the sources of services and the aggregate.
 //!
-//! A source (a Kubernetes cluster, Consul, static files) owns one shard, keyed by provider and
-//! cluster. It sends full values of what it touched, never "the third one changed", so that
-//! applying an update twice changes nothing and a receiver computes what differs. Sources know
-//! neither each other nor the receiver.
+//! A source (a Kubernetes cluster, Consul, static files) owns one shard, identified by provider and
+//! cluster. It sends complete values of the parts that changed, never a difference like "the
+//! third one changed". So applying an update twice changes nothing, and the receiver computes the
+//! differences. Sources know neither each other nor the receiver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{Causes, ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
 
-/// The kind of source a shard comes from. The order is the order in which sources are merged.
+/// The kind of source of a shard. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Provider {
     /// A Kubernetes cluster.
@@ -25,11 +25,11 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All of them, in order.
+    /// All providers, in order.
     pub const ALL: [Self; 4] =
         [Self::Kubernetes, Self::ServiceEntry, Self::WorkloadEntry, Self::Consul];
 
-    /// The name as users see it in `/debug/endpoints`.
+    /// Returns the name as users see it in `/debug/endpoints`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kubernetes => "Kubernetes",
@@ -40,47 +40,49 @@ impl Provider {
     }
 }
 
-/// The part of the mesh one source speaks for.
+/// Identifies a shard: the part of the mesh that one source describes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardKey {
     /// The kind of source.
     pub provider: Provider,
-    /// The cluster it describes; empty for what belongs to none.
+    /// The cluster; empty for shards that belong to no cluster.
     pub cluster: ClusterId,
 }
 
 impl ShardKey {
-    /// The shard of a member Kubernetes cluster.
+    /// Returns the key of a member Kubernetes cluster's shard.
     pub fn kubernetes(cluster: ClusterId) -> Self {
         Self { provider: Provider::Kubernetes, cluster }
     }
 
-    /// The shard of a datacentre of Consul. `name` is no ID that a Kubernetes cluster can have.
+    /// Returns the key for a datacentre of Consul. `name` cannot be the ID of a Kubernetes cluster.
     pub fn consul(name: ClusterId) -> Self {
         Self { provider: Provider::Consul, cluster: name }
     }
 
-    /// The shard of all ServiceEntries. What they say is true for the whole mesh, so it belongs to no
-    /// cluster, and can't be mistaken for what the config cluster has itself.
+    /// Returns the key of the shard for all ServiceEntries. They apply to the whole mesh, so the
+    /// shard belongs to no cluster and cannot be confused with the services of the config cluster.
     pub fn service_entries() -> Self {
         Self { provider: Provider::ServiceEntry, cluster: ClusterId::default() }
     }
 
-    /// Whether a member cluster claims it, be it what an entry selects there: what an operator writes belongs to no
-    /// cluster, and Consul is none.
+    /// Returns whether the content is a claim of a member cluster, including pods that entries
+    /// select there. Content written by an operator belongs to no cluster, and neither does Consul.
     pub fn is_claimed(&self) -> bool {
         let of_cluster = self.provider == Provider::Kubernetes || self.is_joined();
         of_cluster && !self.cluster.is_empty()
     }
 
-    /// Whether a proxy of `cluster` finds this at home, as it does what belongs to no cluster.
+    /// Returns whether the shard is local for proxies of `cluster`; a shard without a cluster is
+    /// local for all.
     pub fn is_visible_in(&self, cluster: &ClusterId) -> bool {
         self.cluster.is_empty() || self.cluster == *cluster
     }
 }
 
 impl ShardKey {
-    /// Whether it holds what came of one source selecting of another, rather than a source's own update.
+    /// Returns whether the shard results from joining objects of one source with pods or Services
+    /// of another, instead of updates of a source.
     pub fn is_joined(&self) -> bool {
         match self.provider {
             Provider::ServiceEntry => !self.cluster.is_empty(),
@@ -96,56 +98,56 @@ impl fmt::Display for ShardKey {
     }
 }
 
-/// Which run of a source an update is of. A later run of the same shard has a greater epoch; its
-/// first update is a [`ShardChange::Reset`], and from then on the updates of earlier runs change
-/// nothing.
+/// The run of a source to which an update belongs. A later run of the same shard has a greater
+/// epoch. Its first update is a [`ShardChange::Reset`], after which updates of earlier runs have no
+/// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One update of a source.
+/// An update of a source.
 #[derive(Debug, Clone)]
 pub struct RegistryUpdate {
-    /// Whose update it is.
+    /// The shard.
     pub shard: ShardKey,
-    /// Which run of it.
+    /// The run of the source.
     pub epoch: Epoch,
-    /// What it says.
+    /// The change.
     pub change: ShardChange,
 }
 
-/// What a source says about its shard.
+/// The change of a shard.
 #[derive(Debug, Clone)]
 pub enum ShardChange {
-    /// This is all there is: what is not in it has gone.
+    /// The complete content: everything that it does not contain is removed.
     Reset(Contents),
-    /// These parts have these values now.
+    /// New values for the contained parts.
     Update(Contents),
-    /// The shard has ended: every trace of it goes, whatever the epoch that filled it.
+    /// The shard ended: its content is removed, regardless of the epoch.
     Removed,
 }
 
-/// Full values of the parts an update is about.
+/// Complete values of the parts that an update changes.
 #[derive(Debug, Clone, Default)]
 pub struct Contents {
-    /// Services by hostname; `None` where the service has gone.
+    /// Services by hostname; `None` if the service was removed.
     pub services: BTreeMap<Hostname, Option<ServiceRecord>>,
-    /// All pods of the shard, where the update is about them. What is not in it has gone; what differs from an earlier
-    /// value is cheap to find ([`Workloads::differences`]).
+    /// All pods of the shard, if the update changes pods. Pods that it does not contain are
+    /// removed. Comparing with an earlier value is cheap ([`Workloads::differences`]).
     pub workloads: Option<Workloads>,
-    /// The network named by the label of the cluster's system namespace, where the update is about
-    /// it: `Some(None)` means there is no label.
+    /// The network label of the cluster's system namespace, if the update changes it; `Some(None)`
+    /// means there is no label.
     pub network_label: Option<Option<NetworkId>>,
-    /// What else the cluster reports of itself, where the update is about it.
+    /// Other facts that the cluster reports, if the update changes them.
     pub facts: Option<ClusterFacts>,
-    /// Which objects of the source made it so, as far as the source knows.
+    /// The objects of the source that caused the update, as far as they are known.
     pub causes: Causes,
 }
 
-/// A service with all the endpoints that its shard gives it, in a stable order.
+/// A service with all its endpoints in the shard, in a stable order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRecord {
     /// The service.
     pub service: Arc<Service>,
-    /// Its endpoints, those that may not be sent included: the view decides, and says why.
+    /// Its endpoints, including endpoints that may not be sent: the view decides, with a reason.
     pub endpoints: Endpoints,
 }

@@ -1,7 +1,8 @@
-//! AuthorizationPolicy: who may do what, as it is written.
+//! Parser of AuthorizationPolicies.
 //!
-//! A rule is read field by field. What can't be read makes a rule of ALLOW vanish, and a rule of DENY go without that
-//! condition: so it never lets in more than it says.
+//! Rules are read field by field. A field that cannot be read removes the whole rule if the policy
+//! allows, and removes only that condition if the policy denies. A partly readable policy therefore
+//! never allows more than the object says.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,26 +17,26 @@ use super::values;
 use strait_base::codes;
 use strait_model::{WorkloadKey, is_header_name};
 
-/// The annotation of a policy that is only tried.
+/// Annotation that marks a policy as a dry run.
 const DRY_RUN: &str = "istio.io/dry-run";
-/// The most service accounts in a field. (Istio's validation.)
+/// Maximum number of service accounts in a field (Istio's validation).
 const ACCOUNTS_MAX: usize = 16;
 
-/// What becomes of what a policy's rules match.
+/// Action of a policy on the requests that its rules match.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuthorizationAction {
-    /// It is allowed, and what no such policy matches is not.
+    /// Allows matching requests. Requests that no policy with this action matches are denied.
     Allow,
-    /// It is denied, whatever else allows it.
+    /// Denies matching requests, even if another policy allows them.
     Deny,
-    /// It is marked.
+    /// Marks matching requests for auditing.
     Audit,
-    /// The provider of this name is asked.
+    /// Asks the external authorization provider of this name.
     Custom(Arc<str>),
 }
 
 impl AuthorizationAction {
-    /// As objects name it.
+    /// Returns the spelling used in objects.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Allow => "ALLOW",
@@ -46,59 +47,61 @@ impl AuthorizationAction {
     }
 }
 
-/// An AuthorizationPolicy.
+/// A parsed AuthorizationPolicy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationPolicy {
-    /// Its name.
+    /// Namespace and name of the object.
     pub name: WorkloadKey,
-    /// Seconds since the Unix epoch; 0 where unknown.
+    /// Creation time in seconds since the Unix epoch; 0 if unknown.
     pub created: i64,
-    /// What becomes of what it matches.
+    /// Action on matching requests.
     pub action: AuthorizationAction,
-    /// Whether it is only tried.
+    /// Whether the policy is a dry run: evaluated, but not enforced.
     pub dry_run: bool,
-    /// The workloads it is for.
+    /// Selector of the workloads that the policy applies to.
     pub selector: PolicySelector,
-    /// Any of these.
+    /// Rules. At least one must match.
     pub rules: Box<[AuthorizationRule]>,
 }
 
-/// One rule: one of `from`, one of `to`, and all of `when`.
+/// A rule. It matches if any of `from`, any of `to` and all of `when` match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationRule {
-    /// Its place in the object, from 0.
+    /// Index of the rule in the object, from 0.
     pub index: u32,
-    /// Any of these sources; none for any source.
+    /// Alternative sources. Empty matches any source.
     pub from: Box<[Box<[Clause]>]>,
-    /// Any of these operations; none for any operation.
+    /// Alternative operations. Empty matches any operation.
     pub to: Box<[Box<[Clause]>]>,
-    /// All of these.
+    /// Conditions. All must hold.
     pub when: Box<[Clause]>,
 }
 
-/// One field: any of its tests, or none of them. There are a dozen in each of thousands of policies.
+/// One field of a rule: at least one test must hold, or none if negated. Kept small, because
+/// thousands of policies have a dozen of them each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clause {
-    /// Where it stands.
+    /// Location of the field in the policy.
     pub place: ClausePlace,
-    /// Whether none may hold.
+    /// Whether none of the tests may hold.
     pub negated: bool,
-    /// Its tests; never empty.
+    /// Tests; never empty.
     pub any: Box<[RequestTest]>,
 }
 
-/// Where a field stands in its policy. Written out it is a path from `spec`, such as `rules[0].from[0].source.principals`.
+/// Location of a field in its policy. Displayed as a path below `spec`, such as
+/// `rules[0].from[0].source.principals`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClausePlace {
     rule: u32,
-    /// In the list of its part, from 0.
+    /// Index in the list `part`, from 0.
     at: u32,
     part: RulePart,
-    /// The row in the table of its part, twice, and one where it is the negation.
+    /// Twice the row in the table of the part, plus one for the negated field.
     field: u8,
 }
 
-/// The fields of a condition that hold values.
+/// The fields of a condition that contain values.
 const VALUES: [&str; 2] = ["values", "notValues"];
 
 impl ClausePlace {
@@ -126,7 +129,8 @@ enum RulePart {
 }
 
 impl RulePart {
-    /// The list's name, and what each of its elements holds its fields in.
+    /// Returns the name of the list, and the name of the object that contains the fields in each
+    /// element.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::From => ("from", Some("source")),
@@ -147,24 +151,25 @@ impl fmt::Display for ClausePlace {
 }
 
 impl AuthorizationPolicy {
-    /// Which it is.
+    /// Returns the kind and name of the policy.
     pub fn policy_name(&self) -> PolicyName {
         PolicyName { kind: PolicyKind::Authorization, object: self.name.clone() }
     }
 
-    /// All clauses of its rules.
+    /// Iterates over all clauses of all rules.
     pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
         self.rules.iter().flat_map(AuthorizationRule::clauses)
     }
 
-    /// Whether any rule of it looks at paths.
+    /// Returns whether any rule matches on paths.
     pub fn looks_at_paths(&self) -> bool {
         let mut tests = self.clauses().flat_map(|clause| &clause.any);
         tests.any(|test| matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_)))
     }
 
-    /// Reads an object. What can't be read of it is in `faults`; what is returned then lets in no more than what the
-    /// object says, as far as that is known. `None` where nothing of it can count.
+    /// Parses an object. Parts that cannot be read are added to `faults`; the result allows no more
+    /// than the readable parts of the object do. Returns `None` if no part of the object can take
+    /// effect.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -187,14 +192,15 @@ impl AuthorizationPolicy {
             return strict.then(|| closed(AuthorizationAction::Allow));
         };
         let Some(action) = read_action(spec, faults) else {
-            // Whether it allows or denies nobody knows.
+            // It is unknown whether the policy allows or denies.
             return strict.then(|| closed(AuthorizationAction::Allow));
         };
         let denies = action != AuthorizationAction::Allow;
         let selector = match PolicySelector::read(spec, Some(&name.namespace), faults) {
             Some(selector) => selector,
             None if denies => PolicySelector::All,
-            // Its rules would let others in at workloads that nobody meant, and closing these is for the strict.
+            // Without its selector, the policy would allow access to workloads that it may not
+            // select. Only strict mode closes all of them instead.
             None => return strict.then(|| closed(action)),
         };
         let mut policy =
@@ -207,14 +213,15 @@ impl AuthorizationPolicy {
         if rules.is_empty()
             && matches!(policy.action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
         {
-            let text = "a policy that denies or asks needs rules; without any it does nothing";
+            let text = "a policy with action DENY or CUSTOM needs rules; without rules it has no \
+                        effect";
             if present(spec, "rules")
                 .is_none_or(|rules| rules.as_array().is_some_and(Vec::is_empty))
             {
                 faults.push(AccessFault::unreadable("spec.rules", text));
             }
         }
-        // An unknown field of the whole policy may narrow what each of its rules allows.
+        // An unknown field of the policy itself may narrow all allow rules.
         let is_unknown = |name: &str| !known.contains(&name);
         if !denies && spec.iter().any(|(name, value)| is_unknown(name) && restricts(name, value)) {
             rules.clear();
@@ -223,12 +230,13 @@ impl AuthorizationPolicy {
         Some(policy)
     }
 
-    /// What it says that has another effect than it seems, whatever there is beside it.
+    /// Returns warnings for parts that have another effect than they seem to have, independent of
+    /// other policies.
     pub(super) fn warnings(&self, object: &Value) -> Vec<AccessFault> {
         let mut warnings = Vec::new();
         if is_dry_run(object).is_none() {
             let path = format!("metadata.annotations.{DRY_RUN}");
-            let text = "is neither true nor false, and counts as false: the policy is in force";
+            let text = "is neither true nor false and is treated as false: the policy is enforced";
             warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
         }
         warnings.extend(without_effect(object, &self.name.namespace));
@@ -236,7 +244,7 @@ impl AuthorizationPolicy {
     }
 }
 
-/// Whether a policy is only tried; `None` where its annotation is no truth value.
+/// Returns whether a policy is a dry run; `None` if the annotation is not a boolean.
 fn is_dry_run(object: &Value) -> Option<bool> {
     let annotation = object.get("metadata").and_then(|metadata| metadata.get("annotations"));
     let Some(text) = annotation.and_then(|all| all.get(DRY_RUN)) else { return Some(false) };
@@ -248,12 +256,12 @@ fn is_dry_run(object: &Value) -> Option<bool> {
 }
 
 impl AuthorizationRule {
-    /// One without conditions.
+    /// Returns a rule without conditions, which matches everything.
     fn of_everything(index: u32) -> Self {
         Self { index, from: Box::default(), to: Box::default(), when: Box::default() }
     }
 
-    /// All its clauses.
+    /// Iterates over all clauses of the rule.
     pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
         self.from.iter().chain(&self.to).flatten().chain(&self.when)
     }
@@ -275,31 +283,31 @@ fn read_action(
             let named = provider.and_then(|one| fields(one, path, &["name"], faults)?.get("name"));
             let Some(name) = named.and_then(Value::as_str).filter(|name| !name.is_empty()) else {
                 faults.push(AccessFault::unreadable(path, "CUSTOM needs the name of a provider"));
-                // Nobody can be asked, so nobody says yes.
+                // Without a provider, no request can be approved.
                 return Some(AuthorizationAction::Deny);
             };
             return Some(AuthorizationAction::Custom(name.into()));
         }
         _ => {
             let found = action.map_or_else(String::new, Value::to_string);
-            let text = format!("{found} means nothing; it may be ALLOW, DENY, AUDIT or CUSTOM");
+            let text = format!("{found} is not a valid action; use ALLOW, DENY, AUDIT or CUSTOM");
             faults.push(AccessFault::unreadable("spec.action", text));
             return None;
         }
     };
     if provider.is_some() {
-        faults.push(AccessFault::unreadable("spec.provider", "is for the action CUSTOM alone"));
+        faults.push(AccessFault::unreadable("spec.provider", "applies only to the action CUSTOM"));
     }
     Some(action)
 }
 
-/// Reads the rules of a policy.
+/// Parser of the rules of one policy.
 struct PolicyRuleReader<'a> {
     policy: &'a AuthorizationPolicy,
     errors: PolicyErrors,
 }
 
-/// How one value of a field is read.
+/// Parser of one value of a field.
 type ReadTest = fn(&str, &PolicyRuleReader<'_>) -> Result<RequestTest, String>;
 
 /// The fields of a source, each with its negation.
@@ -343,7 +351,7 @@ impl PolicyRuleReader<'_> {
         (0..).zip(rules).filter_map(rule).collect()
     }
 
-    /// What counts in place of a rule of which nothing can be read.
+    /// Returns the replacement of a rule that has no readable part.
     fn unreadable_rule(&self, index: u32) -> Option<AuthorizationRule> {
         let everything = AuthorizationRule::of_everything(index);
         let denies = self.policy.action != AuthorizationAction::Allow;
@@ -391,12 +399,13 @@ impl PolicyRuleReader<'_> {
         if read.clauses().next().is_some() {
             return Some(read);
         }
-        // Without any condition it would deny everything: what can be read of it counts, unless that is wanted.
+        // Without conditions, the rule would deny everything. It keeps the readable conditions,
+        // unless strict mode replaces it.
         let of_parts = Some(readable).filter(|rule| rule.clauses().next().is_some());
         self.unreadable_rule(index).or(of_parts)
     }
 
-    /// `from` or `to`; one of which nothing can be read is empty.
+    /// Parses `from` or `to`. An alternative that cannot be read becomes empty.
     fn alternatives(
         &self,
         rule: &Map<String, Value>,
@@ -423,7 +432,7 @@ impl PolicyRuleReader<'_> {
             let path = format!("{path}.{inner}");
             match item.map(|item| fields(item, &path, &known, faults)) {
                 Some(Some(given)) if given.is_empty() => {
-                    faults.push(AccessFault::unreadable(&path, "says nothing"));
+                    faults.push(AccessFault::unreadable(&path, "has no conditions"));
                 }
                 Some(Some(given)) => {
                     for (row, (name, not, read)) in (0..).zip(table) {
@@ -443,7 +452,8 @@ impl PolicyRuleReader<'_> {
         all
     }
 
-    /// One field. One bad value makes it count as absent: without that value it would match less or more than it says.
+    /// Parses one field. A single invalid value drops the whole field, because without that value
+    /// the field would match less or more than the object says.
     fn clause(
         &self,
         values: &Value,
@@ -471,7 +481,7 @@ impl PolicyRuleReader<'_> {
         self.finish(any, place, negated, before, faults)
     }
 
-    /// A clause of these tests, unless faults were found since there were `before`.
+    /// Builds a clause from tests. Returns `None` if `faults` grew since it had `before` entries.
     fn finish(
         &self,
         any: Vec<RequestTest>,
@@ -482,7 +492,7 @@ impl PolicyRuleReader<'_> {
     ) -> Option<Clause> {
         let asks = matches!(self.policy.action, AuthorizationAction::Custom(_));
         if asks && any.iter().any(RequestTest::is_unknown_to_providers) {
-            let text = "is not known yet when a provider is asked (CUSTOM)";
+            let text = "is not known yet when the provider is queried (CUSTOM)";
             faults.push(AccessFault::unreadable(format!("spec.{place}"), text));
         }
         (faults.len() == before).then(|| Clause { place, negated, any: any.into() })
@@ -502,7 +512,7 @@ impl PolicyRuleReader<'_> {
             }
             let others = ["principals", "notPrincipals", "namespaces", "notNamespaces"];
             if let Some(other) = others.into_iter().find(|one| present(source, one).is_some()) {
-                let text = format!("can't stand beside {other}: both name identities");
+                let text = format!("cannot be combined with {other}: both select identities");
                 faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
             }
         }
@@ -521,7 +531,7 @@ impl PolicyRuleReader<'_> {
         let Some(condition) = fields(condition, path, &known, faults) else { return };
         let key = present(condition, "key").and_then(Value::as_str).unwrap_or_default();
         let Some(key) = ConditionKey::read(key) else {
-            let text = format!("{key:?} is no key of a condition");
+            let text = format!("{key:?} is not a valid condition key");
             return faults.push(AccessFault::unreadable(format!("{path}.key"), text));
         };
         let given = VALUES.map(|name| present(condition, name));
@@ -554,7 +564,7 @@ impl PolicyRuleReader<'_> {
 
 /// The key of a condition.
 enum ConditionKey {
-    /// What a field of a source or an operation says as well.
+    /// A key with the meaning of a field of a source or an operation.
     Field(ReadTest),
     Header(Box<str>),
     Claim(Box<[Box<str>]>),
@@ -587,7 +597,8 @@ impl ConditionKey {
                     let [name] = &brackets(path)?[..] else { return None };
                     let name = name.to_ascii_lowercase();
                     return match &*name {
-                        // Proxies have the host in one place, whatever it was called on the way.
+                        // Proxies store the host in `:authority`, whichever of the two names the
+                        // client used.
                         "host" | ":authority" => of_field("hosts"),
                         ":method" => of_field("methods"),
                         ":path" => of_field("paths"),
@@ -621,7 +632,7 @@ impl ConditionKey {
     }
 }
 
-/// The names in `[a][b]`: at least one, none empty.
+/// Parses the names in `[a][b]`. Returns `None` if there is no name or an empty one.
 fn brackets(text: &str) -> Option<Vec<Box<str>>> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let names: Vec<_> = inner.split("][").map(Box::from).collect();

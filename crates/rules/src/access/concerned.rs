@@ -1,4 +1,4 @@
-//! Whom a change of policies can concern, found from the policies that differ and without a look at any workload.
+//! Workloads that a change of policies may affect, computed from the changed policies only.
 
 use std::sync::Arc;
 
@@ -6,21 +6,22 @@ use super::policies::{AccessPolicies, NamespacePolicies, differing, order};
 use super::selector::{GATEWAY_NAME, PolicySelector};
 use strait_model::{Labels, Namespace, WorkloadKey};
 
-/// Some workloads, by what they have.
+/// A set of workloads, selected by namespace and labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkloadSelection {
-    /// Their namespace; `None` for any.
+    /// Namespace of the workloads; `None` for any namespace.
     pub namespace: Option<Namespace>,
-    /// Labels that they have; none for all workloads there.
+    /// Labels that the workloads have. Empty selects all workloads of the namespace.
     pub labels: Labels,
 }
 
-/// The workloads for which policies may say otherwise than before: all that do are among them, and others may be.
+/// Workloads that a change of policies may affect. It contains every affected workload, and
+/// possibly others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConcernedWorkloads(Vec<WorkloadSelection>);
 
 impl ConcernedWorkloads {
-    /// All of them, in no order.
+    /// Iterates over the selections, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &WorkloadSelection> {
         self.0.iter()
     }
@@ -29,7 +30,7 @@ impl ConcernedWorkloads {
         Self(vec![WorkloadSelection { namespace: None, labels: Labels::new() }])
     }
 
-    /// Adds what a policy of a namespace selects.
+    /// Adds the workloads that a policy in a namespace selects.
     fn add(&mut self, of: &Namespace, is_root: bool, selector: &PolicySelector) {
         let reached = (!is_root).then(|| of.clone());
         match selector {
@@ -57,10 +58,11 @@ impl FromIterator<WorkloadSelection> for ConcernedWorkloads {
 }
 
 impl AccessPolicies {
-    /// The workloads for which these may say otherwise than an earlier version.
+    /// Returns the workloads that the difference from an earlier version may affect.
     pub fn concerned(&self, before: &Self) -> ConcernedWorkloads {
         let mut concerned = ConcernedWorkloads::default();
-        // What servers take while clients learn differs for those whom such a move was about.
+        // A mode transition that begins or ends changes what servers accept. Its workloads are
+        // affected too.
         let moves = self.moves_apart(before).map(|one| one.sides());
         for [old, new] in moves.chain([[before, self]]) {
             if old.root != new.root {
@@ -83,7 +85,8 @@ impl AccessPolicies {
 }
 
 impl NamespacePolicies {
-    /// Shows the selectors of all policies that differ from those of a later version: as they were, and as they are.
+    /// Calls `show` with the selectors of all policies that differ between two versions, old and
+    /// new.
     fn selectors_of_differences(&self, now: &Self, mut show: impl FnMut(&PolicySelector)) {
         differences(
             &self.peers,
@@ -100,7 +103,8 @@ impl NamespacePolicies {
     }
 }
 
-/// Shows what is in one of two lists alone, each of which is in the order in which policies count.
+/// Calls `show` with the items that exactly one list contains. Both lists must be sorted by
+/// precedence.
 fn differences<T: Eq>(
     old: &[Arc<T>],
     new: &[Arc<T>],
@@ -158,7 +162,8 @@ mod tests {
         index.policies()
     }
 
-    /// `NAMESPACE LABELS` of what is concerned by going from one set of objects to another.
+    /// Returns the affected workloads of a change between two sets of objects, as `NAMESPACE
+    /// LABELS`.
     fn concerned(before: &[Arc<Value>], now: &[Arc<Value>]) -> Vec<String> {
         let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
         let mut index = AccessIndex::new(settings);
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policy_selected_and_selects_is_concerned_and_nothing_beside_it() {
+    fn only_workloads_selected_before_or_after_a_change_are_affected() {
         let allow = |name: &str, spec: &Value| object("AuthorizationPolicy", name, spec);
         let others = [allow("shop/other", &of_app("other")), allow("root/all", &json!({}))];
         let with =
@@ -201,7 +206,7 @@ mod tests {
             (None, Some(object("PeerAuthentication", "shop/one", &strict)), &["shop"]),
             (None, Some(object("RequestAuthentication", "shop/one", &tokens)), &["shop app=web"]),
             (Some(allow("shop/one", &of_app("web"))), Some(allow("shop/one", &of_app("web"))), &[]),
-            // Nothing of it counts, and it is told of alone.
+            // The whole policy is ignored, so that only its report differs.
             (None, Some(allow("shop/one", &json!({ "action": "SHOUT" }))), &[]),
         ] {
             let text = format!("{before:?} to {now:?}");
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn while_servers_leave_a_mode_those_it_was_for_are_concerned_as_well() {
+    fn workloads_of_a_mode_transition_are_affected_until_it_ends() {
         let spec = |mode: &str| {
             let app = json!({ "matchLabels": { "app": "web" } });
             json!({ "selector": app, "mtls": { "mode": mode } })
@@ -229,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn another_root_namespace_concerns_everybody() {
+    fn changed_root_namespace_affects_all_workloads() {
         let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
         let mut index = AccessIndex::new(settings);
         let was = policies(&mut index, "root", &[]);

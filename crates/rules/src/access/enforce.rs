@@ -1,4 +1,4 @@
-//! The rules that a workload enforces, action by action.
+//! The rules that a workload enforces, grouped by action.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,47 +8,48 @@ use super::matcher::{MatchScope, RuleInForm, RuleMatcher, WireForm};
 use super::policies::WorkloadAccess;
 use super::trust::TrustBundle;
 
-/// What a workload enforces in one form, in the order in which it does.
+/// The rules that a workload enforces in one wire form. The fields are in the order of evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnforcedRules<R = RuleMatcher> {
-    /// Rules by whose matches a provider is asked, by its name. They come before all others.
+    /// Rules whose matches are sent to an external authorization provider, by provider name.
+    /// Evaluated first.
     pub custom: BTreeMap<Arc<str>, ActionRules<R>>,
-    /// Rules whose matches are marked.
+    /// Rules whose matches are marked for auditing.
     pub audit: ActionRules<R>,
     /// Rules whose matches are denied.
     pub deny: ActionRules<R>,
-    /// Rules one of which must match.
+    /// Rules that allow. If any policy allows, at least one must match.
     pub allow: ActionRules<R>,
 }
 
-/// About what a provider can be asked.
+/// Traffic that an external authorization provider can decide about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderReach {
-    /// Requests of HTTP alone.
+    /// Only HTTP requests.
     Requests,
-    /// Requests and connections.
+    /// HTTP requests and TCP connections.
     Everything,
 }
 
-/// The providers that a workload's proxy can ask, by name.
+/// The external authorization providers that the proxy of a workload can query, by name.
 pub type ReachableProviders = BTreeMap<Arc<str>, ProviderReach>;
 
 /// The rules of one action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionRules<R = RuleMatcher> {
-    /// Those in force, in the order of their policies; `None` where no policy has the action, which is another matter than
-    /// policies without rules.
+    /// Enforced rules, in the order of their policies. `None` if no policy has the action, which
+    /// differs from policies without rules.
     pub enforced: Option<Vec<R>>,
-    /// Those that are only tried.
+    /// Dry-run rules: evaluated, but not enforced.
     pub tried: Option<Vec<R>>,
 }
 
-/// A policy among those of an action.
+/// A policy in the list of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnforcedPolicy<'a> {
-    /// Which.
+    /// The policy.
     pub policy: &'a Arc<AuthorizationPolicy>,
-    /// How the keys of its rules end besides.
+    /// Suffix of the rule keys.
     pub key_end: &'static str,
 }
 
@@ -66,12 +67,12 @@ impl<R> Default for ActionRules<R> {
 }
 
 impl<R> ActionRules<R> {
-    /// Whether there is nothing to enforce or to try.
+    /// Returns whether there are neither enforced nor dry-run policies.
     pub fn is_empty(&self) -> bool {
         self.enforced.is_none() && self.tried.is_none()
     }
 
-    /// All rules.
+    /// Iterates over all rules, enforced and dry-run.
     pub fn rules(&self) -> impl Iterator<Item = &R> {
         self.enforced.iter().chain(&self.tried).flatten()
     }
@@ -90,7 +91,7 @@ impl<'a> ActionRules<EnforcedPolicy<'a>> {
 }
 
 impl<R> EnforcedRules<R> {
-    /// Whether there is nothing to enforce or to try.
+    /// Returns whether there are neither enforced nor dry-run policies.
     pub fn is_empty(&self) -> bool {
         self.custom.is_empty()
             && self.audit.is_empty()
@@ -98,13 +99,13 @@ impl<R> EnforcedRules<R> {
             && self.allow.is_empty()
     }
 
-    /// All rules, in the order in which they decide.
+    /// Iterates over all rules, in the order of evaluation.
     pub fn rules(&self) -> impl Iterator<Item = &R> {
         let others = [&self.audit, &self.deny, &self.allow];
         self.custom.values().chain(others).flat_map(ActionRules::rules)
     }
 
-    /// The same with what `make` makes of each in its place.
+    /// Replaces each rule by the results of `make`, in the same position.
     #[must_use]
     pub fn map<S>(self, mut make: impl FnMut(R) -> Vec<S>) -> EnforcedRules<S> {
         let Self { custom, audit, deny, allow } = self;
@@ -118,8 +119,9 @@ impl<R> EnforcedRules<R> {
     }
 }
 
-/// Which policies a workload enforces, by their actions. What one would have a provider asked about that can't be asked is
-/// denied; about connections, one that speaks HTTP is not asked at all. (Istio's rules for TCP.)
+/// Groups the policies that a workload enforces by action. If a policy's provider cannot be
+/// queried, the policy denies its matches. A provider for HTTP requests only is not queried for TCP
+/// connections (Istio's rules for TCP).
 pub fn enforced_policies<'a>(
     access: &WorkloadAccess<'a>,
     form: WireForm,
@@ -133,7 +135,7 @@ pub fn enforced_policies<'a>(
             AuthorizationAction::Deny => rules.deny.add(policy, ""),
             AuthorizationAction::Custom(provider) => match (providers.get(provider), form) {
                 (Some(ProviderReach::Requests), WireForm::Tcp) => {}
-                // A library asks nobody.
+                // gRPC libraries query no provider.
                 (None, _) | (_, WireForm::Grpc) => rules.deny.add(policy, NOBODY_TO_ASK),
                 (Some(_), WireForm::Http | WireForm::Tcp) => {
                     let asked: &mut ActionRules<_> =
@@ -146,7 +148,7 @@ pub fn enforced_policies<'a>(
     rules
 }
 
-/// What a workload enforces.
+/// Returns the rules that a workload enforces.
 pub fn enforced(
     access: &WorkloadAccess<'_>,
     form: WireForm,
@@ -160,5 +162,6 @@ pub fn enforced(
     })
 }
 
-/// How keys of rules end that deny since nobody can be asked. (Istio's name for it.)
+/// Suffix of the keys of rules that deny because the provider cannot be queried (Istio's name for
+/// it).
 const NOBODY_TO_ASK: &str = "-deny-due-to-bad-CUSTOM-action";

@@ -1,4 +1,5 @@
-//! What a workload's rules say of one request: by the same form as proxies are sent.
+//! Evaluates a workload's rules for one request, using the matchers from which RBAC filters are
+//! generated.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,40 +10,41 @@ use serde_json::Value;
 use super::enforce::{ActionRules, EnforcedRules};
 use super::matcher::{Atom, MatchedClause, RuleMatcher};
 
-/// A request, as far as somebody describes it. What is not described isn't there.
+/// Description of a request. Properties that are not set are treated as absent from the request.
 #[derive(Debug, Clone, Default)]
 pub struct AccessRequest {
-    /// The client's SPIFFE ID; `None` in plain text.
+    /// SPIFFE ID of the client; `None` for plaintext connections.
     pub identity: Option<String>,
-    /// The address of the peer of the connection.
+    /// Address of the peer of the connection.
     pub peer: Option<IpAddr>,
-    /// The address of the client, as proxies on the way say.
+    /// Address of the original client, as reported by intermediate proxies.
     pub client: Option<IpAddr>,
-    /// Headers by lower-case name, `:authority` and `:method` among them.
+    /// Headers by lower-case name, including `:authority` and `:method`.
     pub headers: BTreeMap<String, String>,
-    /// The path without query.
+    /// Path without the query.
     pub path: Option<String>,
-    /// The port of the workload.
+    /// Port of the workload.
     pub port: Option<u16>,
-    /// The workload's address.
+    /// Address of the workload.
     pub destination: Option<IpAddr>,
-    /// The server name that a TLS client asks for.
+    /// Server name (SNI) that the TLS client requests.
     pub server_name: Option<String>,
-    /// What filters have noted of it, by their names: what a token says that was verified.
+    /// Dynamic metadata that filters set, by filter name; for example the claims of a verified
+    /// token.
     pub noted: BTreeMap<String, Value>,
 }
 
-/// Whether a request may pass.
+/// Whether a request is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessVerdict {
-    /// It may.
+    /// The request is allowed.
     Allow,
-    /// It may not.
+    /// The request is denied.
     Deny,
 }
 
 impl AccessVerdict {
-    /// As `explain` names it.
+    /// Returns the spelling used by `explain`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -51,37 +53,38 @@ impl AccessVerdict {
     }
 }
 
-/// A verdict, and what decides it.
+/// A verdict and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDecision {
     /// The verdict.
     pub verdict: AccessVerdict,
-    /// The key of the rule that decides; `None` where none does.
+    /// Key of the deciding rule; `None` if no rule decides.
     pub rule: Option<String>,
-    /// Why, where no rule decides.
+    /// Reason for the verdict.
     pub reason: &'static str,
-    /// The providers that are asked before, by the rules that match, each with the first of these; the request passes if
-    /// none of them denies it, and only then the rest counts.
+    /// External authorization providers that are queried first, each with the key of its first
+    /// matching rule. The request passes only if none of them denies it; the verdict then applies.
     pub asked: Vec<(Arc<str>, String)>,
 }
 
-/// Decides one request: what denies first, then what allows. What providers say that are asked before is not known.
+/// Decides one request: deny rules first, then allow rules. The decisions of external authorization
+/// providers are unknown and not included.
 pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision {
     let found = |action: &ActionRules| -> Option<String> {
         let mut rules = action.enforced.iter().flatten();
         rules.find(|rule| rule.matches(request)).map(|rule| rule.key.clone())
     };
     let (verdict, rule, reason) = if let Some(rule) = found(&rules.deny) {
-        (AccessVerdict::Deny, Some(rule), "a rule that denies matches")
+        (AccessVerdict::Deny, Some(rule), "a DENY rule matches")
     } else if rules.allow.enforced.is_none() {
-        (AccessVerdict::Allow, None, "no policy that allows selects the workload")
+        (AccessVerdict::Allow, None, "no ALLOW policy selects the workload")
     } else if let Some(rule) = found(&rules.allow) {
-        (AccessVerdict::Allow, Some(rule), "a rule that allows matches")
+        (AccessVerdict::Allow, Some(rule), "an ALLOW rule matches")
     } else {
         (
             AccessVerdict::Deny,
             None,
-            "policies that allow select the workload, and none of their rules matches",
+            "ALLOW policies select the workload, but none of their rules matches",
         )
     };
     let asked = rules.custom.iter();
@@ -89,14 +92,14 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision 
     AccessDecision { verdict, rule, reason, asked: asked.collect() }
 }
 
-/// Why a rule matches or not: the fields that decide it, each with whether it holds.
+/// Returns the location of each clause of a rule, and whether the clause holds for the request.
 pub fn rule_steps(rule: &RuleMatcher, request: &AccessRequest) -> Vec<(String, bool)> {
     let clauses = rule.sources.iter().chain(&rule.operations).flatten();
     clauses.map(|clause| (clause.place.to_string(), clause.holds(request))).collect()
 }
 
 impl RuleMatcher {
-    /// Whether it matches a request.
+    /// Returns whether the rule matches a request.
     pub fn matches(&self, request: &AccessRequest) -> bool {
         let any = |alternatives: &[Vec<MatchedClause>]| {
             let all = |clauses: &Vec<MatchedClause>| clauses.iter().all(|one| one.holds(request));
@@ -155,8 +158,9 @@ impl Atom<'_> {
     }
 }
 
-/// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` any segments, at least one, which
-/// may be empty. Only text follows `**`.
+/// Returns whether a path matches an Envoy path template. `*` matches one segment that is not
+/// empty. `**` matches one or more segments, which may be empty, and is followed only by literal
+/// text.
 fn fits_template(template: &str, path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
     let found: Vec<&str> = path.split('/').collect();

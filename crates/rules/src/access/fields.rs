@@ -1,15 +1,17 @@
-//! Reading the fields of an object, each fault with its path.
+//! Parses the fields of an object, and reports each fault with its path.
 //!
-//! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a condition whose name is
-//! misspelt, without which a rule would let in more than it says. An unknown field of a RequestAuthentication is a fault
-//! if it restricts access, and is otherwise ignored with a warning.
+//! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a
+//! condition whose name is misspelt, without which a rule would allow more than intended. An
+//! unknown field of a RequestAuthentication is a fault if it restricts access. Other unknown fields
+//! are ignored with a warning.
 
 use serde_json::{Map, Value};
 
 use super::object::AccessFault;
 use strait_base::codes;
 
-/// Beginnings of words that mark a field as restricting: it demands, forbids, selects or limits something.
+/// Word prefixes that mark a field as restricting: it demands, forbids, selects or limits
+/// something.
 const RESTRICTING_WORDS: [&str; 38] = [
     "accept",
     "age",
@@ -51,7 +53,8 @@ const RESTRICTING_WORDS: [&str; 38] = [
     "verif",
 ];
 
-/// Returns whether an unknown field must be treated as restricting access, judged by the words of its name and its value.
+/// Returns whether an unknown field must be treated as restricting access, judged by the words of
+/// its name and its value.
 pub(super) fn restricts(name: &str, value: &Value) -> bool {
     if matches!(value, Value::Null | Value::Bool(false)) {
         return false;
@@ -71,7 +74,7 @@ pub(super) fn restricts(name: &str, value: &Value) -> bool {
     }
 }
 
-/// The words of a name such as `maxTokenAge`, `max_token_age` or `REQUIRED`, in lower case.
+/// Returns the words of a name such as `maxTokenAge`, `max_token_age` or `REQUIRED`, in lower case.
 fn words(name: &str) -> impl Iterator<Item = String> {
     let mut divided = String::with_capacity(name.len());
     let mut was_lower = false;
@@ -85,8 +88,9 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     divided.split_whitespace().map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns the fields of an object like [`fields`], but an unknown field is a fault only if it restricts access. Any
-/// other is a warning. Also returns whether an unknown field restricts access.
+/// Returns the fields of an object like [`fields`], but an unknown field is a fault only if it
+/// restricts access. Any other is a warning. Also returns whether an unknown field restricts
+/// access.
 pub(super) fn lenient_fields<'a>(
     value: &'a Value,
     path: &str,
@@ -102,7 +106,8 @@ pub(super) fn lenient_fields<'a>(
         let path = format!("{path}.{name}");
         if restricts(name, value) {
             has_restricting = true;
-            let text = "this field is unknown and may restrict access, so nothing passes that it may forbid";
+            let text = "this field is unknown and may restrict access, so everything that it may \
+                        forbid is refused";
             faults.push(AccessFault::unreadable(path, text));
         } else {
             let text =
@@ -113,7 +118,8 @@ pub(super) fn lenient_fields<'a>(
     Some((fields, has_restricting))
 }
 
-/// The fields of an object of which only these are known; `None` where it is none.
+/// Returns the fields of an object; `None` if the value is not an object. Each unknown field is a
+/// fault.
 pub(super) fn fields<'a>(
     value: &'a Value,
     path: &str,
@@ -125,27 +131,33 @@ pub(super) fn fields<'a>(
         return None;
     };
     for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-        let text = format!("nobody knows this field; there are {}", known.join(", "));
+        let text = format!("this field is unknown; known fields are {}", known.join(", "));
         faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
     }
     Some(fields)
 }
 
-/// A field that is there and isn't null.
+/// Returns a field if it exists and is not null.
 pub(super) fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// The items of a list; a fault where it is none, or has none.
+/// Returns the items of a list.
+///
+/// # Errors
+/// The value is not a list, or the list is empty.
 pub(super) fn items<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], AccessFault> {
     match value.as_array() {
         Some(items) if !items.is_empty() => Ok(items),
-        Some(_) => Err(AccessFault::unreadable(path, "is there and empty")),
+        Some(_) => Err(AccessFault::unreadable(path, "is empty")),
         None => Err(AccessFault::unreadable(path, format!("expected a list, found {value}"))),
     }
 }
 
-/// The texts of a list, none of them empty.
+/// Returns the strings of a list.
+///
+/// # Errors
+/// The value is not a list of strings, or a string is empty.
 pub(super) fn texts<'a>(value: &'a Value, path: &str) -> Result<Vec<&'a str>, AccessFault> {
     let text = |(at, item): (usize, &'a Value)| match item.as_str() {
         Some("") => Err(AccessFault::unreadable(format!("{path}[{at}]"), "is empty")),

@@ -1,4 +1,4 @@
-//! Whatever is stored as an access policy: see [`strait_base::testing::fuzz`].
+//! Fuzz targets for access policies: see [`strait_base::testing::fuzz`].
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use strait_model::{Collection, Labels, Namespace};
 
 const FORMS: [WireForm; 3] = [WireForm::Http, WireForm::Tcp, WireForm::Grpc];
 
-/// One object, or a list of them. What can't be read never lets in more where errors are taken strictly, and each
-/// expression that a proxy is sent takes just what the rule takes.
+/// Reads one object or a list of objects. Checks that strict error handling never allows a request
+/// that narrow error handling denies, and that each regular expression for proxies matches the same
+/// texts as the rule.
 pub(crate) fn policies(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
     let objects: Vec<Value> = match value {
@@ -44,7 +45,7 @@ pub(crate) fn policies(bytes: &[u8]) -> bool {
             let [lenient, closed] =
                 [&narrow, &strict].map(|one| verdict(one, subject, form, &request));
             let widened = lenient == AccessVerdict::Deny && closed == AccessVerdict::Allow;
-            assert!(!widened, "strictly lets in {request:?}");
+            assert!(!widened, "strict mode allows {request:?}");
         }
         let rules = enforced(&narrow.of(subject), form, &trust(), &Default::default());
         rules.rules().for_each(check_expressions);
@@ -102,10 +103,10 @@ fn check_expressions(rule: &RuleMatcher) {
     }
 }
 
-/// Holds what decides against the expression of the same pattern, on texts like it.
+/// Compares a pattern with its regular expression, for texts similar to the pattern.
 fn check_expression(pattern: &TextPattern<'_>) {
     let text = format!("^(?:{})$", pattern.regex());
-    // To the library that tries it here `\<` and `\>` mean something, as they don't in RE2.
+    // `\<` and `\>` have a meaning in the `regex` crate, but not in RE2.
     if !text.is_ascii() || text.contains(['<', '>']) {
         return;
     }
@@ -123,7 +124,7 @@ fn check_expression(pattern: &TextPattern<'_>) {
     let like: String = like.collect();
     let mut texts = vec![like.clone(), like.to_uppercase(), format!("{like}x"), format!("x{like}")];
     texts.extend([like.chars().skip(1).collect(), like.replace(['.', 'x'], ""), String::new()]);
-    // Nothing else is in what proxies look at, and cases of other letters are no matter of names.
+    // Proxies compare only printable ASCII here, and names have no case folding for other letters.
     let is_plain =
         |text: &&String| text.bytes().all(|byte| (b' '..127).contains(&byte)) && text.len() < 200;
     for text in texts.iter().filter(is_plain) {

@@ -1,4 +1,5 @@
-//! The access policies among the stores' objects: read once each, the last good form kept.
+//! Index of the access policies in the stores. Each object is read once, and the last valid version
+//! is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,30 +23,31 @@ use strait_model::{
     Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
 };
 
-/// What the meaning of policies depends on beside the objects.
+/// Settings that determine the meaning of policies, in addition to the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessSettings {
-    /// The namespace whose policies are for the whole mesh.
+    /// Root namespace, whose policies apply to the whole mesh.
     pub root: Namespace,
-    /// What becomes of what can't be read.
+    /// Handling of policies that cannot be read.
     pub errors: PolicyErrors,
 }
 
-/// What changed.
+/// A change of the active policies.
 #[derive(Debug, Clone)]
 pub struct AccessChange {
-    /// The policies in force from now on.
+    /// The policies that are active from now on.
     pub policies: Arc<AccessPolicies>,
-    /// The objects behind the change.
+    /// The objects that caused the change.
     pub causes: Causes,
 }
 
-/// The policies, object by object. Pure. A clone goes its own way from then on.
+/// Index of the access policies by object. Pure. A clone is independent of the original.
 #[derive(Debug, Clone)]
 pub struct AccessIndex {
     pub(super) settings: AccessSettings,
     pub(super) objects: Collection,
-    /// The policies as they count: of what can't be read the last form that could.
+    /// The active versions of the policies. For a policy that cannot be read, this is its last
+    /// valid version.
     counting: Collection,
     held: BTreeMap<PolicyName, HeldPolicy>,
     pub(super) policies: Arc<AccessPolicies>,
@@ -54,12 +56,12 @@ pub struct AccessIndex {
     budget: ObjectBudget,
 }
 
-/// An object as it was last read.
+/// State of an object after it was last read.
 #[derive(Debug, Clone)]
 struct HeldPolicy {
-    /// The last of it that could be read wholly, as it was stored and as it was read.
+    /// The last version without faults, as stored and as parsed.
     good: Option<(ObjectJson, ReadPolicy)>,
-    /// What counts: the good form, or what could be read of one that never was good.
+    /// The active version: the last valid one, or the readable parts if no version was ever valid.
     counts: Option<ReadPolicy>,
     report: Arc<PolicyReport>,
 }
@@ -72,7 +74,8 @@ enum ReadPolicy {
 }
 
 impl ReadPolicy {
-    /// Reads an object; what is wrong with it, and what it says that has no effect.
+    /// Parses an object. Returns the policy, its faults, and warnings about parts without an
+    /// effect.
     fn read(
         name: &PolicyName,
         object: &Value,
@@ -105,7 +108,7 @@ impl ReadPolicy {
         }
     }
 
-    /// Refuses an object as a whole, as if its `spec` could not be read.
+    /// Rejects an object as a whole, as if its `spec` could not be read.
     fn refused(
         name: &PolicyName,
         settings: &AccessSettings,
@@ -125,7 +128,7 @@ impl ReadPolicy {
 }
 
 impl HeldPolicy {
-    /// An object that comes in the place of another.
+    /// Reads an object that replaces a previous version.
     fn read(
         name: &PolicyName,
         key: &ObjectKey,
@@ -152,20 +155,21 @@ impl HeldPolicy {
             faults.push(AccessFault::warning(
                 &codes::ACCESS_LAST_GOOD,
                 "spec",
-                "what it said before it was changed is in force",
+                "the last valid version stays active",
             ));
             (Some((stored, good.clone())), Some(good), PolicyState::Refused)
         } else {
             let state = if read.is_some() { PolicyState::Partly } else { PolicyState::Refused };
             let text = match (&read, name.kind) {
-                (None, _) => "nothing of it is in force",
-                (Some(_), PolicyKind::Peer) => "what of it can be read is in force",
+                (None, _) => "the object has no effect",
+                (Some(_), PolicyKind::Peer) => "only the readable parts are active",
                 (Some(_), PolicyKind::Request) => {
                     "there is no earlier version: tokens of rules that cannot be read are refused"
                 }
                 (Some(_), PolicyKind::Authorization) => {
-                    "there is no earlier form: rules that allow are left out, others go without what can't be read, \
-                     or are left out where that is all of it"
+                    "there is no earlier version: ALLOW rules that cannot be read are left out; \
+                     other rules go without their unreadable conditions, or are left out if no \
+                     condition is readable"
                 }
             };
             faults.push(AccessFault::warning(&codes::ACCESS_PARTLY, "spec", text));
@@ -176,7 +180,8 @@ impl HeldPolicy {
         Self { good, counts, report: Arc::new(PolicyReport { state, faults, selector }) }
     }
 
-    /// What is remembered over a restart in place of an object that can't be read.
+    /// Returns the last valid version if the current object was refused. It is persisted, so that
+    /// it survives a restart.
     fn stand_in(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.report.state == PolicyState::Refused)?;
         Some(good)
@@ -184,7 +189,7 @@ impl HeldPolicy {
 }
 
 impl AccessIndex {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new(settings: AccessSettings) -> Self {
         let policies = AccessPolicies { root: settings.root.clone(), ..AccessPolicies::default() };
         Self {
@@ -199,22 +204,24 @@ impl AccessIndex {
         }
     }
 
-    /// Returns this index with a budget for each object.
+    /// Sets the CPU budget for reading each object.
     #[must_use]
     pub fn with_budget(self, budget: ObjectBudget) -> Self {
         Self { budget, ..self }
     }
 
-    /// Takes note of what objects were before the process started: where one can't be read now, that is its last good
-    /// form. None of it counts before [`Self::apply`].
+    /// Restores the versions of objects from before a restart. If an object cannot be read now, the
+    /// restored version is its last valid one. None of them takes effect before [`Self::apply`] is
+    /// called.
     pub fn remember(&mut self, objects: &Collection) {
         let settings = self.settings.clone();
         self.apply(&settings, objects);
         self.heard = false;
     }
 
-    /// Takes all objects there are; those of other kinds are left alone. Returns what is in force from now on, always
-    /// the first time; `None` where that is what was. Nobody has to learn of it: see [`Self::apply_at`].
+    /// Replaces all objects; objects of other kinds are ignored. Returns the active policies if
+    /// they changed, and always on the first call. Starts no mode transition: see
+    /// [`Self::apply_at`].
     pub fn apply(
         &mut self,
         settings: &AccessSettings,
@@ -223,7 +230,9 @@ impl AccessIndex {
         self.take_all(settings, objects, None)
     }
 
-    /// The same where clients have to learn of it: what they still send is taken for a while. Not so the first time.
+    /// Replaces all objects like [`Self::apply`] and starts a mode transition: servers accept the
+    /// previous mode for a while, because clients still have the previous configuration. The first
+    /// call starts no transition.
     pub fn apply_at(
         &mut self,
         settings: &AccessSettings,
@@ -268,8 +277,9 @@ impl AccessIndex {
         Some(AccessChange { policies: Arc::clone(&self.policies), causes })
     }
 
-    /// Goes to policies as they once counted: what is in force then is what they say alone, and no form that one had meanwhile
-    /// stands in for it. `None` where nothing comes of it.
+    /// Rolls back to an earlier set of active policies. Exactly these versions become active: the
+    /// last valid versions that were read since then are dropped. Returns `None` if nothing
+    /// changes.
     pub fn restore(
         &mut self,
         settings: &AccessSettings,
@@ -284,29 +294,31 @@ impl AccessIndex {
         self.apply_at(settings, counting, now)
     }
 
-    /// What is in force.
+    /// Returns the active policies.
     pub fn policies(&self) -> Arc<AccessPolicies> {
         Arc::clone(&self.policies)
     }
 
-    /// The objects as they were last taken.
+    /// Returns the objects of the last call of [`Self::apply`], including those that cannot be
+    /// read.
     pub fn objects(&self) -> &Collection {
         &self.objects
     }
 
-    /// The policies as they count.
+    /// Returns the active versions of the policies.
     pub fn counting(&self) -> &Collection {
         &self.counting
     }
 
-    /// Takes the keys that have been fetched. Returns what is in force from now on; `None` where that is what was.
+    /// Stores fetched keys of token issuers. Returns the active policies; `None` if they did not
+    /// change.
     pub fn take_keys(&mut self, fetched: Arc<FetchedKeys>) -> Option<Arc<AccessPolicies>> {
         let before = std::mem::replace(&mut self.fetched, fetched);
         let differs = |place: &KeyPlace| before.get(place) != self.fetched.get(place);
         let concerned = self.sources().filter(|(_, source)| differs(&source.place));
         let stale: BTreeSet<Namespace> =
             concerned.map(|(name, _)| name.object.namespace.clone()).collect();
-        // Before the first time there is nothing to change.
+        // Before the first `apply`, no policies are active.
         if stale.is_empty() || !self.heard {
             return None;
         }
@@ -318,7 +330,8 @@ impl AccessIndex {
         Some(Arc::clone(&self.policies))
     }
 
-    /// The places of keys that policies name, each with what they want of it.
+    /// Returns the locations of keys that policies refer to, with the requirements of these
+    /// policies.
     pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = BTreeMap::new();
         for (name, source) in self.sources() {
@@ -332,7 +345,7 @@ impl AccessIndex {
         wanted
     }
 
-    /// Where the keys of each policy are that are fetched.
+    /// Iterates over the locations of keys that must be fetched, with the policy of each.
     fn sources(&self) -> impl Iterator<Item = (&PolicyName, &KeySource)> {
         self.held.iter().flat_map(|(name, held)| {
             let rules = match &held.counts {
@@ -343,33 +356,33 @@ impl AccessIndex {
         })
     }
 
-    /// Goes on with the moves whose time has come: clients speak otherwise, and later servers no longer take what they sent
-    /// before. `None` where nothing is to be done.
+    /// Advances the mode transitions that are due: clients switch to the new mode, and later
+    /// servers stop accepting the previous mode. Returns `None` if no transition is due.
     pub fn settle(&mut self, now: Instant) -> Option<Arc<AccessPolicies>> {
         let moves = self.policies.moves_at(now)?;
         self.policies = Arc::new(AccessPolicies { moves, ..(*self.policies).clone() });
         Some(Arc::clone(&self.policies))
     }
 
-    /// When there is something to [`Self::settle`].
+    /// Returns the time of the next [`Self::settle`]; `None` if no transition is in progress.
     pub fn settles(&self) -> Option<Instant> {
         self.policies.next_step()
     }
 
-    /// The same for policies that nobody is sent: no client has to learn of them.
+    /// Returns a copy without mode transitions, for policies that are not sent to proxies.
     #[must_use]
     pub fn unsent(&self) -> Self {
         let policies = AccessPolicies { moves: Vec::new(), ..(*self.policies).clone() };
         Self { policies: Arc::new(policies), ..self.clone() }
     }
 
-    /// What there is to say of each object of which there is anything, by name.
+    /// Iterates over the reports of all objects with faults, by name.
     pub fn troubles(&self) -> impl Iterator<Item = (&PolicyName, &PolicyReport)> {
         let all = self.held.iter().map(|(name, held)| (name, &*held.report));
         all.filter(|(_, report)| report.state != PolicyState::InForce)
     }
 
-    /// Objects that can't be read, each with what it was when it last could.
+    /// Returns the last valid versions of objects that cannot be read.
     pub fn stand_ins(&self) -> Vec<StandIn> {
         let stand_in = |(name, held): (&PolicyName, &HeldPolicy)| {
             let (key, good) = (name.key(), held.stand_in()?.clone());
@@ -397,7 +410,7 @@ impl AccessIndex {
         self.held.insert(name, held);
     }
 
-    /// What is in force, of which these namespaces are made again.
+    /// Returns the active policies after rebuilding these namespaces.
     fn next(&self, stale: &BTreeSet<Namespace>) -> AccessPolicies {
         let before = &self.policies;
         let mut next = AccessPolicies { root: self.settings.root.clone(), ..(**before).clone() };
@@ -407,7 +420,8 @@ impl AccessIndex {
         next
     }
 
-    /// What there is to say of an object, its keys among that, and whether they are too many.
+    /// Returns the report of an object, including warnings about its keys and about too many keys
+    /// (`beyond`).
     fn report(&self, held: &HeldPolicy, beyond: Option<&AccessFault>) -> Arc<PolicyReport> {
         let Some(ReadPolicy::Request(policy)) = &held.counts else {
             return Arc::clone(&held.report);
@@ -422,7 +436,7 @@ impl AccessIndex {
         Arc::new(report)
     }
 
-    /// The objects of one kind in a namespace.
+    /// Iterates over the objects of one kind in a namespace.
     fn held_in<'a>(
         &'a self,
         kind: PolicyKind,
@@ -433,7 +447,7 @@ impl AccessIndex {
         all.take_while(move |(name, _)| name.kind == kind && name.object.namespace == *namespace)
     }
 
-    /// The RequestAuthentications of a namespace with the keys that are known, the oldest first.
+    /// Returns the RequestAuthentications of a namespace with the fetched keys, the oldest first.
     fn requests(&self, namespace: &Namespace) -> Vec<Arc<RequestAuthentication>> {
         let held = self.held_in(PolicyKind::Request, namespace);
         let mut made: Vec<_> = held

@@ -1,8 +1,9 @@
-//! How many bytes of keys the rules of one workload have: its proxy is sent those of each rule apart, for each port.
+//! Limits the size of the keys that the rules of one workload contain. A proxy receives the keys of
+//! each rule separately, for each port.
 //!
-//! The policies of a namespace have a share of their own, so that what a tenant writes takes nothing from what holds for
-//! the mesh, and the other way round. Within a share the older policies come first. A rule beyond it is sent without
-//! keys: it refuses every token, and lets none pass. Pure.
+//! Each namespace has a separate budget, so that policies of a tenant do not use up the budget of
+//! mesh-wide policies, and vice versa. Within a budget, older policies come first. A rule beyond
+//! the budget is sent without keys: it refuses every token. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +15,12 @@ use super::selector::PolicySelector;
 use strait_base::codes;
 use strait_model::{Namespace, WorkloadKey};
 
-/// The most bytes of keys that the policies of one namespace give a workload: 50 issuers with 5 KiB each.
+/// Maximum size in bytes of the keys that the policies of one namespace add to a workload: 50
+/// issuers with 5 KiB each.
 pub(super) const SHARE_BYTES_MAX: usize = 256 * 1024;
 
-/// The rules of policies that select one workload, the oldest policy first; each once, and those beyond the share of
-/// their namespace without keys.
+/// Returns the rules of the policies that select one workload, the oldest policy first, without
+/// duplicates. Rules beyond the budget of their namespace have no keys.
 pub(super) fn rules_within<'a>(
     policies: &[&'a Arc<RequestAuthentication>],
 ) -> Vec<Cow<'a, TokenRule>> {
@@ -40,8 +42,8 @@ pub(super) fn rules_within<'a>(
     rules
 }
 
-/// Of the policies of one namespace, the oldest first, those whose rules are beyond its share on a workload that they
-/// and older ones may all select, with what there is to say of each.
+/// Returns the policies of one namespace, the oldest first, whose rules exceed the budget on a
+/// workload that they and older policies may select, each with a fault that describes it.
 pub(super) fn beyond(
     policies: &[Arc<RequestAuthentication>],
 ) -> BTreeMap<WorkloadKey, AccessFault> {
@@ -49,7 +51,7 @@ pub(super) fn beyond(
         policy.rules.iter().filter_map(|rule| rule.keys.as_ref()).map(|keys| keys.len()).sum()
     };
     let all: Vec<usize> = policies.iter().map(bytes).collect();
-    // Mostly all of them together stay within it.
+    // In most namespaces, all policies together stay within the budget.
     if all.iter().sum::<usize>() <= SHARE_BYTES_MAX {
         return BTreeMap::new();
     }
@@ -62,8 +64,9 @@ pub(super) fn beyond(
             !matches!(&policy.selector, PolicySelector::Gateways(none) if none.is_empty());
         if all[at] > 0 && sum > SHARE_BYTES_MAX && is_for_some {
             let text = format!(
-                "its keys, and those of older policies of its namespace for the same workloads, have {sum} bytes together, \
-                 and a workload is sent {SHARE_BYTES_MAX}: tokens of rules beyond are refused"
+                "its keys and those of older policies of its namespace for the same workloads have \
+                 {sum} bytes in total, but a workload receives at most {SHARE_BYTES_MAX}: tokens \
+                 of the rules beyond that are refused"
             );
             let fault = AccessFault::warning(&codes::ACCESS_KEYS_BEYOND, "spec.jwtRules", text);
             found.insert(policy.name.clone(), fault);
@@ -72,8 +75,8 @@ pub(super) fn beyond(
     found
 }
 
-/// Whether one workload may be selected by both: unless they want different values of one label, or are for routers of
-/// different Gateways.
+/// Returns whether both selectors may select the same workload. They cannot if they require
+/// different values of one label, or if they select gateways and have no Gateway in common.
 fn may_meet(one: &PolicySelector, other: &PolicySelector) -> bool {
     match (one, other) {
         (PolicySelector::Gateways(one), PolicySelector::Gateways(other)) => {

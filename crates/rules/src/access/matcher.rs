@@ -1,7 +1,7 @@
-//! What a rule matches, in the one form from which proxies are configured and `explain` answers.
+//! Matchers of rules. RBAC filters are generated from them, and `explain` evaluates them.
 //!
-//! Names of trust domains are written out, and texts are patterns. Where it is in doubt whether something matches, it
-//! does where matching denies, and does not where matching allows.
+//! Trust domains are expanded, and strings become patterns. If it is uncertain whether a rule
+//! matches, a rule that denies matches and a rule that allows does not.
 
 use std::borrow::Cow;
 
@@ -14,18 +14,20 @@ use super::request_test::{ClaimTest, RequestTest};
 use super::text::{TextForm, TextPart, TextPattern};
 use super::trust::TrustBundle;
 
-/// What rules are enforced on.
+/// Kind of traffic that rules are enforced on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WireForm {
-    /// Requests of HTTP.
+    /// HTTP requests.
     Http,
-    /// Connections of which nothing is known but that they are there.
+    /// TCP connections, without any property of a request.
     Tcp,
-    /// Requests to a server that is gRPC's own library, which looks at fewer things than Envoy (gRFC A41).
+    /// Requests to a gRPC library with xDS support, which supports fewer matchers than Envoy (gRFC
+    /// A41).
     Grpc,
 }
 
-/// Headers that a library's server never sees: it takes them for itself, or they are of one connection only.
+/// Headers that rules in a gRPC library never see, because the library consumes them or they are
+/// hop-by-hop.
 const UNSEEN_HEADERS: [&str; 9] = [
     ":scheme",
     "connection",
@@ -39,19 +41,21 @@ const UNSEEN_HEADERS: [&str; 9] = [
 ];
 
 impl WireForm {
-    /// Whether nothing of what a test looks at is ever seen in this form.
+    /// Returns whether the property that a test compares is never visible in this form.
     pub fn lacks(self, test: &RequestTest) -> bool {
         match (self, test) {
             (Self::Http, _) => false,
             (Self::Tcp, test) => test.is_http(),
-            // A resource that looks at headers of gRPC's own is refused, and binary ones match never.
+            // gRPC libraries reject resources that match headers with the prefix `grpc-`, and never
+            // match binary headers.
             (Self::Grpc, RequestTest::Header(header)) => {
                 let [name, _] = &**header;
                 name.starts_with("grpc-")
                     || name.ends_with("-bin")
                     || UNSEEN_HEADERS.contains(&&**name)
             }
-            // Tokens are not verified there; of matchers that it doesn't know it takes no notice, whatever that lets in.
+            // gRPC libraries verify no tokens. They ignore unknown matchers, even if this allows
+            // more requests.
             (
                 Self::Grpc,
                 RequestTest::RequestPrincipal(_)
@@ -65,49 +69,49 @@ impl WireForm {
     }
 }
 
-/// The filter that leaves the claims of a token.
+/// Name of the filter whose metadata contains the claims of a token.
 pub const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
-/// Under which key.
+/// Metadata key of the claims.
 const TOKEN_KEY: &str = "payload";
 
-/// The key under which the claims of a verified token stand: of the rule at that place among so many. Each rule has one
-/// of its own, so that no token passes for another's.
+/// Returns the metadata key for the claims of a token that the rule at index `place` of `rules`
+/// verified. Each rule has a separate key, so that tokens of different issuers cannot be confused.
 pub fn token_key(place: usize, rules: usize) -> String {
     if rules > 1 { format!("{TOKEN_KEY}-{place}") } else { TOKEN_KEY.to_owned() }
 }
 
-/// What names in rules stand for, for one workload: that depends on the trust domains of the mesh, and on how many rules say
-/// which tokens are believed, and on nothing else.
+/// Context for resolving names in the rules of one workload: the trust domains of the mesh, and the
+/// number of rules for tokens.
 #[derive(Debug)]
 pub struct MatchScope<'a> {
     trust: &'a TrustBundle,
-    /// The keys under which claims may stand.
+    /// Metadata keys that may contain claims.
     token_keys: Vec<String>,
 }
 
 impl<'a> MatchScope<'a> {
-    /// Where so many rules say which tokens are believed.
+    /// Creates the context of a workload with `token_rules` rules for tokens.
     pub fn new(trust: &'a TrustBundle, token_rules: usize) -> Self {
         let keys = (0..token_rules.max(1)).map(|place| token_key(place, token_rules));
         Self { trust, token_keys: keys.collect() }
     }
 }
 
-/// How SPIFFE IDs begin.
+/// Prefix of SPIFFE IDs.
 const SPIFFE: &str = "spiffe://";
 
-/// A rule of a policy as it is matched in one form. What it looks at is said when somebody asks, and kept nowhere: of
-/// hundreds of rules that are encoded each is needed once.
+/// A rule of a policy in one wire form. Its matchers are computed on request and never stored,
+/// because each of hundreds of rules is encoded only once.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleInForm<'a> {
     policy: &'a AuthorizationPolicy,
-    /// `None` for what matches nothing, as a policy without rules.
+    /// `None` for a rule that matches nothing, for example for a policy without rules.
     rule: Option<&'a AuthorizationRule>,
     form: WireForm,
     scope: &'a MatchScope<'a>,
 }
 
-/// One of its sources or operations, with the conditions that are about the same.
+/// One source or operation of a rule, with the conditions of the same group.
 #[derive(Debug, Clone, Copy)]
 pub struct AlternativeInForm<'a> {
     of: RuleInForm<'a>,
@@ -116,7 +120,7 @@ pub struct AlternativeInForm<'a> {
     of_source: bool,
 }
 
-/// A field of it.
+/// A field of an alternative.
 #[derive(Debug, Clone, Copy)]
 pub struct ClauseInForm<'a> {
     clause: &'a Clause,
@@ -124,70 +128,75 @@ pub struct ClauseInForm<'a> {
     scope: &'a MatchScope<'a>,
 }
 
-/// The same, made ready to decide requests.
+/// A rule that is ready to evaluate requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatcher {
-    /// Names it in figures and logs: `ns[NS]-policy[NAME]-rule[I]`.
+    /// Name of the rule in metrics and logs: `ns[NS]-policy[NAME]-rule[I]`.
     pub key: String,
-    /// Any of these lists, each all of its clauses; about who calls. None for everybody.
+    /// Alternatives for the caller. In each alternative, all clauses must hold. Empty matches any
+    /// caller.
     pub sources: Vec<Vec<MatchedClause>>,
-    /// The same, about what is called.
+    /// Alternatives for the operation. In each alternative, all clauses must hold. Empty matches
+    /// any operation.
     pub operations: Vec<Vec<MatchedClause>>,
-    /// Whether it matches never.
+    /// Whether the rule never matches.
     pub never: bool,
 }
 
-/// A field of a rule that is ready.
+/// A field of a rule that is ready to evaluate requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatchedClause {
-    /// Where it stands in the object.
+    /// Location of the field in the object.
     pub place: ClausePlace,
     /// Whether none of `any` may hold.
     pub negated: bool,
-    /// Each of these lists all of its atoms.
+    /// Alternatives. Each is a list of atoms that all must hold.
     pub any: Vec<Vec<Atom<'static>>>,
 }
 
-/// One thing to look at.
+/// A test of one property of a request or connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Atom<'a> {
-    /// The client's SPIFFE ID, which mTLS shows.
+    /// SPIFFE ID of the client, from its mTLS certificate.
     Identity(TextPattern<'a>),
-    /// The address of the peer of the connection.
+    /// Address of the peer of the connection.
     PeerAddress(IpNet),
-    /// The address of the client, as proxies on the way say.
+    /// Address of the original client, as reported by intermediate proxies.
     ClientAddress(IpNet),
-    /// A header, `:authority` and `:method` among them.
+    /// Value of a header, including `:authority` and `:method`.
     Header(Cow<'a, str>, TextPattern<'a>),
-    /// A header of which no value is like this, nor all of them in one; or none at all.
+    /// Header without any value that matches the pattern, neither separately nor joined by commas.
+    /// Holds if the header is absent.
     HeaderNowhere(Cow<'a, str>, TextPattern<'a>),
-    /// Whether a header is there.
+    /// Presence of a header.
     HeaderPresent(Cow<'a, str>),
-    /// The path without query and fragment.
+    /// Path without query and fragment.
     Path(TextPattern<'a>),
-    /// The same, by Envoy's template.
+    /// Path without query and fragment, compared with an Envoy path template.
     PathTemplate(Cow<'a, str>),
-    /// The port of the workload.
+    /// Port of the workload.
     Port(u16),
-    /// Its address.
+    /// Address of the workload.
     DestinationAddress(IpNet),
-    /// The server name that a TLS client asks for.
+    /// Server name (SNI) that the TLS client requests.
     ServerName(TextPattern<'a>),
-    /// What a filter has noted: filter, path, and the text there, or that of an element of a list.
+    /// Dynamic metadata: filter, path, and a pattern for the string at the path, or for any element
+    /// of a list there.
     Metadata(Cow<'a, str>, Vec<String>, TextPattern<'a>),
 }
 
-/// Which way what is in doubt is decided.
+/// Decision if it is uncertain whether something matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaning {
-    /// It matches: matching denies.
+    /// It matches, because matching denies.
     Wide,
-    /// It does not: matching allows.
+    /// It does not match, because matching allows.
     Narrow,
 }
 
 impl<'a> RuleInForm<'a> {
-    /// What the rules of a policy match; at least one of a policy that allows, which matches never where no other does.
+    /// Returns the rules of a policy. A policy that allows has at least one, which never matches if
+    /// there is no other.
     pub fn of_policy(
         policy: &'a AuthorizationPolicy,
         form: WireForm,
@@ -200,11 +209,12 @@ impl<'a> RuleInForm<'a> {
         rules.chain(is_empty.then(|| of(None)))
     }
 
-    /// Whether the form can say it.
+    /// Returns whether the rule can be enforced in this form.
     ///
-    /// A connection without HTTP has none of the things that fields of HTTP look at: a rule that allows by them allows
-    /// no connection, and one that denies by them denies without looking. (Istio's rules for TCP.) The same goes for what
-    /// gRPC's own library doesn't look at.
+    /// A TCP connection has none of the properties that HTTP fields compare. A rule that allows by
+    /// an HTTP field is dropped, and a rule that denies by such a field denies without comparing it
+    /// (Istio's rules for TCP). Properties that gRPC libraries do not support are handled the same
+    /// way.
     fn is_said(&self) -> bool {
         let mut clauses = self.rule.into_iter().flat_map(AuthorizationRule::clauses);
         let may_lose = self.form != WireForm::Http && self.allows();
@@ -219,30 +229,32 @@ impl<'a> RuleInForm<'a> {
         self.form != WireForm::Http && clause.any.iter().any(|test| self.form.lacks(test))
     }
 
-    /// How the names of a policy's rules begin.
+    /// Returns the common prefix of the keys of a policy's rules.
     pub fn key_start(policy: &AuthorizationPolicy) -> String {
         let name = &policy.name;
         ["ns[", name.namespace.as_str(), "]-policy[", &name.name, "]-rule["].concat()
     }
 
-    /// Writes what names it in figures and logs, which begins so: `ns[NS]-policy[NAME]-rule[I]`.
+    /// Writes the key for metrics and logs, `ns[NS]-policy[NAME]-rule[I]`, which begins with
+    /// `start`.
     pub fn write_key(&self, start: &str, out: &mut String) {
         out.push_str(start);
         push_number(self.rule.map_or(0, |rule| rule.index), out);
         out.push(']');
     }
 
-    /// Whether it matches never.
+    /// Returns whether the rule never matches.
     pub fn is_never(&self) -> bool {
         self.rule.is_none()
     }
 
-    /// Says any of which must hold, each all of its clauses; about who calls. Nothing where it matches never.
+    /// Calls `say` with each alternative for the caller. Makes no call if the rule never matches.
     pub fn each_source(&self, say: impl FnMut(AlternativeInForm<'a>)) {
         self.each_alternative(true, say);
     }
 
-    /// The same, about what is called.
+    /// Calls `say` with each alternative for the operation. Makes no call if the rule never
+    /// matches.
     pub fn each_operation(&self, say: impl FnMut(AlternativeInForm<'a>)) {
         self.each_alternative(false, say);
     }
@@ -252,7 +264,7 @@ impl<'a> RuleInForm<'a> {
         let named = if of_source { &rule.from } else { &rule.to };
         let mut say =
             |named| say(AlternativeInForm { of: *self, named, when: &rule.when, of_source });
-        // Conditions count whichever of them is looked at, and alone where there is none.
+        // Conditions apply to every alternative. Without alternatives, they apply alone.
         if named.is_empty() {
             say(&[]);
         }
@@ -265,7 +277,7 @@ impl<'a> RuleInForm<'a> {
         ClauseInForm { clause, leaning, scope: self.scope }
     }
 
-    /// Whether it looks at paths.
+    /// Returns whether the rule matches on paths.
     pub fn looks_at_paths(&self) -> bool {
         let is_path = |test: &RequestTest| {
             matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_))
@@ -277,7 +289,7 @@ impl<'a> RuleInForm<'a> {
         looks
     }
 
-    /// Made ready to decide requests.
+    /// Builds the matcher that evaluates requests.
     pub fn matcher(&self) -> RuleMatcher {
         let mut key = String::new();
         self.write_key(&Self::key_start(self.policy), &mut key);
@@ -289,7 +301,7 @@ impl<'a> RuleInForm<'a> {
 }
 
 impl<'a> AlternativeInForm<'a> {
-    /// Says all its clauses that the form can say.
+    /// Calls `say` with each clause that can be enforced in this form.
     pub fn each_clause(&self, mut say: impl FnMut(ClauseInForm<'a>)) {
         let mut say = |clause| {
             if !self.of.loses(clause) {
@@ -312,12 +324,12 @@ impl<'a> AlternativeInForm<'a> {
 }
 
 impl ClauseInForm<'_> {
-    /// Whether none of what it says may hold.
+    /// Returns whether none of the tests may hold.
     pub fn negated(&self) -> bool {
         self.clause.negated
     }
 
-    /// Says what it looks at: any of the lists, each with all of its atoms.
+    /// Calls `say` with each alternative, which is a list of atoms that all must hold.
     pub fn each(&self, say: &mut dyn FnMut(&[Atom<'_>])) {
         for test in &self.clause.any {
             each_match(test, self.leaning, self.scope, say);
@@ -334,7 +346,7 @@ impl MatchedClause {
 }
 
 impl Atom<'_> {
-    /// The same for as long as anybody likes.
+    /// Returns a copy with a static lifetime.
     fn to_static(&self) -> Atom<'static> {
         let owned = |text: &Cow<'_, str>| Cow::Owned(text.to_string());
         match self {
@@ -358,7 +370,8 @@ impl Atom<'_> {
     }
 }
 
-/// In figures. Formatting does it as well, at ten times the price, and each of hundreds of rules has a number.
+/// Appends a number in decimal digits. Formatting takes ten times as long, and each of hundreds of
+/// rules has a number.
 fn push_number(number: u32, out: &mut String) {
     if number >= 10 {
         push_number(number / 10, out);
@@ -366,7 +379,7 @@ fn push_number(number: u32, out: &mut String) {
     out.push(char::from_digit(number % 10, 10).unwrap_or_default());
 }
 
-/// What a test looks at: any of the lists of atoms that are said, each in full.
+/// Calls `say` with each alternative of a test, which is a list of atoms that all must hold.
 fn each_match(
     test: &RequestTest,
     leaning: Leaning,
@@ -414,7 +427,7 @@ fn each_match(
             say(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host, leaning))]);
         }
         Test::Method(method) => form(method).with_pattern(|method| {
-            // HTTP/2 brings them in any letters, and some servers take all of them for the same.
+            // HTTP/2 transmits methods in any case, and some servers ignore the case.
             let method = TextPattern { ignore_case: leaning == Leaning::Wide, ..method };
             say(&[Atom::Header(Cow::Borrowed(":method"), method)]);
         }),
@@ -427,7 +440,7 @@ fn each_match(
         Test::ServerName(name) => form(name).with_pattern(|name| say(&[Atom::ServerName(name)])),
         Test::Noted(noted) => {
             let [filter, key, value] = &**noted;
-            // `[v]` is one of a list; a list and a text are both looked at.
+            // `[v]` is a value in a list. Lists and strings are both compared.
             let listed = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));
             form(listed.unwrap_or(value)).with_pattern(|value| {
                 say(&[Atom::Metadata(Cow::Borrowed(filter), vec![key.to_string()], value)]);
@@ -447,8 +460,9 @@ fn say_identity(name: &str, say: &mut dyn FnMut(&[Atom<'_>])) {
     }
 }
 
-/// Namespaces and accounts are those of the mesh, whose trust domains are its own. Of another trust domain one of the
-/// same name is denied alike, and never let in. (docs/decisions/0039-access.md)
+/// Emits identities for namespaces and accounts of the mesh in all trust domains of the mesh. A
+/// rule that denies also matches the same names in other trust domains; a rule that allows does not
+/// (docs/decisions/0039-access.md).
 fn of_trusted(
     leaning: Leaning,
     trust: &TrustBundle,
@@ -468,7 +482,7 @@ fn of_trusted(
     }
 }
 
-/// What follows the trust domain of every account of a namespace.
+/// Returns the part of a SPIFFE ID after the trust domain, for all accounts of a namespace.
 fn in_namespace(name: &str) -> Vec<TextPart<'_>> {
     let mut parts = vec![TextPart::text("/ns/")];
     for (at, text) in name.split('*').enumerate() {
@@ -481,7 +495,8 @@ fn in_namespace(name: &str) -> Vec<TextPart<'_>> {
     parts
 }
 
-/// What follows the trust domain of an account. Others issue longer names, of which those that deny take account.
+/// Returns the parts of a SPIFFE ID after the trust domain, for an account. Other issuers add
+/// segments to SPIFFE IDs; rules that deny match these too.
 fn of_account<'a>(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart<'a>>> {
     let exact = vec![TextPart::text(format!("/ns/{namespace}/sa/{name}"))];
     let (space, account) =
@@ -509,7 +524,7 @@ fn in_trust_domain(domain: &str) -> TextPattern<'_> {
     TextPattern::new(joined(&parts))
 }
 
-/// With texts that follow each other in one, and none that is empty.
+/// Joins adjacent texts and removes empty ones.
 fn joined<'p, 'a: 'p>(parts: impl IntoIterator<Item = &'p TextPart<'a>>) -> Vec<TextPart<'a>> {
     let mut joined: Vec<TextPart<'a>> = Vec::new();
     for part in parts {
@@ -531,14 +546,14 @@ fn claim<'a, 'n>(
     Atom::Metadata(Cow::Borrowed(TOKEN_FILTER), path, value.clone())
 }
 
-/// `ISSUER/SUBJECT`, divided at the last slash, each of the halves in any form.
+/// Matches `ISSUER/SUBJECT`, split at the last slash. Each half may have a wildcard.
 fn request_principal(
     name: &str,
     leaning: Leaning,
     scope: &MatchScope<'_>,
     say: &mut dyn FnMut(&[Atom<'_>]),
 ) {
-    // Both of one token.
+    // Issuer and subject must be from the same token.
     let mut both = |issuer: TextForm<'_>, subject: TextForm<'_>| {
         let (issuer, subject) = (issuer.pattern(), subject.pattern());
         for key in &scope.token_keys {
@@ -549,21 +564,22 @@ fn request_principal(
     if let Some((issuer, subject)) = divided {
         both(TextForm::read(issuer), TextForm::read(subject));
     }
-    // The beginning of an issuer may hold slashes, too, and so may the end of a subject.
+    // The prefix of an issuer may contain slashes, and so may the suffix of a subject.
     if divided.is_none() || leaning == Leaning::Wide {
         match TextForm::read(name) {
             TextForm::Present => both(TextForm::Present, TextForm::Present),
             form @ TextForm::Prefix(_) => both(form, TextForm::Present),
             form @ TextForm::Suffix(_) => both(TextForm::Present, form),
-            // Without a subject it is nobody's.
+            // Without a subject, the value matches no token.
             TextForm::Exact(_) => {}
         }
     }
 }
 
-/// A host in any case, with a dot at its end or without, and at any port unless it names one. What denies counts it also
-/// before a port that is none, behind the name of a user, and among several hosts, which proxies join by commas: servers look
-/// at no more than the name.
+/// Returns the pattern of a host: any case, with or without a trailing dot, and any port unless the
+/// value contains one. Servers compare only the name. A rule that denies therefore also matches the
+/// host before an invalid port, after user info, and in a list of hosts, which proxies join by
+/// commas.
 fn host_pattern(host: &str, leaning: Leaning) -> TextPattern<'_> {
     let is_wide = leaning == Leaning::Wide;
     let mut parts = match TextForm::read(host) {
@@ -584,7 +600,7 @@ fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str, is_wide: bool) -> V
         .filter(|(_, port)| !port.is_empty() && port.chars().all(|digit| digit.is_ascii_digit()));
     let without_dot = |name: &'a str| TextPart::text(name.strip_suffix('.').unwrap_or(name));
     match named {
-        // What it says of the port is meant.
+        // The value contains a port, so that only this port matches.
         Some((name, _)) if is_wide => {
             let port = &host[name.len()..];
             parts.extend([without_dot(name), TextPart::Dot, TextPart::text(port)]);
@@ -599,8 +615,9 @@ fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str, is_wide: bool) -> V
     parts
 }
 
-/// A header. Proxies join one that is repeated by commas before they look, or look at each (since CVE-2026-26308): what
-/// denies counts a value wherever it stands, and what allows asks that none is there which it does not fit.
+/// Emits the atoms for the value of a header. For a repeated header, proxies compare the values
+/// joined by commas, or each value separately (since CVE-2026-26308). A rule that denies matches
+/// the value anywhere in the list. A rule that allows also requires that no other value is present.
 fn header(name: &str, value: &str, leaning: Leaning, say: &mut dyn FnMut(&[Atom<'_>])) {
     let form = TextForm::read(value);
     let name = || Cow::Borrowed(name);

@@ -1,13 +1,13 @@
-//! Who may call whom: the mesh's access policies, from objects to what a proxy enforces.
+//! Access policies of the mesh: from Kubernetes objects to the rules that a proxy enforces.
 //!
 //! ```text
 //! objects ─► AccessIndex ─► AccessPolicies (immutable, in PushContext) ─► of one workload ─► PeerModes
-//!            last good kept                                                              └► RuleMatchers ─► RBAC, explain
+//!            keeps the last valid version                                        └► RuleMatchers ─► RBAC, explain
 //! ```
 //!
-//! Pure. One function says how a workload's port takes connections, whoever asks; one form of what a rule matches
-//! (`matcher.rs`) is what proxies are sent and what `explain` answers by. Where a policy can't be read it never lets in
-//! more than what it said before (docs/decisions/0039-access.md).
+//! Pure. One function determines the mTLS mode of a port for all callers. RBAC filters are
+//! generated from the matchers in `matcher.rs`, and `explain` evaluates the same matchers. A policy
+//! that cannot be read never allows more than its previous version (docs/decisions/0039-access.md).
 
 mod authorization;
 mod concerned;

@@ -5,7 +5,8 @@ use super::text::TextForm;
 use strait_model::mesh_config::PathNormalization;
 
 impl RequestTest {
-    /// Returns why no request and no connection matches this value, given how paths are normalized. `None` if one may match.
+    /// Returns why no request and no connection matches this value, given how paths are normalized.
+    /// `None` if one may match.
     pub fn never_matches(&self, normalization: PathNormalization) -> Option<String> {
         let (text, fact) = match self {
             Self::Path(text) => (&**text, literal_star(text).or_else(|| path(text, normalization))),
@@ -17,11 +18,11 @@ impl RequestTest {
             Self::RequestPrincipal(text) => (&**text, request_principal(text)),
             Self::Header(header) => {
                 let [_, value] = &**header;
-                // `*/*` is a value of `accept`.
+                // `*/*` is a valid value of `accept`.
                 (&**value, literal_star(value).filter(|_| **value != *"*/*"))
             }
             Self::Claim(claim) => (&*claim.value, literal_star(&claim.value)),
-            Self::Port(0) => return Some("0 is the port of no connection".to_owned()),
+            Self::Port(0) => return Some("no connection has port 0".to_owned()),
             Self::Port(_)
             | Self::PathTemplate(_)
             | Self::ServiceAccount(_)
@@ -35,7 +36,7 @@ impl RequestTest {
     }
 }
 
-/// The literal text of a value, without its wildcard.
+/// Returns the literal text of a value, without its wildcard.
 fn literal(text: &str) -> &str {
     match TextForm::read(text) {
         TextForm::Present => "",
@@ -50,7 +51,7 @@ fn literal_star(text: &str) -> Option<&'static str> {
 }
 
 fn path(text: &str, normalization: PathNormalization) -> Option<&'static str> {
-    // A text that the wildcard matches.
+    // An example of a text that the wildcard matches.
     const ANY: &str = "x";
     let form = TextForm::read(text);
     let written = match &form {
@@ -110,10 +111,10 @@ fn principal(text: &str) -> Option<&'static str> {
 fn namespace(text: &str) -> Option<&'static str> {
     let is_other =
         |one: char| !(one.is_ascii_lowercase() || one.is_ascii_digit() || "-*".contains(one));
-    text.contains(is_other).then_some("namespaces have lower-case letters, digits and - alone")
+    text.contains(is_other).then_some("namespaces contain only lower-case letters, digits and -")
 }
 
-/// Issuer and subject are compared one by one, divided at the last slash.
+/// Proxies compare issuer and subject separately, split at the last slash.
 fn request_principal(text: &str) -> Option<&'static str> {
     match text.rsplit_once('/') {
         None if matches!(TextForm::read(text), TextForm::Exact(_)) => {

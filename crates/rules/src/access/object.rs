@@ -1,4 +1,4 @@
-//! What access policies have in common: their names, and what is wrong with them.
+//! Names and faults of access policies of all kinds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use strait_model::{ISTIO_SECURITY, Namespace, ObjectKey, WorkloadKey};
 /// The kinds of access policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {
-    /// Who may do what.
+    /// AuthorizationPolicy: which callers may do what.
     Authorization,
-    /// How connections are taken.
+    /// PeerAuthentication: the mTLS mode of servers.
     Peer,
-    /// Which tokens are believed.
+    /// RequestAuthentication: which tokens are accepted.
     Request,
 }
 
 impl PolicyKind {
-    /// As objects name it.
+    /// Returns the spelling used in objects.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Authorization => "AuthorizationPolicy",
@@ -31,7 +31,7 @@ impl PolicyKind {
         }
     }
 
-    /// The kind and name of an object; `None` where it is no access policy.
+    /// Returns the kind and name of an object; `None` if it is not an access policy.
     pub fn of(key: &ObjectKey) -> Option<PolicyName> {
         let kind = match (&*key.group, &*key.kind) {
             (ISTIO_SECURITY, "AuthorizationPolicy") => Self::Authorization,
@@ -45,17 +45,17 @@ impl PolicyKind {
     }
 }
 
-/// Which policy.
+/// Kind and name of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyName {
-    /// The kind.
+    /// Kind of the policy.
     pub kind: PolicyKind,
     /// Namespace and name of the object.
     pub object: WorkloadKey,
 }
 
 impl PolicyName {
-    /// The key of the object in the store.
+    /// Returns the key of the object in the store.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             kind: self.kind.as_str().into(),
@@ -67,36 +67,37 @@ impl PolicyName {
 }
 
 impl fmt::Display for PolicyName {
-    /// `PeerAuthentication shop/strict`.
+    /// Writes the kind and the name, for example `PeerAuthentication shop/strict`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, object } = self;
         write!(f, "{} {}/{}", kind.as_str(), object.namespace, object.name)
     }
 }
 
-/// Something in a policy that is wrong or has no effect.
+/// An error in a policy, or a part without an effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFault {
-    /// What kind of trouble it is.
+    /// Error code.
     pub code: &'static Code,
-    /// Where, as a path from the object's root.
+    /// Path from the root of the object.
     pub path: String,
-    /// What was found there, and what comes of it.
+    /// Problem and its consequence.
     pub text: String,
 }
 
 impl AccessFault {
-    /// What can't be read.
+    /// Reports a part that cannot be read.
     pub(super) fn unreadable(path: impl Into<String>, text: impl fmt::Display) -> Self {
         Self::warning(&codes::ACCESS_UNREADABLE, path, text)
     }
 
-    /// Whether it reports a part that cannot be read, and not only one without effect.
+    /// Returns whether the fault is a part that cannot be read, and not only a part without an
+    /// effect.
     pub(super) fn is_unreadable(&self) -> bool {
         *self.code == codes::ACCESS_UNREADABLE
     }
 
-    /// What is read, and has another effect than it seems.
+    /// Reports a part that was read, but has another effect than it seems to have.
     pub(super) fn warning(
         code: &'static Code,
         path: impl Into<String>,
@@ -113,31 +114,32 @@ impl fmt::Display for AccessFault {
     }
 }
 
-/// What becomes of an object.
+/// Status of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyState {
-    /// All of it counts.
+    /// The whole object is active.
     InForce,
-    /// Parts of it can't be read, and there is no form of it that could.
+    /// Parts of the object cannot be read, and no earlier version was valid.
     Partly,
-    /// It can't be read: its last good form counts, or nothing of it.
+    /// The object cannot be read. Its last valid version is active; without one, the object has no
+    /// effect.
     Refused,
 }
 
-/// Seconds since the Unix epoch at which an object was made; 0 where that is not known.
+/// Returns the creation time of an object in seconds since the Unix epoch; 0 if unknown.
 pub(super) fn created(object: &Value) -> i64 {
     let text = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
     let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
     time.map_or(0, jiff::Timestamp::as_second)
 }
 
-/// What becomes of a rule that can't be read and has no last good form (`--policy-errors`).
+/// Handling of a rule that cannot be read and has no last valid version (`--policy-errors`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyErrors {
-    /// What of it can be read counts; where that is nothing it counts for nothing, and is shown.
+    /// The readable parts apply. A rule without any readable part has no effect and is reported.
     #[default]
     Narrow,
-    /// It denies everything.
+    /// The rule denies everything.
     Strict,
 }

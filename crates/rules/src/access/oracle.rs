@@ -1,5 +1,5 @@
-//! What an independent evaluator says of a call, beside what policies in force do: random ones of the tests, and whatever a
-//! fuzzer makes of them.
+//! Compares the active policies with an independent evaluator, for random policies of the tests and
+//! for inputs of a fuzzer.
 
 #[path = "../../../../tests/access/evaluator.rs"]
 pub(crate) mod evaluator;
@@ -25,14 +25,14 @@ use super::{
 };
 use strait_model::{Labels, Namespace};
 
-/// Whose policies are for the whole mesh.
+/// The root namespace.
 pub(super) const ROOT: &str = "istio-system";
-/// The ports that calls are to.
+/// Ports of generated calls.
 pub(super) const PORTS: &[&str] = &["8080", "5432"];
-/// Trust domains of the mesh, its own first.
+/// Trust domains of the mesh. The first is the current one, the others are aliases.
 const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
 
-/// The workload that is called.
+/// The workload that receives the calls.
 const SERVER: Server<'static> = Server {
     namespace: "shop",
     labels: &[("app", "web")],
@@ -41,8 +41,8 @@ const SERVER: Server<'static> = Server {
     providers: &PROVIDERS,
 };
 
-/// A fuzz target: random policies and calls, whose every decision the bytes make. What policies in force say of a call is what
-/// the oracle says.
+/// Fuzz target: generates policies and calls from the input bytes, and checks that the active
+/// policies and the oracle agree about each call.
 pub(crate) fn fuzz(random: &mut impl Rng) {
     let count = random.random_range(1..5);
     let mut objects: Vec<Value> =
@@ -58,7 +58,7 @@ pub(crate) fn fuzz(random: &mut impl Rng) {
     }
 }
 
-/// What becomes of a call, who is asked about it, and why that is so, for whoever reads it.
+/// Outcome of a call, the queried providers, and the reason for test output.
 #[derive(Debug)]
 pub(super) struct Judgement {
     pub(super) outcome: Outcome,
@@ -66,10 +66,11 @@ pub(super) struct Judgement {
     why: String,
 }
 
-/// Both judge a call: the oracle by the objects, and what proxies are sent by the policies that came of them.
+/// Compares the verdict of the oracle, which reads the objects, with that of the policies parsed
+/// from them.
 ///
 /// # Panics
-/// They differ.
+/// The verdicts differ.
 pub(super) fn compare(
     case: impl Display,
     objects: &[Value],
@@ -78,7 +79,7 @@ pub(super) fn compare(
 ) -> Outcome {
     let found = judged(policies, call);
     let expected = (outcome(objects, &SERVER, call), asked(objects, &SERVER, call));
-    // Of what is not looked at any more nobody is asked.
+    // A closed connection reaches no provider.
     let is_closed = expected.0 == Outcome::Closed;
     let asked = found.asked.iter().map(String::as_str);
     assert_eq!(
@@ -91,7 +92,7 @@ pub(super) fn compare(
     found.outcome
 }
 
-/// What policies in force say of a call.
+/// Returns the verdict of the active policies about a call.
 fn judged(policies: &AccessPolicies, call: &Call) -> Judgement {
     let labels: Labels =
         SERVER.labels.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect();
@@ -127,8 +128,8 @@ fn judged(policies: &AccessPolicies, call: &Call) -> Judgement {
     Judgement { outcome, asked, why: format!("{mode:?}, {decision:?}") }
 }
 
-/// What Envoy's filter notes of tokens that stand in headers, by the key of the rule that believes each; `None` where one is
-/// believed by none of those that look where it stands.
+/// Returns the metadata that Envoy's filter sets for tokens in headers, by the key of the rule that
+/// accepts each token. `None` if a token is accepted by none of the rules for its location.
 fn verified(rules: &[TokenRule], tokens: &[Token]) -> Option<Map<String, Value>> {
     let looks_there = |rule: &TokenRule, token: &Token| match &rule.from_headers[..] {
         [] => token.place == "authorization",
@@ -157,7 +158,7 @@ fn verified(rules: &[TokenRule], tokens: &[Token]) -> Option<Map<String, Value>>
     Some(noted)
 }
 
-/// As a proxy sees it: headers that come twice in one.
+/// Converts a call to a request as a proxy sees it. Repeated headers are joined.
 fn as_request(call: &Call) -> AccessRequest {
     let identity = call.identity.as_ref();
     let mut request = AccessRequest {
@@ -183,7 +184,7 @@ fn as_request(call: &Call) -> AccessRequest {
     request
 }
 
-/// An AuthorizationPolicy of any action, some of which ask for tokens.
+/// Returns an AuthorizationPolicy with a random action. Some of them require tokens.
 pub(super) fn random_authorization(random: &mut impl Rng, name: &str) -> Value {
     match random.random_range(0..10) {
         0..2 => random_asking_policy(random, name),
@@ -195,7 +196,7 @@ pub(super) fn random_authorization(random: &mut impl Rng, name: &str) -> Value {
     }
 }
 
-/// A call with tokens, if it is one of HTTP.
+/// Returns a random call, with tokens if it is an HTTP request.
 pub(super) fn random_call_with_tokens(random: &mut impl Rng) -> Call {
     let mut call = random_call(random);
     if call.is_http {
@@ -204,7 +205,7 @@ pub(super) fn random_call_with_tokens(random: &mut impl Rng) -> Call {
     call
 }
 
-/// The keys of an issuer: points on P-256, of RFC 7517 A.1 and the curve's own.
+/// Returns the keys of an issuer: points on P-256, from RFC 7517 A.1 and the curve's base point.
 pub(super) fn keys_of(issuer: &str) -> String {
     let [x, y] = if issuer == ISSUERS[0] {
         [

@@ -1,4 +1,4 @@
-//! How workloads take connections: PeerAuthentication, and the one function that says so for a port.
+//! PeerAuthentication, and the one function that computes the mTLS mode of a port.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::time_point::TimePoint;
 use strait_base::codes;
 use strait_model::{Namespace, WorkloadKey};
 
-/// How connections are taken.
+/// Protocols that a server accepts: plaintext, mTLS or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum PeerMode {
-    /// In plain text alone.
+    /// Only plaintext.
     Disable,
-    /// In plain text and by mTLS: what holds where nothing is said.
+    /// Plaintext and mTLS. The default if no policy sets a mode.
     #[default]
     Permissive,
-    /// By mTLS alone.
+    /// Only mTLS.
     Strict,
 }
 
 impl PeerMode {
-    /// As objects name it.
+    /// Returns the spelling used in objects.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Disable => "DISABLE",
@@ -34,26 +34,28 @@ impl PeerMode {
     }
 }
 
-/// A PeerAuthentication.
+/// A parsed PeerAuthentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerAuthentication {
-    /// Its name.
+    /// Namespace and name of the object.
     pub name: WorkloadKey,
-    /// Seconds since the Unix epoch; 0 where unknown.
+    /// Creation time in seconds since the Unix epoch; 0 if unknown.
     pub created: i64,
-    /// The workloads it is for.
+    /// Selector of the workloads that the policy applies to.
     pub selector: PolicySelector,
-    /// `mtls.mode`; `None` for what a wider policy says.
+    /// `mtls.mode`; `None` inherits the mode of a wider policy.
     pub mode: Option<PeerMode>,
-    /// `portLevelMtls`, by port of the workload; `None` for the mode of the rest.
+    /// `portLevelMtls`, by port of the workload; `None` inherits the mode of the other ports.
     pub ports: BTreeMap<u16, Option<PeerMode>>,
 }
 
 impl PeerAuthentication {
-    /// Reads an object. Where a part of it can't be read, which is in `faults`, the rest counts if it asks for mTLS: whatever
-    /// the part says, that takes no more. Else nothing of it counts: in the place of another, of which the oldest counts
-    /// alone, the rest might take more connections than that. If `strict`, or if an unknown field may restrict access, it
-    /// takes mTLS alone.
+    /// Parses an object. Parts that cannot be read are added to `faults`.
+    ///
+    /// If a part cannot be read, the rest applies only if its mode is STRICT, because no other part
+    /// of the object can be stricter. Otherwise the object is ignored: only the oldest policy of a
+    /// level applies, so that the readable rest could replace a stricter one. If `strict`, or if an
+    /// unknown field may restrict access, an object with faults accepts only mTLS.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -87,20 +89,23 @@ impl PeerAuthentication {
                                 ports.insert(port, read_mode(mtls, &path, faults));
                             }
                             None => {
-                                faults
-                                    .push(AccessFault::unreadable(path, "is no port, 1 to 65535"));
+                                faults.push(AccessFault::unreadable(
+                                    path,
+                                    "is not a port from 1 to \
+                                                                         65535",
+                                ));
                             }
                         }
                     }
                 }
-                Some(_) => faults.push(AccessFault::unreadable(path, "is there and empty")),
+                Some(_) => faults.push(AccessFault::unreadable(path, "is empty")),
                 None => faults.push(AccessFault::unreadable(
                     path,
                     format!("expected modes by port, found {given}"),
                 )),
             }
             if selector == PolicySelector::All {
-                let text = "needs a selector: ports are those of certain workloads";
+                let text = "needs a selector, because ports belong to specific workloads";
                 faults.push(AccessFault::unreadable(path, text));
             }
         }
@@ -115,18 +120,18 @@ impl PeerAuthentication {
         Some(Self { name: name.clone(), created: created(object), selector, mode, ports })
     }
 
-    /// What it says that has no effect in its namespace.
+    /// Returns warnings for parts that have no effect in the policy's namespace.
     pub(super) fn warnings(&self, root: &Namespace) -> Vec<AccessFault> {
         if self.name.namespace == *root && self.selector != PolicySelector::All {
             let text =
-                "counts for nothing in the root namespace: there a policy is for the whole mesh";
+                "has no effect in the root namespace, where a policy applies to the whole mesh";
             vec![AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.selector", text)]
         } else {
             Vec::new()
         }
     }
 
-    /// Which it is.
+    /// Returns the kind and name of the policy.
     pub fn policy_name(&self) -> PolicyName {
         PolicyName { kind: PolicyKind::Peer, object: self.name.clone() }
     }
@@ -135,7 +140,7 @@ impl PeerAuthentication {
 const SPEC_FIELDS: [&str; 3] = ["selector", "mtls", "portLevelMtls"];
 const MTLS_FIELDS: [&str; 1] = ["mode"];
 
-/// Whether an unknown field of a spec, or of one of its modes, restricts access.
+/// Returns whether an unknown field of the spec, or of any mode in it, may restrict access.
 fn has_restricting_field(spec: &Value) -> bool {
     let unknown = |fields: Option<&Value>, known: &[&str]| {
         let mut fields = fields.and_then(Value::as_object).into_iter().flatten();
@@ -156,30 +161,31 @@ fn read_mode(mtls: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
         Some((Some("DISABLE"), _)) => Some(PeerMode::Disable),
         Some((_, found)) => {
             let text =
-                format!("{found} means nothing; it may be STRICT, PERMISSIVE, DISABLE or UNSET");
+                format!("{found} is not a valid mode; use STRICT, PERMISSIVE, DISABLE or UNSET");
             faults.push(AccessFault::unreadable(format!("{path}.mode"), text));
             None
         }
     }
 }
 
-/// What a port that takes both goes to.
+/// A mode transition of a port: until it ends, the port accepts both plaintext and mTLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModeTransition {
-    /// How it will take connections.
+    /// Mode after the transition.
     pub to: PeerMode,
-    /// From when on.
+    /// Time at which the transition ends.
     pub ends: TimePoint,
 }
 
-/// How one port takes connections, and which policy says so.
+/// Mode of one port, with the policy that sets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortMode {
-    /// How.
+    /// Current mode.
     pub mode: PeerMode,
-    /// The policy that says so, or what the port goes to; `None` where none says anything.
+    /// The policy that sets the mode, or the mode after the transition; `None` for the default.
     pub by: Option<WorkloadKey>,
-    /// What it goes to, where it takes both plain text and mTLS until clients have learnt that.
+    /// The transition in progress. The port accepts both plaintext and mTLS until its clients have
+    /// the new configuration.
     pub transition: Option<ModeTransition>,
 }
 
@@ -188,13 +194,13 @@ impl PortMode {
         Self { mode, by: Some(policy.name.clone()), transition: None }
     }
 
-    /// What policies say, at once or in the end.
+    /// Returns the mode that policies set, which is the mode after a transition.
     fn target(&self) -> PeerMode {
         self.transition.map_or(self.mode, |transition| transition.to)
     }
 
-    /// The same of a port that was taken as `old` says, until then: connections in plain text and by mTLS are both under
-    /// way wherever one of the two takes no mTLS.
+    /// Returns the mode during a transition from `old` that ends at `ends`. The port accepts both
+    /// if only the old or only the new mode accepts mTLS.
     fn coming_from(&self, old: PeerMode, ends: TimePoint) -> Self {
         let to = self.target();
         if (old == PeerMode::Disable) == (to == PeerMode::Disable) || to == PeerMode::Permissive {
@@ -205,22 +211,22 @@ impl PortMode {
     }
 }
 
-/// How a workload takes connections.
+/// Modes of all ports of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerModes {
-    /// At ports of which nothing else is said.
+    /// Mode of the ports that `ports` does not contain.
     pub rest: PortMode,
-    /// At ports of which something is.
+    /// Modes of single ports.
     pub ports: BTreeMap<u16, PortMode>,
 }
 
 impl PeerModes {
-    /// How the workload takes connections to a port of its own.
+    /// Returns the mode of a port of the workload.
     pub fn of_port(&self, port: u16) -> &PortMode {
         self.ports.get(&port).unwrap_or(&self.rest)
     }
 
-    /// What a policy for these workloads changes of what wider ones say.
+    /// Applies a policy for these workloads on top of the modes of wider policies.
     pub(super) fn with(mut self, policy: &PeerAuthentication) -> Self {
         if let Some(mode) = policy.mode {
             self.rest = PortMode::said_by(mode, policy);
@@ -235,7 +241,7 @@ impl PeerModes {
         self
     }
 
-    /// What holds while servers and clients go from `old` to this, until then.
+    /// Returns the modes during a transition from `old` that ends at `ends`.
     pub(super) fn coming_from(&self, old: &Self, ends: TimePoint) -> Self {
         let ports =
             old.ports.keys().chain(self.ports.keys()).map(|port| {
@@ -244,7 +250,8 @@ impl PeerModes {
         Self { ports: ports.collect(), rest: self.rest.coming_from(old.rest.mode, ends) }
     }
 
-    /// Makes strict whatever `policy` makes strict, whether it selects the workload or not.
+    /// Sets everything to STRICT that `policy` sets to STRICT, even if the policy does not select
+    /// the workload.
     pub(super) fn tightened(mut self, policy: &PeerAuthentication) -> Self {
         if policy.mode == Some(PeerMode::Strict) {
             let strict = PortMode::said_by(PeerMode::Strict, policy);

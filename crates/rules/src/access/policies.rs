@@ -1,4 +1,4 @@
-//! The policies in force: immutable, shared by everybody who reads a version of the mesh.
+//! The active access policies: an immutable value, shared by all users of a snapshot.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,30 +18,32 @@ use super::subject::AccessSubject;
 use super::time_point::TimePoint;
 use strait_model::{Namespace, WorkloadKey};
 
-/// All access policies in force.
+/// All active access policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessPolicies {
-    /// The namespace whose policies are for the whole mesh.
+    /// Root namespace, whose policies apply to the whole mesh.
     pub(super) root: Namespace,
     pub(super) namespaces: OrdMap<Namespace, Arc<NamespacePolicies>>,
-    /// The changes of which clients still learn how to speak to servers now, the oldest first.
+    /// The mode transitions in progress, the oldest first.
     pub(super) moves: Vec<Arc<ModeMove>>,
     pub(super) reports: OrdMap<PolicyName, Arc<PolicyReport>>,
 }
 
-/// A change by which workloads may go from plain text alone to mTLS, or back.
+/// A mode transition: a change of policies by which workloads may change from plaintext only to
+/// mTLS, or back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ModeMove {
-    /// The policies before and after it, without the moves that were under way then.
+    /// Policies before and after the change, without other transitions.
     pub(super) before: Arc<AccessPolicies>,
     pub(super) after: Arc<AccessPolicies>,
     pub(super) begun: Instant,
-    /// Whether servers have had the time to be ready for what clients are to send.
+    /// Whether `SERVERS_FIRST` has passed, so that servers are ready for the new mode of their
+    /// clients.
     pub(super) is_told: bool,
     pub(super) ends: TimePoint,
 }
 
-/// The policies of one namespace, the oldest first, then by name.
+/// The policies of one namespace, sorted by age (the oldest first), then by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NamespacePolicies {
     pub(super) peers: Vec<Arc<PeerAuthentication>>,
@@ -55,39 +57,41 @@ impl NamespacePolicies {
     }
 }
 
-/// What there is to say of one policy.
+/// Status of one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyReport {
-    /// What becomes of it.
+    /// State of the object.
     pub state: PolicyState,
-    /// What can't be read of it, or has no effect.
+    /// Parts that cannot be read or have no effect.
     pub faults: Vec<AccessFault>,
-    /// The workloads it is for; `None` where nothing of it counts.
+    /// Selector of the workloads that the policy applies to; `None` if no part of it is active.
     pub selector: Option<PolicySelector>,
 }
 
-/// What becomes of a PeerAuthentication at a workload to which another applies.
+/// A PeerAuthentication that is replaced by another one at a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplacedPeer {
-    /// The one that applies.
+    /// Name of the policy that applies instead.
     pub by: WorkloadKey,
-    /// Whether the workload accepts plain text at a port where the replaced policy asks for mTLS.
+    /// Whether the workload accepts plaintext at a port for which the replaced policy requires
+    /// mTLS.
     pub is_more_open: bool,
 }
 
-/// What holds for one workload.
+/// The access policies of one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadAccess<'a> {
-    /// How it takes connections.
+    /// mTLS modes by port.
     pub modes: PeerModes,
-    /// The policies for it, in the order of their age, names and namespaces.
+    /// AuthorizationPolicies that select the workload, sorted by age, name and namespace.
     pub policies: Vec<&'a Arc<AuthorizationPolicy>>,
-    /// What says which tokens it believes, in the same order.
+    /// RequestAuthentications that select the workload, in the same order.
     pub requests: Vec<&'a Arc<RequestAuthentication>>,
 }
 
 impl<'a> WorkloadAccess<'a> {
-    /// The providers that policies for it would have asked, sorted, each once.
+    /// Returns the names of the external authorization providers that the policies use, sorted and
+    /// without duplicates.
     pub fn providers(&self) -> BTreeSet<&'a Arc<str>> {
         let provider = |policy: &&'a Arc<AuthorizationPolicy>| match &policy.action {
             AuthorizationAction::Custom(provider) => Some(provider),
@@ -96,7 +100,8 @@ impl<'a> WorkloadAccess<'a> {
         self.policies.iter().filter_map(provider).collect()
     }
 
-    /// Which tokens it believes, sorted by their issuers, each rule once; those that are too many without keys.
+    /// Returns the rules for tokens, sorted by issuer and without duplicates. Rules beyond the key
+    /// budget have no keys.
     pub fn token_rules(&self) -> Vec<Cow<'a, TokenRule>> {
         let mut rules = key_share::rules_within(&self.requests);
         rules.sort();
@@ -106,7 +111,7 @@ impl<'a> WorkloadAccess<'a> {
 }
 
 impl AccessPolicies {
-    /// What holds for a workload.
+    /// Returns the access policies of a workload.
     pub fn of(&self, subject: AccessSubject<'_>) -> WorkloadAccess<'_> {
         WorkloadAccess {
             modes: self.served_modes(subject),
@@ -115,8 +120,9 @@ impl AccessPolicies {
         }
     }
 
-    /// How a workload takes connections, whoever asks: what its namespace, then its labels change of what holds for
-    /// the mesh. Of several policies of one kind the oldest counts.
+    /// Returns the mTLS modes of a workload. They do not depend on the client. A policy of the
+    /// namespace overrides the policy of the mesh, and a policy that selects the labels overrides
+    /// both. If several policies of one level exist, the oldest applies.
     pub fn modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let mut modes = self.modes_of_all(subject.namespace);
         if *subject.namespace == self.root {
@@ -128,11 +134,12 @@ impl AccessPolicies {
         if subject.is_known {
             return modes;
         }
-        // Labels that it claims take it away from no other policy of its namespace.
+        // The labels are unverified claims. They must not remove the workload from any policy in
+        // the namespace.
         self.peers_of(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
     }
 
-    /// How workloads of a namespace take connections if no policy selects them by their labels.
+    /// Returns the modes of a workload in a namespace if no policy selects it by labels.
     fn modes_of_all(&self, namespace: &Namespace) -> PeerModes {
         let whole = |namespace| {
             self.peers_of(namespace).find(|policy| policy.selector == PolicySelector::All)
@@ -148,7 +155,8 @@ impl AccessPolicies {
         self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers)
     }
 
-    /// The PeerAuthentication that applies to a workload by its labels: the oldest.
+    /// Returns the PeerAuthentication that selects a workload by labels. The oldest takes
+    /// precedence.
     fn selecting_peer(&self, subject: AccessSubject<'_>) -> Option<&Arc<PeerAuthentication>> {
         let mut by_labels = self
             .peers_of(subject.namespace)
@@ -156,13 +164,13 @@ impl AccessPolicies {
         by_labels.find(|policy| policy.selector.selects(subject.namespace, subject))
     }
 
-    /// The PeerAuthentication of this name.
+    /// Returns the PeerAuthentication of this name.
     pub fn peer(&self, name: &WorkloadKey) -> Option<&Arc<PeerAuthentication>> {
         self.peers_of(&name.namespace).find(|policy| policy.name == *name)
     }
 
-    /// The PeerAuthentication that applies by labels to a workload of the same namespace instead of this one, which selects
-    /// it as well; `None` if this one applies.
+    /// Returns the PeerAuthentication that replaces this one at a workload that both select by
+    /// labels; `None` if this one applies.
     pub fn replacing_peer(
         &self,
         name: &WorkloadKey,
@@ -183,7 +191,7 @@ impl AccessPolicies {
         Some(ReplacedPeer { by: applied.name.clone(), is_more_open })
     }
 
-    /// How a workload takes connections, while some clients may still speak to it as before.
+    /// Returns the mTLS modes that servers accept now, including transitions in progress.
     pub(super) fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let begun = self.moves.iter();
         begun.fold(self.modes(subject), |modes, one| {
@@ -191,7 +199,8 @@ impl AccessPolicies {
         })
     }
 
-    /// What may select workloads of a namespace: policies of the root namespace, and its own.
+    /// Iterates over the policies that may select workloads of a namespace: in the root namespace
+    /// and in the namespace itself.
     fn held_for(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<NamespacePolicies>> {
         let own = self.namespaces.get(namespace).filter(|_| *namespace != self.root);
         self.namespaces.get(&self.root).into_iter().chain(own)
@@ -225,41 +234,43 @@ impl AccessPolicies {
         all
     }
 
-    /// The namespace whose policies are for the whole mesh.
+    /// Returns the root namespace, whose policies apply to the whole mesh.
     pub fn root(&self) -> &Namespace {
         &self.root
     }
 
-    /// Whether any policy says that a workload takes no mTLS.
+    /// Returns whether any policy sets the mode DISABLE.
     pub fn disables_anywhere(&self) -> bool {
         self.namespaces.values().flat_map(|held| &held.peers).any(|policy| disables(policy))
     }
 
-    /// Whether for some workloads of a namespace labels decide whether they take mTLS.
+    /// Returns whether labels may decide which workloads of a namespace accept mTLS.
     pub fn disables_by_labels(&self, namespace: &Namespace) -> bool {
         let own = self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers);
         let by_labels = own.filter(|policy| policy.selector != PolicySelector::All);
-        // A label may also end what holds for the whole namespace.
+        // A policy that selects labels may also override a DISABLE of the whole namespace.
         by_labels.count() != 0 && self.disables_anywhere()
     }
 
-    /// The namespaces in which something differs from an earlier version; the root namespace stands for all.
+    /// Returns the namespaces whose policies differ from an earlier version. The root namespace
+    /// represents all namespaces.
     pub fn changed_namespaces(&self, before: &Self) -> BTreeSet<Namespace> {
         let mut changed: BTreeSet<_> = differing(&before.namespaces, &self.namespaces).collect();
         if self.root != before.root {
             changed.extend([self.root.clone(), before.root.clone()]);
         }
-        // What servers take differs wherever such a move was to or from another mode.
+        // A mode transition that begins or ends changes what servers accept.
         changed.extend(self.moves_apart(before).flat_map(|one| one.namespaces()));
         changed
     }
 
-    /// The namespaces with objects of which there is something else to say than in an earlier version.
+    /// Returns the namespaces of objects whose status differs from an earlier version.
     pub fn changed_reports(&self, before: &Self) -> BTreeSet<Namespace> {
         differing(&before.reports, &self.reports).map(|name| name.object.namespace).collect()
     }
 
-    /// The namespaces in which it may differ whether workloads take mTLS; the root namespace stands for all.
+    /// Returns the namespaces in which workloads may have started or stopped accepting mTLS. The
+    /// root namespace represents all namespaces.
     pub fn changed_modes(&self, before: &Self) -> BTreeSet<Namespace> {
         if !(self.speaks_plainly_anywhere() || before.speaks_plainly_anywhere()) {
             return BTreeSet::new();
@@ -274,35 +285,35 @@ impl AccessPolicies {
         changed
     }
 
-    /// The PeerAuthentication for a whole namespace that counts.
+    /// Returns the PeerAuthentication that applies to a whole namespace.
     pub fn whole_peer(&self, namespace: &Namespace) -> Option<&WorkloadKey> {
         let held = self.namespaces.get(namespace)?;
         let mut whole = held.peers.iter().filter(|policy| policy.selector == PolicySelector::All);
         whole.next().map(|policy| &policy.name)
     }
 
-    /// What there is to say of each policy, by name.
+    /// Iterates over the status of each policy, by name.
     pub fn reports(&self) -> impl Iterator<Item = (&PolicyName, &Arc<PolicyReport>)> {
         self.reports.iter()
     }
 
-    /// What there is to say of the policy of this name.
+    /// Returns the status of the policy of this name.
     pub fn report(&self, name: &PolicyName) -> Option<&Arc<PolicyReport>> {
         self.reports.get(name)
     }
 
-    /// All AuthorizationPolicies.
+    /// Iterates over all AuthorizationPolicies.
     pub fn authorizations(&self) -> impl Iterator<Item = &Arc<AuthorizationPolicy>> {
         self.namespaces.values().flat_map(|held| &held.authorizations)
     }
 
-    /// The AuthorizationPolicy of this name.
+    /// Returns the AuthorizationPolicy of this name.
     pub fn authorization(&self, name: &WorkloadKey) -> Option<&Arc<AuthorizationPolicy>> {
         let held = self.namespaces.get(&name.namespace)?;
         held.authorizations.iter().find(|policy| policy.name == *name)
     }
 
-    /// The RequestAuthentication of this name.
+    /// Returns the RequestAuthentication with this name.
     pub fn request(&self, name: &WorkloadKey) -> Option<&Arc<RequestAuthentication>> {
         let held = self.namespaces.get(&name.namespace)?;
         held.requests.iter().find(|policy| policy.name == *name)
@@ -325,7 +336,7 @@ pub(super) fn disables(policy: &PeerAuthentication) -> bool {
     modes.into_iter().any(|mode| *mode == Some(PeerMode::Disable))
 }
 
-/// The order in which policies count.
+/// Returns the sort key for the precedence of policies.
 pub(super) fn order(created: i64, name: &WorkloadKey) -> (i64, &str, &str) {
     (created, &name.name, name.namespace.as_str())
 }

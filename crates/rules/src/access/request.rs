@@ -1,9 +1,10 @@
-//! RequestAuthentication: which tokens a workload believes.
+//! RequestAuthentication: the tokens that a workload accepts.
 //!
-//! It never says that a token is needed: an AuthorizationPolicy on `requestPrincipals` does.
+//! It never requires a token: an AuthorizationPolicy on `requestPrincipals` does.
 //!
-//! A rule that cannot be read fails closed: it stays in force without keys, so its tokens are refused. If an unknown
-//! field of it restricts access, requests without a token are refused as well.
+//! A rule that cannot be read fails closed: it stays active without keys, so its tokens are
+//! refused. If an unknown field of the rule restricts access, requests without a token are refused
+//! as well.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,60 +21,62 @@ use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeySource, KeyState};
 use strait_model::mesh_config::parse_duration;
 use strait_model::{WorkloadKey, is_header_name};
 
-/// A RequestAuthentication.
+/// A parsed RequestAuthentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestAuthentication {
-    /// Its name.
+    /// Namespace and name of the object.
     pub name: WorkloadKey,
-    /// Seconds since the Unix epoch; 0 where unknown.
+    /// Creation time in seconds since the Unix epoch; 0 if unknown.
     pub created: i64,
-    /// The workloads it is for.
+    /// Selector of the workloads that the policy applies to.
     pub selector: PolicySelector,
-    /// What is believed: any of these.
+    /// Rules for tokens, one for each issuer.
     pub rules: Vec<TokenRule>,
 }
 
-/// Tokens of one issuer.
+/// A rule for the tokens of one issuer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenRule {
-    /// `iss`; empty for any.
+    /// Value of `iss`; empty accepts any issuer.
     pub issuer: String,
-    /// One of these must be in `aud`; none for any.
+    /// Accepted values of `aud`. Empty accepts any audience.
     pub audiences: Vec<String>,
-    /// The keys, as a JSON Web Key Set; `None` where they are elsewhere, and not known yet.
+    /// The keys, as a JSON Web Key Set; `None` if they must be fetched and are not known yet.
     pub keys: Option<Arc<str>>,
-    /// Where they are, where the rule doesn't hold them.
+    /// Location of the keys, if the rule does not contain them.
     pub source: Option<KeySource>,
-    /// Headers that hold it, each with what stands before it there.
+    /// Headers that contain the token, each with the prefix before the token.
     pub from_headers: Vec<(String, String)>,
-    /// Parameters of the query that hold it.
+    /// Query parameters that contain the token.
     pub from_params: Vec<String>,
-    /// Cookies that hold it.
+    /// Cookies that contain the token.
     pub from_cookies: Vec<String>,
-    /// Whether the workload is passed the token as it came.
+    /// Whether the original token is forwarded to the workload.
     pub forward: bool,
-    /// The header in which the workload is passed what the token says.
+    /// Header in which the payload of the token is sent to the workload.
     pub payload_header: Option<String>,
-    /// Headers in which it is passed single claims, each with the claim.
+    /// Headers in which single claims are sent to the workload, each with the claim.
     pub claim_headers: Vec<(String, String)>,
-    /// Claims besides `scope` and `permission` whose text is a list, with spaces between its elements.
+    /// Claims, in addition to `scope` and `permission`, that are lists in one string, separated by
+    /// spaces.
     pub space_delimited: Vec<String>,
-    /// Whether requests without a token are refused: an unknown field of the rule may demand one.
+    /// Whether requests without a token are refused, because an unknown field of the rule may
+    /// require one.
     pub requires_token: bool,
 }
 
-/// Claims whose text is always such a list. (RFC 8693, 4.2; Istio.)
+/// Claims that are always lists in one string, separated by spaces (RFC 8693, section 4.2; Istio).
 const ALWAYS_LISTS: [&str; 2] = ["permission", "scope"];
 
-/// The most rules of one object whose keys are looked at.
+/// Maximum number of rules of one object whose keys are read.
 const RULES_MAX: usize = 256;
-/// The most bytes of the keys that one object gives itself (`jwks`), as they are written: to look at them takes time,
-/// for which every other change waits.
+/// Maximum size in bytes of all inline keys (`jwks`) of one object. Parsing them takes time, and
+/// all other changes wait.
 const GIVEN_BYTES_MAX: usize = 256 * 1024;
-/// The most bytes of where keys are.
+/// Maximum length in bytes of the location of keys.
 const PLACE_BYTES_MAX: usize = 2048;
 
-/// How long fetching keys may take where nothing is said (Istio's default), and at least and at most.
+/// Default timeout for fetching keys (Istio's default), followed by its minimum and maximum.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const FETCH_LEAST: Duration = Duration::from_millis(1);
 const FETCH_MOST: Duration = Duration::from_secs(60);
@@ -95,8 +98,8 @@ const KNOWN: [&str; 13] = [
 ];
 
 impl RequestAuthentication {
-    /// Reads an object. A rule that cannot be read refuses its tokens. A selector that cannot be read selects all
-    /// workloads of the namespace, as that of a policy that denies does.
+    /// Parses an object. A rule that cannot be read refuses its tokens. A selector that cannot be
+    /// read selects all workloads of the namespace, like that of a policy that denies.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -126,12 +129,12 @@ impl RequestAuthentication {
         Some(Self { name: name.clone(), created: created(object), selector, rules })
     }
 
-    /// What of it has another effect than it seems.
+    /// Returns warnings for parts that have another effect than they seem to have.
     pub(super) fn warnings(&self, object: &Value) -> Vec<AccessFault> {
         without_effect(object, &self.name.namespace)
     }
 
-    /// The policy with the keys that are known by now.
+    /// Returns the policy with the keys that have been fetched.
     pub(super) fn with_keys(self: &Arc<Self>, fetched: &FetchedKeys) -> Arc<Self> {
         if self.rules.iter().all(|rule| rule.source.is_none()) {
             return Arc::clone(self);
@@ -145,7 +148,7 @@ impl RequestAuthentication {
         Arc::new(policy)
     }
 
-    /// What there is to say of keys that could not be fetched.
+    /// Returns warnings for keys that could not be fetched.
     pub(super) fn key_warnings(&self, fetched: &FetchedKeys) -> Vec<AccessFault> {
         let nothing = KeyState::default();
         let of = |(at, rule): (usize, &TokenRule)| {
@@ -155,7 +158,7 @@ impl RequestAuthentication {
                 (Some(_), None) => return None,
                 (Some(_), Some(fact)) => (
                     &codes::ACCESS_KEYS_FETCH,
-                    format!("{place}: {fact}; the last good keys are in force"),
+                    format!("{place}: {fact}; the last valid keys stay active"),
                 ),
                 (None, Some(fact)) => (
                     &codes::ACCESS_KEYS,
@@ -178,7 +181,7 @@ impl RequestAuthentication {
         self.rules.iter().enumerate().filter_map(of).collect()
     }
 
-    /// Which it is.
+    /// Returns the kind and name of the policy.
     pub fn policy_name(&self) -> PolicyName {
         PolicyName { kind: PolicyKind::Request, object: self.name.clone() }
     }
@@ -189,14 +192,15 @@ impl TokenRule {
     fn close(&mut self, requires_token: bool) {
         self.keys = None;
         self.source = None;
-        // Proxies are sent the issuer.
+        // The issuer is sent to proxies.
         if self.issuer.len() > PLACE_BYTES_MAX {
             self.issuer.clear();
         }
         self.requires_token |= requires_token;
     }
 
-    /// The claims whose text is a list, with spaces between its elements; sorted, each once.
+    /// Returns the claims that are lists in one string, separated by spaces; sorted, without
+    /// duplicates.
     pub fn lists_in_text(&self) -> Vec<String> {
         let always = ALWAYS_LISTS.into_iter().map(str::to_owned);
         let all: BTreeSet<String> = always.chain(self.space_delimited.iter().cloned()).collect();
@@ -204,7 +208,8 @@ impl TokenRule {
     }
 }
 
-/// Reads the rules. Those that are too many, and those whose keys are, refuse every token where theirs stand.
+/// Parses the rules. A rule beyond the limits on rules or key bytes refuses every token at its
+/// location.
 fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> {
     let mut left = GIVEN_BYTES_MAX;
     let mut rules = Vec::new();
@@ -221,15 +226,17 @@ fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> 
     }
     if refusing > 0 {
         let text = format!(
-            "keys of {RULES_MAX} rules are looked at, and {GIVEN_BYTES_MAX} bytes of jwks: tokens of {refusing} further rules are \
-             refused. Divide them among workloads"
+            "at most {RULES_MAX} rules and {GIVEN_BYTES_MAX} bytes of jwks are read: tokens of \
+             {refusing} further rules are refused. Distribute the rules over policies for \
+             different workloads"
         );
         faults.push(AccessFault::unreadable("spec.jwtRules", text));
     }
     rules
 }
 
-/// Reads a rule; without its keys where these are not looked at. A rule that cannot be read has none either.
+/// Parses a rule, without keys if `with_keys` is false. A rule that cannot be read has no keys
+/// either.
 fn read_rule(
     rule: &Value,
     with_keys: bool,
@@ -258,7 +265,7 @@ fn read_rule(
                 reader.fault("jwksUri", &format!("has more than {PLACE_BYTES_MAX} bytes"));
             }
             if !["https://", "http://"].into_iter().any(|scheme| uri.starts_with(scheme)) {
-                reader.fault("jwksUri", "is neither http:// nor https://");
+                reader.fault("jwksUri", "begins with neither http:// nor https://");
             }
             Some(KeyPlace::Uri(uri.into()))
         }
@@ -290,12 +297,12 @@ fn read_rule(
     read
 }
 
-/// The fields of one rule.
+/// Parser for the fields of one rule.
 struct RuleFields<'a, 'f> {
     given: &'a Map<String, Value>,
     path: &'a str,
     faults: &'f mut Vec<AccessFault>,
-    /// Whether an unknown field of it restricts access.
+    /// Whether an unknown field restricts access.
     has_restricting: bool,
 }
 
@@ -357,8 +364,8 @@ impl RuleFields<'_, '_> {
     fn header_name(&mut self, field: &str) -> Option<String> {
         let name = self.text(field)?;
         if !is_header_name(&name) {
-            // Envoy rejects the whole listener for such a name.
-            self.fault(field, "is no name of a header");
+            // Envoy rejects the whole listener for an invalid name.
+            self.fault(field, "is not a valid header name");
             return None;
         }
         Some(name)
@@ -399,7 +406,7 @@ impl RuleFields<'_, '_> {
             None => Some(String::new()),
             Some(value) => value.as_str().map(str::to_owned),
         };
-        // Proxies refuse the whole listener for what can't stand in a header.
+        // Proxies reject the whole listener for characters that are invalid in a header.
         let can_stand = |value: &str| !value.contains(['\0', '\n', '\r']);
         let mut pairs = Vec::new();
         for one in self.objects(field, &[name, value]) {
@@ -411,7 +418,7 @@ impl RuleFields<'_, '_> {
                 {
                     pairs.push((name, value));
                 }
-                _ => self.fault(field, "each needs the name of a header, and what belongs to it"),
+                _ => self.fault(field, "each entry needs a valid header name and a valid value"),
             }
         }
         pairs

@@ -1,57 +1,58 @@
-//! What single values of rules test of a request or a connection.
+//! Tests of a request or connection, one for each value in a rule.
 
 use ipnet::IpNet;
 
-/// One value of a field. Texts are as policies write them, with `*` in front, at the end, or alone.
+/// One value of a field. Strings are as written in policies: `*` first, last or alone is a
+/// wildcard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestTest {
-    /// The client's SPIFFE ID without its scheme.
+    /// SPIFFE ID of the client, without the scheme.
     Principal(Box<str>),
-    /// The client's namespace; `*` anywhere.
+    /// Namespace of the client; `*` may be anywhere.
     Namespace(Box<str>),
-    /// The client's service account: its namespace, and its name.
+    /// Service account of the client: namespace and name.
     ServiceAccount(Box<[Box<str>; 2]>),
-    /// The client's trust domain.
+    /// Trust domain of the client.
     TrustDomain(Box<str>),
-    /// The address of the peer of the connection.
+    /// Address of the peer of the connection.
     PeerAddress(IpNet),
-    /// The address of the client, as proxies on the way say.
+    /// Address of the original client, as reported by intermediate proxies.
     ClientAddress(IpNet),
-    /// Issuer and subject of the token, with a slash between them.
+    /// Issuer and subject of the token, separated by a slash.
     RequestPrincipal(Box<str>),
-    /// A claim of the token, by its path.
+    /// A claim of the token.
     Claim(Box<ClaimTest>),
-    /// A header, by its lower-case name, and its value.
+    /// A header: lower-case name and value.
     Header(Box<[Box<str>; 2]>),
-    /// The host that the request names.
+    /// Host of the request.
     Host(Box<str>),
-    /// The method.
+    /// Method of the request.
     Method(Box<str>),
-    /// The path, without query.
+    /// Path without the query.
     Path(Box<str>),
-    /// The path, as a template of segments, in Envoy's form.
+    /// Path, as an Envoy path template.
     PathTemplate(Box<str>),
-    /// The port of the workload.
+    /// Port of the workload.
     Port(u16),
-    /// The workload's own address.
+    /// Address of the workload.
     DestinationAddress(IpNet),
-    /// The server name that a TLS client asks for.
+    /// Server name (SNI) that the TLS client requests.
     ServerName(Box<str>),
-    /// What a filter of Envoy's has noted of the request: filter, key, value.
+    /// Dynamic metadata of an Envoy filter: filter, key, value.
     Noted(Box<[Box<str>; 3]>),
 }
 
-/// What a claim of a token has to be.
+/// Test of a claim of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimTest {
-    /// The names that lead to it.
+    /// Path to the claim.
     pub path: Box<[Box<str>]>,
-    /// Its value, or that of one of its elements.
+    /// Required value of the claim, or of an element if it is a list.
     pub value: Box<str>,
 }
 
 impl RequestTest {
-    /// Whether only a request of HTTP can be tested, no connection.
+    /// Returns whether the test applies only to HTTP requests, not to TCP connections.
     pub fn is_http(&self) -> bool {
         match self {
             Self::RequestPrincipal(_)
@@ -74,7 +75,7 @@ impl RequestTest {
         }
     }
 
-    /// Whether it is about who calls, not about what is called.
+    /// Returns whether the test is about the caller, not about the operation.
     pub(super) fn is_of_source(&self) -> bool {
         match self {
             Self::Principal(_)
@@ -97,12 +98,13 @@ impl RequestTest {
         }
     }
 
-    /// Whether it is not known yet when a provider is asked: filters that find it out come later. (Istio's validation.)
+    /// Returns whether the property is unknown when an external authorization provider is queried,
+    /// because later filters determine it (Istio's validation).
     pub(super) fn is_unknown_to_providers(&self) -> bool {
         self.needs_mtls() || matches!(self, Self::RequestPrincipal(_) | Self::Claim(_))
     }
 
-    /// Whether only mTLS shows it.
+    /// Returns whether the property is known only with mTLS.
     pub fn needs_mtls(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,5 @@
-//! Which workloads a policy is for. (Istio's `WorkloadSelector` and `PolicyTargetReference`.)
+//! Selection of the workloads that a policy applies to (Istio's `WorkloadSelector` and
+//! `PolicyTargetReference`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,24 +12,27 @@ use super::subject::AccessSubject;
 use strait_base::codes;
 use strait_model::{Labels, Namespace, labels_match};
 
-/// The label by which a pod says which Gateway of the Gateway API it is of. (Istio, `gateway-name`.)
+/// Pod label with the name of the Kubernetes Gateway that the pod belongs to (Istio,
+/// `gateway-name`).
 pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// The workloads of its namespace that a policy is for; of a policy in the root namespace, of the mesh.
+/// The workloads that a policy applies to, in its namespace. In the root namespace, the policy
+/// applies to the whole mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicySelector {
-    /// All.
+    /// All workloads.
     All,
-    /// Those with these labels; never empty.
+    /// Workloads with these labels; never empty.
     Labels(Labels),
-    /// Routers of these Gateways, which are in the policy's own namespace; sorted. None where it names other things
-    /// alone, for which no proxy here stands.
+    /// Proxies of these Gateways in the policy's own namespace; sorted. Empty if all targets are of
+    /// unsupported kinds.
     Gateways(Box<[Arc<str>]>),
 }
 
 impl PolicySelector {
-    /// Reads `selector` of a spec, and `targetRef` and `targetRefs` where a policy of that namespace may have them.
+    /// Parses `selector` of a spec. Also parses `targetRef` and `targetRefs` if `may_target`
+    /// contains the policy's namespace.
     pub(super) fn read(
         spec: &Map<String, Value>,
         may_target: Option<&Namespace>,
@@ -63,7 +67,8 @@ impl PolicySelector {
         })
     }
 
-    /// Whether it selects a workload, where its policy is of that namespace and counts there.
+    /// Returns whether a policy in the namespace `of` selects a workload, provided that the policy
+    /// applies to its namespace.
     pub fn selects(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
         match self {
             Self::All => true,
@@ -75,7 +80,7 @@ impl PolicySelector {
         }
     }
 
-    /// Whether labels that a workload claims could take it away from what this selects.
+    /// Returns whether a workload could evade the selector by claiming other labels.
     pub(super) fn is_by_claim(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
         match self {
             Self::All => false,
@@ -85,7 +90,7 @@ impl PolicySelector {
     }
 }
 
-/// What of `targetRef` and `targetRefs` no proxy here stands for.
+/// Returns warnings for targets in `targetRef` and `targetRefs` that match no proxy.
 pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<AccessFault> {
     let Some(spec) = object.get("spec").and_then(Value::as_object) else { return Vec::new() };
     let all = targets_of(spec).into_iter().filter_map(|(path, target)| {
@@ -99,7 +104,8 @@ pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<Acces
     all.collect()
 }
 
-/// The things that a spec names, each with its path. The single one counts where there is no list.
+/// Returns the targets of a spec, each with its path. `targetRef` applies only if `targetRefs` is
+/// empty or absent.
 fn targets_of(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
     let list = present(spec, "targetRefs");
     match (list, present(spec, "targetRef")) {
@@ -113,11 +119,11 @@ fn targets_of(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
     }
 }
 
-/// What a reference means.
+/// Meaning of a target reference.
 enum PolicyTarget {
-    /// The Gateway of that name.
+    /// The Gateway of this name.
     Gateway(Arc<str>),
-    /// What no proxy here stands for, and why.
+    /// An unsupported target, with the reason.
     Nobody(String),
 }
 
@@ -137,10 +143,13 @@ fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
         let path = format!("{path}.{key}");
         match value.as_str() {
             _ if key.is_empty() || key.contains('*') => {
-                faults.push(AccessFault::unreadable(path, "is no name of a label"));
+                faults.push(AccessFault::unreadable(path, "is not a valid label name"));
             }
             Some(value) if value.contains('*') => {
-                let fact = format!("{value:?} has a wildcard; values are taken as they are");
+                let fact = format!(
+                    "{value:?} contains a wildcard, but label values are compared \
+                                    literally"
+                );
                 faults.push(AccessFault::unreadable(path, fact));
             }
             Some(value) => wanted.push((Arc::from(key.as_str()), Arc::from(value))),
@@ -175,12 +184,17 @@ fn read_target(
     let text = |name: &str| present(target, name).and_then(Value::as_str).unwrap_or_default();
     let (group, namespace) = (text("group"), text("namespace"));
     if !namespace.is_empty() && namespace != own.as_str() {
-        let fact = format!("is in namespace {namespace}: a policy is for what is in its own");
+        let fact = format!(
+            "is in namespace {namespace}, but a policy applies only to targets in \
+                            its own namespace"
+        );
         return Some(PolicyTarget::Nobody(fact));
     }
     if (group, kind) != (GATEWAY_GROUP, "Gateway") {
-        let fact =
-            format!("names {kind} {name}; policies are for Gateways of {GATEWAY_GROUP} alone");
+        let fact = format!(
+            "refers to {kind} {name}, but policies support only Gateways of \
+                     {GATEWAY_GROUP}"
+        );
         return Some(PolicyTarget::Nobody(fact));
     }
     Some(PolicyTarget::Gateway(name.into()))

@@ -1,14 +1,15 @@
-//! A workload as policies look at it.
+//! A workload as seen by access policies.
 
 use strait_model::{Labels, Namespace};
 
-/// A workload, as policies see it.
+/// A workload as seen by access policies.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessSubject<'a> {
-    /// Its namespace.
+    /// Namespace of the workload.
     pub namespace: &'a Namespace,
-    /// Its labels.
+    /// Labels of the workload.
     pub labels: &'a Labels,
-    /// Whether these are what its cluster says, and not what it claims: by claims nobody gets rid of what restricts it.
+    /// Whether the labels are from the workload's cluster. Otherwise they are claims of the proxy,
+    /// which must not remove it from a restricting policy.
     pub is_known: bool,
 }

@@ -1,4 +1,5 @@
-//! Access policies on values: what they mean, what becomes of broken ones, and random ones against the oracle.
+//! Tests of access policies: their meaning, invalid objects, and random policies compared with the
+//! oracle.
 
 mod histories;
 mod meaning;
@@ -26,12 +27,12 @@ fn index() -> AccessIndex {
     AccessIndex::new(settings(PolicyErrors::Narrow))
 }
 
-/// An AuthorizationPolicy in the namespace `shop`.
+/// Returns an AuthorizationPolicy in the namespace `shop`.
 fn policy(name: &str, spec: Value) -> Value {
     object("AuthorizationPolicy", "shop", name, spec)
 }
 
-/// A PeerAuthentication.
+/// Returns a PeerAuthentication.
 fn peer(namespace: &str, name: &str, spec: Value) -> Value {
     object("PeerAuthentication", namespace, name, spec)
 }
@@ -58,14 +59,14 @@ fn trust() -> TrustBundle {
 }
 
 impl AccessIndex {
-    /// Takes these objects and no others.
+    /// Replaces all objects.
     fn hold(&mut self, objects: impl IntoIterator<Item = Value>) -> Arc<AccessPolicies> {
         let settings = self.settings.clone();
         self.apply(&settings, &collection(objects));
         self.policies()
     }
 
-    /// The same where clients have to learn of it.
+    /// Replaces all objects and starts a mode transition if clients must change.
     fn hold_at(
         &mut self,
         now: TimePoint,
@@ -78,7 +79,7 @@ impl AccessIndex {
 }
 
 impl AccessPolicies {
-    /// What a workload of `shop` decides.
+    /// Returns the decision of a workload `web` in `shop`.
     fn decides(&self, form: WireForm, request: &AccessRequest) -> AccessDecision {
         self.decides_for(&labels(&[("app", "web")]), form, request)
     }
@@ -98,7 +99,7 @@ impl AccessPolicies {
     }
 }
 
-/// A request by `account` of namespace `shop` for a path.
+/// Returns a request from `account` in the namespace `shop` for a path.
 fn request(account: &str, path: &str) -> AccessRequest {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     AccessRequest {

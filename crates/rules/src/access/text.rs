@@ -1,13 +1,14 @@
-//! Patterns of text: how conditions are written, and what they mean, once for proxies and for `explain`.
+//! Text patterns. Proxies and `explain` use the same patterns.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Deref;
 
-/// A text condition as policies write it: `*` alone, at the front or at the end; anywhere else it is a character.
+/// A text condition as written in policies. `*` is a wildcard if it is first, last or alone;
+/// elsewhere it is literal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TextForm<'a> {
-    /// `*`: there, and not empty.
+    /// `*`: present and not empty.
     Present,
     Exact(&'a str),
     Prefix(&'a str),
@@ -27,7 +28,7 @@ impl<'a> TextForm<'a> {
         }
     }
 
-    /// Hands on the pattern of what is of this form.
+    /// Calls `then` with the pattern of the condition.
     pub(super) fn with_pattern(&self, then: impl FnOnce(TextPattern<'_>)) {
         match self {
             Self::Present => then(TextPattern::of(&[TextPart::Some])),
@@ -44,21 +45,21 @@ impl<'a> TextForm<'a> {
     }
 }
 
-/// What a whole text must be.
+/// A pattern for a whole text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TextPattern<'a> {
-    /// One after the other.
+    /// Consecutive parts of the text.
     pub parts: TextParts<'a>,
-    /// Whether letters count in either case.
+    /// Whether case is ignored.
     pub ignore_case: bool,
 }
 
-/// Parts that somebody else holds, or of its own.
+/// Parts of a pattern, borrowed or owned.
 #[derive(Debug, Clone)]
 pub enum TextParts<'a> {
-    /// Somebody else's.
+    /// Borrowed parts.
     Lent(&'a [TextPart<'a>]),
-    /// Its own.
+    /// Owned parts.
     Own(Vec<TextPart<'a>>),
 }
 
@@ -90,40 +91,42 @@ impl Eq for TextParts<'_> {}
 /// A part of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextPart<'a> {
-    /// Just this.
+    /// Literal text.
     Text(Cow<'a, str>),
-    /// Anything, or nothing.
+    /// Any text, including the empty one.
     Any,
-    /// Anything but nothing.
+    /// Any text that is not empty.
     Some,
-    /// Anything without a slash, or nothing.
+    /// Any text without a slash, including the empty one.
     Segment,
-    /// What may follow a host: a dot, a port.
+    /// Optional end of a host: a dot, a port, or both.
     HostEnd,
-    /// Whatever may follow it so that somebody might still take it for that host: a dot, then anything behind a colon or a
-    /// comma.
+    /// Optional end of a host with which a server might still accept it: a dot, then any text after
+    /// a colon or comma.
     HostRest,
-    /// What may stand before it likewise: nothing, or anything that ends with a comma or a name of a user (`@`).
+    /// Optional beginning of a host with which a server might still accept it: any text that ends
+    /// with a comma or with user info (`@`).
     HostBefore,
-    /// Nothing, or a dot.
+    /// An optional dot.
     Dot,
-    /// Nothing, or elements of a comma-separated list before this one.
+    /// Optional elements of a comma-separated list before this one.
     ListBefore,
-    /// Nothing, or elements after it.
+    /// Optional elements of a comma-separated list after this one.
     ListAfter,
-    /// Nothing, or anything that begins with none of these characters.
+    /// Empty, or any text that begins with none of these characters.
     OtherAfter(String),
-    /// Nothing, or anything that ends with none of these.
+    /// Empty, or any text that ends with none of these characters.
     OtherBefore(String),
 }
 
-/// How long a text may be of which it is said what differs from it: an expression for each character, of which the longest
-/// is still one that an Envoy takes as it comes.
+/// Maximum length in characters of a text whose complement is computed. The complement has one
+/// pattern for each character; even the longest is within Envoy's default limit.
 const DIFFERING_MAX: usize = 48;
 
 impl<'a> TextForm<'a> {
-    /// Patterns that together are every text that is not of this form: of the elements of a comma-separated list where
-    /// the form could be that of an element, and is no whole text. None where that can't be said in short.
+    /// Returns patterns that together match every text that the condition does not match. For a
+    /// prefix or suffix without commas, they match the elements of a comma-separated list. Empty if
+    /// the text is too long.
     pub(super) fn others(&self) -> Vec<TextPattern<'a>> {
         let (text, is_end): (&'a str, _) = match self {
             Self::Present => return Vec::new(),
@@ -135,7 +138,7 @@ impl<'a> TextForm<'a> {
             return Vec::new();
         }
         let is_listed = !matches!(self, Self::Exact(_)) && !text.contains(',');
-        // Blanks around an element are none of it.
+        // Whitespace around an element does not belong to it.
         let other = |one: char, is_outer: bool| {
             let blanks = if is_listed && is_outer { " \t" } else { "" };
             format!("{one}{blanks}")
@@ -197,13 +200,13 @@ impl<'a> TextPattern<'a> {
         Self { parts: TextParts::Lent(parts), ignore_case: false }
     }
 
-    /// The same for as long as anybody likes.
+    /// Returns a copy with a static lifetime.
     pub(super) fn to_static(&self) -> TextPattern<'static> {
         let parts = self.parts.iter().map(TextPart::to_static).collect();
         TextPattern { parts: TextParts::Own(parts), ignore_case: self.ignore_case }
     }
 
-    /// Whether `text` is of this form.
+    /// Returns whether the pattern matches the whole text.
     pub fn matches(&self, text: &str) -> bool {
         let folded;
         let text = if self.ignore_case {
@@ -215,14 +218,14 @@ impl<'a> TextPattern<'a> {
         fits(&self.parts, text, self.ignore_case)
     }
 
-    /// The regular expression (RE2) that a whole text of this form matches.
+    /// Returns a regular expression (RE2) that matches the same whole texts.
     pub fn regex(&self) -> String {
         let mut regex = String::from(if self.ignore_case { "(?i)" } else { "" });
         for part in self.parts.iter() {
             match part {
                 TextPart::Text(text) => text.chars().for_each(|one| {
                     let is_word = one.is_ascii_alphanumeric() || one == '_' || !one.is_ascii();
-                    // Letters and digits after a backslash have meanings of their own.
+                    // Letters and digits have a special meaning after a backslash.
                     let quote = if is_word { "" } else { "\\" };
                     let _infallible = write!(regex, "{quote}{one}");
                 }),
@@ -247,7 +250,7 @@ impl<'a> TextPattern<'a> {
     }
 }
 
-/// Characters as they stand between the brackets of an expression.
+/// Escapes characters for use in a character class.
 fn in_class(all: &str) -> String {
     let mut class = String::new();
     for one in all.chars() {
@@ -260,7 +263,7 @@ fn in_class(all: &str) -> String {
     class
 }
 
-/// Whether the whole text is these parts, one after the other.
+/// Returns whether the parts match the whole text.
 fn fits(parts: &[TextPart<'_>], text: &str, ignore_case: bool) -> bool {
     let Some((part, rest)) = parts.split_first() else { return text.is_empty() };
     let tail = |at: usize| text.get(at..).is_some_and(|tail| fits(rest, tail, ignore_case));

@@ -1,19 +1,19 @@
-//! When something is: what decides, and what people read.
+//! Time with a monotonic clock for decisions and a wall clock for display.
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A time: by a clock that never jumps, and as people read it.
+/// A point in time, by the monotonic clock and by the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimePoint {
-    /// What decides.
+    /// Monotonic time, used for decisions.
     pub instant: Instant,
-    /// What is shown.
+    /// Wall-clock time, used for display.
     pub time: SystemTime,
 }
 
 impl TimePoint {
-    /// The present.
+    /// Returns the current time.
     pub fn now() -> Self {
         Self { instant: Instant::now(), time: SystemTime::now() }
     }
@@ -23,12 +23,12 @@ impl TimePoint {
     }
 }
 
-/// As RFC 3339 has it, in UTC.
+/// Formats the time as RFC 3339, in UTC.
 impl fmt::Display for TimePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::try_from(self.time) {
             Ok(time) => write!(f, "{time:.3}"),
-            Err(_) => f.write_str("a time beyond all calendars"),
+            Err(_) => f.write_str("a time out of range"),
         }
     }
 }

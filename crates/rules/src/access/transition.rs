@@ -1,9 +1,11 @@
-//! From plain text to mTLS and back: what servers go on taking until their clients have learnt to speak otherwise.
+//! Mode transitions between plaintext and mTLS: servers also accept the previous mode until their
+//! clients have the new configuration.
 //!
-//! Every change of policies by which that may differ for some workload is one move, which ends a minute later, whatever else
-//! is changed meanwhile. A server takes what it took before each of the moves that have not ended, so that the last of
-//! its own ends its transition, and nobody else's prolongs it. Clients speak as before for the first seconds
-//! where servers did not take otherwise: these have to be ready for it.
+//! Each change of policies that may start or stop mTLS for a workload is one transition, which ends
+//! after one minute, regardless of other changes. A server accepts the modes from before each
+//! transition in progress. The last transition of a workload's own mode ends its overlap, and
+//! transitions of other workloads do not prolong it. During the first seconds, clients keep their
+//! previous mode if servers accept only that mode, because the servers must be ready first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,32 +17,35 @@ use super::subject::AccessSubject;
 use super::time_point::TimePoint;
 use strait_model::Namespace;
 
-/// How long servers take what clients sent before: until then clients have been told, or are as good as gone.
+/// Duration for which servers accept the previous mode. By then, clients have the new configuration
+/// or are gone.
 pub const TRANSITION: Duration = Duration::from_secs(60);
 
-/// How long clients go on as before, until servers are ready for what they are to send.
+/// Duration for which clients keep the previous mode, so that servers are ready first.
 pub const SERVERS_FIRST: Duration = Duration::from_secs(5);
 
-/// Changes that come so soon after a move are part of it, so that there are few of them at a time.
+/// Changes within this time after the beginning of a transition belong to it, which limits their
+/// number.
 const ONE_MOVE: Duration = Duration::from_secs(1);
 
 impl ModeMove {
-    /// What servers took before it.
+    /// Returns the modes before the transition.
     pub(super) fn modes_before(&self, subject: AccessSubject<'_>) -> PeerModes {
         self.before.modes(subject)
     }
 
-    /// When something comes of it that nobody has done.
+    /// Returns the time of the next step: clients switch, or the transition ends.
     fn next_step(&self) -> Instant {
         if self.is_told { self.ends.instant } else { self.begun + SERVERS_FIRST }
     }
 
-    /// What it went from, and to.
+    /// Returns the policies before and after the transition.
     pub(super) fn sides(&self) -> [&AccessPolicies; 2] {
         [&self.before, &self.after]
     }
 
-    /// The namespaces whose workloads it moves; the root namespace stands for all.
+    /// Returns the namespaces of the workloads in transition. The root namespace represents all
+    /// namespaces.
     pub(super) fn namespaces(&self) -> BTreeSet<Namespace> {
         let [before, after] = self.sides();
         let mut moved: BTreeSet<_> = before.peers_apart(after).collect();
@@ -52,7 +57,7 @@ impl ModeMove {
 }
 
 impl AccessPolicies {
-    /// The moves that are under way in one of two versions, and not in the other.
+    /// Iterates over the transitions that exactly one version contains.
     pub(super) fn moves_apart<'a>(
         &'a self,
         before: &'a Self,
@@ -63,7 +68,7 @@ impl AccessPolicies {
         only(&self.moves, &before.moves).chain(only(&before.moves, &self.moves))
     }
 
-    /// The moves that are under way at a time; `None` where these are the same.
+    /// Returns the transitions in progress at a time; `None` if they did not change.
     pub(super) fn moves_at(&self, now: Instant) -> Option<Vec<Arc<ModeMove>>> {
         if self.next_step().is_none_or(|next| next > now) {
             return None;
@@ -76,32 +81,34 @@ impl AccessPolicies {
         Some(under_way.map(then).collect())
     }
 
-    /// When the moves that are under way are others.
+    /// Returns the time of the next step of any transition.
     pub(super) fn next_step(&self) -> Option<Instant> {
         self.moves.iter().map(|one| one.next_step()).min()
     }
 
-    /// Whether clients speak to a port of a workload in plain text, though it may take mTLS, or is about to.
+    /// Returns whether clients use plaintext for a port of a workload, even if the port may accept
+    /// mTLS or soon will.
     pub fn are_spoken_to_plainly(&self, subject: AccessSubject<'_>, port: u16) -> bool {
         let now = self.modes(subject).of_port(port).mode;
         let untold = self.moves.iter().find(|one| !one.is_told);
         let before = untold.map(|one| one.modes_before(subject).of_port(port).mode);
-        // What takes both is ready for anything.
+        // A server that accepts both is ready for either.
         before.filter(|mode| *mode != PeerMode::Permissive).unwrap_or(now) == PeerMode::Disable
     }
 
-    /// Whether a port of a workload takes mTLS now, whatever clients send it.
+    /// Returns whether a port of a workload accepts mTLS now, whatever its clients use.
     pub fn take_mtls(&self, subject: AccessSubject<'_>, port: u16) -> bool {
         self.served_modes(subject).of_port(port).mode != PeerMode::Disable
     }
 
-    /// Whether clients speak in plain text to any workload since a policy says, or said, so.
+    /// Returns whether clients use plaintext for any workload because a policy sets DISABLE, or did
+    /// until recently.
     pub fn speaks_plainly_anywhere(&self) -> bool {
         let untold = self.moves.iter().filter(|one| !one.is_told);
         self.disables_anywhere() || untold.map(|one| &one.before).any(|one| one.disables_anywhere())
     }
 
-    /// What is under way once the policies have changed from these to `next`.
+    /// Returns the transitions in progress after the policies have changed to `next`.
     pub(super) fn moves_on(&self, next: &Self, now: TimePoint) -> Vec<Arc<ModeMove>> {
         let mut moves = self.moves.clone();
         if !self.may_move(next) {
@@ -128,7 +135,7 @@ impl AccessPolicies {
         moves
     }
 
-    /// Whether it may differ for any workload whether it takes mTLS.
+    /// Returns whether the change may start or stop mTLS for any workload.
     fn may_move(&self, next: &Self) -> bool {
         if self.root != next.root {
             return self.disables_anywhere() || next.disables_anywhere();
@@ -136,7 +143,7 @@ impl AccessPolicies {
         let disables_in = |namespace: &Namespace| {
             [self, next].iter().any(|one| one.peers_in(namespace).iter().any(|one| disables(one)))
         };
-        // What one namespace doesn't say, that of the mesh does.
+        // The mode of the mesh applies if the namespace sets none.
         let by_mesh = disables_in(&self.root);
         self.peers_apart(next).any(|namespace| by_mesh || disables_in(&namespace))
     }
@@ -145,7 +152,7 @@ impl AccessPolicies {
         self.namespaces.get(namespace).map_or(&[], |held| &held.peers)
     }
 
-    /// The namespaces whose PeerAuthentications differ.
+    /// Iterates over the namespaces whose PeerAuthentications differ.
     fn peers_apart<'a>(&'a self, next: &'a Self) -> impl Iterator<Item = Namespace> + use<'a> {
         let differ =
             move |namespace: &Namespace| self.peers_in(namespace) != next.peers_in(namespace);

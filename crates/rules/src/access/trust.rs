@@ -1,8 +1,8 @@
-//! Trust domains that mean the same, and what names of principals become by that.
+//! Equivalent trust domains, and expansion of principals to them.
 
 use super::text::TextForm;
 
-/// The trust domain that policies mean when they name none of their own: a pointer to the mesh's.
+/// Trust domain that represents the mesh's own in policies.
 const OWN: &str = TrustBundle::OWN;
 
 /// The trust domains of the mesh: its own first, then its aliases.
@@ -10,10 +10,10 @@ const OWN: &str = TrustBundle::OWN;
 pub struct TrustBundle(Vec<String>);
 
 impl TrustBundle {
-    /// The trust domain by which policies mean the mesh's own, whatever that is.
+    /// Trust domain that represents the mesh's own in policies, whatever its name is.
     pub const OWN: &'static str = "cluster.local";
 
-    /// The mesh's own, and its aliases.
+    /// Creates a bundle from the mesh's own trust domain and its aliases. Duplicates are dropped.
     pub fn new<'a>(domains: impl Iterator<Item = &'a str>) -> Self {
         let mut bundle = Vec::new();
         for domain in domains {
@@ -24,16 +24,17 @@ impl TrustBundle {
         Self(bundle)
     }
 
-    /// All of them.
+    /// Iterates over all trust domains.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// Says what a principal's name, as policies write it, stands for: itself, or the same in each trust domain of the mesh.
-    /// Names that say less than a whole SPIFFE ID are left as they are, unless `shorter` ones count as well; but
-    /// `cluster.local` always points to the mesh, and never to a member's trust domain that is called so.
+    /// Calls `say` with each name that a principal in a policy is equivalent to: the name itself,
+    /// or the same name in each trust domain of the mesh. Names that are no whole SPIFFE ID are not
+    /// expanded, except if `shorter`. `cluster.local` always represents the mesh, never a member's
+    /// trust domain of that name.
     pub(super) fn each_principal(&self, name: &str, shorter: bool, mut say: impl FnMut(&str)) {
-        // Nearly always: that of the only trust domain there is.
+        // Fast path: the name is in the only trust domain.
         let is_of =
             |domain: &str| name.strip_prefix(domain).is_some_and(|rest| rest.starts_with('/'));
         if matches!(&self.0[..], [only] if is_of(only)) {
@@ -67,7 +68,7 @@ impl TrustBundle {
         }
     }
 
-    /// What a trust domain's name stands for.
+    /// Returns the trust domains that are equivalent to a name.
     pub(super) fn same_as(&self, domain: &str) -> Vec<String> {
         if domain == OWN || self.domains().any(|one| one == domain) {
             return self.0.clone();

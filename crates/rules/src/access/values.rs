@@ -1,11 +1,12 @@
-//! How single values of rules are read: what one means, or why it means nothing.
+//! Parsers of single values of rules. Each returns the parsed value or the reason why it is
+//! invalid.
 
 use ipnet::IpNet;
 
 use super::request_test::RequestTest;
 use strait_model::Namespace;
 
-/// A principal, as policies write it.
+/// Parses a principal.
 pub(super) fn principal(text: &str) -> Result<RequestTest, String> {
     if text.starts_with("spiffe://") {
         return Err(format!("{text:?}: principals are written without spiffe://"));
@@ -13,10 +14,10 @@ pub(super) fn principal(text: &str) -> Result<RequestTest, String> {
     Ok(RequestTest::Principal(text.into()))
 }
 
-/// A service account, in the namespace `own` where it names none.
+/// Parses a service account. The namespace defaults to `own`.
 pub(super) fn account(text: &str, own: &Namespace) -> Result<RequestTest, String> {
     if text.contains('*') {
-        return Err(format!("{text:?} has a wildcard"));
+        return Err(format!("{text:?} contains a wildcard"));
     }
     let (namespace, name) = text.split_once('/').unwrap_or((own.as_str(), text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
@@ -25,18 +26,18 @@ pub(super) fn account(text: &str, own: &Namespace) -> Result<RequestTest, String
     Ok(RequestTest::ServiceAccount([namespace.into(), name.into()].into()))
 }
 
-/// A trust domain, with `*` alone, first or last.
+/// Parses a trust domain. `*` may be first, last or alone.
 pub(super) fn trust_domain(text: &str) -> Result<RequestTest, String> {
     let inner = text.strip_prefix('*').unwrap_or(text);
     let inner =
         if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };
     if text.contains('/') || inner.contains('*') {
-        return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
+        return Err(format!("{text:?} is not a trust domain; * may be first, last or alone"));
     }
     Ok(RequestTest::TrustDomain(text.into()))
 }
 
-/// An address, or a range of addresses.
+/// Parses an address or a CIDR range.
 pub(super) fn range(text: &str) -> Result<IpNet, String> {
     let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
     let range = text.parse::<IpNet>().map(|range| range.trunc());
@@ -46,7 +47,8 @@ pub(super) fn range(text: &str) -> Result<IpNet, String> {
     Ok(as_seen(range))
 }
 
-/// A range of IPv4 that is written in IPv6 (`::ffff:192.0.2.1`) as proxies see such addresses: in IPv4.
+/// Converts a mapped IPv6 range (`::ffff:192.0.2.1`) to IPv4, because proxies see such addresses as
+/// IPv4.
 fn as_seen(range: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(mapped) = range else { return range };
@@ -56,19 +58,21 @@ fn as_seen(range: IpNet) -> IpNet {
         .map_or(range, IpNet::V4)
 }
 
-/// A port of a workload.
+/// Parses a port of a workload.
 pub(super) fn port(text: &str) -> Result<RequestTest, String> {
-    let port = text.parse::<u16>().map_err(|_| format!("{text:?} is no port, 0 to 65535"))?;
+    let port =
+        text.parse::<u16>().map_err(|_| format!("{text:?} is not a port from 0 to 65535"))?;
     Ok(RequestTest::Port(port))
 }
 
-/// What a template may have besides letters and digits. Envoys end at what is none of it, and at an empty segment.
+/// Characters that a template may contain in addition to letters and digits. Envoy crashes on other
+/// characters, and on an empty segment.
 const TEMPLATE_SIGNS: &str = "!$%&'()+,-.:;=@_~";
-/// The most bytes of a template. Envoys refuse the whole listener for a longer one.
+/// Maximum length in bytes of a template. Envoy rejects the whole listener for a longer one.
 const TEMPLATE_BYTES_MAX: usize = 256;
 
-/// A path, or a template: `{*}` for one segment, `{**}` for any number. `{**}` must be the last operator; text may
-/// follow it. (Istio's path templates; Envoy's `uri_template` match.)
+/// Parses a path or a path template. `{*}` matches one segment, `{**}` any number. `{**}` must be
+/// the last operator; text may follow it (Istio's path templates; Envoy's `uri_template` match).
 pub(super) fn path(text: &str) -> Result<RequestTest, String> {
     if !text.contains(['{', '}']) {
         return Ok(RequestTest::Path(text.into()));
@@ -92,7 +96,8 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
             }
             literal if literal.contains(['{', '}', '*']) => {
                 return Err(format!(
-                    "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"
+                    "{text:?}: {{*}} and {{**}} match whole segments, and a template contains no \
+                     other *"
                 ));
             }
             "" if !last => return Err(format!("{text:?}: a template has no empty segments")),
@@ -100,14 +105,14 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
         };
         let is_taken = |one: char| one.is_ascii_alphanumeric() || TEMPLATE_SIGNS.contains(one);
         if let Some(other) = segment.chars().find(|one| !"{*}".contains(*one) && !is_taken(*one)) {
-            return Err(format!("{text:?}: {other:?} can't stand in a template; write it as %XX"));
+            return Err(format!("{text:?}: a template cannot contain {other:?}; write it as %XX"));
         }
         template.push('/');
         template.push_str(written);
     }
     if template.len() > TEMPLATE_BYTES_MAX {
         return Err(format!(
-            "a template has at most {TEMPLATE_BYTES_MAX} bytes, and not {}",
+            "a template has at most {TEMPLATE_BYTES_MAX} bytes, but this one has {}",
             template.len()
         ));
     }

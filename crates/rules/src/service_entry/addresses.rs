@@ -1,40 +1,43 @@
-//! Addresses for hosts that name none, so that what isn't HTTP can be distinguished by address.
+//! Automatic addresses for hosts without an address, so that TCP connections to them can be
+//! distinguished by address.
 //!
-//! One of each family, out of 240.240.0.0/16 and 2001:2::/48, which nobody uses: each host at the place that
-//! its namespace and name hash to, or at the next free one. Older hosts choose first, so a host keeps its
-//! addresses over restarts, in every replica, and whatever comes later. Where a peer has written such addresses
-//! into the status of an entry, its host has those: clients may have resolved it to them already.
+//! Each host receives one address per family, from 240.240.0.0/16 and 2001:2::/48, which are unused
+//! ranges. A hash of the namespace and the name selects the address, or the next free one. Older
+//! hosts choose first, so that a host keeps its addresses after restarts, in all replicas, and when
+//! hosts are added. If another control plane has written such addresses into the status of an
+//! entry, they are used, because clients may have resolved the host to them already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use strait_model::{Hostname, Namespace, Resolution, Service};
 
-/// The first address of the range is given to nobody, nor is the last.
+/// The first and the last address of the range are never allocated.
 const BASE: u32 = u32::from_be_bytes([240, 240, 0, 0]);
 const PLACES: u32 = 0xfffe;
-/// IPv6 addresses end in the IPv4 address of the same place.
+/// IPv6 addresses end with the IPv4 address of the same host.
 const BASE_IPV6: u128 = u128::from_be_bytes([0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 
-/// What a definition of a host asks for.
+/// The addresses that a definition of a host has or needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddressRequest {
-    /// The older is served first, those of one age by name.
+    /// Sort key: older definitions are served first, definitions of the same age by name.
     pub(super) age: Age,
-    /// The addresses that entries name for it.
+    /// Addresses in the specs of the entries.
     pub(super) named: Vec<IpAddr>,
-    /// Whether it names none, wants some and can use them.
+    /// Whether the definition has no addresses, requests automatic ones and can use them.
     pub(super) is_open: bool,
-    /// What the status of the entry says are its addresses.
+    /// Addresses in the status of the entry.
     pub(super) said: Vec<IpAddr>,
 }
 
-/// How old a definition is, and of what.
+/// Creation time in seconds since the Unix epoch, namespace and hostname of a definition.
 pub(super) type Age = (i64, Namespace, Hostname);
 
 impl AddressRequest {
-    /// What a service asks for. A wildcard stands for many hosts, and where the client chooses the address, ours would
-    /// lead nowhere.
+    /// Returns the request of a service. A wildcard represents many hosts, and a pass-through
+    /// service is reached at the address that the client chose, so that neither can use an
+    /// automatic address.
     pub(super) fn of(service: &Service, wanted: bool, said: Vec<IpAddr>) -> Self {
         let usable = wanted
             && service.resolution != Resolution::Passthrough
@@ -49,23 +52,24 @@ impl AddressRequest {
     }
 }
 
-/// Who has which address. The same claims are given the same, in whatever order they came.
+/// The allocated addresses. The result depends only on the requests, not on their order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Allocation {
     claims: BTreeMap<Hostname, AddressRequest>,
     given: BTreeMap<Hostname, Vec<IpAddr>>,
     taken: BTreeSet<IpAddr>,
-    /// Of those that were given addresses.
+    /// The youngest definition with automatic addresses.
     youngest: Option<Age>,
 }
 
 impl Allocation {
-    /// What a definition was given.
+    /// Returns the automatic addresses of a definition.
     pub(super) fn given(&self, key: &Hostname) -> &[IpAddr] {
         self.given.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes what definitions claim now; `None` of those that have gone. Returns which of all may have other addresses.
+    /// Updates the requests of definitions; `None` removes one. Returns the definitions whose
+    /// addresses may have changed.
     pub(super) fn update(
         &mut self,
         claims: impl Iterator<Item = (Hostname, Option<AddressRequest>)>,
@@ -74,7 +78,7 @@ impl Allocation {
             claims.filter(|(key, claim)| self.claims.get(key) != claim.as_ref()).collect();
         claims.sort_by_cached_key(|(_, claim)| claim.as_ref().map(|claim| claim.age.clone()));
         let mut changed = BTreeSet::new();
-        // Whether others may be given other addresses than before.
+        // Whether the addresses of other definitions may change.
         let mut anew = false;
         for (key, claim) in claims {
             let Some(claim) = claim else {
@@ -101,15 +105,15 @@ impl Allocation {
         changed
     }
 
-    /// Whether a new claim changes nothing for those that are there.
+    /// Returns whether a new request leaves all allocated addresses unchanged.
     fn comes_last(&self, claim: &AddressRequest) -> bool {
         let is_youngest = || self.youngest.as_ref().is_none_or(|youngest| *youngest < claim.age);
         claim.named.iter().all(|address| !self.taken.contains(address))
             && (!claim.is_open || (claim.said.is_empty() && is_youngest()))
     }
 
-    /// Gives each its addresses. Whoever wrote addresses into the status announced them to clients, so those hold,
-    /// unless an entry names them or an older host has them.
+    /// Allocates all addresses again. Addresses in a status have been announced to clients, so they
+    /// take precedence, unless the spec of an entry contains them or an older host has them.
     fn give_all(&mut self) {
         let claims = std::mem::take(&mut self.claims);
         self.taken = claims.values().flat_map(|claim| claim.named.iter().copied()).collect();
@@ -131,7 +135,7 @@ impl Allocation {
         self.claims = claims;
     }
 
-    /// Gives addresses to one that comes after all that have some.
+    /// Allocates addresses for a definition that is younger than all definitions with addresses.
     fn give(&mut self, key: &Hostname, claim: &AddressRequest) {
         let (_, namespace, hostname) = &claim.age;
         let first = hash(format!("{namespace}/{hostname}").as_bytes());
@@ -149,8 +153,8 @@ impl Allocation {
     }
 }
 
-/// Whether an address is of the ranges out of which addresses are given. A proxy's client knows it only if
-/// something resolves the host to it.
+/// Returns whether an address is in the ranges for automatic addresses. A client of a proxy knows
+/// the address only if a resolver returns it for the host.
 pub fn is_given(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(ipv4) => ipv4.to_bits() & !0xffff == BASE,
@@ -158,7 +162,8 @@ pub fn is_given(address: &IpAddr) -> bool {
     }
 }
 
-/// FNV-1a, 32 bits: the same in every build, which the standard library's hash isn't.
+/// Computes the FNV-1a hash (32 bits), which is equal in all builds, unlike the hash of the
+/// standard library.
 fn hash(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

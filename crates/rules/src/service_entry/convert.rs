@@ -1,5 +1,4 @@
-//! From an object as it is stored to an entry that makes sense, or to the first thing wrong with it.
-//! (Istio, "Service Entry" and "Workload Entry".)
+//! Parser of ServiceEntries and WorkloadEntries (Istio, "Service Entry" and "Workload Entry").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,23 +18,23 @@ use strait_model::{
 };
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
-/// A workload with this label is given nothing new.
+/// Label of a workload that receives no new connections.
 const DRAINING: &str = "istio.io/draining";
-/// `false` leaves an entry without an address of its own where it names none.
+/// Label that disables automatic addresses for an entry without addresses, if it is `false`.
 const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
-/// How the address of a socket begins; its path follows.
+/// Prefix of the address of a Unix socket, before its path.
 const SOCKET: &str = "unix://";
 
-/// How many endpoints an entry may come to: each host and each port has all that stand in it.
+/// Maximum number of endpoints of an entry, including the copies for each host and each port.
 const ENDPOINTS_MAX: usize = 65_536;
 
-/// What is wrong with an object.
+/// An error in an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{field}: {fact}")]
 pub struct Fault {
-    /// Where, as a path from the object's root.
+    /// Path of the field, from the root of the object.
     pub field: String,
-    /// What was found there.
+    /// Description of the error.
     pub fact: String,
 }
 
@@ -45,15 +44,15 @@ impl Fault {
     }
 }
 
-/// A fault in one part of an object whose other parts apply.
+/// An error in one part of an object whose other parts apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartFault {
     pub(super) fault: Fault,
-    /// The effect on that part.
+    /// Effect on that part.
     pub(super) effect: &'static str,
 }
 
-/// The faults of parts, as they are found.
+/// Collector for the errors of parts.
 #[derive(Debug, Default)]
 struct PartFaults(Vec<PartFault>);
 
@@ -62,7 +61,8 @@ impl PartFaults {
         self.0.push(PartFault { fault, effect });
     }
 
-    /// Returns the parts that can be read. If there are none, the first fault is an error of the whole object.
+    /// Returns the parts that can be read. If all parts are invalid, the first fault is an error of
+    /// the whole object.
     fn keep<T>(
         &mut self,
         parts: impl Iterator<Item = Result<T, Fault>>,
@@ -83,35 +83,35 @@ impl PartFaults {
     }
 }
 
-/// A ServiceEntry.
+/// A parsed ServiceEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceEntry {
     pub(super) name: WorkloadKey,
-    /// Seconds since the Unix epoch; 0 where unknown.
+    /// Creation time in seconds since the Unix epoch; 0 if unknown.
     pub(super) created: i64,
-    /// Never empty.
+    /// Hosts; never empty.
     pub(super) hosts: Vec<Hostname>,
     pub(super) addresses: Vec<IpAddr>,
-    /// Addresses by the range.
+    /// CIDR ranges in `addresses`.
     pub(super) ranges: Vec<IpNet>,
     /// Parts that are left out or have no effect.
     pub(super) faults: Vec<PartFault>,
-    /// Whether it is given an address where it names none.
+    /// Whether a host without addresses receives automatic ones.
     pub(super) allocate: bool,
-    /// The addresses that its status says hosts were given.
+    /// Addresses of hosts in the status of the object.
     pub(super) said: Vec<(Hostname, IpAddr)>,
-    /// Numbers and names are each there once.
+    /// Ports, with unique numbers and names.
     pub(super) ports: Vec<Port>,
     pub(super) external: bool,
     pub(super) accounts: Vec<Arc<str>>,
     pub(super) export_to: ExportTo,
     pub(super) endpoints: Vec<EntryEndpoint>,
     pub(super) how: EndpointDiscovery,
-    /// Selects WorkloadEntries of the same namespace; an empty one selects all.
+    /// Selector of WorkloadEntries in the same namespace. An empty one selects all.
     pub(super) selector: Option<Labels>,
 }
 
-/// How the endpoints of a ServiceEntry are found.
+/// Method to find the endpoints of a ServiceEntry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndpointDiscovery {
     Static,
@@ -120,40 +120,40 @@ pub(super) enum EndpointDiscovery {
     None,
 }
 
-/// An endpoint of a ServiceEntry, or a WorkloadEntry.
+/// An inline endpoint of a ServiceEntry, or a WorkloadEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EntryEndpoint {
-    /// The WorkloadEntry; `None` for an endpoint that stands in a ServiceEntry.
+    /// Name of the WorkloadEntry; `None` for an inline endpoint of a ServiceEntry.
     pub(super) name: Option<Arc<WorkloadKey>>,
     pub(super) address: EntryAddress,
-    /// By port name of the service.
+    /// Port numbers of the workload, by port name of the service.
     pub(super) ports: BTreeMap<Arc<str>, u16>,
     pub(super) labels: Arc<Labels>,
     pub(super) network: Option<NetworkId>,
     pub(super) locality: Arc<Locality>,
     pub(super) weight: u32,
-    /// The name of the account, in the namespace of the object.
+    /// Name of the service account, in the namespace of the object.
     pub(super) account: Option<Arc<str>>,
     pub(super) health: Health,
-    /// See [`strait_model::Endpoint::telemetry`].
+    /// Telemetry attributes: see [`strait_model::Endpoint::telemetry`].
     pub(super) telemetry: Arc<str>,
 }
 
-/// Where a workload is.
+/// Address of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EntryAddress {
     Ip(IpAddr),
-    /// A name that the client resolves.
+    /// A DNS name that the client resolves.
     Name(Arc<str>),
-    /// The path of a socket on the client's own host.
+    /// Path of a Unix socket on the host of the client.
     Socket(Arc<str>),
-    /// None: it is somewhere behind the gateways of its network.
+    /// No address: the workload is reached through the gateways of the network.
     Network,
 }
 
 impl EntryEndpoint {
-    /// Whether it takes mTLS. Outside the mesh nobody does who doesn't say so; inside, who has an
-    /// account has a certificate.
+    /// Returns whether the workload accepts mTLS. Outside of the mesh, only the label decides.
+    /// Inside the mesh, a workload with a service account has a certificate.
     pub(super) fn tls_mode(&self, external: bool) -> TlsMode {
         match self.labels.get(TLS_MODE_LABEL) {
             Some(label) => TlsMode::from_label(Some(label)),
@@ -162,7 +162,8 @@ impl EntryEndpoint {
         }
     }
 
-    /// Where a port of the service leads: the workload's own setting first.
+    /// Returns the workload's port number for a port of the service. The workload's own setting
+    /// takes precedence.
     pub(super) fn port(&self, EntryPort { port, own_name }: &EntryPort) -> u16 {
         match (self.ports.get(own_name), &port.target) {
             (Some(own), _) => *own,
@@ -172,12 +173,12 @@ impl EntryEndpoint {
     }
 }
 
-/// A port of an entry as its host has it.
+/// A port of an entry, as part of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EntryPort {
-    /// Its name is unique among the ports of the host.
+    /// The port, whose name is unique among the ports of the host.
     pub(super) port: Port,
-    /// The name that the entry gives it, by which workloads set their own number.
+    /// Name of the port in the entry. Workloads use it to set their own port number.
     pub(super) own_name: Arc<str>,
 }
 
@@ -237,8 +238,8 @@ struct EntryMetadata {
     created: Option<String>,
 }
 
-/// Reads a ServiceEntry, and which of its fields nothing reads. One that doesn't say to whom it is exported is to
-/// `default_export`, a list as in `exportTo`.
+/// Parses a ServiceEntry. Also returns the unknown fields. If `exportTo` is absent,
+/// `default_export` applies, which is a list of the same form.
 pub(super) fn service_entry(
     name: WorkloadKey,
     object: &Value,
@@ -255,7 +256,8 @@ pub(super) fn service_entry(
         "STATIC" => EndpointDiscovery::Static,
         "DNS" => EndpointDiscovery::Dns,
         "DNS_ROUND_ROBIN" => EndpointDiscovery::DnsRoundRobin,
-        // What the client resolved is where the connection goes: that is what DYNAMIC_DNS asks for.
+        // Proxies connect to the address that the client resolved, which is the meaning of
+        // DYNAMIC_DNS.
         "" | "NONE" | "DYNAMIC_DNS" => EndpointDiscovery::None,
         other => {
             let known = "NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS";
@@ -265,11 +267,11 @@ pub(super) fn service_entry(
     let mut faults = PartFaults::default();
     if spec.resolution == "DYNAMIC_DNS" {
         let fact = "DYNAMIC_DNS does not resolve hosts again";
-        faults.add(Fault::new("spec.resolution", fact), "it applies as NONE");
+        faults.add(Fault::new("spec.resolution", fact), "it is handled as NONE");
     }
     let selector = spec.workload_selector;
     if selector.is_some() && !spec.endpoints.is_empty() {
-        return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
+        return Err(Fault::new("spec.workloadSelector", "cannot be combined with endpoints"));
     }
     let ports = ports(spec.ports, &mut faults)?;
     let endpoints = spec.endpoints.into_iter().enumerate().map(|(index, form)| {
@@ -294,20 +296,20 @@ pub(super) fn service_entry(
     let is_socket = |one: &EntryEndpoint| matches!(one.address, EntryAddress::Socket(_));
     if how == EndpointDiscovery::Static && !endpoints.is_empty() && endpoints.iter().all(is_socket)
     {
-        // They stand in the upstream cluster itself, as names do.
+        // Socket addresses are part of the upstream cluster itself, like DNS names.
         how = EndpointDiscovery::Dns;
     }
     let has_socket = endpoints.iter().any(is_socket);
     for (index, endpoint) in endpoints.iter().enumerate() {
         let fact = match (&endpoint.address, how) {
             (EntryAddress::Name(name), EndpointDiscovery::Static) => {
-                format!("{name:?} is no IP address, which resolution STATIC needs")
+                format!("{name:?} is not an IP address, which resolution STATIC requires")
             }
             (EntryAddress::Name(name), _) if has_socket => {
-                format!("{name:?} stands beside a socket, and names can't be resolved there")
+                format!("DNS name {name:?} cannot be combined with a Unix socket")
             }
             (EntryAddress::Socket(path), EndpointDiscovery::Static) => {
-                format!("{SOCKET}{path} stands beside IP addresses: only one kind may")
+                format!("{SOCKET}{path} cannot be combined with IP addresses")
             }
             _ => continue,
         };
@@ -317,7 +319,8 @@ pub(super) fn service_entry(
     let product = hosts.len().saturating_mul(endpoints.len()).saturating_mul(ports.len());
     if product > ENDPOINTS_MAX {
         let fact = format!(
-            "{} for each of {} hosts and {} ports are more than {ENDPOINTS_MAX}: make several entries of it",
+            "{} endpoints for each of {} hosts and {} ports exceed {ENDPOINTS_MAX}: split the \
+             entry into several",
             endpoints.len(),
             hosts.len(),
             ports.len()
@@ -328,12 +331,12 @@ pub(super) fn service_entry(
     let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
     if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())
     {
-        let fact = format!("{host} is no name that can be resolved: give endpoints");
+        let fact = format!("{host} cannot be resolved: set endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
     let (addresses, ranges) = addresses(&spec.addresses, &mut faults);
     for fault in idle_exports(&spec.export_to) {
-        faults.add(fault, "the other entries count");
+        faults.add(fault, "the other entries apply");
     }
     let export = if spec.export_to.is_empty() { default_export } else { &spec.export_to };
     let entry = ServiceEntry {
@@ -356,7 +359,7 @@ pub(super) fn service_entry(
     Ok((entry, unread))
 }
 
-/// Reads a WorkloadEntry, and which of its fields nothing reads.
+/// Parses a WorkloadEntry. Also returns the unknown fields.
 pub(super) fn workload_entry(
     name: WorkloadKey,
     object: &Value,
@@ -376,7 +379,7 @@ pub(super) fn workload_entry(
     Ok((workload.located("spec")?, unread))
 }
 
-/// Whether the condition `Healthy` is true; one that isn't there is not.
+/// Returns whether the condition `Healthy` is true. A missing condition is false.
 fn is_healthy(object: &Value) -> bool {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
     let text = |condition: &Value, key: &str| condition.get(key)?.as_str().map(str::to_owned);
@@ -386,7 +389,7 @@ fn is_healthy(object: &Value) -> bool {
     })
 }
 
-/// What an object says, and what of it nothing reads.
+/// Parses the spec of an object. Also returns the unknown fields.
 fn spec<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Fault>), Fault> {
     let (spec, unread) =
         unread::read_spec(object).map_err(|(field, error)| Fault::new(field, error))?;
@@ -404,7 +407,7 @@ fn created(metadata: &EntryMetadata) -> i64 {
 }
 
 fn unknown(field: &str, found: &str, known: &str) -> Fault {
-    Fault::new(field, format!("{found:?} means nothing; it may be {known}"))
+    Fault::new(field, format!("{found:?} is not a valid value; use {known}"))
 }
 
 fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fault> {
@@ -416,10 +419,10 @@ fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fau
         let field = || format!("spec.hosts[{index}]");
         let name = text.trim_end_matches('.').to_ascii_lowercase();
         if !is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
-            return Err(Fault::new(field(), format!("{text:?} is no DNS name")));
+            return Err(Fault::new(field(), format!("{text:?} is not a DNS name")));
         }
         if !seen.insert(name.clone()) {
-            return Err(Fault::new(field(), format!("{text:?} is there twice")));
+            return Err(Fault::new(field(), format!("{text:?} is a duplicate")));
         }
         Ok(Hostname::from(name))
     });
@@ -432,7 +435,7 @@ fn is_dns_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(fits)
 }
 
-/// The addresses in the status, by host; what makes no sense there is nobody's loss.
+/// Returns the addresses in the status, by host. Invalid addresses are ignored.
 fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
     let said = object.pointer("/status/addresses").and_then(Value::as_array);
     let one = |said: &Value| {
@@ -440,20 +443,20 @@ fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
         Some((Hostname::from(host), said.get("value")?.as_str()?.parse().ok()?))
     };
     let mut said: Vec<(Hostname, IpAddr)> = said.into_iter().flatten().filter_map(one).collect();
-    // Stable: the addresses of one host stay in their order.
+    // The sort is stable, so that the addresses of one host keep their order.
     said.sort_by(|(one, _), (other, _)| one.cmp(other));
     said
 }
 
-/// Entries of `exportTo` that are there twice, or beside `*`, which is everybody.
+/// Returns the entries of `exportTo` that are duplicates or are redundant because of `*`.
 fn idle_exports(said: &[String]) -> Vec<Fault> {
     let is_for_all = said.iter().any(|entry| entry == "*");
     let mut before = BTreeSet::new();
     let entries = said.iter().enumerate();
     let idle = entries.filter_map(|(at, entry)| {
         let fact = match !before.insert(entry) {
-            true => format!("{entry:?} is there already"),
-            false if is_for_all && entry != "*" => format!("{entry:?} says nothing beside *"),
+            true => format!("{entry:?} is a duplicate"),
+            false if is_for_all && entry != "*" => format!("{entry:?} is redundant next to *"),
             false => return None,
         };
         Some(Fault::new(format!("spec.exportTo[{at}]"), fact))
@@ -461,7 +464,7 @@ fn idle_exports(said: &[String]) -> Vec<Fault> {
     idle.collect()
 }
 
-/// Single addresses, and ranges of them.
+/// Parses addresses and CIDR ranges.
 fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpNet>) {
     let (mut singles, mut ranges) = (Vec::new(), Vec::new());
     let mut before = BTreeSet::new();
@@ -469,17 +472,18 @@ fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpN
         let mut fault = |fact: &str| {
             let field = format!("spec.addresses[{index}]");
             let fault = Fault::new(field, format!("{text:?} is {fact}"));
-            faults.add(fault, "the entry counts without this address");
+            faults.add(fault, "the entry applies without this address");
         };
         let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let Ok(range) = found.map(|range| range.trunc()) else {
-            fault("neither an IP address nor a range of them");
+            fault("neither an IP address nor a CIDR range");
             continue;
         };
-        // Nobody is reached there, and a listener there would take everybody's connections.
+        // No service has this address, and a listener for it would capture the connections of all
+        // services.
         let is_no_hosts = special(range.addr()).is_some_and(|special| special.is_no_hosts());
         if is_no_hosts || range.prefix_len() == 0 {
-            fault("no address of a service");
+            fault("not a valid address of a service");
             continue;
         }
         if range.prefix_len() == range.max_prefix_len() {
@@ -508,14 +512,15 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
             return Err(Fault::new(field("name"), "is empty"));
         }
         if !numbers.insert(number) {
-            return Err(Fault::new(field("number"), format!("{number} is there twice")));
+            return Err(Fault::new(field("number"), format!("{number} is a duplicate")));
         }
         if !names.insert(Arc::clone(&form.name)) {
-            return Err(Fault::new(field("name"), format!("{:?} is there twice", form.name)));
+            return Err(Fault::new(field("name"), format!("{:?} is a duplicate", form.name)));
         }
         let declared = Some(form.protocol.as_str()).filter(|text| !text.is_empty());
         if let Some(text) = declared.filter(|text| !Protocol::is_known(text)) {
-            unknown.push(Fault::new(field("protocol"), format!("{text:?} is no protocol")));
+            unknown
+                .push(Fault::new(field("protocol"), format!("{text:?} is not a known protocol")));
         }
         Ok(Port {
             number,
@@ -531,7 +536,7 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
     faults.keep(read.into_iter(), "the entry applies without this port")
 }
 
-/// Adds a fault for each port name of an endpoint that is no port of the entry.
+/// Adds an error for each port name of an endpoint that is not a port of the entry.
 fn unknown_ports(form: &WorkloadForm, field: &str, ports: &[Port], faults: &mut PartFaults) {
     let is_known = |name: &str| ports.iter().any(|port| *port.name == *name);
     for name in form.ports.keys().filter(|name| !is_known(name)) {
@@ -564,7 +569,7 @@ fn workload(
             match path.filter(|path| path.len() > 1 && path.starts_with(['/', '@'])) {
                 Some(path) => EntryAddress::Socket(path.into()),
                 None => {
-                    let fact = format!("{:?} is no {SOCKET}/PATH", form.address);
+                    let fact = format!("{:?} is not of the form {SOCKET}/PATH", form.address);
                     return Err(Fault::new(format!("{field}.address"), fact));
                 }
             }
@@ -597,18 +602,18 @@ fn workload(
 }
 
 impl EntryEndpoint {
-    /// One without an address needs a network, whose gateways it stands for.
+    /// Checks that an endpoint without an address has a network, whose gateways then route to it.
     fn located(self, field: &str) -> Result<Self, Fault> {
         match self.address {
             EntryAddress::Network if self.network.is_none() => {
-                let fact = "is empty, which only one that names a network may be";
+                let fact = "is empty, which is allowed only with a network";
                 Err(Fault::new(format!("{field}.address"), fact))
             }
             _ => Ok(self),
         }
     }
 
-    /// What fields leave open, labels may say.
+    /// Sets fields that are not set from the labels.
     fn complete(&mut self, namespace: &Namespace) {
         let name = self.name.as_ref().map(|name| &*name.name).unwrap_or_default();
         let label = |name: &str| self.labels.get(name).map(|value| &**value);

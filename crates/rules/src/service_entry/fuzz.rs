@@ -1,4 +1,4 @@
-//! Whatever is stored as an entry: see [`strait_base::testing::fuzz`].
+//! Fuzz target for service entries: see [`strait_base::testing::fuzz`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::EntryIndex;
 use strait_model::registry::{ServiceRecord, ShardChange};
 use strait_model::{Collection, Hostname};
 
-/// What an index has said so far.
+/// All services that an index has sent.
 #[derive(Default)]
 struct SentServices(BTreeMap<Hostname, ServiceRecord>);
 
@@ -33,8 +33,9 @@ impl SentServices {
     }
 }
 
-/// One object, or a list of them. Whatever they say, saying it again changes nothing, saying it bit by bit comes to the same, and
-/// when all have gone nothing is left.
+/// Reads one object or a list of objects. Checks that applying them again changes nothing, that
+/// applying them one by one has the same result, and that no services are left after all objects
+/// are removed.
 pub(crate) fn service_entries(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
     let objects: Vec<Value> = match value {
@@ -44,14 +45,14 @@ pub(crate) fn service_entries(bytes: &[u8]) -> bool {
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
     let (mut index, mut said) = (EntryIndex::new("cluster.local"), SentServices::default());
     said.take(index.apply(&objects));
-    assert!(index.apply(&objects).is_none(), "the same again is news");
+    assert!(index.apply(&objects).is_none(), "applying the same objects again is a change");
     let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SentServices::default());
     let mut some = Collection::default();
     for (key, object) in objects.iter() {
         some.insert(key.clone(), object.clone());
         slowly.take(slow.apply(&some));
     }
-    assert_eq!(said.0, slowly.0, "bit by bit it comes to something else");
+    assert_eq!(said.0, slowly.0, "incremental application has another result");
     assert_eq!(index.problems(), slow.problems());
     let understood = !said.0.is_empty();
     said.take(index.apply(&Collection::default()));

@@ -1,4 +1,4 @@
-//! One host: what its entries come to together, the oldest first.
+//! A host with all entries that define it, the oldest first.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use strait_model::{
     WorkloadKey,
 };
 
-/// A definition of a host, without the addresses that it is given.
+/// A definition of a host, without automatic addresses.
 #[derive(Debug)]
 pub(super) struct Defined {
     pub(super) service: Service,
     pub(super) endpoints: Endpoints,
     pub(super) claim: AddressRequest,
-    /// What the entries select that make it up, each with its own ports.
+    /// Selectors of the entries of this definition, each with the ports of the entry.
     pub(super) selects: Vec<(Labels, Vec<EntryPort>)>,
 }
 
-/// One host while its entries are joined.
+/// A host while its entries are merged.
 pub(super) struct Host<'a> {
     first: &'a ServiceEntry,
     service: Service,
@@ -28,7 +28,7 @@ pub(super) struct Host<'a> {
     selecting: Vec<(&'a ServiceEntry, Vec<EntryPort>)>,
 }
 
-/// The ports of an entry as a host has them, and what of them conflicts with ports of the host.
+/// The ports of an entry, as part of a host, and the conflicts with existing ports of the host.
 pub(super) type AdmittedPorts = (Vec<EntryPort>, Vec<Fault>);
 
 impl<'a> Host<'a> {
@@ -46,7 +46,7 @@ impl<'a> Host<'a> {
             ports: entry.ports.clone(),
             resolution,
             ranges: entry.ranges.clone(),
-            // An entry is never a gateway of a network, whatever its labels.
+            // An entry is never a gateway of a network, whatever its labels are.
             labels: Labels::new(),
             selector: Labels::new(),
             service_accounts: entry.accounts.clone(),
@@ -67,7 +67,7 @@ impl<'a> Host<'a> {
         Self { first: entry, service, endpoints, selecting }
     }
 
-    /// What came of them.
+    /// Returns the merged definition.
     pub(super) fn defined(self) -> Defined {
         let Self { first, service, endpoints, selecting } = self;
         let start = first.said.partition_point(|(host, _)| *host < service.hostname);
@@ -84,22 +84,23 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The name of the entry that has the host.
+    /// Returns the name of the entry that defined the host first.
     pub(super) fn first_name(&self) -> &'a WorkloadKey {
         &self.first.name
     }
 
-    /// Whether a later entry can join, and with which ports. A port of a number that the host has takes its name; a name that
-    /// the host has for another number is made unique by the number: endpoints are found by it. Ports that are the host's
-    /// under another protocol are left out.
+    /// Checks whether a later entry can be merged, and returns its ports. A port with an existing
+    /// number takes the name of the existing port. A port whose name exists with another number
+    /// gets a unique name that contains the number, because endpoints are found by name. Ports that
+    /// exist with another protocol are left out.
     pub(super) fn admits(&self, entry: &ServiceEntry) -> Result<Option<AdmittedPorts>, String> {
         let first = self.first;
         let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
         if first.name.namespace != entry.name.namespace {
-            return Err(format!("{} has this host, in another namespace", holder()));
+            return Err(format!("{} in another namespace defines this host already", holder()));
         }
         if first.external != entry.external {
-            return Err(format!("{} says otherwise whether it is in the mesh", holder()));
+            return Err(format!("{} has another location", holder()));
         }
         if first.how != entry.how {
             return Err(format!("{} has another resolution", holder()));
@@ -132,7 +133,7 @@ impl<'a> Host<'a> {
         Ok(Some((admitted, faults)))
     }
 
-    /// Adds a later entry that was admitted: its further ports and addresses, and its endpoints.
+    /// Merges a later entry that was admitted: adds its ports, addresses and endpoints.
     pub(super) fn join(
         &mut self,
         entry: &'a ServiceEntry,

@@ -1,8 +1,8 @@
-//! All entries together: which host has which ports, addresses and endpoints.
+//! Index of all service entries, which merges the ports, addresses and endpoints of each host.
 //!
-//! Entries are joined in the order of their age, then by name, so that every replica comes to the
-//! same. A host belongs to the namespace of its first entry: entries of other namespaces can't add to
-//! it, else whoever may write one object could take a share of anybody's traffic.
+//! Entries are merged by age, then by name, so that all replicas have the same result. A host
+//! belongs to the namespace of the first entry. Entries of other namespaces cannot extend it.
+//! Otherwise any user who may write one object could capture part of another namespace's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl EntryKind {
         }
     }
 
-    /// The key of an object of this kind.
+    /// Returns the key of an object of this kind.
     fn key(self, name: &WorkloadKey) -> ObjectKey {
         ObjectKey {
             kind: self.as_str().into(),
@@ -50,60 +50,61 @@ impl EntryKind {
     }
 }
 
-/// The order of the entries that name a host.
+/// Sort key of the entries of a host: creation time and name.
 type EntryRank = (i64, WorkloadKey);
 
-/// What is known of the entries. Pure.
+/// Index of the service entries. Pure.
 ///
-/// What comes of a host is made of the entries that name it, and of what these select, alone; so when an entry changes
-/// only its hosts are made again. That this is the same as making all of them anew, a property test holds.
+/// The result for a host depends only on its entries and the workloads that they select. After a
+/// change, only the hosts of the changed entries are merged again. A property test checks that this
+/// equals merging all hosts again.
 #[derive(Debug)]
 pub struct EntryIndex {
     trust_domain: String,
-    /// The objects as they were last taken.
+    /// The objects of the last `apply`.
     objects: Collection,
     services: BTreeMap<WorkloadKey, LastReadEntry<ServiceEntry>>,
     workloads: BTreeMap<WorkloadKey, LastReadEntry<EntryEndpoint>>,
-    /// The entries that name each host, in the order in which they are joined, each with the place among its hosts.
+    /// The entries of each host in merge order, each with the index of the host in the entry.
     naming: BTreeMap<Hostname, BTreeMap<EntryRank, usize>>,
     /// The entries that select workloads, by namespace.
     selecting: BTreeMap<Namespace, BTreeSet<WorkloadKey>>,
-    /// What comes of each host.
+    /// Merged definitions of each host.
     joined: BTreeMap<Hostname, Joined>,
     allocation: Allocation,
-    /// What was last sent of each definition.
+    /// The last sent version of each definition.
     last_sent: BTreeMap<Hostname, ServiceRecord>,
-    /// What definitions that select workloads select.
+    /// Workload selectors of definitions.
     wanted: BTreeMap<Hostname, Vec<PodsWanted>>,
-    /// Objects that are wrong in themselves.
+    /// Problems of single objects.
     faulty: BTreeMap<(EntryKind, WorkloadKey), Vec<EntryProblem>>,
-    /// Wrong in itself, or at odds with other entries.
+    /// All problems of single objects, and all conflicts between entries.
     problems: Vec<EntryProblem>,
     selections: Arc<Selections>,
     heard: bool,
     /// `defaultServiceExportTo` of the mesh config.
     default_export: Vec<String>,
-    /// What is to be made again though its object has not changed.
+    /// Parts that must be rebuilt because a setting changed.
     stale: Stale,
-    /// What stores say of objects that are not handed over at all, with the hosts that those name.
+    /// Reports about objects that other stores hide, with the hosts of these objects.
     shadowed: Vec<(Vec<Arc<str>>, String)>,
-    /// What objects were before the process started, until they have been taken once.
+    /// The versions from before a restart, until the first `apply`.
     remembered: Collection,
     budget: ObjectBudget,
 }
 
-/// What is to be made again though no object has changed.
+/// Parts that must be rebuilt although no object changed.
 #[derive(Debug, Default)]
 struct Stale {
-    /// ServiceEntries are to be read again.
+    /// All ServiceEntries.
     entries: bool,
     /// All identities.
     identities: bool,
-    /// What is noted of hosts beside their definitions.
+    /// The notes of hosts.
     notes: bool,
 }
 
-/// What a change of objects touches.
+/// Parts that a change of objects affects.
 #[derive(Debug, Default)]
 struct EntryChanges {
     hosts: BTreeSet<Hostname>,
@@ -111,16 +112,16 @@ struct EntryChanges {
     problems: bool,
 }
 
-/// What comes of one host.
+/// Merged definitions of one host.
 #[derive(Debug, Default)]
 struct Joined {
-    /// By the name under which they are kept.
+    /// Definitions by their internal name.
     definitions: BTreeMap<Hostname, Defined>,
     problems: Vec<EntryProblem>,
 }
 
 impl EntryIndex {
-    /// An empty index. Accounts of workloads are in `trust_domain`.
+    /// Creates an empty index. Identities of workloads are in `trust_domain`.
     pub fn new(trust_domain: &str) -> Self {
         Self {
             trust_domain: trust_domain.to_owned(),
@@ -145,19 +146,20 @@ impl EntryIndex {
         }
     }
 
-    /// Returns this index with a budget for each object.
+    /// Sets the CPU budget for reading each object.
     #[must_use]
     pub fn with_budget(self, budget: ObjectBudget) -> Self {
         Self { budget, ..self }
     }
 
-    /// Takes note of what objects were before the process started: where one makes no sense now, that is its last good form.
-    /// None of it counts before [`Self::apply`].
+    /// Restores the versions of objects from before a restart. If an object is invalid now, the
+    /// restored version is its last valid one. None of them takes effect before [`Self::apply`] is
+    /// called.
     pub fn remember(&mut self, objects: &Collection) {
         self.remembered = objects.clone();
     }
 
-    /// An empty index with the same settings.
+    /// Returns an empty index with the same settings.
     #[cfg(test)]
     pub(super) fn like(&self) -> Self {
         let mut like = Self::new(&self.trust_domain);
@@ -166,7 +168,7 @@ impl EntryIndex {
         like
     }
 
-    /// In which trust domain accounts of workloads are from now on. It counts with the next [`Self::apply`].
+    /// Sets the trust domain of workload identities. Takes effect with the next [`Self::apply`].
     pub fn move_to(&mut self, trust_domain: &str) {
         if self.trust_domain != trust_domain {
             trust_domain.clone_into(&mut self.trust_domain);
@@ -174,8 +176,8 @@ impl EntryIndex {
         }
     }
 
-    /// To whom entries are exported that don't say so themselves: a list as in `exportTo`. It counts with the
-    /// next [`Self::apply`].
+    /// Sets the namespaces to which entries without `exportTo` are exported, as a list of the same
+    /// form. Takes effect with the next [`Self::apply`].
     pub fn export_by_default(&mut self, to: &[String]) {
         if self.default_export != to {
             self.default_export = to.to_vec();
@@ -183,8 +185,8 @@ impl EntryIndex {
         }
     }
 
-    /// Takes what of the stores' objects counts for nothing: each with the hosts that it names, as text. It counts with
-    /// the next [`Self::apply`].
+    /// Sets the reports about objects that other stores hide, each with the hosts of the object.
+    /// Takes effect with the next [`Self::apply`].
     pub fn shadowed(&mut self, shadowed: &[(Vec<Arc<str>>, String)]) {
         if self.shadowed != shadowed {
             self.shadowed = shadowed.to_vec();
@@ -192,8 +194,8 @@ impl EntryIndex {
         }
     }
 
-    /// Takes all objects there are; those of other kinds are left alone. Returns what that changes, all the first time;
-    /// `None` where nothing is to be sent.
+    /// Replaces all objects; objects of other kinds are ignored. Returns the changed services, and
+    /// all services on the first call; `None` if there is nothing to send.
     pub fn apply(&mut self, objects: &Collection) -> Option<ShardChange> {
         let stale = std::mem::take(&mut self.stale);
         let mut touched = EntryChanges::default();
@@ -233,12 +235,12 @@ impl EntryIndex {
         is_news.then_some(ShardChange::Update(Contents { causes, ..contents }))
     }
 
-    /// Objects that can't be used as they are, sorted.
+    /// Returns the problems of all objects, sorted.
     pub fn problems(&self) -> &[EntryProblem] {
         &self.problems
     }
 
-    /// Objects that make no sense, each with what it was when it last did.
+    /// Returns the last valid versions of objects that are invalid now.
     pub fn stand_ins(&self) -> Vec<StandIn> {
         let stand_in = |(kind, name): &(EntryKind, WorkloadKey)| {
             let good = match kind {
@@ -251,7 +253,7 @@ impl EntryIndex {
         self.faulty.keys().filter_map(stand_in).collect()
     }
 
-    /// What entries select of clusters, and what Services may select of them.
+    /// Returns the pods that entries select, and the WorkloadEntries that Services may select.
     pub fn selections(&self) -> &Arc<Selections> {
         &self.selections
     }
@@ -327,7 +329,7 @@ impl EntryIndex {
         self.note_faults((EntryKind::Workload, name), problems, touched);
     }
 
-    /// The hosts of entries that select a workload are to be made again.
+    /// Marks the hosts of entries that select a workload as affected.
     fn touch_selecting(
         &self,
         name: &WorkloadKey,
@@ -356,7 +358,7 @@ impl EntryIndex {
         touched.problems |= before.as_ref() != self.faulty.get(&key);
     }
 
-    /// Makes again what was touched. Returns what is different of it.
+    /// Merges the affected hosts again. Returns the services that differ.
     fn join(&mut self, touched: EntryChanges, mut notes: bool) -> Contents {
         let EntryChanges { hosts, vms, mut problems } = touched;
         let mut keys = BTreeSet::new();
@@ -392,15 +394,15 @@ impl EntryIndex {
         contents
     }
 
-    /// The definition that is kept under a name.
+    /// Returns the definition with an internal name.
     fn defined(&self, key: &Hostname) -> Option<&Defined> {
-        // What is private to a namespace is kept beside the host's own definition.
+        // Definitions that are private to a namespace are stored next to the host's own definition.
         let host = key.split_private().map(|(host, _)| host);
         self.joined.get(host.as_ref().unwrap_or(key))?.definitions.get(key)
     }
 
-    /// What definitions are now, as far as that differs from what was last sent; and whether any selects workloads, or
-    /// did.
+    /// Returns the definitions that differ from the last sent version, and whether any of them
+    /// selects workloads or did before.
     fn changed(&mut self, keys: BTreeSet<Hostname>) -> (Contents, bool) {
         let mut contents = Contents::default();
         let mut selected = false;
@@ -440,7 +442,7 @@ impl EntryIndex {
         (contents, selected)
     }
 
-    /// Tells anew what is selected of clusters, and of machines.
+    /// Updates the selections of pods and WorkloadEntries.
     fn select(&mut self, vms: bool, notes: bool, pods: bool) {
         let mut selections = Selections::clone(&self.selections);
         if vms {
@@ -473,7 +475,7 @@ impl EntryIndex {
         }
     }
 
-    /// What comes of a host that these entries name, each with its place among their hosts.
+    /// Merges the entries of a host, each with the index of the host in the entry.
     fn join_host(&self, host: &Hostname, entries: &BTreeMap<EntryRank, usize>) -> Joined {
         let of =
             |((_, name), at): (&EntryRank, &usize)| Some((self.services.get(name)?.good()?, *at));
@@ -487,7 +489,7 @@ impl EntryIndex {
                 Ok(ports) => ports,
                 Err(fact) => {
                     let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
-                    let effect = "for this host the entry counts for nothing";
+                    let effect = "for this host the entry has no effect";
                     let first = hosts.get(&key).map(|host| host.first_name().clone());
                     let holder = first.filter(|first| first.namespace != entry.name.namespace);
                     let problem = EntryProblem::of_part(&entry.name, fault, effect);
@@ -520,7 +522,7 @@ impl EntryIndex {
         Joined { definitions: definitions.collect(), problems }
     }
 
-    /// The workloads that an entry names or selects.
+    /// Returns the inline endpoints of an entry and the workloads that it selects.
     fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a EntryEndpoint> {
         let own = &entry.name.namespace;
         let selected = entry.selector.iter().flat_map(|selector| {
@@ -532,7 +534,7 @@ impl EntryIndex {
         entry.endpoints.iter().chain(selected).collect()
     }
 
-    /// The endpoints of an entry, for each of its ports.
+    /// Returns the endpoints of an entry, for each port.
     fn endpoints(
         &self,
         entry: &ServiceEntry,
@@ -560,13 +562,13 @@ impl EntryIndex {
         good.map(vm).collect()
     }
 
-    /// The SPIFFE ID of an account.
+    /// Returns the SPIFFE ID of a service account.
     fn identity(&self, namespace: &Namespace, account: &str) -> Arc<str> {
         format!("spiffe://{}/ns/{namespace}/sa/{account}", self.trust_domain).into()
     }
 }
 
-/// Takes a value out of the set of a key, and the set with its last.
+/// Removes a value from the set of a key, and the set if it becomes empty.
 fn remove<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
     if let Some(set) = sets.get_mut(key) {
         set.remove(value);
@@ -576,12 +578,13 @@ fn remove<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &
     }
 }
 
-/// Unlike a Kubernetes selector, an empty one selects everything.
+/// Returns whether a selector matches labels. Unlike a Kubernetes selector, an empty one matches
+/// everything.
 fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// What kind of entry an object is, and which.
+/// Returns the kind and the name of an entry object; `None` for other objects.
 fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     let kind = match (&*key.group, &*key.kind) {
         (ISTIO_NETWORKING, "ServiceEntry") => EntryKind::Service,
@@ -591,15 +594,16 @@ fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     Some((kind, WorkloadKey::new(&*key.namespace, Arc::clone(&key.name))))
 }
 
-/// The entry whose namespace has a host for everybody: the oldest that others may see, else the oldest. `entries` are
-/// sorted by age.
+/// Returns the entry whose namespace owns a host: the oldest entry that other namespaces can see,
+/// or else the oldest. `entries` are sorted by age.
 fn holder<'a>(entries: &[(&'a ServiceEntry, usize)]) -> Option<&'a ServiceEntry> {
     let holder = entries.iter().find(|(entry, _)| !is_private(entry)).or(entries.first());
     holder.map(|(entry, _)| *entry)
 }
 
-/// Under which name what an entry says of a host is kept. A definition that is private to another namespace than the
-/// one that has the host is kept apart: that namespace sees its own.
+/// Returns the internal name of an entry's definition of a host. If the entry is private to a
+/// namespace that does not own the host, its definition is stored separately, and only that
+/// namespace sees it.
 fn key_for(host: &Hostname, entry: &ServiceEntry, holder: Option<&ServiceEntry>) -> Hostname {
     let own = &entry.name.namespace;
     if is_private(entry) && holder.is_some_and(|holder| holder.name.namespace != *own) {
@@ -609,7 +613,7 @@ fn key_for(host: &Hostname, entry: &ServiceEntry, holder: Option<&ServiceEntry>)
     }
 }
 
-/// Whether an entry is for its own namespace alone.
+/// Returns whether an entry is exported only to its own namespace.
 fn is_private(entry: &ServiceEntry) -> bool {
     match &entry.export_to {
         ExportTo::Public => false,

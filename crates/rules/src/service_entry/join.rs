@@ -1,10 +1,10 @@
-//! What entries and clusters have of each other: pods that ServiceEntries select, and WorkloadEntries
+//! Selections between entries and clusters: pods that ServiceEntries select, and WorkloadEntries
 //! that Kubernetes Services select.
 //!
-//! Pure: from what is selected, and what there is, to the endpoints that come of it. A pod stays a part
-//! of its cluster: its endpoints are in a shard of that cluster, so that two pods of one name in two
-//! clusters are two, and a cluster that goes takes its own along. An entry selects in its own namespace
-//! only, and so does a Service.
+//! Pure: computes endpoints from selectors and workloads. A pod belongs to one cluster: its
+//! endpoints are in a shard of that cluster. Two pods with the same name in two clusters are
+//! therefore separate, and a removed cluster takes its endpoints along. An entry selects only in
+//! its own namespace, and so does a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,36 +20,36 @@ use strait_model::{
     given_labels, labels_match,
 };
 
-/// What entries ask of clusters, and what they have for them.
+/// Selections between entries and clusters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selections {
-    /// In the order in which the entries of a host are joined.
+    /// Pods that entries select, in the order in which the entries of a host are merged.
     pub(super) pods: Vec<PodsWanted>,
-    /// By namespace and name.
+    /// WorkloadEntries by namespace and name.
     pub(super) workloads: VmWorkloads,
-    /// What of a host's definitions counts for nothing, as text.
+    /// Parts of the definitions of a host that have no effect, as text.
     pub(super) notes: BTreeMap<Hostname, Vec<String>>,
-    /// Those at an address, by namespace.
+    /// WorkloadEntries by namespace and address.
     pub(super) by_address: BTreeMap<(Namespace, IpAddr), Vec<WorkloadKey>>,
 }
 
-/// The pods that an entry selects for one of its hosts.
+/// The pods that an entry selects for a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodsWanted {
-    /// Under which name the host's definition is kept.
+    /// Internal name of the host's definition.
     pub(super) key: Hostname,
     pub(super) service: Arc<Service>,
-    /// Unlike a Kubernetes selector, an empty one selects everything.
+    /// Label selector. Unlike a Kubernetes selector, an empty one selects everything.
     pub(super) selector: Labels,
-    /// The entry's own.
+    /// Ports of the entry.
     pub(super) ports: Vec<EntryPort>,
 }
 
 /// WorkloadEntries by namespace and name.
 pub type VmWorkloads = BTreeMap<WorkloadKey, VmWorkload>;
 
-/// The WorkloadEntries of one cluster, of objects as they are stored; their accounts are in `trust_domain`. Those that
-/// make no sense are reported to `invalid`.
+/// Parses the WorkloadEntries of one cluster. Their identities are in `trust_domain`. Invalid
+/// objects are reported to `invalid`.
 pub fn vms(
     objects: &BTreeMap<WorkloadKey, Arc<Value>>,
     trust_domain: &str,
@@ -59,7 +59,7 @@ pub fn vms(
         name.clone(),
         object,
     ) {
-        // An API server has taken away what no reader of the kind knows.
+        // The API server has already removed unknown fields.
         Ok((workload, _)) => Some((name.clone(), VmWorkload::new(name, workload, trust_domain))),
         Err(fault) => {
             invalid(name, fault);
@@ -69,11 +69,12 @@ pub fn vms(
     objects.iter().filter_map(read).collect()
 }
 
-/// A WorkloadEntry: a machine outside Kubernetes, which Services may select, and on which a proxy may stand.
+/// A WorkloadEntry: a machine outside Kubernetes, which Services may select and on which a proxy
+/// may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmWorkload {
     pub(super) workload: EntryEndpoint,
-    /// Its SPIFFE ID, where it names an account.
+    /// SPIFFE ID; `None` without a service account.
     pub(super) identity: Option<Arc<str>>,
 }
 
@@ -85,17 +86,17 @@ impl VmWorkload {
         Self { identity: workload.account.as_ref().map(id), workload }
     }
 
-    /// The account that it runs as, where it names one.
+    /// Returns the service account, if set.
     pub fn account(&self) -> Option<&str> {
         self.workload.account.as_deref()
     }
 
-    /// Its labels.
+    /// Returns the labels.
     pub fn labels(&self) -> &Labels {
         &self.workload.labels
     }
 
-    /// Where it is, where that is an IP address.
+    /// Returns the address if it is an IP address.
     pub fn address(&self) -> Option<IpAddr> {
         match self.workload.address {
             EntryAddress::Ip(address) => Some(address),
@@ -103,44 +104,45 @@ impl VmWorkload {
         }
     }
 
-    /// The network that it says it is in.
+    /// Returns the network, if set.
     pub fn network(&self) -> Option<&NetworkId> {
         self.workload.network.as_ref()
     }
 
-    /// Where it says it is.
+    /// Returns the locality, if set.
     pub fn locality(&self) -> Option<&Arc<Locality>> {
         Some(&self.workload.locality).filter(|locality| !locality.is_empty())
     }
 
-    /// Whether Services can select it: it has labels, and an address that can be sent.
+    /// Returns whether Services can select it. It needs labels, and an address that can be sent to
+    /// proxies.
     fn is_offered(&self) -> bool {
         !self.workload.labels.is_empty() && self.workload.sent_address().is_some()
     }
 }
 
 impl Selections {
-    /// Whether pods of this namespace may be selected.
+    /// Returns whether entries may select pods of this namespace.
     pub fn wants_pods_of(&self, namespace: &Namespace) -> bool {
         self.pods.iter().any(|wanted| wanted.service.namespace == *namespace)
     }
 
-    /// Whether any pods are selected.
+    /// Returns whether entries select any pods.
     pub fn wants_pods(&self) -> bool {
         !self.pods.is_empty()
     }
 
-    /// Whether there is anything that Services can select.
+    /// Returns whether there is any WorkloadEntry that Services can select.
     pub fn offers_workloads(&self) -> bool {
         self.workloads.values().any(VmWorkload::is_offered)
     }
 
-    /// The WorkloadEntry of this name.
+    /// Returns the WorkloadEntry of this name.
     pub fn vm(&self, name: &WorkloadKey) -> Option<&VmWorkload> {
         self.workloads.get(name)
     }
 
-    /// The WorkloadEntries of a namespace at an address.
+    /// Iterates over the WorkloadEntries of a namespace with an address.
     pub fn vms_at(
         &self,
         namespace: &Namespace,
@@ -150,17 +152,18 @@ impl Selections {
         names.into_iter().flatten().filter_map(|name| self.workloads.get(name))
     }
 
-    /// What of the definitions that there are of a host counts for nothing, as text.
+    /// Returns the parts of the definitions of a host that have no effect, as text.
     pub fn notes(&self, host: &Hostname) -> &[String] {
         self.notes.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether both have the same WorkloadEntries, and the same to report of hosts.
+    /// Returns whether both have the same WorkloadEntries and the same notes about hosts.
     pub fn tells_as(&self, other: &Self) -> bool {
         self.workloads == other.workloads && self.notes == other.notes
     }
 
-    /// The hosts for which entries select pods or machines of one cluster, with these.
+    /// Returns the hosts for which entries select pods or WorkloadEntries of one cluster, with the
+    /// selected endpoints.
     pub fn pods_of(
         &self,
         pods: &Workloads,
@@ -203,13 +206,14 @@ impl Selections {
         records.collect()
     }
 
-    /// Those that belong to no cluster.
+    /// Returns the WorkloadEntries that belong to no cluster.
     pub fn vms(&self) -> &VmWorkloads {
         &self.workloads
     }
 }
 
-/// The services that select these WorkloadEntries, with them. Of services of one name the first counts.
+/// Returns the services that select these WorkloadEntries, with the selected endpoints. If several
+/// services have the same name, the first applies.
 pub fn workloads_of<'a>(
     vms: &VmWorkloads,
     services: impl Iterator<Item = &'a Arc<Service>>,
@@ -235,7 +239,7 @@ pub fn workloads_of<'a>(
             }
         }
         if !endpoints.is_empty() {
-            // It is reached by the addresses of the clusters that have it.
+            // The service keeps the addresses of the clusters that have it.
             let own = Service {
                 vips: Vec::new(),
                 external_addresses: Vec::new(),
@@ -254,7 +258,7 @@ fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// A pod's endpoints for a port, one for each of its addresses.
+/// Returns the endpoints of a pod for a port, one for each address of the pod.
 fn pod_endpoints(
     port: &Port,
     name: WorkloadKey,
@@ -289,8 +293,8 @@ fn pod_endpoints(
     pod.addresses.iter().map(endpoint).collect()
 }
 
-/// Where a port of a Service leads: what the workload says of it by name, else the target port; a named
-/// one only the workload knows.
+/// Returns the workload's port number for a port of a Service. The workload's own setting by name
+/// takes precedence over the target port. A named target port is resolved by the workload.
 fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
     let own = workload.ports.get(&port.name).copied();
     own.or_else(|| match &port.target {
@@ -300,7 +304,7 @@ fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
 }
 
 impl EntryEndpoint {
-    /// The address of its endpoints; `None` for one at a name.
+    /// Returns the address for endpoints; `None` for a DNS name or a socket.
     fn sent_address(&self) -> Option<IpAddr> {
         match self.address {
             EntryAddress::Ip(address) => Some(address),
@@ -309,8 +313,8 @@ impl EntryEndpoint {
         }
     }
 
-    /// Its endpoint for a port, at that number; `None` for one at a name, which is none of the addresses
-    /// that a control plane could send.
+    /// Returns its endpoint for a port, with the given number; `None` for a DNS name or a socket,
+    /// because these are not sent as endpoints.
     pub(super) fn endpoint(
         &self,
         port: &Port,

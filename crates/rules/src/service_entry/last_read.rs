@@ -1,4 +1,4 @@
-//! The last valid version of an entry object, and the faults of its current version.
+//! The last valid version of an entry object, and the faults of the current version.
 
 use serde_json::Value;
 
@@ -8,18 +8,18 @@ use crate::bounds;
 use crate::budget::ObjectBudget;
 use strait_model::{ObjectJson, ObjectKey, WorkloadKey};
 
-/// An object as it was last read.
+/// An object with the result of the last read.
 #[derive(Debug)]
 pub(super) struct LastReadEntry<T> {
-    /// The last of it that made sense, as it was stored and as it was read.
+    /// The last valid version, as stored and as parsed.
     pub(super) good: Option<(ObjectJson, T)>,
     pub(super) fault: Option<Fault>,
-    /// What of it nothing reads.
+    /// Unknown fields of the object.
     unread: Box<[Fault]>,
 }
 
 impl<T> LastReadEntry<T> {
-    /// An object that comes in the place of another.
+    /// Reads an object that replaces a previous version.
     pub(super) fn read(
         key: &ObjectKey,
         object: &ObjectJson,
@@ -43,7 +43,7 @@ impl<T> LastReadEntry<T> {
                 Self { good: Some((object.clone(), entry)), fault: None, unread: unread.into() }
             }
             Err(fault) => {
-                // What is read of it may depend on settings that have changed since.
+                // The parsed form may depend on settings that have changed since.
                 let good = match before {
                     Some(before) => before.good,
                     None => remembered.and_then(|stored| Some((stored.clone(), again(stored)?))),
@@ -61,24 +61,24 @@ impl<T> LastReadEntry<T> {
         self.good.as_ref().map(|(_, good)| good)
     }
 
-    /// What counts in place of an object that makes no sense.
+    /// Returns the last valid version if the current object is invalid.
     pub(super) fn stand_in(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
         Some(good)
     }
 
-    /// What is wrong with it, as a whole or in part.
+    /// Iterates over the problems of the object, including partial ones.
     pub(super) fn problems(
         &self,
         kind: &'static str,
         object: &WorkloadKey,
     ) -> impl Iterator<Item = EntryProblem> {
         let of_whole = match self.good {
-            Some(_) => "what it said before still counts",
-            None => "it counts for nothing",
+            Some(_) => "the last valid version stays active",
+            None => "the object has no effect",
         };
         let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
-        let parts = self.unread.iter().map(|fault| (fault, false, "the rest counts"));
+        let parts = self.unread.iter().map(|fault| (fault, false, "the rest applies"));
         whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
             kind,
             object: object.clone(),

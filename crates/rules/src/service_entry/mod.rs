@@ -1,8 +1,8 @@
-//! Services and endpoints that ServiceEntries and WorkloadEntries describe, whatever store they are in.
+//! Services and endpoints that ServiceEntries and WorkloadEntries define, in any store.
 //!
-//! Owns what was last good of each object, and makes one shard of them all, which belongs to no
-//! cluster: an entry says what is true for the whole mesh. Never finds anything itself: it is handed
-//! all objects each time they change, finds what differs, and makes again the hosts that it touches.
+//! The index keeps the last valid version of each object and builds one shard from all of them. The
+//! shard belongs to no cluster, because an entry applies to the whole mesh. The caller passes all
+//! objects after each change; the index finds the differences and rebuilds the affected hosts.
 
 mod addresses;
 mod convert;

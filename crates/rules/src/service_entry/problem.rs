@@ -1,29 +1,29 @@
-//! What of the entries is not used as it is, and what becomes of it.
+//! Problems of entries, with their effect.
 
 use std::fmt;
 
 use super::convert::Fault;
 use strait_model::WorkloadKey;
 
-/// An object that can't be used as it is.
+/// A problem of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryProblem {
     /// `ServiceEntry` or `WorkloadEntry`.
     pub kind: &'static str,
     /// Namespace and name of the object.
     pub object: WorkloadKey,
-    /// What is wrong with it.
+    /// Field and description of the error.
     pub fault: Fault,
-    /// Whether that is wrong with the whole of it, so that it can't be read.
+    /// Whether the whole object is refused, not only a part.
     pub refused: bool,
-    /// What becomes of it.
+    /// Effect of the problem.
     pub effect: &'static str,
     /// The ServiceEntry of another namespace that has the host instead.
     pub holder: Option<WorkloadKey>,
 }
 
 impl EntryProblem {
-    /// What is wrong with a part of a ServiceEntry.
+    /// Creates a problem of a part of a ServiceEntry.
     pub(super) fn of_part(object: &WorkloadKey, fault: Fault, effect: &'static str) -> Self {
         let (kind, object) = ("ServiceEntry", object.clone());
         Self { kind, object, fault, refused: false, effect, holder: None }

@@ -1,4 +1,4 @@
-//! How proxies find the endpoints of an entry: given by the control plane, or by names that they resolve themselves.
+//! Resolution of an entry: the control plane sends the endpoints, or proxies resolve names.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use strait_model::{
     given_labels,
 };
 
-/// How the endpoints of `host` are found, with those that the control plane doesn't send. An entry that
-/// names and selects none leads to the host itself.
+/// Returns how proxies find the endpoints of `host`, including the names that proxies resolve. An
+/// entry without endpoints or a selector resolves the host itself.
 pub(super) fn resolution(
     entry: &ServiceEntry,
     host: &Hostname,
@@ -23,7 +23,7 @@ pub(super) fn resolution(
         EndpointDiscovery::DnsRoundRobin => true,
     };
     let ready = workloads.iter().filter(|one| one.health == Health::Healthy);
-    // What has no address is in no upstream cluster that resolves names.
+    // An upstream cluster that resolves names cannot contain an endpoint without an address.
     let named = ready.filter_map(|workload| {
         let address = match &workload.address {
             EntryAddress::Ip(address) => address.to_string().into(),

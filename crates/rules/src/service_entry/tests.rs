@@ -26,7 +26,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Arc<Value> {
     Arc::new(json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec }))
 }
 
-/// A static entry for `db.example.com` port 5432 with these fields besides.
+/// Returns a static entry for `db.example.com`, port 5432, with additional fields.
 fn database(fields: Value) -> Value {
     let mut spec = json!({
         "hosts": ["db.example.com"],
@@ -43,7 +43,7 @@ fn at(mut object: Arc<Value>, created: &str) -> Arc<Value> {
     object
 }
 
-/// An index, and all that it has told.
+/// An index, with all services that it has sent.
 struct TrackedIndex {
     index: EntryIndex,
     services: BTreeMap<Hostname, ServiceRecord>,
@@ -54,12 +54,12 @@ impl TrackedIndex {
         Self { index: EntryIndex::new("cluster.local"), services: BTreeMap::new() }
     }
 
-    /// Whether there is something to tell when these are all objects there are.
+    /// Replaces all objects and returns whether there is something to send.
     fn has_news(&mut self, objects: &[Arc<Value>]) -> bool {
         self.take(&objects.iter().cloned().collect()).is_some()
     }
 
-    /// All that has been told when these are all objects there are.
+    /// Replaces all objects and returns all services that have been sent.
     fn apply(&mut self, objects: &[Arc<Value>]) -> Contents {
         self.take(&objects.iter().cloned().collect());
         let services =
@@ -67,7 +67,7 @@ impl TrackedIndex {
         Contents { services: services.collect(), ..Contents::default() }
     }
 
-    /// How many hosts are told of, if anything is.
+    /// Applies objects and returns the number of sent hosts.
     fn take(&mut self, objects: &Collection) -> Option<usize> {
         let change = self.index.apply(objects)?;
         let contents = match change {
@@ -76,15 +76,15 @@ impl TrackedIndex {
                 contents
             }
             ShardChange::Update(contents) => contents,
-            ShardChange::Removed => panic!("there is no end"),
+            ShardChange::Removed => panic!("the shard is never removed"),
         };
         let told = contents.services.len();
         for (host, record) in contents.services {
             let before = self.services.get(&host);
-            assert!(before.is_none() || before != record.as_ref(), "{host} is as it was");
+            assert!(before.is_none() || before != record.as_ref(), "{host} did not change");
             match record {
                 Some(record) => drop(self.services.insert(host, record)),
-                None => assert!(self.services.remove(&host).is_some(), "it was never told of"),
+                None => assert!(self.services.remove(&host).is_some(), "it was never sent"),
             }
         }
         Some(told)
@@ -112,7 +112,7 @@ fn read(objects: &[Arc<Value>]) -> (Contents, Vec<String>) {
 }
 
 fn record<'a>(contents: &'a Contents, host: &str) -> &'a ServiceRecord {
-    contents.services.get(host).and_then(Option::as_ref).expect("the host is there")
+    contents.services.get(host).and_then(Option::as_ref).expect("the host exists")
 }
 
 fn endpoints(contents: &Contents, host: &str) -> Vec<Endpoint> {
@@ -125,21 +125,21 @@ fn sockets(contents: &Contents, host: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_export_that_says_nothing_is_told_and_costs_nothing() {
+fn redundant_export_entries_are_reported_without_effect() {
     let mut told = TrackedIndex::new();
     let exported = database(json!({ "exportTo": ["web", "*", "web"] }));
     told.has_news(&[entry("shop/db", exported)]);
     let problems = told.index.problems();
     let told_of: Vec<_> = problems.iter().map(|one| (one.fault.to_string(), one.refused)).collect();
     let expected = [
-        ("spec.exportTo[0]: \"web\" says nothing beside *", false),
-        ("spec.exportTo[2]: \"web\" is there already", false),
+        ("spec.exportTo[0]: \"web\" is redundant next to *", false),
+        ("spec.exportTo[2]: \"web\" is a duplicate", false),
     ];
     assert_eq!(told_of, expected.map(|(text, refused)| (text.to_owned(), refused)));
 }
 
 #[test]
-fn an_entry_gives_each_host_its_ports_addresses_and_endpoints() {
+fn entry_adds_its_ports_addresses_and_endpoints_to_each_host() {
     let spec = json!({
         "hosts": ["db.example.com", "*.Db.example.com"],
         "addresses": ["192.0.2.7", "192.0.2.8/32"],
@@ -178,7 +178,7 @@ fn an_entry_gives_each_host_its_ports_addresses_and_endpoints() {
 }
 
 #[test]
-fn mtls_is_told_by_the_label_and_inside_the_mesh_by_an_account() {
+fn mtls_follows_the_label_or_inside_the_mesh_the_account() {
     let cases = [
         ("MESH_INTERNAL", json!({}), TlsMode::Disabled),
         ("MESH_INTERNAL", json!({ "serviceAccount": "db" }), TlsMode::Istio),
@@ -203,7 +203,7 @@ fn mtls_is_told_by_the_label_and_inside_the_mesh_by_an_account() {
 }
 
 #[test]
-fn a_selector_takes_workload_entries_of_its_own_namespace() {
+fn selector_selects_workload_entries_of_its_own_namespace() {
     let select = |labels: Value| {
         entry("shop/db", database(json!({ "workloadSelector": { "labels": labels } })))
     };
@@ -226,7 +226,7 @@ fn a_selector_takes_workload_entries_of_its_own_namespace() {
 }
 
 #[test]
-fn a_workload_whose_health_is_checked_waits_for_its_condition() {
+fn workload_with_a_health_check_is_unhealthy_without_its_condition() {
     let cases = [
         (json!(null), Health::Unhealthy),
         (json!([{ "type": "Healthy", "status": "False" }]), Health::Unhealthy),
@@ -245,7 +245,7 @@ fn a_workload_whose_health_is_checked_waits_for_its_condition() {
 }
 
 #[test]
-fn fields_that_are_null_are_as_if_they_were_absent() {
+fn null_fields_equal_absent_fields() {
     let said = json!({
         "ports": [{ "name": "tcp", "number": 5432, "protocol": "TCP", "targetPort": null }],
         "endpoints": [{ "address": "10.0.0.1", "ports": null, "weight": null, "labels": null }],
@@ -264,7 +264,7 @@ fn fields_that_are_null_are_as_if_they_were_absent() {
 }
 
 #[test]
-fn a_wrong_object_names_its_field_and_costs_only_itself() {
+fn invalid_object_reports_its_field_and_affects_no_other() {
     let port = |port: Value| json!({ "ports": [port] });
     let endpoint = |endpoint: Value| json!({ "endpoints": [endpoint] });
     let cases = [
@@ -319,11 +319,11 @@ fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
     let cases = [
         (
             json!({ "hosts": ["db.example.com", "a b"], "endpoints": [good()] }),
-            r#"spec.hosts[1]: "a b" is no DNS name; the entry applies without this host"#,
+            r#"spec.hosts[1]: "a b" is not a DNS name; the entry applies without this host"#,
         ),
         (
             json!({ "hosts": ["db.example.com", "db.example.com."], "endpoints": [good()] }),
-            r#"spec.hosts[1]: "db.example.com." is there twice; the entry applies without this host"#,
+            r#"spec.hosts[1]: "db.example.com." is a duplicate; the entry applies without this host"#,
         ),
         (
             two(good(), json!({ "address": "a b" })),
@@ -343,7 +343,7 @@ fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
             json!({ "endpoints": [good()], "ports": [
                 { "name": "tcp", "number": 5432, "protocol": "HTPP" },
             ] }),
-            r#"spec.ports[0].protocol: "HTPP" is no protocol; the protocol of the port is detected"#,
+            r#"spec.ports[0].protocol: "HTPP" is not a known protocol; the protocol of the port is detected"#,
         ),
     ];
     for (fields, expected) in cases {
@@ -373,7 +373,8 @@ fn endpoints_and_resolutions_without_effect_are_reported() {
     assert_eq!(with("DNS_ROUND_ROBIN", 2), expected(&second));
     assert_eq!(with("DNS_ROUND_ROBIN", 1), [""; 0]);
     assert_eq!(with("DNS", 2), [""; 0]);
-    let dynamic = "spec.resolution: DYNAMIC_DNS does not resolve hosts again; it applies as NONE";
+    let dynamic =
+        "spec.resolution: DYNAMIC_DNS does not resolve hosts again; it is handled as NONE";
     assert_eq!(with("DYNAMIC_DNS", 0), expected(dynamic));
 }
 
@@ -418,7 +419,7 @@ fn port_number_with_another_protocol_is_a_conflict_of_the_younger_entry_alone() 
 }
 
 #[test]
-fn endpoints_of_an_entry_have_a_bound_counted_for_each_host_and_port() {
+fn endpoint_limit_of_an_entry_counts_each_host_and_port() {
     let fields = |hosts: usize| {
         let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}.example.com")).collect();
         let endpoints: Vec<_> = (0..500)
@@ -428,13 +429,12 @@ fn endpoints_of_an_entry_have_a_bound_counted_for_each_host_and_port() {
     };
     assert_eq!(read(&[fields(131)]).1, [""; 0]);
     let (_, problems) = read(&[fields(132)]);
-    let expected =
-        "ServiceEntry shop/db: spec.endpoints: 500 for each of 132 hosts and 1 ports are more";
+    let expected = "ServiceEntry shop/db: spec.endpoints: 500 endpoints for each of 132 hosts and 1 ports exceed";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
 }
 
 #[test]
-fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
+fn unknown_field_is_reported_and_the_rest_applies() {
     let fields = json!({
         "resolutoin": "DNS",
         "endpoints": [{ "address": "10.0.0.1", "prots": { "tcp": 1 } }],
@@ -444,7 +444,7 @@ fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
     let (contents, problems) =
         read(&[entry("shop/db", database(fields)), object("WorkloadEntry", "shop/vm", workload)]);
     let told = |object: &str, field: &str| {
-        let text = "no such field is followed: it has no effect; the rest counts";
+        let text = "unknown or unsupported field: it has no effect; the rest applies";
         format!("{object}: spec.{field}: {text}")
     };
     assert_eq!(
@@ -460,21 +460,21 @@ fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
 }
 
 #[test]
-fn a_wrong_address_is_left_out_by_name_and_the_entry_counts() {
+fn invalid_address_is_left_out_and_the_entry_applies() {
     for wrong in ["10.0.0.0/40", "0.0.0.0/0", "a.name", "0.0.0.0", "224.0.0.1"] {
         let fields = json!({ "addresses": ["192.0.2.7", wrong] });
         let (contents, problems) = read(&[entry("shop/db", database(fields))]);
         let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
         let beginning = format!("ServiceEntry shop/db: spec.addresses[1]: {wrong:?} is ");
         assert!(problem.starts_with(&beginning), "{problem}");
-        assert!(problem.ends_with("; the entry counts without this address"), "{problem}");
+        assert!(problem.ends_with("; the entry applies without this address"), "{problem}");
         let vips = &record(&contents, "db.example.com").service.vips;
         assert_eq!(vips[..], [IpAddr::from([192, 0, 2, 7])], "{wrong}");
     }
 }
 
 #[test]
-fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
+fn changed_default_export_applies_to_entries_without_export() {
     let entries = [
         entry("shop/db", database(json!({}))),
         entry("shop/x", database(json!({ "hosts": ["x.example.com"], "exportTo": ["*"] }))),
@@ -492,14 +492,14 @@ fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
 }
 
 #[test]
-fn an_object_that_turns_wrong_is_remembered_as_it_was() {
+fn last_valid_version_of_an_invalid_object_is_persisted() {
     let mut index = TrackedIndex::new();
     let good = entry("shop/db", database(json!({})));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
     index.apply(std::slice::from_ref(&good));
     assert!(index.stand_ins().is_empty());
     index.apply(std::slice::from_ref(&bad));
-    // The store reads the same again: it is the one that is there now which is meant.
+    // The store returns an equal object; the stand-in refers to the current one.
     let again = Arc::new(Value::clone(&bad));
     index.apply(std::slice::from_ref(&again));
     let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
@@ -509,7 +509,7 @@ fn an_object_that_turns_wrong_is_remembered_as_it_was() {
 }
 
 #[test]
-fn what_was_good_before_the_start_is_what_an_object_was() {
+fn last_valid_version_survives_a_restart() {
     let good = entry("shop/db", database(json!({})));
     let gone = entry("shop/x", database(json!({ "hosts": ["x.example.com"] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
@@ -525,7 +525,7 @@ fn what_was_good_before_the_start_is_what_an_object_was() {
 }
 
 #[test]
-fn another_trust_domain_renames_accounts_and_forgets_nothing() {
+fn changed_trust_domain_renames_accounts_and_keeps_all_versions() {
     let endpoint = json!({ "address": "10.0.0.1", "serviceAccount": "db" });
     let good = entry("shop/db", database(json!({ "endpoints": [endpoint] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
@@ -536,13 +536,13 @@ fn another_trust_domain_renames_accounts_and_forgets_nothing() {
     let contents = index.apply(std::slice::from_ref(&bad));
     let account = endpoints(&contents, "db.example.com")[0].service_account.clone();
     assert_eq!(account.as_deref(), Some("spiffe://example.org/ns/shop/sa/db"));
-    assert_eq!(index.stand_ins().len(), 1, "what it was when it last made sense");
+    assert_eq!(index.stand_ins().len(), 1, "the last valid version");
     index.move_to("example.org");
     assert!(!index.has_news(&[bad]));
 }
 
 #[test]
-fn what_counts_for_nothing_is_told_of_its_host() {
+fn object_without_effect_is_noted_at_its_host() {
     let mut index = TrackedIndex::new();
     let objects = [
         at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z"),
@@ -562,7 +562,7 @@ fn what_counts_for_nothing_is_told_of_its_host() {
 }
 
 #[test]
-fn an_object_that_turns_wrong_stays_what_it_was_until_it_goes() {
+fn invalid_object_keeps_its_last_valid_version_until_deleted() {
     let mut index = TrackedIndex::new();
     let good = entry("shop/db", database(json!({ "endpoints": [{ "address": "10.0.0.1" }] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
@@ -576,7 +576,7 @@ fn an_object_that_turns_wrong_stays_what_it_was_until_it_goes() {
 }
 
 #[test]
-fn entries_of_one_namespace_join_and_one_of_another_does_not() {
+fn entries_merge_only_within_one_namespace() {
     let with = |address: &str, port: &str, number: u16| {
         database(json!({
             "endpoints": [{ "address": address }],
@@ -598,7 +598,8 @@ fn entries_of_one_namespace_join_and_one_of_another_does_not() {
     assert_eq!(named, [Some("ServiceEntry bank/a"), Some("ServiceEntry shop/c")]);
 }
 
-/// Names, and the ports of `tcp`, by which the first host of `spec` is found.
+/// Returns the names, each with the port number of `tcp`, that proxies resolve for the first host
+/// of `spec`.
 fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
     let (contents, problems) = read(&[&[entry("shop/db", spec)], others].concat());
     assert_eq!(problems, Vec::<String>::new());
@@ -612,7 +613,7 @@ fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
 }
 
 #[test]
-fn names_are_those_of_endpoints_else_of_selected_workloads_else_the_host() {
+fn resolved_names_are_those_of_endpoints_or_workloads_or_the_host() {
     let by_name = |fields: Value| {
         let mut spec = database(fields);
         spec["resolution"] = json!("DNS");
@@ -626,13 +627,13 @@ fn names_are_those_of_endpoints_else_of_selected_workloads_else_the_host() {
     let selects = || by_name(json!({ "workloadSelector": { "labels": {} } }));
     let workload = object("WorkloadEntry", "shop/a", json!({ "address": "b.example.com" }));
     assert_eq!(names(selects(), &[workload]), ["b.example.com:5432"]);
-    assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, and none there");
+    assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, but none exists");
     let none = database(json!({ "resolution": "NONE" }));
     assert_eq!(names(none, &[]), Vec::<String>::new());
 }
 
 #[test]
-fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
+fn automatic_address_depends_on_the_host_and_is_stable() {
     let vips = |objects: &[Arc<Value>], host: &str| {
         let (contents, _) = read(objects);
         record(&contents, host).service.vips.clone()
@@ -661,7 +662,7 @@ fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
 }
 
 #[test]
-fn an_address_that_the_status_says_is_the_hosts_unless_somebody_else_has_it() {
+fn address_in_the_status_is_used_unless_another_host_has_it() {
     let said = |host: &str, addresses: &[&str]| {
         let of = |address: &&str| json!({ "host": host, "value": address });
         addresses.iter().map(of).collect::<Vec<_>>()
@@ -688,26 +689,26 @@ fn an_address_that_the_status_says_is_the_hosts_unless_somebody_else_has_it() {
     let vips = |host: &str| -> Vec<String> {
         record(&contents, host).service.vips.iter().map(ToString::to_string).collect()
     };
-    assert_eq!(vips("b.example"), ["240.240.0.7"], "the older has it");
+    assert_eq!(vips("b.example"), ["240.240.0.7"], "the older host has it");
     assert_eq!(vips("e.example"), ["240.240.0.11"]);
     assert_eq!(vips("*.f.example"), Vec::<String>::new());
     for host in ["a.example", "c.example", "d.example"] {
         let vips = vips(host);
-        assert_eq!(vips.len(), 2, "{host} is given others: {vips:?}");
+        assert_eq!(vips.len(), 2, "{host} has other addresses: {vips:?}");
         assert!(
             !vips
                 .iter()
                 .any(|one| ["240.240.0.7", "240.240.0.9", "192.0.2.7"].contains(&one.as_str()))
         );
     }
-    // The only one that says so has it.
+    // No other host has these addresses.
     let (contents, _) = read(&objects[..1]);
     let vips = &record(&contents, "a.example").service.vips;
     assert_eq!(vips.iter().map(ToString::to_string).collect::<Vec<_>>(), both);
 }
 
 #[test]
-fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
+fn deleted_entry_leaves_other_entries_of_its_host() {
     let with = |name: &str, address: &str| {
         entry(name, database(json!({ "endpoints": [{ "address": address }] })))
     };
@@ -722,7 +723,7 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
 }
 
 #[test]
-fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
+fn entry_without_an_address_needs_a_network() {
     let vm = |name: &str, mut spec: Value| {
         spec["labels"] = json!({ "app": "db" });
         spec["serviceAccount"] = json!("db");
@@ -735,15 +736,15 @@ fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
         vm("shop/nowhere", json!({})),
         vm("shop/there", json!({ "network": "n2" })),
     ]);
-    let empty = "is empty, which only one that names a network may be";
+    let empty = "is empty, which is allowed only with a network";
     let expected =
-        format!("WorkloadEntry shop/nowhere: spec.address: {empty}; it counts for nothing");
+        format!("WorkloadEntry shop/nowhere: spec.address: {empty}; the object has no effect");
     assert_eq!(problems, [expected]);
     let [there] = <[Endpoint; 1]>::try_from(endpoints(&contents, "db.example.com")).expect("one");
     assert_eq!((there.address, there.network_label), (NO_ADDRESS, Some("n2".into())));
     assert_eq!(there.tls_mode, TlsMode::Istio);
 
-    // In an entry itself as well; names are another matter.
+    // The same applies to inline endpoints, but not to DNS names.
     let inline = |resolution: &str| {
         let endpoints = json!([{ "network": "n2" }, { "address": "10.0.0.1" }]);
         database(json!({ "resolution": resolution, "endpoints": endpoints }))
@@ -758,7 +759,7 @@ fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
     assert_eq!(named.endpoints.len(), 1);
 }
 
-/// Random entries of few names, hosts and labels, so that they meet.
+/// Generator of random entries. There are few names, hosts and labels, so that entries conflict.
 struct Dice(StdRng);
 
 impl Dice {
@@ -831,7 +832,7 @@ impl Dice {
 }
 
 #[test]
-fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once() {
+fn incremental_and_complete_application_have_the_same_result() {
     for seed in 0..rounds(25) {
         let mut dice = Dice(StdRng::seed_from_u64(seed));
         let mut told = TrackedIndex::new();
@@ -847,7 +848,7 @@ fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once()
                 if read(&[Arc::clone(&object)])
                     .1
                     .iter()
-                    .all(|one| !one.contains("counts for nothing"))
+                    .all(|one| !one.contains("the object has no effect"))
                 {
                     good.insert(key, object);
                 }
@@ -861,7 +862,7 @@ fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once()
             }
             told.take(&objects);
 
-            // What was last good of each, then what there is.
+            // Applies the last valid versions first, then the current objects.
             let mut anew = TrackedIndex { index: told.index.like(), services: BTreeMap::new() };
             anew.take(&good);
             anew.take(&objects);
@@ -875,7 +876,7 @@ fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once()
 }
 
 #[test]
-fn a_changed_entry_of_many_is_all_that_is_told() {
+fn only_the_changed_entry_is_sent() {
     let named = |number: usize, address: &str| {
         let spec = database(json!({
             "hosts": [format!("h{number}.example.com")],

@@ -1,7 +1,9 @@
-//! The largest objects that a store accepts, for tests of limits: of each kind one for each repeated field.
+//! The largest objects that a store accepts, one for each repeated field of each kind, for tests of
+//! limits.
 //!
-//! A template contains a list or a map with the single entry `*`, which [`RepeatedField::spec`] repeats; `#` in its texts
-//! becomes the number of the repetition, and `%` the same as the last two groups of an IPv6 address.
+//! A template contains a list or map with the single entry `*`, which [`RepeatedField::spec`]
+//! repeats. In its texts, `#` is replaced by the index of the repetition, and `%` by the same
+//! number as the last two groups of an IPv6 address.
 
 mod traffic;
 
@@ -15,31 +17,31 @@ use strait_model::{
 use self::traffic::{destination_rule, gateway, virtual_service};
 use crate::bounds;
 
-/// The size of an object that etcd accepts, in bytes.
+/// Maximum size in bytes of an object in etcd.
 pub const STORED_MAX: usize = 1_500_000;
 
-/// The name of the key that marks the repeated entry of a template.
+/// Name of the key that marks the repeated entry of a template.
 const REPEATED: &str = "*repeated";
 
-/// A field of a kind of objects that may be repeated.
+/// A field of an object kind that may be repeated.
 #[derive(Debug, Clone)]
 pub struct RepeatedField {
-    /// The API group.
+    /// API group of the kind.
     pub group: &'static str,
-    /// The kind.
+    /// Name of the kind.
     pub kind: &'static str,
-    /// The field, or the fields that are repeated together.
+    /// Name of the field, or of the fields that are repeated together.
     pub field: &'static str,
     template: Value,
 }
 
 impl RepeatedField {
-    /// The body of an object that contains the field `count` times.
+    /// Returns the spec of an object that contains the field `count` times.
     pub fn spec(&self, count: usize) -> Value {
         repeat(&self.template, count, None)
     }
 
-    /// An object that contains the field `count` times.
+    /// Returns an object that contains the field `count` times.
     pub fn object(&self, namespace: &str, count: usize) -> Value {
         let key = self.key(namespace);
         json!({
@@ -54,7 +56,7 @@ impl RepeatedField {
         })
     }
 
-    /// The key of the object in `namespace`.
+    /// Returns the key of the object in `namespace`.
     pub fn key(&self, namespace: &str) -> ObjectKey {
         ObjectKey {
             kind: self.kind.into(),
@@ -64,19 +66,19 @@ impl RepeatedField {
         }
     }
 
-    /// How often the field fits into the largest object that is not refused.
+    /// Returns how often the field fits into the largest accepted object.
     pub fn accepted_max(&self) -> usize {
         let is_accepted = |count: usize| {
             let object = ObjectJson::from(self.object("shop", count));
             bounds::to_value(&self.key("shop"), &object).is_ok()
         };
-        // Counts between these would not make another difference than a smaller object of the kind.
+        // The steps are coarse, because the exact maximum has no different effect.
         let counts = [4096, 3072, 2048, 1536, 1024, 768, 512, 384, 256, 192, 128];
         let accepted = counts.into_iter().find(|count| is_accepted(*count));
         accepted.expect("real objects are accepted")
     }
 
-    /// How often the field fits into the largest object that a store accepts.
+    /// Returns how often the field fits into the largest object that a store accepts.
     pub fn count_max(&self) -> usize {
         let length = |count| self.spec(count).to_string().len();
         let (few, more) = (length(1_000), length(2_000));
@@ -119,17 +121,17 @@ fn repeat(template: &Value, count: usize, number: Option<usize>) -> Value {
     }
 }
 
-/// A list of `one`, repeated.
+/// Returns a template of a list with a repeated entry.
 fn list(one: Value) -> Value {
     json!([{ REPEATED: one }])
 }
 
-/// A map of repeated names and values.
+/// Returns a template of a map with repeated names and values.
 fn map(name: &str, value: Value) -> Value {
     json!({ REPEATED: [name, value] })
 }
 
-/// Every repeated field of every kind that is read.
+/// Returns every repeated field of every supported kind.
 pub fn repeated_fields() -> Vec<RepeatedField> {
     let mut fields = Vec::new();
     let mut add = |group, kind, all: Vec<(&'static str, Value)>| {

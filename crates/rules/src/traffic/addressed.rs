@@ -1,8 +1,9 @@
-//! Whose Services are told apart by the addresses that clients mean. (Gateway API, GEP-1324: the frontend of a Service is its
-//! name and its cluster IP.)
+//! Namespaces whose Services are distinguished by the destination address of requests (Gateway API,
+//! GEP-1324: the frontend of a Service is its name and its cluster IP).
 //!
-//! A route on a Service is for requests to its addresses, whatever host they name. So that requests to another Service don't
-//! come under it by naming its host, all Services of a namespace are told apart so as soon as a route is on one of them.
+//! A route attached to a Service applies to requests to its addresses, whatever their host header
+//! is. Requests to another Service must not match the route because of their host header. Therefore
+//! all Services of a namespace are distinguished by address as soon as any of them has a route.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +11,17 @@ use imbl::OrdSet;
 
 use strait_model::Namespace;
 
-/// The namespaces of such Services.
+/// The namespaces whose Services are distinguished by address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AddressedServices {
-    /// For all clients.
+    /// Namespaces, for clients in all namespaces.
     for_all: OrdSet<Namespace>,
-    /// For clients of one namespace, which stands first.
+    /// Pairs of client namespace and namespace of the Services.
     for_clients: OrdSet<(Namespace, Namespace)>,
 }
 
 impl AddressedServices {
-    /// Those of `namespace`, for the clients of one other, or for all.
+    /// Adds the Services of `namespace`, for clients of one namespace or for all clients if `None`.
     pub(super) fn insert(&mut self, namespace: Namespace, clients: Option<Namespace>) {
         match clients {
             None => drop(self.for_all.insert(namespace)),
@@ -28,14 +29,15 @@ impl AddressedServices {
         }
     }
 
-    /// The namespaces whose Services are told apart for other clients than by those.
+    /// Returns the namespaces that differ between two versions.
     pub(super) fn differing(&self, others: &Self) -> BTreeSet<Namespace> {
         let all = self.for_all.clone().symmetric_difference(others.for_all.clone());
         let clients = self.for_clients.clone().symmetric_difference(others.for_clients.clone());
         all.into_iter().chain(clients.into_iter().map(|(_, namespace)| namespace)).collect()
     }
 
-    /// Whether requests of such clients to Services of `namespace` go by address.
+    /// Returns whether requests from these clients to Services of `namespace` are distinguished by
+    /// address.
     pub fn contains(&self, namespace: &Namespace, clients: &Namespace) -> bool {
         self.for_all.contains(namespace)
             || (!self.for_clients.is_empty()

@@ -1,31 +1,33 @@
-//! What a change of the traffic configuration touches.
+//! The parts of the traffic configuration that a change affects.
 
 use std::collections::BTreeSet;
 
 use super::hosts::HostPattern;
 use strait_model::Namespace;
 
-/// What may be otherwise than before, by name. What is not named is as it was.
+/// The parts of the traffic configuration that may differ from the previous version. All other
+/// parts are unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrafficChanges {
-    /// Hosts of which some rule came, went or changed.
+    /// Hosts with an added, removed or changed rule.
     pub hosts: BTreeSet<HostPattern>,
-    /// Namespaces whose proxies import other hosts than before.
+    /// Namespaces whose proxies import different hosts.
     pub scopes: BTreeSet<Namespace>,
-    /// Whether anything may be otherwise for those of all namespaces.
+    /// Whether the imports of all namespaces may differ.
     pub every_scope: bool,
-    /// Namespaces of rules of which logs proxies write: their own, or those of the root namespace all.
+    /// Namespaces of changed access log rules. The root namespace represents all namespaces.
     pub logging: BTreeSet<Namespace>,
-    /// Namespaces of rules of which filters proxies have: their own, or those of the root namespace all.
+    /// Namespaces of changed EnvoyFilters. The root namespace represents all namespaces.
     pub filters: BTreeSet<Namespace>,
-    /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
+    /// Whether the set of selectors changed, so that the selection of each proxy must be computed
+    /// again.
     pub selectors: bool,
-    /// Whether some Gateway, or what is bound to one, is another.
+    /// Whether a Gateway, or a rule bound to one, changed.
     pub gateways: bool,
 }
 
 impl TrafficChanges {
-    /// Whether there are none.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         let Self { hosts, scopes, every_scope, logging, filters, selectors, gateways } = self;
         let names_none =
@@ -33,7 +35,7 @@ impl TrafficChanges {
         names_none && !every_scope && !selectors && !gateways
     }
 
-    /// Takes in others.
+    /// Adds the changes in `other`.
     pub fn merge(&mut self, other: Self) {
         self.hosts.extend(other.hosts);
         self.scopes.extend(other.scopes);

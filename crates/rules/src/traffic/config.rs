@@ -1,4 +1,4 @@
-//! The traffic configuration in force.
+//! The active traffic configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use super::telemetry::Telemetries;
 use super::virtual_services::{RoutedService, VirtualServices};
 use strait_model::{Hostname, Labels, Namespace, Proxy};
 
-/// All rules in force at one version. Immutable; a clone shares everything.
+/// All active rules of one version. Immutable; a clone shares everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How clients speak to services.
+    /// Traffic policies of clients for services.
     pub destination_rules: DestinationRules,
-    /// Which way requests and connections go.
+    /// Routes of requests and connections.
     pub virtual_services: VirtualServices,
-    /// What of the mesh proxies are given.
+    /// Imports of proxies.
     pub sidecars: Sidecars,
-    /// What routers take in.
+    /// Servers of gateways.
     pub gateways: Gateways,
-    /// What proxies write of requests.
+    /// Access logs and traces of proxies.
     pub telemetries: Telemetries,
-    /// What filters proxies have besides their own.
+    /// Additional filters of proxies.
     pub envoy_filters: EnvoyFilters,
-    /// Whose Services are told apart by address.
+    /// Namespaces whose Services are distinguished by address.
     pub addressed: AddressedServices,
     pub(super) selectors: Selectors,
 }
 
 impl Traffic {
-    /// Whether proxies of this namespace may be given otherwise than those of a namespace that no rule names and that
-    /// has none.
+    /// Returns whether the configuration of proxies may depend on this namespace: a rule mentions
+    /// it, or it contains rules.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.destination_rules.concerns(namespace)
             || self.virtual_services.concerns(namespace)
@@ -46,14 +46,15 @@ impl Traffic {
             || self.envoy_filters.concerns(namespace)
     }
 
-    /// What of the mesh a proxy is given that is in this namespace and that these select.
+    /// Returns the services and rules that a proxy with this namespace and selection imports.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
         let withheld = self.virtual_services.withheld();
         self.sidecars.scope(namespace, selection).withholding(withheld)
     }
 
-    /// The objects to the first of which that has rules for a proxy a host belongs: see [`VirtualServices::of_host`]. What the
-    /// proxy's [scope](Self::scope) leaves out is not among them.
+    /// Returns the objects that route a host for a proxy: see [`VirtualServices::of_host`]. The
+    /// first group with a rule for the proxy applies. Objects outside of the proxy's
+    /// [scope](Self::scope) are left out.
     pub fn routed_of_host<'a: 'n, 'n>(
         &'a self,
         host: &'n HostPattern,
@@ -69,7 +70,8 @@ impl Traffic {
         group.unwrap_or_default().into_iter()
     }
 
-    /// The objects that name this very host, in the same order and as far as the scope goes.
+    /// Returns the objects for exactly this host pattern, in the same order, within the proxy's
+    /// scope.
     pub fn routed_of_pattern<'a: 'n, 'n>(
         &'a self,
         host: &'n HostPattern,
@@ -80,12 +82,13 @@ impl Traffic {
         scope.of_rules(host, self.virtual_services.of_pattern(host, namespace))
     }
 
-    /// Whether rules that hold for a proxy lead to a service, which it is given for that.
+    /// Returns whether rules of a proxy route to a service. The proxy then receives the service.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
         self.leads_where(host, namespace, selection, |_| true)
     }
 
-    /// Whether such rules lead to that port of it, or to it without naming a port.
+    /// Returns whether rules of a proxy route to this port of a service, or to the service without
+    /// a port.
     pub fn leads_to_port(
         &self,
         host: &Hostname,
@@ -110,18 +113,19 @@ impl Traffic {
         patterns.any(|pattern| self.routed_of_pattern(pattern, namespace, selection).any(leads))
     }
 
-    /// Whether it matters for a service in which namespace a client is, or which selectors select it.
+    /// Returns whether the policy of a service depends on the namespace or the selection of the
+    /// client.
     pub fn is_by_namespace(&self, host: &str) -> bool {
         self.destination_rules.is_by_namespace(host)
     }
 
-    /// The same with those routes alone that concern these hosts.
+    /// Returns a copy that contains only the routes for these hosts.
     #[must_use]
     pub fn excerpt(&self, hosts: &BTreeSet<Hostname>) -> Self {
         let virtual_services = if self.sidecars.is_empty() {
             self.virtual_services.excerpt(hosts.iter())
         } else {
-            // Rules may bring a service into a scope.
+            // Rules may add a service to a scope.
             let leading = hosts.iter().flat_map(|host| self.virtual_services.leading_to(host));
             let leading: Vec<_> = leading.map(|host| Hostname::from(host.to_string())).collect();
             self.virtual_services.excerpt(hosts.iter().chain(&leading))
@@ -129,17 +133,17 @@ impl Traffic {
         Self { virtual_services, ..self.clone() }
     }
 
-    /// Whether no rule in force is for some labels alone.
+    /// Returns whether no active rule has a workload selector.
     pub fn is_without_selectors(&self) -> bool {
         self.selectors.is_empty()
     }
 
-    /// What of the selectors in use selects a proxy that has these labels.
+    /// Returns the active selectors that match a proxy with these labels.
     pub fn selection_of(&self, proxy: &Proxy, labels: &Labels) -> Selection {
         self.selectors.of_proxy(proxy, labels)
     }
 
-    /// What of the selectors in use selects what is in that namespace and has these labels.
+    /// Returns the active selectors that match workloads of a namespace with these labels.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
         self.selectors.selection(namespace, labels)
     }

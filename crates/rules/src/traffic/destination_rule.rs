@@ -1,5 +1,5 @@
-//! DestinationRule: which holds for a client of a service. (Istio, "Destination Rule";
-//! docs/reference/traffic.md, "DestinationRule".)
+//! DestinationRule: the policy that clients apply to a service (Istio, "Destination Rule";
+//! docs/reference/traffic.md, "DestinationRule").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,40 +22,41 @@ use super::selection::{self, RuleSelector, Selection, Selectors};
 use strait_base::codes;
 use strait_model::{ExportTo, Labels, Namespace, SortedMap};
 
-/// A rule, as one object or several of one meaning have it.
+/// A rule, from one object or merged from several objects with the same host and clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DestinationRule {
-    /// The objects that it is from, the oldest first; never empty, of one namespace.
+    /// The objects of the rule, the oldest first. Never empty, all in one namespace.
     pub objects: Box<[ObjectMeta]>,
-    /// The services that it is about.
+    /// The services that the rule applies to.
     pub host: HostPattern,
-    /// The namespaces whose clients it may hold for.
+    /// The namespaces whose clients the rule may apply to.
     pub export_to: ExportTo,
-    /// The clients that it holds for, where these are not all. It is for its own namespace alone then.
+    /// Selector of the clients that the rule applies to; `None` for all. A rule with a selector
+    /// applies only to its own namespace.
     pub selector: Option<RuleSelector>,
-    /// How a service is spoken to.
+    /// Traffic policy for the service.
     pub policy: Option<Arc<TrafficPolicy>>,
-    /// Parts of a service, by name.
+    /// Subsets of the service, by name.
     pub subsets: Arc<SortedMap<Arc<str>, Subset>>,
 }
 
-/// A part of a service.
+/// A subset of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Subset {
-    /// The labels that its endpoints have; empty for all.
+    /// Labels that its endpoints have; empty for all endpoints.
     pub labels: Labels,
-    /// How it is spoken to, over what holds for the service.
+    /// Traffic policy that overrides that of the service.
     pub policy: Option<Arc<TrafficPolicy>>,
-    /// Whether no object has it any more: see [`super::kept_subsets`].
+    /// Whether no object contains the subset any more: see [`super::kept_subsets`].
     pub is_kept: bool,
 }
 
-/// How many subsets a rule may have: each is an upstream cluster for each port.
+/// Maximum number of subsets of a rule. Each adds an upstream cluster for each port.
 const SUBSETS_MAX: usize = 4096;
-/// The same of a rule for a wildcard, whose services have each of them.
+/// Maximum number of subsets of a rule for a wildcard. All matching services have all of them.
 const SUBSETS_OF_MANY_MAX: usize = 256;
 
-/// What Istio's control plane takes for a label of every endpoint.
+/// Label that Istio's control plane adds to every endpoint.
 const NODE_LABEL: &str = "kubernetes.io/hostname";
 
 #[derive(Deserialize, Default)]
@@ -77,10 +78,10 @@ struct RawSubset {
 }
 
 impl DestinationRule {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         meta: ObjectMeta,
         object: &Value,
@@ -89,7 +90,7 @@ impl DestinationRule {
         let (raw, mut reasons) = object::body::<RawDestinationRule>(object)?;
         let host = HostPattern::parse(&raw.host, meta.namespace.as_str(), &settings.domain);
         let host = host.map_err(|error| {
-            let text = format!("{:?} {error}; the rule holds for nothing", raw.host);
+            let text = format!("{:?} {error}; the rule has no effect", raw.host);
             Reason::lost(&codes::TRAFFIC_HOST, "spec.host", text)
         })?;
         let selector = raw.workload_selector.map(|raw| raw.match_labels);
@@ -109,12 +110,12 @@ impl DestinationRule {
                 continue;
             }
             if subsets.contains_key(&*raw.name) {
-                let text = format!("{} is there already; the first counts", raw.name);
+                let text = format!("{} is a duplicate; the first one applies", raw.name);
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
                 continue;
             }
             if subsets.len() == most {
-                let text = format!("{most} subsets are there before it: it is left out");
+                let text = format!("a rule may have at most {most} subsets: this one is left out");
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, path, text));
                 continue;
             }
@@ -126,7 +127,7 @@ impl DestinationRule {
             for what in lost {
                 let path = format!("{path}.trafficPolicy.loadBalancer");
                 let text = format!(
-                    "replaces that of the rule whole: {what} doesn't hold for {}",
+                    "replaces that of the rule completely: {what} does not apply to {}",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
@@ -134,7 +135,7 @@ impl DestinationRule {
             for (port, what) in port_losses(policy.as_deref(), of_subset.as_deref()) {
                 let path = format!("{path}.trafficPolicy.portLevelSettings");
                 let text = format!(
-                    "replace all that is said of port {port} otherwise: {what} doesn't hold there for {}",
+                    "replace all other settings of port {port}: {what} does not apply there to {}",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
@@ -142,7 +143,8 @@ impl DestinationRule {
             if raw.labels.contains_key(NODE_LABEL) {
                 let path = format!("{path}.labels");
                 let text = format!(
-                    "{NODE_LABEL} of a node is not looked at: {} has endpoints whose pods carry that label themselves",
+                    "{NODE_LABEL} of nodes is not compared: {} contains only endpoints whose pods \
+                     have this label",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
@@ -157,10 +159,11 @@ impl DestinationRule {
         Ok((rule, reasons))
     }
 
-    /// What stands in for an object that doesn't fit its schema and never did: its host is given no way where it may have
-    /// asked for TLS. `None` where it names no host, or nothing of TLS.
+    /// Returns a replacement for an object that never matched its schema. If the object may have
+    /// required TLS, the host becomes unreachable. Returns `None` if the object has no host or does
+    /// not mention TLS.
     ///
-    /// To take it as absent would have its clients go on in plain text.
+    /// If the object were ignored instead, its clients would continue in plaintext.
     pub fn guard(meta: ObjectMeta, object: &Value, settings: &KindSettings) -> Option<Self> {
         let spec = object.get("spec")?;
         let asks = |policy: Option<&Value>| policy.is_some_and(asks_for_tls);
@@ -174,7 +177,7 @@ impl DestinationRule {
         let tls = Some(Arc::new(ClientTls::Impossible));
         let groups = PolicyGroups { tls, ..PolicyGroups::default() };
         let policy = Some(Arc::new(TrafficPolicy { groups, ports: SortedMap::new() }));
-        // For those clients that it says it is for, as far as that can be read.
+        // The clients of the object, as far as they can be read.
         let given = spec.get("exportTo").and_then(Value::as_array).into_iter().flatten();
         let given: Vec<String> = given.filter_map(Value::as_str).map(str::to_owned).collect();
         let selector = spec.pointer("/workloadSelector/matchLabels");
@@ -184,31 +187,33 @@ impl DestinationRule {
         Some(Self { objects: [meta].into(), host, export_to, selector, policy, subsets })
     }
 
-    /// What it says of a port of the service, or of a subset there; of one that it doesn't have what it says of the service.
+    /// Returns the policy for a port of the service, or of a subset. For an unknown subset, the
+    /// policy of the service applies.
     pub fn resolved(&self, subset: &str, port: u16) -> ResolvedPolicy {
         let of_subset = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
         resolve(self.policy.as_deref(), of_subset, port)
     }
 
-    /// See [`DestinationRules::place`].
+    /// Returns whether the location of clients matters: see [`DestinationRules::place`].
     fn places(&self) -> bool {
         let of_subsets = self.subsets.values().map(|subset| &subset.policy);
         let mut policies = std::iter::once(&self.policy).chain(of_subsets).flatten();
         policies.any(|policy| policy.places())
     }
 
-    /// The oldest object that it is from.
+    /// Returns the oldest object of the rule.
     pub fn meta(&self) -> &ObjectMeta {
         self.objects.first().expect("a rule is from an object")
     }
 
-    /// The namespace that it is in.
+    /// Returns the namespace of the rule.
     pub fn namespace(&self) -> &Namespace {
         &self.meta().namespace
     }
 
-    /// Whether all clients of its host see it alike, wherever they are: a service's own namespace says to everybody how
-    /// it is spoken to, or the root namespace does where nobody else does.
+    /// Returns whether the rule applies to all clients of the host, in all namespaces. This is the
+    /// case for public rules in the service's own namespace, and for public rules in the root
+    /// namespace, which apply if no other namespace has a rule.
     fn is_general(&self, domain: &str, root_namespace: &Namespace) -> bool {
         let of_own_service = || {
             let suffix = format!(".{}.svc.{domain}", self.namespace());
@@ -219,14 +224,14 @@ impl DestinationRule {
             && (self.namespace() == root_namespace || of_own_service())
     }
 
-    /// Whether it is of the same namespace and for the same clients as another one of its host.
+    /// Returns whether two rules of a host have the same namespace and the same clients.
     pub(super) fn is_for_those_of(&self, other: &Self) -> bool {
         self.namespace() == other.namespace()
             && self.export_to == other.export_to
             && self.selector == other.selector
     }
 
-    /// Takes in what a younger one says that it doesn't say itself.
+    /// Adds the settings of a younger rule that this rule lacks.
     fn merge(&mut self, younger: &Self) {
         self.objects = self.objects.iter().chain(&younger.objects).cloned().collect();
         if self.policy.is_none() {
@@ -240,7 +245,7 @@ impl DestinationRule {
     }
 }
 
-/// What of the way to choose an endpoint a rule says and a subset of it takes away by saying something else of that.
+/// Returns the load balancing settings of a rule that a subset removes by setting others.
 fn balancing_lost(
     rule: Option<&TrafficPolicy>,
     subset: Option<&TrafficPolicy>,
@@ -256,7 +261,8 @@ fn balancing_lost(
     lost.into_iter().filter(|(_, is_lost)| *is_lost).map(|(what, _)| what).collect()
 }
 
-/// What a rule and its subset say, and what the subset says of a port takes away there: the port and the group.
+/// Returns the settings of a rule and its subset that a port of the subset removes, as pairs of
+/// port and setting.
 fn port_losses(
     rule: Option<&TrafficPolicy>,
     subset: Option<&TrafficPolicy>,
@@ -280,7 +286,8 @@ fn port_losses(
     subset.ports.iter().flat_map(of_port).collect()
 }
 
-/// Whom a rule is for. One with a selector is for its own namespace alone, whatever else it says.
+/// Returns the clients of a rule. A rule with a selector applies only to its own namespace,
+/// regardless of `exportTo`.
 fn for_whom(
     selector: Option<BTreeMap<String, String>>,
     given: &[String],
@@ -295,7 +302,8 @@ fn for_whom(
     (selector, export_to)
 }
 
-/// Whether a policy has a block of TLS that isn't for plain text; without a mode it is.
+/// Returns whether a policy contains TLS settings other than for plaintext. Settings without a mode
+/// are for plaintext.
 fn asks_for_tls(policy: &Value) -> bool {
     let is_tls = |groups: &Value| match groups.get("tls") {
         None | Some(Value::Null) => false,
@@ -306,59 +314,60 @@ fn asks_for_tls(policy: &Value) -> bool {
     is_tls(policy) || of_ports.is_some_and(|ports| ports.iter().any(is_tls))
 }
 
-/// It becomes a part of names that are parsed again, so it has no characters that separate these. (Kubernetes, "Label names";
-/// the API says DNS label.)
+/// Checks the name of a subset. It becomes part of names that are parsed again, so it must not
+/// contain their separators (Kubernetes, "Label names"; the API says DNS label).
 fn is_subset_name(name: &str) -> Result<(), &'static str> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     match name {
         "" => Err("is empty"),
         _ if name.len() > 253 => Err("is longer than 253 characters"),
         _ if !name.bytes().all(legal) => {
-            Err("has other characters than letters, digits, - . and _")
+            Err("contains characters other than letters, digits, - . and _")
         }
-        _ if name.contains("_.") => Err("has _. in it, by which SNIs are taken apart"),
+        _ if name.contains("_.") => Err("contains _., which separates the parts of an SNI"),
         _ => Ok(()),
     }
 }
 
-/// A client of services, as far as rules ask for it.
+/// The properties of a client that rules depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleClient<'a> {
-    /// Its namespace.
+    /// Namespace of the client.
     pub namespace: &'a Namespace,
-    /// The selectors that select it.
+    /// The selectors that match the client.
     pub selection: &'a Selection,
 }
 
-/// The rules of one host: by namespace, in each those with selectors first, then by age. Most hosts have one.
+/// The rules of one host, sorted by namespace; in each namespace, rules with selectors come first,
+/// then the oldest. Most hosts have one rule.
 type HostRules = Arc<[Arc<DestinationRule>]>;
 
-/// Those of some rules of one host that are of a namespace.
+/// Returns the range of the rules of one host that are in a namespace.
 fn range_of(rules: &[Arc<DestinationRule>], namespace: &Namespace) -> Range<usize> {
     let start = rules.partition_point(|rule| rule.namespace() < namespace);
     let end = rules.partition_point(|rule| rule.namespace() <= namespace);
     start..end
 }
 
-/// All rules in force, by host.
+/// All active rules, by host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DestinationRules {
     by_host: OrdMap<HostPattern, HostRules>,
-    /// Those that not all see alike: how many there are of each host, and for each namespace that they are for.
+    /// Number of rules that do not apply to all clients, by host and by namespace of their clients.
     special_hosts: OrdMap<HostPattern, usize>,
     special_namespaces: OrdMap<Namespace, usize>,
-    /// Of those for which it matters where a client is, how many there are of each host.
+    /// Number of rules for which the location of the client matters, by host.
     placed_hosts: OrdMap<HostPattern, usize>,
     root_namespace: Namespace,
 }
 
 impl DestinationRules {
-    /// Whether there are none.
+    /// Returns whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.by_host.is_empty()
     }
 
-    /// The rules that may hold for clients of a service.
+    /// Returns the rules that may apply to clients of a service.
     pub fn of(&self, host: &str) -> RulesForHost {
         if self.by_host.is_empty() {
             return RulesForHost::default();
@@ -373,13 +382,13 @@ impl DestinationRules {
             && patterns(host).any(|pattern| self.special_hosts.contains_key(&pattern))
     }
 
-    /// Whether it may matter for the order and shares of endpoints where a client of a service is.
+    /// Returns whether the order and weights of endpoints may depend on the location of the client.
     pub fn place(&self, host: &str) -> bool {
         !self.placed_hosts.is_empty()
             && patterns(host).any(|pattern| self.placed_hosts.contains_key(&pattern))
     }
 
-    /// All hosts that rules name.
+    /// Iterates over the hosts of all rules.
     pub fn hosts(&self) -> impl Iterator<Item = HostPattern> {
         self.by_host.keys().cloned()
     }
@@ -389,12 +398,12 @@ impl DestinationRules {
         self.special_namespaces.contains_key(namespace)
     }
 
-    /// The rules that name this very host.
+    /// Returns the rules for exactly this host pattern.
     pub(super) fn of_pattern(&self, host: &HostPattern) -> &[Arc<DestinationRule>] {
         self.by_host.get(host).map_or(&[], |rules| rules)
     }
 
-    /// The rules of each host that has others than before: those before, and these.
+    /// Returns the rules of each host with changed rules: previous and current.
     pub(super) fn differing<'a>(
         &'a self,
         before: &'a Self,
@@ -406,8 +415,8 @@ impl DestinationRules {
         })
     }
 
-    /// Has a subset of a rule be in force that no object has any more. Another rule that is for the same clients takes it;
-    /// where there is none, the rule itself stays, behind all others.
+    /// Keeps a subset active that no object contains any more. It is added to the rule for the same
+    /// clients; if none exists, the removed rule stays, after all others.
     pub(super) fn keep(&mut self, rule: &DestinationRule, subset: &Arc<str>, domain: &str) {
         let Some(kept) = rule.subsets.get(subset) else { return };
         let kept = Subset { is_kept: true, ..kept.clone() };
@@ -430,7 +439,7 @@ impl DestinationRules {
         self.replace(host, namespace, &now, domain);
     }
 
-    /// Puts other rules of a host and a namespace in force; whether they differ.
+    /// Replaces the active rules of a host and a namespace. Returns whether they differ.
     fn replace(
         &mut self,
         host: &HostPattern,
@@ -470,7 +479,7 @@ impl DestinationRules {
     }
 }
 
-/// The patterns that hold a host, the most specific first.
+/// Returns the patterns that match a host, the most specific first.
 fn patterns(host: &str) -> impl Iterator<Item = HostPattern> {
     let exact = HostPattern::Exact(host.to_ascii_lowercase().into());
     let dots = host.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
@@ -480,10 +489,11 @@ fn patterns(host: &str) -> impl Iterator<Item = HostPattern> {
     std::iter::once(exact).chain(under).chain([HostPattern::all()])
 }
 
-/// The rules that may hold for clients of one service: equal as long as none of them changed.
+/// The rules that may apply to clients of one service. Two values are equal if none of the rules
+/// changed.
 #[derive(Debug, Clone, Default)]
 pub struct RulesForHost {
-    /// Of the most specific host first.
+    /// Rules by host, the most specific host first.
     rules: Vec<HostRules>,
     root_namespace: Namespace,
 }
@@ -500,12 +510,12 @@ impl PartialEq for RulesForHost {
 impl Eq for RulesForHost {}
 
 impl RulesForHost {
-    /// Whether there are none.
+    /// Returns whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether some of them have connections go where the client was going.
+    /// Returns whether a rule sends connections to their original destination.
     pub fn pass_through(&self) -> bool {
         let all = self.rules.iter().flat_map(|rules| rules.iter());
         let passes =
@@ -516,30 +526,32 @@ impl RulesForHost {
         })
     }
 
-    /// Those that have a subset of that name.
+    /// Iterates over the rules with a subset of this name.
     pub fn with_subset(&self, name: &str) -> impl Iterator<Item = &Arc<DestinationRule>> {
         let all = self.rules.iter().flat_map(|rules| rules.iter());
         all.filter(move |rule| rule.subsets.contains_key(name))
     }
 
-    /// The namespaces that have any, some more than once.
+    /// Iterates over the namespaces of the rules, possibly with duplicates.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.rules.iter().flat_map(|rules| rules.iter().map(|rule| rule.namespace()))
     }
 
-    /// Whether these are still the rules of the host.
+    /// Returns whether these are the current rules of the host.
     pub fn are_of(&self, all: &DestinationRules, host: &str) -> bool {
         (self.is_empty() && all.by_host.is_empty()) || *self == all.of(host)
     }
 
-    /// The rule that holds for a client of a service that is in the namespace `owner`: one of the client's own
-    /// namespace, else of the service's, else of the root namespace; in each the one of the most specific host among
-    /// those that the client may see and that select it. Rules of several namespaces are never mixed.
+    /// Returns the rule that applies to a client of a service in the namespace `owner`. The
+    /// client's own namespace takes precedence over the service's namespace, and both over the root
+    /// namespace. Within a namespace, the rule with the most specific host applies, if it is
+    /// exported to the client and selects it. Rules of several namespaces are never combined.
     pub fn rule(&self, client: RuleClient<'_>, owner: &Namespace) -> Option<&Arc<DestinationRule>> {
         let root = &self.root_namespace;
         let own = || {
             let is_own = |rule: &DestinationRule| {
-                // The root namespace's public rules are everybody's last resort, its own clients' as well.
+                // Public rules of the root namespace are the default for all clients, including
+                // clients in the root namespace.
                 client.namespace != root || rule.export_to != ExportTo::Public
             };
             self.first_in(client.namespace, |rule| is_own(rule) && sees(rule, client))
@@ -550,8 +562,8 @@ impl RulesForHost {
         own().or_else(|| others(owner)).or_else(|| others(root))
     }
 
-    /// The rule by which the service itself is known to gateways of other networks: that of its own namespace, else of the
-    /// root namespace.
+    /// Returns the rule that gateways of other networks apply to the service: that of the service's
+    /// own namespace, or else that of the root namespace.
     pub fn owners(&self, owner: &Namespace) -> Option<&Arc<DestinationRule>> {
         let public = |rule: &DestinationRule| rule.selector.is_none();
         self.first_in(owner, public).or_else(|| self.first_in(&self.root_namespace, public))
@@ -567,25 +579,26 @@ impl RulesForHost {
     }
 }
 
-/// Whether a client may be held to a rule.
+/// Returns whether a rule is exported to a client and selects it.
 fn sees(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
     rule.export_to.visible_to(client.namespace)
         && rule.selector.as_ref().is_none_or(|selector| client.selection.contains(selector))
 }
 
-/// The objects that rules come of, which change one by one.
+/// The objects of the rules, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct DestinationRuleObjects {
-    /// Those of hosts of which they are not all in force as they are, since some are joined: in the order of what is in force.
+    /// Objects of hosts for which several objects were merged into one rule, in the order of the
+    /// active rules.
     joined: BTreeMap<HostPattern, HostRules>,
 }
 
-/// The place of an object among those of one host.
+/// Returns the sort key of an object among the objects of a host.
 fn rank(rule: &DestinationRule) -> (&Namespace, bool, &ObjectMeta) {
     (rule.namespace(), rule.selector.is_none(), rule.meta())
 }
 
-/// What is in force, as objects change it.
+/// The active rules, while objects change them.
 pub(super) struct RulesInForce<'a> {
     pub(super) rules: &'a mut DestinationRules,
     pub(super) selectors: &'a mut Selectors,
@@ -609,8 +622,8 @@ impl DestinationRuleObjects {
         self.put(rule, None, from);
     }
 
-    /// Puts an object in the place of the one that has its rank, or takes that out. Joins the objects of its host and
-    /// namespace again, and puts what comes of them in force.
+    /// Replaces or removes the object with the same sort key. Merges all objects of the host and
+    /// namespace again, and activates the result.
     fn put(
         &mut self,
         rule: &DestinationRule,
@@ -638,7 +651,7 @@ impl DestinationRuleObjects {
     }
 }
 
-/// What comes of the objects of one host and namespace.
+/// Merges the objects of one host and namespace.
 fn joined(objects: &[Arc<DestinationRule>]) -> Vec<Arc<DestinationRule>> {
     let mut joined: Vec<Arc<DestinationRule>> = Vec::new();
     for rule in objects {
@@ -650,7 +663,8 @@ fn joined(objects: &[Arc<DestinationRule>]) -> Vec<Arc<DestinationRule>> {
     joined
 }
 
-/// The namespaces whose clients see a rule that not all see alike: its own, and those that it names.
+/// Returns the namespaces of the clients of a rule that does not apply to all clients, including
+/// its own namespace.
 fn special_namespaces(rule: &DestinationRule) -> BTreeSet<Namespace> {
     let named = match &rule.export_to {
         ExportTo::Public => [].as_slice(),

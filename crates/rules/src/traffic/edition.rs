@@ -1,7 +1,9 @@
-//! What is in force for the proxies of a cluster whose own traffic objects count for them: what the shared store says, and
-//! besides what the cluster says. (docs/decisions/0054-traffic-objects-of-members.md)
+//! Traffic configuration for the proxies of a cluster that defines traffic objects for its own
+//! proxies: the objects of the shared store and of the cluster
+//! (docs/decisions/0054-traffic-objects-of-members.md).
 //!
-//! Pure. It is an index like that of all, of the objects of both; those that others have read are not read again.
+//! Pure. It is an index like that of the mesh, with the objects of both. Objects that the shared
+//! index has parsed are not parsed again.
 
 use std::sync::Arc;
 
@@ -12,26 +14,26 @@ use super::object::Reason;
 use super::report::TrafficReport;
 use strait_model::{Causes, ClusterId, Collection, ObjectKey};
 
-/// The objects that count for proxies of one cluster.
+/// The objects that apply to proxies of one cluster.
 #[derive(Debug)]
 pub struct EditionIndex {
     cluster: ClusterId,
-    /// What the cluster says.
+    /// Objects of the cluster.
     own: Collection,
-    /// What the shared store says.
+    /// Objects of the shared store.
     shared: Collection,
     index: TrafficIndex,
 }
 
 impl EditionIndex {
-    /// What `shared` says, and `own` of a cluster.
+    /// Creates an index with the objects of `shared` and the objects of a cluster in `own`.
     pub fn new(cluster: ClusterId, shared: &TrafficIndex, own: &Collection) -> Self {
         let mut index = shared.replica_for(&cluster);
         index.take_beside(shared, [&Collection::default(), own], &cluster);
         Self { cluster, own: own.clone(), shared: shared.counting().clone(), index }
     }
 
-    /// Takes what both say now. `None` where nothing comes of it.
+    /// Applies the current objects of both. Returns `None` if nothing changes.
     pub fn refresh(&mut self, shared: &TrafficIndex, own: &Collection) -> Option<TrafficUpdate> {
         if self.shared.is(shared.counting()) && self.own.is(own) && self.index.reads_as(shared) {
             return None;
@@ -41,7 +43,7 @@ impl EditionIndex {
         if self.index.reads_as(shared) {
             return self.index.take_beside(shared, [&before, own], &self.cluster);
         }
-        // The last good form first, so that it stands in again.
+        // The last valid versions are read first, so that they stay active.
         let good = self
             .reports()
             .filter_map(|(key, report)| Some((ObjectKey::clone(key), report.good()?.0.clone())));
@@ -53,25 +55,26 @@ impl EditionIndex {
         Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
 
-    /// What is in force.
+    /// Returns the active configuration.
     pub fn traffic(&self) -> &Traffic {
         self.index.traffic()
     }
 
-    /// The objects of the cluster.
+    /// Returns the objects of the cluster.
     pub fn own(&self) -> &Collection {
         &self.own
     }
 
-    /// Those of them that the shared store has not as well, each with what is said of it: they count, as far as they make
-    /// sense.
+    /// Iterates over the reports of the cluster's objects that the shared store does not contain.
+    /// Only these take effect.
     pub fn reports(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &Arc<TrafficReport>)> {
         let reports = self.index.reports();
         let own = self.own.iter().filter(|(key, _)| self.shared.get(key).is_none());
         own.filter_map(|(key, _)| reports.get_key_value(key))
     }
 
-    /// What is said of objects of the cluster that came or changed since this was last asked.
+    /// Returns the reports about objects of the cluster that were added or changed since the last
+    /// call.
     pub fn take_news(&mut self) -> Vec<(ObjectKey, Reason)> {
         let news = self.index.take_news();
         news.into_iter().filter(|(key, _)| self.own.get(key).is_some()).collect()

@@ -1,9 +1,9 @@
-//! EnvoyFilter: HTTP filters that users put among those of their proxies, what they merge into the managers of these, and
-//! upstream clusters that they add, in Envoy's own words. (Istio, "Envoy Filter";
-//! docs/reference/traffic.md, "EnvoyFilter".)
+//! EnvoyFilter: additional HTTP filters, settings merged into HTTP connection managers, and
+//! additional upstream clusters, as Envoy configuration (Istio, "Envoy Filter";
+//! docs/reference/traffic.md, "EnvoyFilter").
 //!
-//! Patches are taken one by one, and only those that an Envoy can't refuse: one that it refused would cost its proxies all that
-//! a listener has. What is not followed is said with what is there instead.
+//! Patches are applied one by one, and only if Envoy cannot reject them: a rejected patch would
+//! take down the whole listener of a proxy. An unsupported patch is reported with the alternative.
 
 mod added;
 mod filters;
@@ -27,67 +27,68 @@ use super::selection::{self, RuleSelector, Selection};
 use strait_base::codes;
 use strait_model::{Namespace, Proxy, ProxyType};
 
-/// What one object says.
+/// A parsed EnvoyFilter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvoyFilter {
-    /// Which object it is.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// The proxies that it holds for, where these are not all of its namespace, or of all namespaces if that is the root
-    /// namespace.
+    /// Selector of the proxies that it applies to; `None` for all proxies of the namespace, or of
+    /// the mesh if the object is in the root namespace.
     pub selector: Option<RuleSelector>,
-    /// Objects with a lower one are followed first.
+    /// Priority. Objects with a lower value are applied first.
     priority: i32,
-    /// In the order of the object.
+    /// Patches, in the order of the object.
     patches: Vec<FilterPatch>,
 }
 
-/// A part of what requests pass, and where they are when they do.
+/// A patch and the traffic that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FilterPatch {
-    /// Its place in the object, from 0.
+    /// Index in the object, from 0.
     index: usize,
-    /// Where these requests are; `None` for everywhere.
+    /// Direction of the traffic; `None` for all directions.
     place: Option<PatchPlace>,
-    /// The port at which they arrive; `None` for each.
+    /// Port of the listener; `None` for all ports.
     port: Option<u16>,
-    /// The proxies that it is for; `None` for all that the object is for.
+    /// The proxies that the patch applies to; `None` for all proxies of the object.
     proxies: Option<Arc<ProxyMatch>>,
     what: Arc<PlacedPatch>,
 }
 
-/// What a patch does.
+/// Effect of a patch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PlacedPatch {
-    /// Puts a filter among others.
+    /// Inserts an HTTP filter.
     Filter(PlacedFilter),
-    /// Merges something into the managers of filters.
+    /// Merges settings into HTTP connection managers.
     Manager(PatchedManager),
     /// Adds an upstream cluster.
     Cluster(AddedCluster),
 }
 
-/// A filter, and where it stands among those of a proxy.
+/// An HTTP filter and its position in the filter chain of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlacedFilter {
-    /// Whether it comes before all others; else it comes right before the router.
+    /// Whether the filter is the first. Otherwise it is directly before the router.
     pub is_first: bool,
     /// The filter.
     pub filter: PatchedFilter,
 }
 
-/// Where requests are when a filter sees them.
+/// Direction of the traffic that a patch applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchPlace {
-    /// On the way into the workload of a sidecar.
+    /// Inbound traffic of a sidecar.
     Inbound,
-    /// On the way out of it.
+    /// Outbound traffic of a sidecar.
     Outbound,
-    /// At a router.
+    /// Traffic of a gateway.
     Gateway,
 }
 
 impl PatchPlace {
-    /// Where a proxy sees requests. Libraries have no filters of users.
+    /// Returns the directions of a proxy's traffic. Proxyless gRPC clients have no user-defined
+    /// filters.
     pub fn of(proxy: &Proxy) -> &'static [Self] {
         match (proxy.grpc, proxy.kind) {
             (Some(_), _) => &[],
@@ -97,7 +98,7 @@ impl PatchPlace {
     }
 }
 
-/// The patches that hold at one place, in the order in which they are made, each with the port that it is for.
+/// The patches for one direction in the order of their application, each with its port.
 pub type FiltersAt = Arc<[(Option<u16>, Arc<PlacedPatch>)]>;
 
 #[derive(Deserialize, Default)]
@@ -109,30 +110,31 @@ struct RawEnvoyFilter {
     config_patches: Vec<Value>,
 }
 
-/// What is wrong with a patch: the path below it, a fact, and what is there instead.
+/// A fault of a patch: path below the patch, and a description with the alternative.
 type PatchFault = (String, String);
 
 const MANAGERS: [&str; 2] =
     ["envoy.filters.network.http_connection_manager", "envoy.http_connection_manager"];
-/// What patches are applied to that are about these.
+/// `applyTo` of patches for HTTP connection managers.
 const OF_MANAGERS: &str = "NETWORK_FILTER";
-/// The same of upstream clusters.
+/// `applyTo` of patches for upstream clusters.
 const OF_CLUSTERS: &str = "CLUSTER";
 const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
 
-/// Of how many sorts of proxies one object may speak: each is tried for every proxy.
+/// Maximum number of different proxy matches of an object. Each is evaluated for every proxy.
 const PROXIES_MAX: usize = 64;
 
 impl EnvoyFilter {
-    /// Reads an object, with what its owner should know. A patch that isn't followed costs no other.
+    /// Parses an object. Also returns the reasons to report to its owner. An unsupported patch does
+    /// not affect the others.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawEnvoyFilter>(object)?;
         if !raw.target_refs.is_empty() {
-            // For all would be for others than its owner meant.
-            let text = "name workloads by spec.workloadSelector: a target is not followed";
+            // Without the target, the object would apply to more proxies than intended.
+            let text = "targets are not supported: select workloads with spec.workloadSelector";
             return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
         }
         let mut patches: Vec<FilterPatch> = Vec::new();
@@ -142,7 +144,7 @@ impl EnvoyFilter {
                 let Some(wanted) = &patch.proxies else { return Ok(patch) };
                 if proxies.len() == PROXIES_MAX && !proxies.contains(wanted) {
                     let fact =
-                        format!("an object tells {PROXIES_MAX} sorts of proxies apart at most");
+                        format!("an object may have at most {PROXIES_MAX} different proxy matches");
                     return Err((&codes::ENVOY_FILTER_FIELD, (".match.proxy".to_owned(), fact)));
                 }
                 proxies.insert(Arc::clone(wanted));
@@ -161,23 +163,23 @@ impl EnvoyFilter {
         Ok((Self { meta, selector, priority: raw.priority, patches }, reasons))
     }
 
-    /// Whether it says nothing, or nothing that is followed.
+    /// Returns whether the object has no supported patch.
     pub fn is_empty(&self) -> bool {
         self.patches.is_empty()
     }
 
-    /// Whether some patch of it is for a proxy that is selected so.
+    /// Returns whether any patch applies to a proxy with this selection.
     pub fn patches(&self, selection: &Selection) -> bool {
         self.patches.iter().any(|patch| patch.is_for(selection))
     }
 
-    /// What its patches ask of proxies.
+    /// Iterates over the proxy matches of the patches.
     fn proxies(&self) -> impl Iterator<Item = &Arc<ProxyMatch>> {
         self.patches.iter().filter_map(|patch| patch.proxies.as_ref())
     }
 
-    /// Whom its filters ask about requests of such a proxy at these places: each with the place of its patch in the object, and the
-    /// filter's name.
+    /// Iterates over the upstream clusters that its filters query about requests of a proxy in
+    /// these directions, each with the index of the patch and the name of the filter.
     pub fn asks(
         &self,
         places: &[PatchPlace],
@@ -197,7 +199,7 @@ impl EnvoyFilter {
 }
 
 impl FilterPatch {
-    /// Whether it is for a proxy that is selected so.
+    /// Returns whether the patch applies to a proxy with this selection.
     fn is_for(&self, selection: &Selection) -> bool {
         self.proxies.as_ref().is_none_or(|wanted| selection.is_of(wanted))
     }
@@ -234,19 +236,22 @@ impl FilterPatch {
         Ok(Self { index, place, port, proxies, what: Arc::new(what) })
     }
 
-    /// Where it is to be put: the place, the port, and whether the router is named.
+    /// Parses the target of a patch: direction, port, and whether the router is the anchor.
     fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
         let apply_to = text(raw, "applyTo");
         if !["HTTP_FILTER", OF_MANAGERS, OF_CLUSTERS].contains(&apply_to) {
-            let fact =
-                format!("{apply_to:?} is not patched, HTTP_FILTER is; {}", instead_of(apply_to));
+            let fact = format!("{apply_to:?} is not supported; {}", instead_of(apply_to));
             return Err((".applyTo".into(), fact));
         }
         let matches = raw.get("match").unwrap_or(&Value::Null);
         let path = ".match";
         let (fields, instead): (&[&str], _) = match apply_to {
-            OF_CLUSTERS => (&["context", "proxy"], "a cluster that is added is there in a context"),
-            _ => (&["context", "proxy", "listener"], "name a context and a port of the listener"),
+            OF_CLUSTERS => (
+                &["context", "proxy"],
+                "an added cluster can be limited only to a \
+                                                    context",
+            ),
+            _ => (&["context", "proxy", "listener"], "use a context and a port of the listener"),
         };
         known(matches, path, fields, instead)?;
         let place = match text(matches, "context") {
@@ -254,45 +259,57 @@ impl FilterPatch {
             "SIDECAR_INBOUND" => Some(PatchPlace::Inbound),
             "SIDECAR_OUTBOUND" => Some(PatchPlace::Outbound),
             "GATEWAY" => Some(PatchPlace::Gateway),
-            other => return Err((format!("{path}.context"), format!("{other:?} is no context"))),
+            other => {
+                return Err((
+                    format!("{path}.context"),
+                    format!(
+                        "{other:?} is not a valid \
+                                                                     context"
+                    ),
+                ));
+            }
         };
         let listener = matches.get("listener").unwrap_or(&Value::Null);
         let path = ".match.listener";
-        known(listener, path, &["portNumber", "filterChain"], "name its port")?;
+        known(listener, path, &["portNumber", "filterChain"], "use its port")?;
         let port = match listener.get("portNumber").filter(|port| !port.is_null()) {
             None => None,
             Some(port) => {
                 let number = port.as_u64().and_then(|port| u16::try_from(port).ok());
-                let fault = || (format!("{path}.portNumber"), format!("{port} is no port"));
+                let fault =
+                    || (format!("{path}.portNumber"), format!("{port} is not a valid port"));
                 Some(number.ok_or_else(fault)?).filter(|port| *port != 0)
             }
         };
         let chain = listener.get("filterChain").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain";
-        known(chain, path, &["filter"], "name a port of the listener")?;
+        known(chain, path, &["filter"], "use a port of the listener")?;
         let filter = chain.get("filter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter";
-        known(filter, path, &["name", "subFilter"], "name a port of the listener")?;
+        known(filter, path, &["name", "subFilter"], "use a port of the listener")?;
         let manager = text(filter, "name");
         if !manager.is_empty() && !MANAGERS.contains(&manager) {
-            let fact = format!("{manager:?} has no HTTP filters; {} has", MANAGERS[0]);
+            let fact = format!("{manager:?} has no HTTP filters; use {}", MANAGERS[0]);
             return Err((format!("{path}.name"), fact));
         }
         if manager.is_empty() && apply_to == OF_MANAGERS {
-            let fact = format!("of network filters {} is patched: name it", MANAGERS[0]);
+            let fact =
+                format!("only the network filter {} is supported: set its name", MANAGERS[0]);
             return Err((format!("{path}.name"), fact));
         }
         let before = filter.get("subFilter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter.subFilter";
-        known(before, path, &["name"], "name the router")?;
+        known(before, path, &["name"], "use the name of the router")?;
         let before = text(before, "name");
         if !before.is_empty() && apply_to == OF_MANAGERS {
-            let fact = "what is merged into a manager has no place among its filters".to_owned();
+            let fact = "settings that are merged into a connection manager have no position among \
+                        its filters"
+                .to_owned();
             return Err((format!("{path}.name"), fact));
         }
         if !before.is_empty() && !ROUTERS.contains(&before) {
             let fact = format!(
-                "which filters there are beside the router is no promise; name {}, or INSERT_FIRST",
+                "only the router is a stable anchor among the filters; use {}, or INSERT_FIRST",
                 ROUTERS[0]
             );
             return Err((format!("{path}.name"), fact));
@@ -301,28 +318,28 @@ impl FilterPatch {
     }
 }
 
-/// That a patch does the one thing that is followed for what it is about.
+/// Checks that a patch uses the only supported operation for its target.
 fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         operation if operation == followed => Ok(()),
         other => {
-            let fact = format!("{other:?} is not followed for {about}; {followed} is");
+            let fact = format!("{other:?} is not supported for {about}; use {followed}");
             Err((".patch.operation".into(), fact))
         }
     }
 }
 
-/// Whether the filter comes first.
+/// Returns whether the filter is inserted at the beginning.
 fn operation(patch: &Value, before_router: bool) -> Result<bool, PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         "INSERT_FIRST" => Ok(true),
-        // Before nothing that is named is before all.
+        // INSERT_BEFORE without an anchor inserts at the beginning.
         "INSERT_BEFORE" => Ok(!before_router),
         other => {
             let fact = format!(
-                "{other:?} is not followed for filters; INSERT_FIRST and INSERT_BEFORE are"
+                "{other:?} is not supported for filters; use INSERT_FIRST or INSERT_BEFORE"
             );
             Err((".patch.operation".into(), fact))
         }
@@ -333,34 +350,33 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// That nothing else is said than these.
+/// Checks that a value has no other fields than these.
 fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
     let empty = || Value::Object(serde_json::Map::new());
     let Some(given) = value.as_object() else {
-        let fact = "it is no object".to_owned();
+        let fact = "it is not an object".to_owned();
         return if value.is_null() { Ok(()) } else { Err((path.to_owned(), fact)) };
     };
     let mut others = given.iter().filter(|(_, value)| !value.is_null() && **value != empty());
     match others.find(|(key, _)| !fields.contains(&key.as_str())) {
         Some((key, _)) => {
-            Err((format!("{path}.{key}"), format!("{key} is not followed; {instead}")))
+            Err((format!("{path}.{key}"), format!("{key} is not supported; {instead}")))
         }
         None => Ok(()),
     }
 }
 
-/// What there is in the place of patches of other parts.
+/// Returns the alternative to a patch of an unsupported part.
 fn instead_of(apply_to: &str) -> &'static str {
     match apply_to {
-        "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => {
-            "a VirtualService says which way requests go"
-        }
+        "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => "use a VirtualService for routes",
         "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" => {
-            "a Sidecar or a Gateway says what is listened to, the mesh config what holds for all"
+            "use a Sidecar or a Gateway for listeners, and the mesh config for settings of all \
+             proxies"
         }
         "EXTENSION_CONFIG" => "write the filter into the patch itself",
-        "BOOTSTRAP" => "write it into the bootstrap that the proxy starts with",
-        _ => "write applyTo: HTTP_FILTER",
+        "BOOTSTRAP" => "write it into the bootstrap of the proxy",
+        _ => "use applyTo: HTTP_FILTER",
     }
 }
 
@@ -376,24 +392,25 @@ impl Scoped for EnvoyFilter {
     }
 }
 
-/// All of them.
+/// All active EnvoyFilters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvoyFilters {
     objects: ScopedObjects<EnvoyFilter>,
 }
 
 impl EnvoyFilters {
-    /// Whether it matters that a proxy is in this namespace.
+    /// Returns whether any EnvoyFilter is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         !self.objects.of(namespace).is_empty()
     }
 
-    /// Whether proxies of a namespace have the same filters as by those of before.
+    /// Returns whether the proxies of a namespace have the same filters as in an earlier version.
     pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.objects.all_same_in(&before.objects, namespace)
     }
 
-    /// Those that hold for a proxy: by priority, those of the root namespace before its own, the oldest first.
+    /// Returns the objects that apply to a proxy. They are sorted by priority. Among equal
+    /// priorities, objects of the root namespace come first, then older objects.
     pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<EnvoyFilter>> {
         let root = self.objects.root_namespace();
         let of_root = self.objects.of(root).iter().map(|one| (false, one));
@@ -407,7 +424,7 @@ impl EnvoyFilters {
         all.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Whom filters of users ask about requests of a proxy.
+    /// Returns the upstream clusters that filters query about requests of a proxy.
     pub fn asked_by(&self, proxy: &Proxy, selection: &Selection) -> BTreeSet<&FilterUpstream> {
         if self.objects.is_empty() {
             return BTreeSet::new();
@@ -418,7 +435,8 @@ impl EnvoyFilters {
         asked.map(|(_, _, to)| to).collect()
     }
 
-    /// The upstream clusters that a proxy has besides: of each name the first.
+    /// Returns the additional upstream clusters of a proxy. If several have the same name, the
+    /// first applies.
     pub fn clusters_of(&self, proxy: &Proxy, selection: &Selection) -> Vec<&AddedCluster> {
         let mut names = BTreeSet::new();
         if self.objects.is_empty() {
@@ -438,7 +456,7 @@ impl EnvoyFilters {
         clusters.filter(|cluster| names.insert(&cluster.name)).collect()
     }
 
-    /// The filters that a proxy has at one place, in the order in which they are put in.
+    /// Returns the patches of a proxy for one direction, in the order of their application.
     pub fn at(
         &self,
         (namespace, selection): (&Namespace, &Selection),
@@ -467,12 +485,13 @@ impl EnvoyFilters {
     }
 }
 
-/// Whose proxies an object may be for; `None` for those of all namespaces.
+/// Returns the namespace of the proxies that an object may apply to; `None` for all namespaces.
 fn asked_of<'a>(filter: &'a EnvoyFilter, root: &Namespace) -> Option<&'a Namespace> {
     Some(&filter.meta.namespace).filter(|namespace| *namespace != root)
 }
 
-/// Who has other filters than before is found out proxy by proxy, so that those for all are no other matter.
+/// Records the namespace. The affected proxies are computed one by one, also for objects that apply
+/// to all.
 fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
     changes.filters.insert(namespace.clone());
 }

@@ -1,9 +1,9 @@
-//! The namespaces that hosts belong to, and the namespaces whose objects do not apply to hosts of others.
+//! Ownership of hosts by namespaces, and the limits of objects for hosts of other namespaces.
 //!
-//! A VirtualService that is exported applies to the requests of all clients that see it, also to requests for services of
-//! other namespaces. With `traffic.foreignHosts: deny` of the policy file it does not: such an object applies to hosts of its
-//! own namespace, to hosts that are no services, and at proxies of its own namespace. Objects of the root namespace are the
-//! operator's and apply everywhere.
+//! An exported VirtualService applies to the requests of all clients that see it, including
+//! requests for services of other namespaces. With `traffic.foreignHosts: deny` in the policy file,
+//! it applies only to hosts of its own namespace, to hosts that are not services, and at proxies of
+//! its own namespace. Objects of the root namespace belong to the operator and apply everywhere.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,30 +13,31 @@ use imbl::OrdMap;
 use super::hosts::{HostPattern, wider};
 use strait_model::{ExportTo, Hostname, Namespace};
 
-/// The namespaces of hosts.
+/// The owners of hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForeignHosts {
     /// The domain of the names of Services.
     pub domain: Arc<str>,
-    /// The namespace whose objects apply to all hosts.
+    /// The root namespace, whose objects apply to all hosts.
     pub root_namespace: Arc<str>,
-    /// The namespaces with objects that are exported, without the root namespace.
+    /// The namespaces with exported objects, without the root namespace.
     pub namespaces: BTreeSet<Namespace>,
-    /// The owners of hosts whose names do not tell.
+    /// The owners of hosts whose names do not contain the namespace.
     pub owners: OrdMap<Hostname, NamespacesOfHost>,
 }
 
-/// The namespaces that have a service of one name.
+/// The namespaces that have a service with the same name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamespacesOfHost {
-    /// The namespace of the service that other namespaces see.
+    /// The namespace whose service is visible to other namespaces.
     pub public: Option<Namespace>,
-    /// The namespaces that have a service of this name for themselves.
+    /// The namespaces with a service that is visible only to themselves.
     pub private: BTreeSet<Namespace>,
 }
 
 impl ForeignHosts {
-    /// The namespace that a host belongs to for clients of a namespace; `None` if it is no service.
+    /// Returns the namespace that owns a host for clients of a namespace, or `None` if the host is
+    /// not a service.
     pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
         let name = host.to_string();
         match self.owners.get(name.as_str()) {
@@ -46,14 +47,14 @@ impl ForeignHosts {
         }
     }
 
-    /// The namespace of the narrowest wildcard service that contains a host.
+    /// Returns the namespace of the narrowest wildcard service that contains a host.
     fn owner_of_wider(&self, host: &HostPattern) -> Option<Namespace> {
         let mut names = wider(host).map(|pattern| pattern.to_string());
         names.find_map(|name| self.owners.get(name.as_str())?.public.clone())
     }
 }
 
-/// Whether other namespaces than its own see an object.
+/// Returns whether an object of `namespace` is visible to other namespaces.
 pub fn is_exported(export_to: &ExportTo, namespace: &Namespace) -> bool {
     match export_to {
         ExportTo::Public => true,
@@ -61,7 +62,8 @@ pub fn is_exported(export_to: &ExportTo, namespace: &Namespace) -> bool {
     }
 }
 
-/// The namespace in the name of a Service or of a pod behind one, `NAME.NAMESPACE.svc.DOMAIN`, or in a wildcard for such names.
+/// Returns the namespace in the name of a Service or of one of its pods,
+/// `NAME.NAMESPACE.svc.DOMAIN`, or in a wildcard for such names.
 pub fn owner_by_name(host: &str, domain: &str) -> Option<Namespace> {
     let (name, namespace) = host.strip_suffix(domain)?.strip_suffix(".svc.")?.rsplit_once('.')?;
     (!name.is_empty() && !namespace.is_empty()).then(|| namespace.into())
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_services_tell_their_namespace() {
+    fn name_of_a_service_contains_its_namespace() {
         for (host, owner) in [
             ("reviews.shop.svc.cluster.local", Some("shop")),
             ("reviews-0.reviews.shop.svc.cluster.local", Some("shop")),
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn private_service_of_the_client_comes_before_the_public_one() {
+    fn private_service_of_the_client_takes_precedence_over_the_public_one() {
         let owners =
             NamespacesOfHost { public: Some("pay".into()), private: ["shop".into()].into() };
         let foreign = ForeignHosts {

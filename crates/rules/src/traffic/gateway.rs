@@ -1,7 +1,7 @@
-//! Gateway: on which ports routers take requests and connections, and for which hosts. (Istio, "Gateway";
-//! docs/reference/traffic.md, "Gateway".)
+//! Gateway: the ports and hosts that gateway proxies serve (Istio, "Gateway";
+//! docs/reference/traffic.md, "Gateway").
 //!
-//! Reads an object. Which servers of several share a port is decided in [`super::gateways`].
+//! This module parses an object. [`super::gateways`] decides which servers share a port.
 
 mod raw;
 
@@ -21,114 +21,116 @@ use strait_model::mesh_config::CIPHERS;
 use strait_model::tls_files::PairFiles;
 use strait_model::{Labels, Namespace, labels_match};
 
-/// A Gateway.
+/// A parsed Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {
-    /// Which, and how old.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// `NAMESPACE/NAME`, as VirtualServices name it.
+    /// `NAMESPACE/NAME`, as in VirtualServices.
     pub name: Arc<str>,
-    /// The labels of routers that it is for; `None` for all routers.
+    /// Labels of the gateway proxies that it applies to; `None` for all of them.
     pub selector: Option<RuleSelector>,
-    /// Its servers.
+    /// Servers of the Gateway.
     pub servers: Box<[GatewayServer]>,
-    /// The Ingress that it stands for, where it was made of one.
+    /// The Ingress from which it was generated, if any.
     pub ingress: Option<ObjectMeta>,
 }
 
-/// A port of a Gateway.
+/// A server of a Gateway: a port with its hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayServer {
-    /// Its place in the object.
+    /// Index in the object.
     pub place: usize,
-    /// The port that clients mean: that of the routers' Service.
+    /// Port number of the gateway's Service, which clients use.
     pub port: u16,
-    /// The name of the port.
+    /// Name of the port.
     pub port_name: Arc<str>,
-    /// The address that it is at; `None` for all of the router's.
+    /// Address of the listener; `None` for all addresses of the gateway.
     pub bind: Option<IpAddr>,
-    /// The hosts that it serves; never empty.
+    /// Hosts of the server; never empty.
     pub hosts: Box<[ServerHost]>,
-    /// What is spoken there.
+    /// Protocol of the server.
     pub protocol: ServerProtocol,
-    /// Whether gRPC-Web is turned into gRPC.
+    /// Whether gRPC-Web is translated to gRPC.
     pub grpc_web: bool,
-    /// Whether requests in plain text are sent to HTTPS instead of being served.
+    /// Whether plaintext requests are redirected to HTTPS instead of being served.
     pub https_redirect: bool,
 }
 
-/// A host that a server serves.
+/// A host of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerHost {
-    /// The namespace whose VirtualServices are served; `None` for all.
+    /// Namespace whose VirtualServices apply; `None` for all namespaces.
     pub namespace: Option<Namespace>,
-    /// The host.
+    /// The host pattern.
     pub host: HostPattern,
 }
 
-/// What a server speaks.
+/// Protocol of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerProtocol {
-    /// Requests in plain text.
+    /// HTTP in plaintext.
     Http,
-    /// Bytes in plain text.
+    /// TCP in plaintext.
     Tcp,
-    /// Requests in TLS, which ends there.
+    /// HTTP over TLS, terminated at the gateway.
     Https(ServerTls),
-    /// Bytes in TLS, which ends there.
+    /// TCP over TLS, terminated at the gateway.
     Tls(ServerTls),
-    /// TLS that is passed on unopened, by the name that the client gives.
+    /// TLS that is forwarded without termination, by SNI.
     Passthrough,
-    /// The mesh's own mTLS, passed on by the service that its SNI names: an east-west gateway's.
+    /// The mesh's own mTLS, forwarded to the service in the SNI. Used by east-west gateways.
     AutoPassthrough,
 }
 
-/// The longest path of a file, in bytes.
+/// Maximum length of a file path in bytes.
 const FILE_MAX: usize = 240;
 
-/// TLS that ends at a server.
+/// TLS settings of a server that terminates TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
-    /// Whom it takes.
+    /// Clients that the server accepts.
     pub clients: TlsClients,
-    /// The Secrets that hold its certificates, the first that of its roots too; none in the mesh's own mTLS, and where they are
-    /// files.
+    /// Secrets with its certificates; the first also contains the root certificates for clients.
+    /// Empty for the mesh's own mTLS, and if the certificates are files.
     pub credentials: Box<[Arc<str>]>,
-    /// Its certificates where they are files at the router.
+    /// Certificates in files at the gateway.
     pub files: Box<[PairFiles]>,
-    /// The Secret that holds the roots of clients, where it is another.
+    /// Secret with the root certificates for clients, if it is a separate one.
     pub roots: Option<Arc<str>>,
-    /// The file at the router that holds them, where no Secret does.
+    /// File at the gateway with the root certificates for clients, if they are not in a Secret.
     pub roots_file: Option<Arc<str>>,
-    /// The file at the router that says what these roots have revoked. What the Secret of the roots says comes before it.
+    /// File at the gateway with the revocation list of these roots. A revocation list in the Secret
+    /// takes precedence.
     pub revoked: Option<Arc<str>>,
-    /// The names of which a client's certificate must have one; none for any.
+    /// Accepted names in client certificates. Empty accepts any name.
     pub names: Box<[Arc<str>]>,
-    /// SHA-256 hashes, in Base64 of keys and in hexadecimal of certificates, of which that of a client must be one; none
-    /// for any.
+    /// Accepted SHA-256 hashes of client keys, in Base64. Empty accepts any key. If `hashes` is set
+    /// too, a match in either list suffices.
     pub spki: Box<[Arc<str>]>,
-    /// See [`Self::spki`].
+    /// Accepted SHA-256 hashes of client certificates, in hexadecimal: see [`Self::spki`].
     pub hashes: Box<[Arc<str>]>,
-    /// The oldest and the newest version of TLS; `None` for TLS 1.2, and for whatever is newest.
+    /// Oldest and newest TLS version. `None` is TLS 1.2 for the oldest, and the newest supported
+    /// version for the newest.
     pub versions: (Option<TlsVersion>, Option<TlsVersion>),
-    /// Ciphers, for versions in which they are chosen; none for the proxy's own choice.
+    /// Ciphers, for versions in which they are configurable. Empty for the default of the proxy.
     pub ciphers: Box<[Arc<str>]>,
 }
 
-/// Which clients a server takes in TLS.
+/// Clients that a TLS server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsClients {
-    /// Any; they are asked for no certificate.
+    /// All clients; no certificate is requested.
     Anybody,
-    /// Any; a certificate, if one is shown, must be of the roots.
+    /// All clients; a certificate is optional and must be signed by the roots.
     IfKnown,
-    /// Those with a certificate of the roots.
+    /// Clients with a certificate that is signed by the roots.
     Known,
-    /// Those of the mesh.
+    /// Clients of the mesh.
     Mesh,
 }
 
-/// A version of TLS, 1.0 to 1.3.
+/// A TLS version, 1.0 to 1.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     /// TLS 1.0.
@@ -141,13 +143,13 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// Whether it is no whole path that a router can be told of; none at all is fine.
+/// Returns whether a path is neither empty nor a valid absolute path of a file at the gateway.
 fn file_fault(file: &str) -> bool {
     !file.is_empty() && (!file.starts_with('/') || path_fault(file).is_some())
 }
 
 impl Gateway {
-    /// The object that its owner knows.
+    /// Returns the kind and name of the object that the owner wrote.
     pub fn title(&self) -> String {
         match &self.ingress {
             Some(meta) => format!("Ingress {meta}"),
@@ -155,7 +157,7 @@ impl Gateway {
         }
     }
 
-    /// Where one of its servers is in that object.
+    /// Returns the path of a server in that object.
     pub fn path_of(&self, server: &GatewayServer) -> String {
         match (&self.ingress, server.place.checked_sub(1)) {
             (None, _) => format!("spec.servers[{}]", server.place),
@@ -164,15 +166,15 @@ impl Gateway {
         }
     }
 
-    /// Whether it selects routers with these labels.
+    /// Returns whether it applies to gateway proxies with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_none_or(|selector| labels_match(selector, labels))
     }
 
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, reasons) = object::body::<RawGatewayObject>(object)?;
         let mut reader = ServerReader { namespace: &meta.namespace, reasons };
@@ -190,10 +192,10 @@ impl Gateway {
     }
 }
 
-/// The certificates of a server that are files, and the file of the roots of its clients.
+/// The certificates of a server in files, and the file with the root certificates for its clients.
 type ServerFiles = (Box<[PairFiles]>, Option<Arc<str>>);
 
-/// Reads servers, and takes note of what is wrong with them.
+/// Parser of servers, which collects reasons.
 struct ServerReader<'a> {
     namespace: &'a Namespace,
     reasons: Vec<Reason>,
@@ -208,7 +210,8 @@ impl ServerReader<'_> {
         self.reasons.push(Reason::warning(&codes::GATEWAY_SERVER, path, text));
     }
 
-    /// Notes names of ports that several servers have: routes of HTTPS are named by them.
+    /// Reports port names that several servers have, because HTTPS routes are identified by port
+    /// name.
     fn names(&mut self, servers: &[RawServer]) {
         let mut first_places = BTreeMap::new();
         for (at, server) in servers.iter().enumerate() {
@@ -216,18 +219,19 @@ impl ServerReader<'_> {
             let first = *first_places.entry(name).or_insert(at);
             if first != at && !name.is_empty() {
                 let text = format!(
-                    "{name:?} is the name of servers[{first}] as well: of HTTPS at one port the two share their routes"
+                    "{name:?} is also the name of servers[{first}]: HTTPS servers with the same \
+                     port and name share their routes"
                 );
                 self.warn(format!("spec.servers[{at}].port.name"), text);
             }
         }
     }
 
-    /// A server; `None` where nothing can be served.
+    /// Parses a server; `None` if it is left out.
     fn server(&mut self, place: usize, raw: RawServer) -> Option<GatewayServer> {
         let path = format!("spec.servers[{place}]");
         let Some(port) = u16::try_from(raw.port.number).ok().filter(|port| *port != 0) else {
-            let text = format!("{} is no port: the server is left out", raw.port.number);
+            let text = format!("{} is not a valid port: the server is left out", raw.port.number);
             self.reasons.push(Reason::lost(
                 &codes::TRAFFIC_PORT,
                 format!("{path}.port.number"),
@@ -240,7 +244,7 @@ impl ServerReader<'_> {
             text => match text.parse::<IpAddr>() {
                 Ok(address) => Some(address).filter(|address| !address.is_unspecified()),
                 Err(_) => {
-                    let text = format!("{text:?} is no IP address: the server is left out");
+                    let text = format!("{text:?} is not an IP address: the server is left out");
                     self.lost(format!("{path}.bind"), text);
                     return None;
                 }
@@ -278,7 +282,7 @@ impl ServerReader<'_> {
             "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => {
                 if tls.is_some_and(|tls| tls.says_more_than_redirect()) {
                     let text =
-                        format!("{given} is plain text: tls has no effect but httpsRedirect");
+                        format!("{given} is plaintext: in tls, only httpsRedirect has an effect");
                     self.warn(format!("{path}.tls"), text);
                 }
                 return Some(ServerProtocol::Http);
@@ -290,19 +294,28 @@ impl ServerReader<'_> {
             "TLS" | "TCP" | "MONGO" | "MYSQL" | "REDIS" => false,
             _ => {
                 let known = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
-                self.lost(at, format!("{given:?} is none of {known}: the server is left out"));
+                self.lost(
+                    at,
+                    format!("{given:?} is not valid, use {known}: the server is left out"),
+                );
                 return None;
             }
         };
         let Some(tls) = tls else {
-            self.lost(format!("{path}.tls"), format!("{given} needs it: the server is left out"));
+            self.lost(
+                format!("{path}.tls"),
+                format!(
+                    "is required for {given}: the server is left \
+                                                      out"
+                ),
+            );
             return None;
         };
         let at = format!("{path}.tls");
         let clients = match &*tls.mode {
             mode @ ("" | "PASSTHROUGH") => {
                 if mode.is_empty() {
-                    self.warn(&*at, "names no mode, which means PASSTHROUGH");
+                    self.warn(&*at, "has no mode, so PASSTHROUGH applies");
                 }
                 return Some(ServerProtocol::Passthrough);
             }
@@ -314,7 +327,7 @@ impl ServerReader<'_> {
             mode => {
                 let known =
                     "PASSTHROUGH, SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL, AUTO_PASSTHROUGH";
-                let text = format!("{mode:?} is none of {known}: the server is left out");
+                let text = format!("{mode:?} is not valid, use {known}: the server is left out");
                 self.lost(format!("{at}.mode"), text);
                 return None;
             }
@@ -332,8 +345,15 @@ impl ServerReader<'_> {
         };
         let roots = Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty());
         let of_secret = match clients {
-            TlsClients::Mesh => Some("the mesh's own certificates come before files".to_owned()),
-            _ => credentials.first().map(|name| format!("the Secret {name} comes before files")),
+            TlsClients::Mesh => {
+                Some("the mesh's own certificates take precedence over files".to_owned())
+            }
+            _ => credentials.first().map(|name| {
+                format!(
+                    "the Secret {name} takes precedence over \
+                                                         files"
+                )
+            }),
         };
         let (files, roots_file) = match of_secret {
             Some(first) => {
@@ -355,7 +375,8 @@ impl ServerReader<'_> {
             "TLSV1_3" => Some(Some(TlsVersion::V1_3)),
             _ => {
                 let text = format!(
-                    "{given:?} is none of TLS_AUTO and TLSV1_0 to TLSV1_3: the server is left out"
+                    "{given:?} is not valid, use TLS_AUTO or TLSV1_0 to TLSV1_3: the server is \
+                     left out"
                 );
                 self.lost(format!("{at}.{field}"), text);
                 None
@@ -364,18 +385,18 @@ impl ServerReader<'_> {
         let oldest = version("minProtocolVersion", &raw.min_protocol_version)?;
         let newest = version("maxProtocolVersion", &raw.max_protocol_version)?;
         if newest.is_some_and(|newest| newest < oldest.unwrap_or(TlsVersion::V1_2)) {
-            let text = "is older than the oldest: the server is left out";
+            let text = "is older than the minimum version: the server is left out";
             self.lost(format!("{at}.maxProtocolVersion"), text);
             return None;
         }
-        // Without one of these more clients would be let in than it says.
+        // Without any of these hashes, the server would accept more clients than the object says.
         let pins = [
             ("verifyCertificateSpki", &raw.verify_certificate_spki, 44..=44),
             ("verifyCertificateHash", &raw.verify_certificate_hash, 64..=95),
         ];
         for (field, pins, lengths) in pins {
             if let Some(odd) = pins.iter().find(|pin| !lengths.contains(&pin.len())) {
-                let text = format!("{odd:?} is no SHA-256 hash: the server is left out");
+                let text = format!("{odd:?} is not a SHA-256 hash: the server is left out");
                 self.lost(format!("{at}.{field}"), text);
                 return None;
             }
@@ -395,7 +416,8 @@ impl ServerReader<'_> {
         })
     }
 
-    /// Certificates in files at the router, and the roots of clients; `None` where nothing can be served.
+    /// Parses the certificates in files at the gateway, and the root certificates for clients;
+    /// `None` if the server is left out.
     fn files(
         &mut self,
         at: &str,
@@ -407,7 +429,8 @@ impl ServerReader<'_> {
         for (block, files) in given {
             for (path, file) in files.named(block) {
                 if file_fault(file) {
-                    let text = "is no whole path of a file at the router: the server is left out";
+                    let text = "is not a valid absolute path of a file at the gateway: the server \
+                                is left out";
                     self.lost(format!("{at}{path}"), text);
                     return None;
                 }
@@ -416,7 +439,7 @@ impl ServerReader<'_> {
                 files.clone();
             let [of_certificate, of_key] = ["serverCertificate", "privateKey"];
             match (certificate.is_empty(), key.is_empty()) {
-                // Roots alone.
+                // Only root certificates.
                 (true, true) => continue,
                 (false, false) => pairs.push(PairFiles { certificate, key }),
                 (lacks_certificate, _) => {
@@ -425,14 +448,15 @@ impl ServerReader<'_> {
                         false => (of_key, of_certificate),
                     };
                     let text =
-                        format!("is not there, and {other} needs it: the server is left out");
+                        format!("is missing, but {other} requires it: the server is left out");
                     self.lost(format!("{at}{block}.{lacking}"), text);
                     return None;
                 }
             }
         }
         if pairs.is_empty() {
-            let text = "names no Secret, and serverCertificate no file: the server is left out";
+            let text = "contains no Secret, and serverCertificate contains no file: the server is \
+                        left out";
             self.lost(format!("{at}.credentialName"), text);
             return None;
         }
@@ -441,20 +465,22 @@ impl ServerReader<'_> {
         let asks = clients != TlsClients::Anybody;
         let fact = match (asks, roots.is_some(), has_roots) {
             (true, false, false) => {
-                let text = "is not there, and clients are asked for certificates of it: the server is left out";
+                let text = "is missing, but client certificates must be verified with it: the \
+                            server is left out";
                 self.lost(format!("{at}.caCertificates"), text);
                 return None;
             }
-            (false, true, _) => "has no effect: clients are asked for no certificate",
-            (true, true, true) => "has no effect: caCertCredentialName comes before files",
+            (false, true, _) => "has no effect: client certificates are not requested",
+            (true, true, true) => "has no effect: caCertCredentialName takes precedence over files",
             _ => return Some((pairs.into(), roots.filter(|_| asks))),
         };
         self.warn(format!("{at}.caCertificates"), fact);
         Some((pairs.into(), None))
     }
 
-    /// The file of what the roots of clients have revoked; `None` where nothing can be served. Whoever names one means that
-    /// some clients are not let in.
+    /// Parses the file with the revocation list of the client roots; `None` if the server is left
+    /// out. An unusable list must not be ignored, because then the server would accept revoked
+    /// clients.
     fn revoked(
         &mut self,
         at: &str,
@@ -467,13 +493,14 @@ impl ServerReader<'_> {
             return Some(None);
         }
         if clients == TlsClients::Anybody {
-            self.warn(at, "has no effect: clients are asked for no certificate");
+            self.warn(at, "has no effect: client certificates are not requested");
             return Some(None);
         }
         let fact = if clients == TlsClients::Mesh {
-            "certificates of the mesh are not held against a file: the server is left out"
+            "certificates of the mesh are not checked against a revocation file: the server is \
+             left out"
         } else if !file.starts_with('/') || file.len() > FILE_MAX {
-            "is no whole path of a file at the router: the server is left out"
+            "is not a valid absolute path of a file at the gateway: the server is left out"
         } else {
             return Some(Some(Arc::clone(file)));
         };
@@ -481,12 +508,13 @@ impl ServerReader<'_> {
         None
     }
 
-    /// Ciphers by names that Envoy knows: it refuses a whole listener for another.
+    /// Returns the ciphers that Envoy supports. Envoy rejects the whole listener for an unknown
+    /// one.
     fn ciphers(&mut self, at: &str, given: &[Arc<str>]) -> Box<[Arc<str>]> {
         let known = given.iter().enumerate().filter(|(place, name)| {
             let is_known = CIPHERS.contains(&&***name);
             if !is_known {
-                let text = format!("{name} is no cipher of Envoy's: it is left out");
+                let text = format!("Envoy does not support the cipher {name}: it is left out");
                 self.lost(format!("{at}.cipherSuites[{place}]"), text);
             }
             is_known
@@ -504,7 +532,8 @@ impl ServerReader<'_> {
                 "." => Some(self.namespace.clone()),
                 name => Some(Namespace::from(name)),
             };
-            // Here a name without a dot is none of a service: it is what clients write.
+            // A name without a dot is not the short name of a service here: it is the host in
+            // requests.
             let parsed = HostPattern::parse(name, "", "").map(|host| match host {
                 HostPattern::Exact(_) => HostPattern::Exact(name.to_ascii_lowercase().into()),
                 under => under,
@@ -515,11 +544,11 @@ impl ServerReader<'_> {
                         hosts.push(ServerHost { namespace, host });
                     } else {
                         let at = format!("{path}.hosts[{place}]");
-                        self.warn(at, format!("{text:?} is there already"));
+                        self.warn(at, format!("{text:?} is a duplicate"));
                     }
                 }
                 Err(error) => {
-                    let text = format!("{name:?} {error}; the other hosts hold");
+                    let text = format!("{name:?} {error}; the other hosts apply");
                     self.lost(format!("{path}.hosts[{place}]"), text);
                 }
             }

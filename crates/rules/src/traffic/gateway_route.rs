@@ -1,8 +1,9 @@
-//! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute on Services: which way requests and connections go, in the words of the
-//! Gateway API. (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, GEP-1426; docs/reference/traffic.md, "Match" and "Action".)
+//! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute attached to Services: routes of requests and
+//! connections (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, GEP-1426;
+//! docs/reference/traffic.md, "Match" and "Action").
 //!
-//! Reads an object into the form of [`super::route`]. What comes of several on one Service is put together in
-//! `gateway_routes`.
+//! This module parses one object into the types of [`super::route`]. `gateway_routes` merges the
+//! routes of one Service.
 
 mod raw;
 
@@ -31,50 +32,50 @@ use strait_model::{
     CLUSTERSET, GATEWAY_API, Hostname, ISTIO_NETWORKING, MCS_API, Namespace, is_header_name,
 };
 
-/// A route on Services.
+/// A route attached to Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayRoute {
-    /// Which, and how old.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
     /// `HTTPRoute`, `GRPCRoute`, `TCPRoute` or `TLSRoute`.
     pub kind: &'static str,
-    /// The Services that it is on, with a port where it is on that alone.
+    /// The parent Services, with a port if the route is attached to a single port.
     pub parents: Box<[ParentService]>,
-    /// What becomes of requests; each has at least one match.
+    /// Rules for requests; each has at least one match.
     pub rules: Box<[HttpRule]>,
-    /// Where connections go, of TCPRoutes and TLSRoutes.
+    /// Rules for connections, of TCPRoutes and TLSRoutes.
     pub connections: Box<[TcpRule]>,
-    /// The names that clients give when they begin TLS, in lower case, `*` for all; none but of TLSRoutes.
+    /// Server names (SNI) in lower case; `*` matches all. Empty except for TLSRoutes.
     pub server_names: Box<[Arc<str>]>,
 }
 
-/// Every name that clients give.
+/// Matches every server name.
 const ANY_NAME: &str = "*";
 
-/// A Service that a route is on.
+/// A Service that a route is attached to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParentService {
-    /// Its place among the parents that the route names, from 0.
+    /// Index in the parents of the route, from 0.
     pub index: u32,
-    /// Its name in full.
+    /// Fully qualified hostname.
     pub host: Hostname,
-    /// Its namespace.
+    /// Namespace of the Service.
     pub namespace: Namespace,
-    /// Where the route is on one port alone.
+    /// Port; `None` if the route is attached to all ports.
     pub port: Option<u16>,
 }
 
-/// What a route may be on, or lead to.
+/// Kind of a parent or backend of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceKind {
     /// A Service.
     Service,
-    /// The Service of that name of a set of clusters. (Gateway API, GEP-1748.)
+    /// The Service of this name in a cluster set (Gateway API, GEP-1748).
     ServiceImport,
 }
 
 impl ServiceKind {
-    /// That of this API group and kind.
+    /// Returns the kind with this API group and kind name.
     pub fn of(group: &str, kind: &str) -> Option<Self> {
         match (group, kind) {
             ("", "Service") => Some(Self::Service),
@@ -83,7 +84,7 @@ impl ServiceKind {
         }
     }
 
-    /// The host of one, in full.
+    /// Returns the fully qualified hostname.
     fn host(self, name: &str, namespace: &str, domain: &str) -> Hostname {
         let domain = match self {
             Self::Service => domain,
@@ -92,7 +93,7 @@ impl ServiceKind {
         Hostname::of_kubernetes_service(&name.to_ascii_lowercase(), namespace, domain)
     }
 
-    /// What a host is of which route may speak, with its name and namespace.
+    /// Returns the kind, name and namespace of a host; `None` if the host is no Service.
     fn of_host<'a>(host: &'a Hostname, domain: &str) -> Option<(Self, &'a str, &'a str)> {
         let of = |kind, domain| {
             let (name, namespace) = host.service_in(domain)?;
@@ -102,22 +103,22 @@ impl ServiceKind {
     }
 }
 
-/// Whose routes may lead into a namespace.
+/// A ReferenceGrant: allows routes of other namespaces to route to a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceGrant {
-    /// Which; its namespace is that of the Services.
+    /// Name, namespace and age of the object. The Services are in its namespace.
     pub meta: ObjectMeta,
     /// Kinds of routes, each with its namespace.
     from: Box<[(String, Namespace)]>,
-    /// What they may lead to, each with its name; `None` for all.
+    /// Allowed backends: kind and name; `None` allows all names.
     to: Box<[(ServiceKind, Option<String>)]>,
 }
 
 impl ReferenceGrant {
-    /// Reads an object. What it says of other things than routes and Services is left out.
+    /// Parses an object. References to other kinds than routes and Services are left out.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
         let (raw, _) = object::body::<RawGrant>(object)?;
         let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
@@ -132,7 +133,8 @@ impl ReferenceGrant {
         })
     }
 
-    /// Whether routes of a kind and namespace may lead to a Service of this namespace.
+    /// Returns whether routes of a kind and namespace may route to this Service of the grant's
+    /// namespace.
     fn lets(&self, kind: &str, namespace: &Namespace, to: (ServiceKind, &str)) -> bool {
         let from = self.from.iter().any(|(of, from)| of == kind && from == namespace);
         let is_named = |(of, name): &(ServiceKind, Option<String>)| {
@@ -143,8 +145,8 @@ impl ReferenceGrant {
 }
 
 impl GatewayRoute {
-    /// Whether what it says of a Service may lead to another: in its own namespace, or where one of these grants says so. Nor
-    /// does a route need a grant to lead its own namespace's clients to the namespace of the Service that they call.
+    /// Returns whether the rules for a parent may route to `host`. This is allowed within the
+    /// route's namespace, within the parent's namespace, and if a grant allows it.
     pub fn may_lead_to<'a>(
         &self,
         parent: &ParentService,
@@ -162,8 +164,9 @@ impl GatewayRoute {
             })
     }
 
-    /// Whether another route takes the port that this one has of a Service, or all of its ports: of kinds of routes only one
-    /// counts, and GRPCRoute comes before HTTPRoute. (Gateway API, GEP-1294, "Route types".)
+    /// Returns whether another route takes precedence at the port of this parent. A port has routes
+    /// of only one kind, and GRPCRoute takes precedence over HTTPRoute (Gateway API, GEP-1294,
+    /// "Route types").
     pub fn yields_to(&self, parent: &ParentService, other: &Self) -> bool {
         let takes = |one: &ParentService| {
             one.host == parent.host && (one.port.is_none() || one.port == parent.port)
@@ -174,10 +177,10 @@ impl GatewayRoute {
             && other.parents.iter().any(takes)
     }
 
-    /// Reads an object of that kind, with what its owner should know.
+    /// Parses an HTTPRoute or GRPCRoute. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         kind: &'static str,
         meta: ObjectMeta,
@@ -186,7 +189,7 @@ impl GatewayRoute {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawGatewayRoute>(object)?;
         let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
-        let lost = "answered 500";
+        let lost = "answered with 500";
         let mut reader =
             RuleReader { namespace: &meta.namespace, settings, lost, reasons: &mut reasons };
         let rules = raw.rules.into_iter().enumerate();
@@ -200,10 +203,10 @@ impl GatewayRoute {
         Ok((Self { meta, kind, parents, rules, connections, server_names }, reasons))
     }
 
-    /// Reads an object of a kind for connections, with what its owner should know.
+    /// Parses a TCPRoute or TLSRoute. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read_connections(
         kind: &'static str,
         meta: ObjectMeta,
@@ -225,12 +228,12 @@ impl GatewayRoute {
             reasons: &mut reasons,
         };
         let mut connections = Vec::new();
-        // Without a name there is nothing that such a rule could take.
+        // Without a server name, a TLS rule matches no connection.
         let rules = raw.rules.into_iter().filter(|_| !is_of_tls || !server_names.is_empty());
         for (at, raw) in rules.enumerate() {
             let path = format!("spec.rules[{at}]");
             if at > 0 {
-                let text = "the first rule takes every connection";
+                let text = "has no effect: the first rule matches every connection";
                 reader.reasons.push(Reason::lost(&codes::RULE_UNREACHABLE, path, text));
                 continue;
             }
@@ -242,7 +245,7 @@ impl GatewayRoute {
         Ok((Self { meta, kind, parents, rules, connections, server_names }, reasons))
     }
 
-    /// Where it leads.
+    /// Iterates over all destinations, including mirrors.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
         let requests = self.rules.iter().flat_map(|rule| {
             let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
@@ -252,7 +255,7 @@ impl GatewayRoute {
     }
 }
 
-/// The Services that a route is on.
+/// Parses the parent Services of a route.
 fn parents(
     raw: &[RawParentRef],
     meta: &ObjectMeta,
@@ -266,9 +269,10 @@ fn parents(
     let parents = parents.filter(|(at, _, parent)| {
         let has_section = parent.section_name.as_deref().is_some_and(|name| !name.is_empty());
         if has_section {
-            // On the whole Service it would be more than is asked for.
+            // Attached to the whole Service, the route would apply to more ports than intended.
             let path = format!("spec.parentRefs[{at}].sectionName");
-            let text = "ports of a Service go by number here: name it as port; the route is not on this Service";
+            let text = "ports of a Service are selected by number: use port; the route is not \
+                        attached to this Service";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
         }
         !has_section
@@ -285,14 +289,14 @@ fn parents(
     parents.collect()
 }
 
-/// The names of a TLSRoute; what can't be one is left out.
+/// Parses the server names of a TLSRoute. Invalid names are left out.
 fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> {
     let names = given.iter().enumerate().filter_map(|(at, name)| {
         let name = name.to_ascii_lowercase();
-        // Whole names, or `*.` and what all end with. (Gateway API, `Hostname`.)
+        // A full name, or `*.` with a suffix (Gateway API, `Hostname`).
         let is_one = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
         if !is_one {
-            let text = format!("{name:?} is no name that a client gives: no connection fits it");
+            let text = format!("{name:?} is not a valid server name: no connection matches it");
             reasons.push(Reason::lost(
                 &codes::MATCH_REFUSED,
                 format!("spec.hostnames[{at}]"),
@@ -307,7 +311,7 @@ fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> 
 struct RuleReader<'a> {
     namespace: &'a Namespace,
     settings: &'a KindSettings,
-    /// What becomes of what leads nowhere.
+    /// Effect of an invalid destination, as text.
     lost: &'static str,
     reasons: &'a mut Vec<Reason>,
 }
@@ -336,7 +340,7 @@ impl RuleReader<'_> {
         rule.destinations = destinations;
         let sum: u64 = rule.destinations.iter().map(|one| u64::from(one.weight)).sum();
         if u32::try_from(sum).is_err() {
-            self.refuse(&mut rule.refused, path, "weights come to more than 4294967295");
+            self.refuse(&mut rule.refused, path, "the sum of the weights exceeds 4294967295");
         }
         for (at, raw) in raw.filters.into_iter().enumerate() {
             self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
@@ -367,7 +371,7 @@ impl RuleReader<'_> {
 
     fn refuse(&mut self, refused: &mut bool, path: &str, fact: &str) {
         *refused = true;
-        let text = format!("{fact}; requests that it takes are answered 500");
+        let text = format!("{fact}; requests that match it are answered with 500");
         self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
     }
 
@@ -407,7 +411,8 @@ impl RuleReader<'_> {
 
     fn refuse_condition(&mut self, refused: &mut bool, path: &str, fact: &str) {
         *refused = true;
-        let text = format!("{fact}; requests that the other conditions take are answered 500");
+        let text =
+            format!("{fact}; requests that match the other conditions are answered with 500");
         self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
     }
 
@@ -428,20 +433,27 @@ impl RuleReader<'_> {
             "" | "PathPrefix" => {
                 let prefix = raw.value.trim_end_matches('/');
                 if prefix.contains(['?', '#']) || !(prefix.is_empty() || prefix.starts_with('/')) {
-                    self.refuse_condition(refused, path, &format!("{:?} is no path", raw.value));
+                    self.refuse_condition(
+                        refused,
+                        path,
+                        &format!("{:?} is not a valid path", raw.value),
+                    );
                     return None;
                 }
                 (!prefix.is_empty()).then(|| PathMatch::Segments(prefix.into()))
             }
             other => {
-                let text = format!("{other:?} is none of Exact, PathPrefix, RegularExpression");
+                let text = format!(
+                    "{other:?} is not valid; use Exact, PathPrefix or \
+                                    RegularExpression"
+                );
                 self.refuse_condition(refused, path, &text);
                 None
             }
         }
     }
 
-    /// Of several conditions of one name the first counts.
+    /// Parses conditions by name. If a name occurs several times, the first condition applies.
     fn named(
         &mut self,
         raw: Vec<RawValueMatch>,
@@ -455,7 +467,7 @@ impl RuleReader<'_> {
             let name = if are_headers { raw.name.to_ascii_lowercase() } else { raw.name };
             let is_name = if are_headers { is_header_name(&name) } else { !name.is_empty() };
             if !is_name || !is_text(&raw.value) {
-                self.refuse_condition(refused, &path, "can't be in a request");
+                self.refuse_condition(refused, &path, "cannot occur in a request");
                 continue;
             }
             let text = match &*raw.r#type {
@@ -486,7 +498,7 @@ impl RuleReader<'_> {
                 }
                 (None, Some(raw)) => headers.response = self.edits(raw, &path, refused, None),
                 (None, None) => {
-                    self.refuse(refused, &path, "can't be followed at one of several backends");
+                    self.refuse(refused, &path, "is not supported for a single backend");
                 }
             }
         }
@@ -495,7 +507,7 @@ impl RuleReader<'_> {
         Destination { weight, more, ..backend.unwrap_or_else(Destination::invalid) }
     }
 
-    /// Where connections go, by weight.
+    /// Parses weighted destinations of connections.
     fn backends(&mut self, raw: &[RawBackend], path: &str) -> Box<[Destination]> {
         let used = raw.iter().enumerate().filter(|(_, raw)| raw.weight != Some(0));
         let backends: Vec<_> = used
@@ -507,15 +519,15 @@ impl RuleReader<'_> {
             .collect();
         let sum: u64 = backends.iter().map(|one| u64::from(one.weight)).sum();
         if u32::try_from(sum).is_err() {
-            let text = "weights come to more than 4294967295; connections are closed";
+            let text = "the sum of the weights exceeds 4294967295; connections are closed";
             self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
             return Box::default();
         }
         backends.into()
     }
 
-    /// A Service with a port, a ServiceImport, whose only port is used if none is named, or a host of the mesh with a port
-    /// (Istio, kind `Hostname`).
+    /// Parses a backend: a Service with a port, a ServiceImport (without a port if the service has
+    /// only one), or a host of the mesh with a port (Istio, kind `Hostname`).
     fn backend(&mut self, raw: &RawBackend, path: &str) -> Option<Destination> {
         let kind = raw.kind.as_deref().unwrap_or("Service");
         if (&*raw.group, kind) == (ISTIO_NETWORKING, "Hostname")
@@ -530,7 +542,8 @@ impl RuleReader<'_> {
         });
         let Some(kind) = kind else {
             let text = format!(
-                "is neither a Service with a port, nor a ServiceImport, nor a Hostname with a port and without a namespace; its share is {}",
+                "is neither a Service with a port, nor a ServiceImport, nor a Hostname with a port \
+                 and without a namespace; its share of the traffic is {}",
                 self.lost
             );
             self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
@@ -581,12 +594,11 @@ impl RuleReader<'_> {
             RawFilter { cors: Some(raw), .. } => {
                 rule.cors = Some(Box::new(self.cors(raw, path, refused)));
             }
-            // What can't be followed must not be passed over.
+            // An unsupported filter must not be skipped.
             RawFilter { r#type, .. } => {
                 let known = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
-                let text = format!(
-                    "{type:?} is no filter that is followed: {known} are, each with its field"
-                );
+                let text =
+                    format!("{type:?} is not a supported filter; use {known}, each with its field");
                 self.refuse(refused, path, &text);
             }
         }
@@ -595,7 +607,14 @@ impl RuleReader<'_> {
     fn redirect(&mut self, raw: RawRedirectFilter, path: &str, refused: &mut bool) -> RedirectRule {
         let status = raw.status_code.unwrap_or(302);
         if ![301, 302, 303, 307, 308].contains(&status) {
-            self.refuse(refused, path, &format!("{status} is none of 301, 302, 303, 307, 308"));
+            self.refuse(
+                refused,
+                path,
+                &format!(
+                    "{status} is not valid; use 301, 302, 303, 307 or \
+                                                 308"
+                ),
+            );
         }
         let port = match (raw.port, &raw.scheme) {
             (Some(port), _) => RedirectPort::Number(port),
@@ -618,7 +637,7 @@ impl RuleReader<'_> {
         let mut joined = |list: Vec<String>| -> Arc<str> {
             let text = list.join(",");
             if !is_text(&text) {
-                self.refuse(refused, path, "holds control characters");
+                self.refuse(refused, path, "contains control characters");
                 return Arc::default();
             }
             text.into()
@@ -634,7 +653,7 @@ impl RuleReader<'_> {
         }
     }
 
-    /// Changes of headers; of requests `host` is the one that they name.
+    /// Parses header changes. For requests, `host` receives a new value of the host header.
     fn edits(
         &mut self,
         raw: RawHeaderFilter,
@@ -649,7 +668,7 @@ impl RuleReader<'_> {
                 match &mut host {
                     Some(host) if name == "host" => **host = Some(one.value),
                     _ if name == "host" || !is_header_name(&name) || !is_text(&one.value) => {
-                        this.refuse(refused, path, &format!("{name:?} is no header"));
+                        this.refuse(refused, path, &format!("{name:?} is not a valid header"));
                     }
                     _ => match command_operators::check(&one.value) {
                         Ok(()) => {
@@ -671,7 +690,7 @@ impl RuleReader<'_> {
     }
 }
 
-/// On what besides statuses requests are tried again, where these are named.
+/// Retry conditions in addition to status codes, if the route lists codes.
 const RETRY_ON: &str =
     "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 

@@ -1,10 +1,11 @@
-//! What comes of several routes of the Gateway API on one Service. (Gateway API, "HTTPRouteRule", GEP-1426.)
+//! Merges the Gateway API routes of one Service (Gateway API, "HTTPRouteRule", GEP-1426).
 //!
-//! Routes in the Service's own namespace hold for everybody, routes of another namespace for clients of that namespace,
-//! in the place of the others. Those of one kind and namespace are joined: the most specific match decides, then
-//! the oldest route. Where HTTPRoutes and GRPCRoutes are on a port, the latter alone count; TCPRoutes and TLSRoutes are for
-//! ports that carry something else. What comes of it stands beside VirtualServices as one of them, as old as its oldest
-//! route, so that a host that has both belongs to the older wholly.
+//! Routes in the Service's own namespace apply to all clients. Routes in another namespace apply to
+//! clients in that namespace and replace the others for them. Routes of one kind and namespace are
+//! merged: the most specific match takes precedence, then the oldest route. If a port has
+//! HTTPRoutes and GRPCRoutes, only the GRPCRoutes apply; TCPRoutes and TLSRoutes are for ports with
+//! other protocols. The result is equivalent to a VirtualService that is as old as the oldest
+//! route. If a host has both, the older one applies to the whole host.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,20 +22,20 @@ use super::route::{
 use super::virtual_service::{RareRules, VirtualService};
 use strait_model::{CLUSTERSET, ExportTo, Hostname, Namespace};
 
-/// The objects, which change one by one, and what came of them.
+/// The routes and grants, which change one by one, and the merged result.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRouteObjects {
     by_parent: BTreeMap<JoinKey, BTreeMap<(ObjectMeta, &'static str), Arc<GatewayRoute>>>,
     grants: BTreeMap<ObjectMeta, Arc<ReferenceGrant>>,
     joined: BTreeMap<JoinKey, Arc<VirtualService>>,
-    /// Those that may come to something else than before.
+    /// Services whose merged result may have changed.
     touched: BTreeSet<JoinKey>,
 }
 
-/// A Service, and the namespace for whose clients alone the routes are, if it isn't the Service's.
+/// A Service, and the namespace of the clients if it is not the Service's own.
 type JoinKey = (Hostname, Option<Namespace>);
 
-/// One of these in force that goes, and one that comes.
+/// The active merged object that is replaced, and its replacement.
 pub(super) type Exchange = (Option<Arc<VirtualService>>, Option<Arc<VirtualService>>);
 
 impl GatewayRouteObjects {
@@ -68,7 +69,7 @@ impl GatewayRouteObjects {
         self.touched.extend(self.by_parent.keys().cloned());
     }
 
-    /// What is to be exchanged for what, since this was last asked.
+    /// Returns the replacements since the last call.
     pub(super) fn take_exchanges(&mut self, domain: &str) -> Vec<Exchange> {
         let mut exchanges = Vec::new();
         for key in std::mem::take(&mut self.touched) {
@@ -84,10 +85,11 @@ impl GatewayRouteObjects {
         exchanges
     }
 
-    /// Whose Services are told apart by address, as routes are on some of them.
+    /// Returns the namespaces whose Services are distinguished by address, because routes are
+    /// attached to some of them.
     pub(super) fn addressed(&self, domain: &str) -> AddressedServices {
         let mut addressed = AddressedServices::default();
-        // Connections go by the address that they are opened to, anyway.
+        // TCP connections are always distinguished by address.
         let of_requests = self.joined.iter().filter(|(_, joined)| !joined.http.is_empty());
         for ((host, clients), _) in of_requests {
             let service = host.service_in(domain).or_else(|| host.service_in(CLUSTERSET));
@@ -130,7 +132,7 @@ impl GatewayRouteObjects {
                     if route.kind == "TLSRoute" { tls.push(rule) } else { tcp.push(rule) }
                 }
                 for rule in &route.rules {
-                    // Else each match would copy all matches.
+                    // Otherwise each match would copy all matches.
                     let mut without_matches = rule.clone();
                     without_matches.matches = Box::default();
                     for one in &rule.matches {
@@ -151,7 +153,8 @@ impl GatewayRouteObjects {
                 }
             }
         }
-        // Stable: of equals the older route's, then the first of a route.
+        // The sort is stable: among equally specific rules, the older route comes first, then the
+        // first rule of a route.
         rules.sort_by_key(|one| (!is_of_grpc(one), one.matches.first().map(specificity)));
         let own_ports = only_of_grpc(&rules);
         let others = rules.iter().position(|one| !is_of_grpc(one)).unwrap_or(rules.len());
@@ -182,7 +185,7 @@ fn is_of_grpc(one: &HttpRule) -> bool {
     one.place.of.as_ref().is_some_and(|origin| origin.kind == RouteKind::GrpcRoute)
 }
 
-/// For each port that GRPCRoutes have for themselves, what keeps other routes away from it.
+/// Returns one rule for each port with GRPCRoutes, which keeps other routes away from the port.
 fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
     let port = |one: &HttpRule| one.matches.first().and_then(|one| one.port);
     let mut ports = BTreeMap::new();
@@ -226,7 +229,8 @@ fn keys(route: &GatewayRoute) -> BTreeSet<JoinKey> {
     route.parents.iter().map(key).collect()
 }
 
-/// How specific a match is, the most first: by its path, its method, its headers, its parameters.
+/// Returns the sort key of a match, the most specific first: by path, method, headers and query
+/// parameters.
 fn specificity(one: &RequestMatch) -> impl Ord + use<> {
     let (kind, length) = match &one.path {
         Some(PathMatch::Exact(path)) => (0, path.len()),

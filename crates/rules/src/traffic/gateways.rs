@@ -1,5 +1,5 @@
-//! Which servers of Gateways share a port of a router, and which VirtualServices they serve.
-//! (docs/reference/traffic.md, "Gateway".)
+//! Servers of Gateways that share a port of a gateway proxy, and the VirtualServices that they
+//! serve (docs/reference/traffic.md, "Gateway").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,66 +17,68 @@ use strait_base::codes;
 use strait_model::mesh_config::GatewayScope;
 use strait_model::{Labels, Namespace};
 
-/// To compare so few hosts with all others is faster than to arrange the others.
+/// Number of hosts up to which comparing all pairs is faster than building an index.
 const FEW_HOSTS: usize = 8;
 
 /// All Gateways, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gateways {
     all: OrdMap<ObjectMeta, Arc<Gateway>>,
-    /// By the name that VirtualServices use; one for an Ingress may have the name of another.
+    /// Gateways by the name that VirtualServices use. A Gateway for an Ingress may have the name of
+    /// another one.
     by_name: OrdMap<(Arc<str>, ObjectMeta), Arc<Gateway>>,
     scope: GatewayScope,
 }
 
-/// Servers that share a port of a router.
+/// Servers that share a port of a gateway proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayPort<'a> {
-    /// The port on which the router listens.
+    /// Port on which the gateway proxy listens.
     pub number: u16,
-    /// At which address; `None` for all of its own.
+    /// Address of the listener; `None` for all addresses.
     pub bind: Option<IpAddr>,
-    /// Those that take requests in plain text.
+    /// Servers for HTTP in plaintext.
     pub http: Vec<PlacedServer<'a>>,
-    /// The one that takes bytes in plain text; never beside [`Self::http`].
+    /// Server for TCP in plaintext. `None` if [`Self::http`] is not empty.
     pub tcp: Option<PlacedServer<'a>>,
-    /// Those that take TLS, told apart by the names that clients give.
+    /// Servers for TLS, distinguished by server name (SNI).
     pub tls: Vec<PlacedServer<'a>>,
 }
 
-/// A server, as far as no older one has what it asks for.
+/// A server with the hosts that no older server has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedServer<'a> {
-    /// Whose it is.
+    /// Gateway of the server.
     pub gateway: &'a Arc<Gateway>,
     /// The server.
     pub server: &'a GatewayServer,
-    /// The hosts that it serves.
+    /// Hosts that it serves.
     pub hosts: Vec<&'a ServerHost>,
 }
 
-/// What a server doesn't get of what it asks for.
+/// A part of a server that an older server has already.
 #[derive(Debug)]
 struct ServerLoss<'a> {
     gateway: &'a Arc<Gateway>,
     server: &'a GatewayServer,
-    /// Of it, this host alone.
+    /// The lost host; `None` if the whole server is lost.
     host: Option<&'a ServerHost>,
     winner: &'a Arc<Gateway>,
 }
 
 impl Gateways {
-    /// None yet.
+    /// Returns an empty set.
     pub(super) fn of(scope: GatewayScope) -> Self {
         Self { all: OrdMap::default(), by_name: OrdMap::default(), scope }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no Gateways.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Those that select a router of that namespace with these labels, the oldest first.
+    /// Iterates over the Gateways that apply to a gateway proxy with this namespace and labels, the
+    /// oldest first.
     pub fn selecting<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -85,7 +87,8 @@ impl Gateways {
         self.all.values().filter(move |one| self.selects(one, namespace, labels))
     }
 
-    /// Whether one of them selects such a router. What stands for an Ingress selects those of the mesh's own.
+    /// Returns whether a Gateway applies to a gateway proxy with this namespace and labels. A
+    /// Gateway for an Ingress applies in all namespaces.
     pub fn selects(&self, gateway: &Gateway, namespace: &Namespace, labels: &Labels) -> bool {
         let may = match self.scope {
             GatewayScope::AnyNamespace => true,
@@ -96,7 +99,7 @@ impl Gateways {
         may && gateway.selects(labels)
     }
 
-    /// The servers that take bytes, and not requests, of those that are for some routers.
+    /// Iterates over the servers for TCP or forwarded TLS, of Gateways with a selector.
     pub fn servers_of_bytes(&self) -> impl Iterator<Item = (&Arc<Gateway>, &GatewayServer)> {
         use ServerProtocol::{Passthrough, Tcp, Tls};
         let takes_bytes =
@@ -107,29 +110,29 @@ impl Gateways {
         })
     }
 
-    /// The Ingress that one of these stands for.
+    /// Returns the Ingress from which a Gateway was generated.
     pub(super) fn ingress_of(&self, gateway: &ObjectMeta) -> Option<&ObjectMeta> {
         self.all.get(gateway)?.ingress.as_ref()
     }
 
-    /// Those that stand for an Ingress.
+    /// Returns the Gateway that was generated from an Ingress.
     pub fn of_ingress<'a>(&'a self, meta: &'a ObjectMeta) -> Option<&'a Arc<Gateway>> {
         self.all.values().find(|one| one.ingress.as_ref() == Some(meta))
     }
 
-    /// The one of that name, `NAMESPACE/NAME`.
+    /// Returns the Gateway with this name, `NAMESPACE/NAME`.
     fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
         let from = (Arc::from(name), ObjectMeta::before_all());
         let (_, gateway) = self.by_name.range(from..).next()?;
         Some(gateway).filter(|one| *one.name == *name)
     }
 
-    /// The ports of the servers of the Gateway of that name, `NAMESPACE/NAME`.
+    /// Iterates over the ports of the servers of the Gateway with this name, `NAMESPACE/NAME`.
     pub fn ports_of(&self, name: &str) -> impl Iterator<Item = u16> {
         self.named(name).into_iter().flat_map(|one| one.servers.iter().map(|server| server.port))
     }
 
-    /// What of a Gateway others have, that came first.
+    /// Returns the parts of a Gateway that older Gateways have already.
     pub fn losses(&self, gateway: &Gateway) -> Vec<Reason> {
         let labels = gateway.selector.as_deref().cloned().unwrap_or_default();
         let selecting = self.selecting(&gateway.meta.namespace, &labels);
@@ -138,7 +141,8 @@ impl Gateways {
         own.map(ServerLoss::reason).collect()
     }
 
-    /// The Gateways that serve a VirtualService for its hosts, each with the ports at which it does.
+    /// Iterates over the Gateways that serve a host of a VirtualService, each with the ports of
+    /// these servers.
     pub fn serving<'a>(
         &'a self,
         service: &'a VirtualService,
@@ -152,7 +156,7 @@ impl Gateways {
         serving.filter(|(_, ports)| !ports.is_empty())
     }
 
-    /// The hosts of a VirtualService that none of the Gateways which serve it for others has, each with its place.
+    /// Returns the hosts of a VirtualService that no serving Gateway has, each with the index.
     pub fn unserved_hosts(&self, service: &VirtualService) -> Vec<Reason> {
         let mut served = BTreeSet::new();
         let mut is_served = false;
@@ -165,15 +169,15 @@ impl Gateways {
         }
         let lacking = service.hosts.iter().filter(|host| is_served && !served.contains(host));
         let reason = |host: &HostPattern| {
-            let text =
-                format!("no server of the Gateways that it names has {host} for its namespace");
+            let text = format!("no server of its Gateways has {host} for its namespace");
             Reason::warning(&codes::GATEWAY_UNBOUND, "spec.hosts", text)
         };
         lacking.map(reason).collect()
     }
 
-    /// The rules of a VirtualService, and their matches, that apply at none of the servers that serve it: they are for another
-    /// protocol, for a port that none of these has, or for gateways that the object doesn't name.
+    /// Returns the rules and matches of a VirtualService that apply at none of the servers that
+    /// serve it. They are for another protocol, for a port without a server, or for gateways that
+    /// the object does not list.
     pub fn rules_without_a_server(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().filter_map(|name| Some((name, self.named(name)?)));
         let serving = named.flat_map(|(name, gateway)| {
@@ -206,7 +210,7 @@ impl Gateways {
         reasons
     }
 
-    /// What a VirtualService names among its gateways and can't be served by.
+    /// Returns the reasons why gateways in the list of a VirtualService cannot serve it.
     pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
@@ -215,7 +219,10 @@ impl Gateways {
                 !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
-                None => format!("there is no Gateway {name}: nothing is served through it"),
+                None => format!(
+                    "Gateway {name} does not exist: this object is not served through \
+                                 it"
+                ),
                 Some(gateway) if !serves(gateway) => {
                     format!(
                         "no server of Gateway {name} has a host of this object for its namespace"
@@ -227,8 +234,8 @@ impl Gateways {
                         return None;
                     }
                     format!(
-                        "this object is not exported to {namespace}, the namespace of Gateway {name}: \
-                         routers there serve nothing of it"
+                        "this object is not exported to {namespace}, the namespace of Gateway \
+                         {name}: gateways there do not serve it"
                     )
                 }
             };
@@ -256,12 +263,12 @@ impl RuleList {
         }
     }
 
-    /// The servers that its rules are for, in words.
+    /// Returns a description of the servers that its rules apply to.
     fn servers(self) -> &'static str {
         match self {
-            Self::Http => "HTTP, or of HTTPS that ends there",
+            Self::Http => "HTTP, or HTTPS that terminates there",
             Self::Tls => "TLS or HTTPS in mode PASSTHROUGH",
-            Self::Tcp => "TCP, or of TLS that ends there",
+            Self::Tcp => "TCP, or TLS that terminates there",
         }
     }
 
@@ -274,8 +281,9 @@ impl RuleList {
     }
 }
 
-/// Why a rule or a match of a VirtualService applies at none of the servers that serve the object; `None` where it applies at
-/// one, or may apply at sidecars, or the object has no server at all.
+/// Returns the reason why a rule or match of a VirtualService applies at none of the servers that
+/// serve the object. `None` if it applies at one, if it may apply at sidecars, or if no server
+/// serves the object.
 fn unserved_rule(
     service: &VirtualService,
     servers: &[(&Arc<str>, &GatewayServer)],
@@ -285,8 +293,10 @@ fn unserved_rule(
 ) -> Option<Reason> {
     let asked = &source.gateways;
     if !asked.is_empty() && !asked.iter().any(|name| service.gateways.contains(name)) {
-        let text =
-            format!("{} is none of the gateways of the object: nothing fits it", asked.join(", "));
+        let text = format!(
+            "{} is not in the gateways of the object: nothing matches it",
+            asked.join(", ")
+        );
         return Some(Reason::lost(&codes::GATEWAY_UNBOUND, format!("{path}.gateways"), text));
     }
     let is_asked = |name: &Arc<str>| asked.is_empty() || asked.contains(name);
@@ -300,7 +310,8 @@ fn unserved_rule(
         |ports: &BTreeSet<u16>| ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
     if let Some(port) = port.filter(|port| !ports.contains(port)) {
         let text = format!(
-            "no server of its Gateways for these hosts has port {port}; they have {}: nothing fits it",
+            "no server of its Gateways for these hosts has port {port}; they have {}: nothing \
+             matches it",
             list_of(&ports)
         );
         return Some(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
@@ -313,7 +324,8 @@ fn unserved_rule(
         return None;
     }
     let text = format!(
-        "rules of {} are for servers of {}, and none of its Gateways for these hosts is one: nothing fits it",
+        "rules in {} apply to servers for {}, but its Gateways have no such server for these \
+         hosts: nothing matches it",
         list.field(),
         list.servers()
     );
@@ -321,20 +333,21 @@ fn unserved_rule(
 }
 
 impl GatewayServer {
-    /// Whether it has a host of a VirtualService, for the namespace of that object.
+    /// Returns whether it has a host of a VirtualService, for the namespace of that object.
     fn serves(&self, service: &VirtualService) -> bool {
         !common_hosts(self.hosts.iter(), service).is_empty()
     }
 }
 
 impl ServerHost {
-    /// Whether VirtualServices of that namespace are served under it.
+    /// Returns whether VirtualServices of this namespace are served under the host.
     pub fn is_for(&self, namespace: &Namespace) -> bool {
         self.namespace.as_ref().is_none_or(|own| own == namespace)
     }
 }
 
-/// The hosts of a VirtualService that are served under these of servers: of each pair that meet the narrower.
+/// Returns the hosts of a VirtualService that these server hosts serve. For overlapping patterns,
+/// the narrower one is returned.
 fn common_hosts<'s>(
     servers: impl Iterator<Item = &'s ServerHost>,
     service: &'s VirtualService,
@@ -349,14 +362,14 @@ fn common_hosts<'s>(
 }
 
 impl PlacedServer<'_> {
-    /// The hosts of a VirtualService that it serves.
+    /// Returns the hosts of a VirtualService that it serves.
     pub fn hosts_of<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
         common_hosts(self.hosts.iter().copied(), service)
     }
 }
 
-/// What routers do that these Gateways select, port by port; `target` finds the router's own port for one that clients
-/// mean, if it has any.
+/// Returns the ports of a gateway proxy that these Gateways select. `target` maps a port of the
+/// Service to the port of the gateway proxy, if it has any.
 pub fn merged<'a>(
     gateways: impl Iterator<Item = &'a Arc<Gateway>>,
     target: impl FnMut(u16) -> Option<u16>,
@@ -369,7 +382,7 @@ fn merged_with_losses<'a>(
     mut target: impl FnMut(u16) -> Option<u16>,
 ) -> (Vec<GatewayPort<'a>>, Vec<ServerLoss<'a>>) {
     let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
-    // Hosts in TLS, each with the server that has it.
+    // TLS hosts, each with the server that has it.
     type HostAt<'a> = (u16, Option<IpAddr>, &'a HostPattern);
     let mut taken = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a GatewayServer)>::new();
     let mut losses = Vec::new();
@@ -384,7 +397,8 @@ fn merged_with_losses<'a>(
         let bind = server.bind;
         let empty = || GatewayPort { number, bind, http: Vec::new(), tcp: None, tls: Vec::new() };
         let port = ports.entry((number, bind)).or_insert_with(empty);
-        // Who came first decides what the port speaks. Plain text may come beside TLS, and TLS not beside plain text.
+        // The oldest server decides the protocol of a port. Plaintext may be added next to TLS, but
+        // not TLS next to plaintext.
         let plain = port.tcp.as_ref().or_else(|| port.http.first());
         let first = match server.protocol {
             ServerProtocol::Http => port.tcp.as_ref(),
@@ -410,12 +424,13 @@ fn merged_with_losses<'a>(
             match taken.entry((number, bind, &host.host)) {
                 std::collections::btree_map::Entry::Occupied(winner) => {
                     let (winner, first) = *winner.get();
-                    // The same host for several namespaces is one name in TLS.
+                    // In TLS, the same host for several namespaces is a single server name.
                     if std::ptr::eq(first, server) {
                         placed.hosts.push(host);
                         continue;
                     }
-                    // Ingresses of one host are served together: with one certificate nobody loses anything.
+                    // Ingresses with the same host are served together. With the same certificate,
+                    // none of them is lost.
                     if winner.ingress.is_some()
                         && gateway.ingress.is_some()
                         && first.protocol == server.protocol
@@ -437,7 +452,7 @@ fn merged_with_losses<'a>(
     (ports.into_values().collect(), losses)
 }
 
-/// The objects, which change one by one.
+/// The Gateways, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct GatewayObjects {
     given: BTreeMap<ObjectMeta, Vec<Reason>>,
@@ -468,12 +483,12 @@ impl GatewayObjects {
         (self.is_stale, changes.gateways) = (true, true);
     }
 
-    /// What is said of Gateways for the sake of others, and was not when this was last asked.
+    /// Returns new reasons since the last call that are caused by other Gateways.
     pub(super) fn take_news(&mut self, gateways: &Gateways) -> Vec<(ObjectMeta, Reason)> {
         if !std::mem::take(&mut self.is_stale) {
             return Vec::new();
         }
-        // Who is selected by one selector is selected by those that ask for fewer labels, too.
+        // A proxy that one selector matches is also matched by selectors with fewer labels.
         let whose = |one: &Gateway| match gateways.scope {
             GatewayScope::AnyNamespace => Namespace::default(),
             GatewayScope::OwnNamespace => one.meta.namespace.clone(),
@@ -508,13 +523,15 @@ impl ServerLoss<'_> {
             None => (
                 server,
                 format!(
-                    "port {port} is that of {winner}, which came first and speaks otherwise there"
+                    "port {port} belongs to {winner}, which takes precedence and uses another \
+                     protocol there"
                 ),
             ),
             Some(ServerHost { host, .. }) => (
                 format!("{server}.hosts"),
                 format!(
-                    "{host} at port {port} belongs to {winner}, which came first; its other hosts hold"
+                    "{host} at port {port} belongs to {winner}, which takes precedence; the other \
+                     hosts apply"
                 ),
             ),
         };

@@ -1,4 +1,4 @@
-//! Hosts as rules name them: exact, `*.suffix`, or `*`. (docs/reference/traffic.md, "Names".)
+//! Host patterns of rules: exact, `*.suffix`, or `*` (docs/reference/traffic.md, "Names").
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,41 +6,42 @@ use std::fmt;
 
 use strait_model::Hostname;
 
-/// A host, or all hosts under a suffix. Always lower-case. Sorts from the most specific to the least: exact hosts first,
-/// then longer suffixes before shorter, equal lengths by their text, `*` last.
+/// A host, or all hosts under a suffix. Always lower-case. Sorts from the most specific to the
+/// least: exact hosts first, then longer suffixes before shorter ones, equal lengths by text, `*`
+/// last.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// This host.
+    /// A single host.
     Exact(Hostname),
-    /// All hosts that end with this, which begins with a dot; for `*` it is empty.
+    /// All hosts with this suffix, which begins with a dot; empty for `*`.
     Under(Hostname),
 }
 
-/// Why a text is no host.
+/// Error: a text is not a host pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHost {
-    /// Nothing.
+    /// The text is empty.
     #[error("is empty")]
     Empty,
-    /// A `*` that isn't the whole first label.
+    /// A `*` is not the whole first label.
     #[error("has a * that is not its whole first label")]
     Wildcard,
-    /// A character that no DNS name has, or an empty label.
-    #[error("is no DNS name")]
+    /// The text contains an invalid character for a DNS name, or an empty label.
+    #[error("is not a DNS name")]
     Name,
 }
 
 impl HostPattern {
-    /// All hosts.
+    /// Returns the pattern for all hosts.
     pub fn all() -> Self {
         Self::Under(Hostname::from(""))
     }
 
-    /// Reads a host. A name without a dot is that of a service in `namespace`: it becomes
+    /// Parses a host pattern. A name without a dot is a service in `namespace`, and becomes
     /// `name.namespace.svc.domain`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is not a host pattern.
     pub fn parse(text: &str, namespace: &str, domain: &str) -> Result<Self, InvalidHost> {
         let read = Self::written(text)?;
         Ok(match read.exact() {
@@ -51,10 +52,10 @@ impl HostPattern {
         })
     }
 
-    /// Reads a host that is a full name, with a dot or without.
+    /// Parses a host pattern that is a full name, with or without a dot.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is not a host pattern.
     pub fn written(text: &str) -> Result<Self, InvalidHost> {
         if text.is_empty() {
             return Err(InvalidHost::Empty);
@@ -83,7 +84,7 @@ impl HostPattern {
         Ok(Self::Exact(text.into()))
     }
 
-    /// A service's own name, which may be a wildcard.
+    /// Returns the pattern for the name of a service, which may be a wildcard.
     pub fn of_service(hostname: &Hostname) -> Self {
         let name = hostname.as_str().to_ascii_lowercase();
         match name.strip_prefix('*') {
@@ -92,14 +93,14 @@ impl HostPattern {
         }
     }
 
-    /// Whether `host` is one of these.
+    /// Returns whether the pattern matches `host`.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(exact) => exact.as_str().eq_ignore_ascii_case(host),
             Self::Under(suffix) => {
                 let suffix = suffix.as_str().as_bytes();
                 let start = host.len().checked_sub(suffix.len());
-                // `.x` itself is not under `*.x`.
+                // `*.x` does not match `.x`.
                 start.filter(|start| *start > 0).is_some_and(|start| {
                     host.as_bytes().get(start..).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
                 })
@@ -107,7 +108,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether all hosts of `other` are among these.
+    /// Returns whether the pattern matches all hosts that `other` matches.
     pub fn contains(&self, other: &Self) -> bool {
         match (self, other) {
             (_, Self::Exact(host)) => self.matches(host.as_str()),
@@ -116,12 +117,13 @@ impl HostPattern {
         }
     }
 
-    /// Whether some host may be one of both.
+    /// Returns whether any host matches both patterns.
     pub fn meets(&self, other: &Self) -> bool {
         self.contains(other) || other.contains(self)
     }
 
-    /// The hosts that are in both; of two patterns that meet that is one of them.
+    /// Returns the pattern for the hosts that match both. If the patterns overlap, the result is
+    /// the narrower pattern.
     pub fn narrower<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
         match (self.contains(other), other.contains(self)) {
             (true, _) => Some(other),
@@ -130,7 +132,7 @@ impl HostPattern {
         }
     }
 
-    /// The host, where it is one.
+    /// Returns the host; `None` for a wildcard.
     pub fn exact(&self) -> Option<&Hostname> {
         match self {
             Self::Exact(host) => Some(host),
@@ -138,7 +140,7 @@ impl HostPattern {
         }
     }
 
-    /// How specific it is: smaller is more.
+    /// Returns the specificity: smaller is more specific.
     fn rank(&self) -> (bool, std::cmp::Reverse<usize>) {
         match self {
             Self::Exact(_) => (false, std::cmp::Reverse(0)),
@@ -157,15 +159,15 @@ impl HostPattern {
     }
 }
 
-/// Hosts, in which those that meet another one are found without comparing all.
+/// A set of host patterns that finds overlapping patterns without comparing all of them.
 #[derive(Debug)]
 pub struct HostSet<'a> {
-    /// By their text from its end to its beginning: all hosts under a suffix are neighbours.
+    /// Patterns by their reversed text, so that all hosts under a suffix are adjacent.
     by_end: BTreeMap<Vec<u8>, &'a HostPattern>,
 }
 
 impl<'a> HostSet<'a> {
-    /// Whether one of the hosts contains `host`.
+    /// Returns whether any of the patterns contains `host`.
     pub fn has_wider(&self, host: &HostPattern) -> bool {
         let text = host.reversed();
         let is_end = |length: &usize| match length.checked_sub(1) {
@@ -179,7 +181,7 @@ impl<'a> HostSet<'a> {
         })
     }
 
-    /// The hosts that `host` contains.
+    /// Iterates over the patterns that `host` contains.
     pub fn within<'s>(&'s self, host: &HostPattern) -> impl Iterator<Item = &'a HostPattern> + 's {
         let (text, host) = (host.reversed(), host.clone());
         let from = self.by_end.range(text.clone()..);
@@ -189,7 +191,7 @@ impl<'a> HostSet<'a> {
         ends.map(|(_, found)| *found).filter(move |found| host.contains(found))
     }
 
-    /// The hosts that are in `host` and in one of these: see [`HostPattern::narrower`].
+    /// Iterates over the intersections of `host` with the patterns: see [`HostPattern::narrower`].
     pub fn common<'s>(
         &'s self,
         host: &'a HostPattern,
@@ -205,12 +207,12 @@ impl<'a> FromIterator<&'a HostPattern> for HostSet<'a> {
     }
 }
 
-/// Whether it is a name without a dot, which a service may have.
+/// Returns whether a name has no dot and may be the short name of a service.
 fn is_short(name: &str) -> bool {
     !name.contains('.') && name.parse::<std::net::IpAddr>().is_err()
 }
 
-/// A DNS name: labels of letters, digits, `-` and `_`, at most 253 bytes.
+/// Returns whether a text is a DNS name: labels of letters, digits, `-` and `_`, at most 253 bytes.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -240,7 +242,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// The wildcards that hold a host, or all hosts of another wildcard, the narrowest first.
+/// Iterates over the wildcards that contain a host or another wildcard, the narrowest first.
 pub(super) fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
     let (HostPattern::Exact(text) | HostPattern::Under(text)) = host;
     let text = text.as_str();
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_dot_is_a_service_of_the_objects_namespace() {
+    fn name_without_a_dot_is_a_service_in_the_namespace_of_the_object() {
         for (text, read) in [
             ("reviews", "reviews.shop.svc.cluster.local"),
             ("Reviews.Sales", "reviews.sales"),
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_says_why() {
+    fn invalid_host_has_a_reason() {
         for (text, why) in [
             ("", InvalidHost::Empty),
             ("a.*", InvalidHost::Wildcard),
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_comes_first() {
+    fn patterns_sort_from_the_most_specific() {
         let sorted = ["a.b.com", "b.com", "*.a.b.com", "*.b.com", "*.c.com", "*.com", "*"];
         let mut patterns: Vec<_> = sorted.iter().rev().map(|text| pattern(text)).collect();
         patterns.sort();
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_holds_what_is_under_it_and_not_its_own_suffix() {
+    fn wildcard_does_not_match_its_own_suffix() {
         let under = pattern("*.b.com");
         assert!(under.matches("a.b.com") && under.matches("x.a.B.com"));
         assert!(!under.matches("b.com") && !under.matches("ab.com") && !under.matches(".b.com"));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn two_patterns_meet_in_the_narrower() {
+    fn intersection_of_two_patterns_is_the_narrower() {
         let of = |a: &str, b: &str| pattern(a).narrower(&pattern(b)).map(ToString::to_string);
         assert_eq!(of("*.b.com", "a.b.com").as_deref(), Some("a.b.com"));
         assert_eq!(of("*.a.b.com", "*.b.com").as_deref(), Some("*.a.b.com"));
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn host_set_finds_what_comparing_all_hosts_finds() {
+    fn host_set_finds_the_same_hosts_as_comparing_all() {
         let texts = ["a", "a.b", "c.a.b", "ca.b", "x.b", "b", "*.b", "*.a.b", "*.ca.b", "*"];
         let hosts = texts.map(|text| HostPattern::written(text).expect("a host"));
         for chosen in 0_u32..1 << hosts.len() {

@@ -1,4 +1,4 @@
-//! From objects as they are stored to the traffic configuration in force, object by object.
+//! Index of the traffic configuration, which is updated object by object.
 
 use std::sync::Arc;
 
@@ -34,19 +34,19 @@ use strait_model::{
     ISTIO_TELEMETRY, ObjectJson, ObjectKey, StandIn, filling,
 };
 
-/// What comes of a change of objects.
+/// Result of a change of objects.
 #[derive(Debug, Clone)]
 pub struct TrafficUpdate {
-    /// What is in force now.
+    /// The active configuration.
     pub traffic: Arc<Traffic>,
-    /// What of it may differ.
+    /// Parts that may differ from the previous configuration.
     pub changes: TrafficChanges,
-    /// The objects behind that.
+    /// The objects that caused the change.
     pub causes: Causes,
 }
 
 impl TrafficUpdate {
-    /// This one and the next as one.
+    /// Combines this update with the next one.
     #[must_use]
     pub fn followed_by(mut self, next: Self) -> Self {
         self.changes.merge(next.changes);
@@ -55,7 +55,7 @@ impl TrafficUpdate {
     }
 }
 
-/// A kind of objects that this index reads.
+/// A kind of object that this index reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrafficKind {
     DestinationRule,
@@ -114,8 +114,8 @@ impl TrafficKind {
         }
     }
 
-    /// Whether the last valid version of an object stays in use, as a whole, while a part of it holds an error. Objects of the
-    /// Gateway API answer requests as that says.
+    /// Returns whether an object with an error in one part keeps its last valid version as a whole.
+    /// For the Gateway API, the specification defines the response to invalid parts instead.
     fn keeps_valid_version(self) -> bool {
         matches!(self, Self::VirtualService | Self::DestinationRule)
     }
@@ -175,26 +175,29 @@ impl TrafficKind {
     }
 }
 
-/// The last valid version of an object, as it was stored and as it was read, and whether that version holds errors.
+/// The last valid version of an object, as stored and as parsed, and whether that version contains
+/// errors.
 type EarlierVersion = ((ObjectJson, TrafficObject), bool);
 
-/// An object that was read, with its reasons, or the reason for which it is refused.
+/// A parsed object with its reasons, or the reason why it is refused.
 type ReadOutcome = Result<(TrafficObject, Vec<Reason>), Reason>;
 
-/// What becomes of the form that an object had before, where it can't be read any more.
+/// Handling of the last valid version of an object that cannot be read any more.
 #[derive(Debug, Clone, Copy)]
 enum EarlierForm {
     StandsIn,
     IsForgotten,
 }
 
-/// What is known of the objects. Pure. What comes of a history of changes is the same as what comes of its end.
+/// Index of the traffic objects. Pure. The result of a history of changes equals the result of its
+/// last state.
 #[derive(Debug)]
 pub struct TrafficIndex {
     settings: KindSettings,
-    /// The objects as they were last taken.
+    /// The objects of the last `apply`.
     objects: Collection,
-    /// Those that this index reads, as they count: of what can't be read the last form that could.
+    /// Active versions of the objects of supported kinds. For an object that cannot be read, this
+    /// is its last valid version.
     counting: Collection,
     reports: TrafficReports,
     shared: SharedParts,
@@ -204,16 +207,16 @@ pub struct TrafficIndex {
     gateway_routes: GatewayRouteObjects,
     ingresses: IngressObjects,
     traffic: Traffic,
-    /// Of objects that came or changed, what was not yet passed on of what is said of them.
+    /// Reasons for added or changed objects that [`Self::take_news`] has not returned yet.
     news: Vec<(ObjectKey, Reason)>,
-    /// What objects were before the process started, until they have been taken once.
+    /// The versions from before a restart, until the first `apply`.
     remembered: Collection,
     heard: bool,
     budget: ObjectBudget,
 }
 
 impl TrafficIndex {
-    /// Nothing yet.
+    /// Creates an empty index.
     pub fn new(settings: KindSettings) -> Self {
         Self {
             traffic: Traffic {
@@ -237,26 +240,29 @@ impl TrafficIndex {
         }
     }
 
-    /// Returns this index with a budget for each object.
+    /// Sets the CPU budget for reading each object.
     #[must_use]
     pub fn with_budget(self, budget: ObjectBudget) -> Self {
         Self { budget, ..self }
     }
 
-    /// Takes note of what objects were before the process started: where one can't be read now, that is its last good form.
-    /// None of it counts before [`Self::apply`].
+    /// Restores the versions of objects from before a restart. If an object cannot be read now, the
+    /// restored version is its last valid one. None of them takes effect before [`Self::apply`] is
+    /// called.
     pub fn remember(&mut self, objects: &Collection) {
         self.remembered = objects.clone();
     }
 
-    /// Takes the objects that there are now; kinds of others are left alone. `None` where nothing comes of it: the same
-    /// content in another order, or of another version, changes nothing. The first time something always does.
+    /// Replaces all objects; objects of other kinds are ignored. Returns `None` if nothing changes:
+    /// the order and the resource versions of the objects have no effect. The first call always
+    /// returns an update.
     pub fn apply(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
         self.take(objects, EarlierForm::StandsIn)
     }
 
-    /// Goes to objects as they once counted: what is in force then is what they say alone, and no form that an object had
-    /// meanwhile stands in for it. `None` where nothing comes of it.
+    /// Rolls back to an earlier set of active objects. Exactly these versions become active: the
+    /// last valid versions that were read since then are dropped. Returns `None` if nothing
+    /// changes.
     pub fn restore(&mut self, counting: &Collection) -> Option<TrafficUpdate> {
         self.take(counting, EarlierForm::IsForgotten)
     }
@@ -279,7 +285,7 @@ impl TrafficIndex {
                 });
             }
         }
-        // They are told in the order of objects nevertheless.
+        // Reasons are reported in the order of the objects.
         self.news.sort_by(|(one, _), (other, _)| one.cmp(other));
         self.remembered = Collection::default();
         self.join_routes(&mut changes);
@@ -292,7 +298,8 @@ impl TrafficIndex {
         })
     }
 
-    /// Takes objects with what another index of the same settings made of them, and reads none itself.
+    /// Replaces all objects by the objects of another index with the same settings. Its parsed
+    /// objects are reused.
     pub fn follow(&mut self, objects: &Collection, reports: &TrafficReports) {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut changes = TrafficChanges::default();
@@ -314,8 +321,8 @@ impl TrafficIndex {
         self.heard = true;
     }
 
-    /// Takes objects of which `others` has read all but those of a cluster, `own`: the only ones that are read here. Of those
-    /// `own_before` had been taken before. `None` where nothing comes of it.
+    /// Replaces all objects by the objects of `others` and of a cluster, `own`. Only the latter are
+    /// parsed; `own_before` is its value in the previous call. Returns `None` if nothing changes.
     pub(super) fn take_beside(
         &mut self,
         others: &Self,
@@ -340,7 +347,7 @@ impl TrafficIndex {
                     self.adopt(key, (object, report), &mut changes)
                 }
                 (Some(object), None) => {
-                    // What another object of its name said is no form of this one.
+                    // Another object with the same name is not an earlier version of this one.
                     let earlier = match own_before.get(key) {
                         Some(_) => EarlierForm::StandsIn,
                         None => EarlierForm::IsForgotten,
@@ -363,12 +370,12 @@ impl TrafficIndex {
         (!changes.is_empty()).then(|| TrafficUpdate { traffic: traffic(), changes, causes })
     }
 
-    /// Whether objects mean the same to both.
+    /// Returns whether both indexes parse objects in the same way.
     pub(super) fn reads_as(&self, other: &Self) -> bool {
         self.settings == other.settings
     }
 
-    /// Another index that holds the same, and was told of nothing yet.
+    /// Returns an index with the same objects and without pending reasons.
     #[must_use]
     pub fn replica(&self) -> Self {
         let mut replica = Self::new(self.settings.clone()).with_budget(self.budget.clone());
@@ -381,17 +388,17 @@ impl TrafficIndex {
         self.replica().with_budget(self.budget.of_cluster(cluster))
     }
 
-    /// The objects of the kinds that this index reads, as they count.
+    /// Returns the active versions of the objects of supported kinds.
     pub fn counting(&self) -> &Collection {
         &self.counting
     }
 
-    /// What is in force.
+    /// Returns the active configuration.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Has what routes of the Gateway API say together be in force, and what Ingresses do.
+    /// Activates the merged routes of the Gateway API and of Ingresses.
     fn join_routes(&mut self, changes: &mut TrafficChanges) {
         let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
         let has_requests = |one: &Option<Arc<VirtualService>>| {
@@ -425,9 +432,9 @@ impl TrafficIndex {
         }
     }
 
-    /// Takes note of what is to be said of objects for the sake of others.
+    /// Collects the reasons that are caused by other objects.
     fn note_news(&mut self) {
-        // What other controllers make of theirs is no matter here.
+        // Reasons for Ingresses of other controllers are dropped.
         let Self { news, reports, ingresses, .. } = self;
         news.retain(|(key, _)| match reports.get(key).and_then(|report| report.in_force()) {
             Some(TrafficObject::Ingress(ingress)) => ingresses.follows(ingress),
@@ -450,7 +457,7 @@ impl TrafficIndex {
         self.news.extend(all);
     }
 
-    /// Reads all objects again where settings of the mesh are others now.
+    /// Changes the settings and parses all objects again if they differ.
     pub fn set(&mut self, settings: KindSettings) -> Option<TrafficUpdate> {
         if settings == self.settings {
             return None;
@@ -463,7 +470,7 @@ impl TrafficIndex {
             *self = anew;
             return None;
         }
-        // The last good form first, so that it stands in again.
+        // The last valid versions are read first, so that they stay active.
         let good = self
             .reports
             .iter()
@@ -479,7 +486,8 @@ impl TrafficIndex {
         Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
 
-    /// What may be otherwise where `anew` says what is in force: whatever was or is named.
+    /// Returns the parts that may differ if the second index becomes active: everything that either
+    /// index mentions.
     pub(super) fn changes_to(&self, anew: &Self) -> TrafficChanges {
         let mut changes =
             TrafficChanges { selectors: true, gateways: true, ..TrafficChanges::default() };
@@ -498,17 +506,17 @@ impl TrafficIndex {
         changes
     }
 
-    /// What is said of objects that came or changed since this was last asked.
+    /// Returns the reasons for objects that were added or changed since the last call.
     pub fn take_news(&mut self) -> Vec<(ObjectKey, Reason)> {
         std::mem::take(&mut self.news)
     }
 
-    /// What is said of each object that this index reads.
+    /// Returns the reports of all objects that this index reads.
     pub fn reports(&self) -> &TrafficReports {
         &self.reports
     }
 
-    /// The objects that make no sense as they are, each with its last form that did.
+    /// Returns the last valid versions of objects that are refused now.
     pub fn stand_ins(&self) -> Vec<StandIn> {
         let of = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
             let (good, _) = report.good().filter(|_| report.state.refused)?;
@@ -518,7 +526,7 @@ impl TrafficIndex {
         self.reports.iter().filter_map(of).collect()
     }
 
-    /// Takes an object; whether anything comes of it.
+    /// Reads and applies an object. Returns whether anything changed.
     fn put(
         &mut self,
         kind: TrafficKind,
@@ -551,13 +559,13 @@ impl TrafficIndex {
         }
     }
 
-    /// Why the object that was begun last is refused for what it costs, if it is.
+    /// Returns the reason if the current object exceeds its CPU budget.
     fn budget_fault(&self) -> Option<Reason> {
         let excess = self.budget.excess()?;
         Some(Reason::lost(&codes::OBJECT_COST, "spec", excess))
     }
 
-    /// Applies an object that was read, or its last valid version. Returns whether anything changed.
+    /// Applies a parsed object, or its last valid version. Returns whether anything changed.
     fn install(
         &mut self,
         kind: TrafficKind,
@@ -621,7 +629,7 @@ impl TrafficIndex {
         true
     }
 
-    /// Takes an object with what another index made of it; whether anything comes of it.
+    /// Applies an object that another index has parsed. Returns whether anything changed.
     fn adopt(
         &mut self,
         key: &Arc<ObjectKey>,
@@ -645,7 +653,7 @@ impl TrafficIndex {
         true
     }
 
-    /// What an object was before the process started, where that is another form.
+    /// Returns the version of an object from before a restart, if it differs from the current one.
     fn remembered_form(
         &self,
         kind: TrafficKind,
@@ -703,7 +711,7 @@ impl TrafficIndex {
                 let into = ScopedInForce { selectors, changes, root_namespace };
                 envoy_filters.insert(&filter, into);
             }
-            // Proxies are sent nothing of it.
+            // It does not affect the configuration of proxies.
             TrafficObject::SidecarDefaults(_) => {}
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
             TrafficObject::ReferenceGrant(grant) => self.gateway_routes.insert_grant(&grant),
@@ -770,7 +778,7 @@ fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
     }
 }
 
-/// The object that rules come from.
+/// Returns the key of the object that rules come from.
 fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
     let (group, kind) = match origin.kind {
         RouteKind::HttpRoute => (GATEWAY_API, TrafficKind::HttpRoute),

@@ -1,8 +1,8 @@
-//! Ingress and IngressClass of Kubernetes: hosts and paths, each with the Service that its requests go to. (Kubernetes,
-//! "Ingress"; docs/reference/traffic.md, "Ingress".)
+//! Ingress and IngressClass of Kubernetes: hosts and paths with the Services that serve them
+//! (Kubernetes, "Ingress"; docs/reference/traffic.md, "Ingress").
 //!
-//! Reads an object into the form of [`super::route`]. What comes of several for one host is put together in
-//! `ingresses`.
+//! This module parses one object into the types of [`super::route`]. `ingresses` merges the
+//! Ingresses of one host.
 
 mod raw;
 
@@ -23,73 +23,74 @@ use strait_base::codes;
 use strait_model::Hostname;
 use strait_model::mesh_config::{IngressMode, IngressSettings};
 
-/// The controller that IngressClasses name where their Ingresses are the mesh's. (Istio, "Kubernetes Ingress".)
+/// Controller name in IngressClasses whose Ingresses belong to the mesh (Istio, "Kubernetes
+/// Ingress").
 pub const INGRESS_CONTROLLER: &str = "istio.io/ingress-controller";
-/// Names the class of an Ingress, before its `ingressClassName`.
+/// Annotation with the class of an Ingress. It takes precedence over `ingressClassName`.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
-/// Says of an IngressClass that it is that of Ingresses which name none.
+/// Annotation of the IngressClass that applies to Ingresses without a class.
 const DEFAULT_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
 
-/// An Ingress.
+/// A parsed Ingress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingress {
-    /// Which, and how old.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// Whose it is.
+    /// Class of the Ingress, which decides its controller.
     pub class: IngressClassName,
-    /// What becomes of requests, as it is written; last what becomes of those that nothing else is said of.
+    /// Rules for requests, in the order of the object; the default backend is last.
     pub rules: Box<[IngressRule]>,
-    /// What is served in TLS.
+    /// Hosts that are served with TLS.
     pub tls: Box<[IngressTls]>,
 }
 
-/// How an Ingress says whose it is.
+/// Reference of an Ingress to its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressClassName {
-    /// Not at all.
+    /// No class.
     Unnamed,
-    /// By the annotation `kubernetes.io/ingress.class`.
+    /// The annotation `kubernetes.io/ingress.class`.
     Annotated(Arc<str>),
-    /// By the name of an IngressClass.
+    /// The name of an IngressClass.
     OfClass(Arc<str>),
 }
 
-/// What becomes of requests to a host.
+/// A rule for requests to a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngressRule {
     /// The host.
     pub host: HostPattern,
-    /// The rule, which has at most one match.
+    /// The rule, with at most one match.
     pub rule: HttpRule,
 }
 
-/// Hosts that are served in TLS.
+/// Hosts that are served with TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngressTls {
-    /// Its place in the object.
+    /// Index in the object.
     pub place: usize,
     /// The hosts; never empty.
     pub hosts: Box<[HostPattern]>,
-    /// The Secret that holds the certificate, in the namespace of the routers.
+    /// Secret with the certificate, in the namespace of the gateway proxies.
     pub secret: Arc<str>,
 }
 
-/// An IngressClass.
+/// A parsed IngressClass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngressClass {
-    /// Which, and how old; in no namespace.
+    /// Name and age of the object, which has no namespace.
     pub meta: ObjectMeta,
-    /// Who follows its Ingresses.
+    /// Name of the controller for its Ingresses.
     pub controller: String,
-    /// Whether Ingresses are of it that name none.
+    /// Whether it applies to Ingresses without a class.
     pub is_default: bool,
 }
 
 impl IngressClass {
-    /// Reads an object.
+    /// Parses an object.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
         let (raw, _) = object::body::<RawIngressClass>(object)?;
         let is_default = annotation(object, DEFAULT_ANNOTATION) == Some("true");
@@ -98,10 +99,10 @@ impl IngressClass {
 }
 
 impl Ingress {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         meta: ObjectMeta,
         object: &Value,
@@ -121,7 +122,7 @@ impl Ingress {
             let Some(host) = reader.host(&raw.host, &path) else { continue };
             if host.exact().is_none() && host != HostPattern::all() {
                 let text = format!(
-                    "{host} also matches names with more than one label in place of the star, as in Istio; Kubernetes documents one label"
+                    "{host} also matches names with several labels in place of the star, as in Istio; Kubernetes documents one label"
                 );
                 reader.reasons.push(Reason::warning(&codes::INGRESS_WILDCARD, path, text));
             }
@@ -134,18 +135,19 @@ impl Ingress {
             hosts.insert(host);
         }
         if let Some(backend) = &raw.default_backend {
-            // Of its own hosts what no path takes, and of all others what is nobody's.
+            // The default backend serves requests for the object's hosts that match no path, and
+            // for hosts without a rule.
             let destinations = reader.destinations(backend, "spec.defaultBackend");
             let rule = HttpRule { destinations, ..HttpRule::default() };
             let of = |host| IngressRule { host, rule: rule.clone() };
             rules.extend(hosts.into_iter().map(of));
         }
-        // Stable: the rules of one host stay in the order in which they are written.
+        // The sort is stable: the rules of one host keep their order.
         rules.sort_by(|one, other| one.host.cmp(&other.host));
         let tls = raw.tls.into_iter().enumerate().filter_map(|(place, raw)| {
             let path = format!("spec.tls[{place}]");
             if raw.secret_name.is_empty() {
-                let text = "names no Secret: nothing is served in TLS for it";
+                let text = "has no Secret: its hosts are not served with TLS";
                 reader.lost(format!("{path}.secretName"), text);
                 return None;
             }
@@ -162,24 +164,23 @@ impl Ingress {
         let tls: Box<[_]> = tls.collect();
         let mut reasons = reader.reasons;
         if rules.is_empty() {
-            let text =
-                "has neither a path nor a defaultBackend that can be used: nothing is served";
+            let text = "has no usable path and no usable defaultBackend: nothing is served";
             reasons.push(Reason::lost(&codes::INGRESS_PART, "spec.rules", text));
         }
         Ok((Self { meta, class, rules: rules.into(), tls }, reasons))
     }
 
-    /// The rules for a host, in their order.
+    /// Returns the rules for a host, in their order.
     pub fn rules_of(&self, host: &HostPattern) -> &[IngressRule] {
         let start = self.rules.partition_point(|rule| rule.host < *host);
         let end = self.rules.partition_point(|rule| rule.host <= *host);
         &self.rules[start..end]
     }
 
-    /// Whether it is followed, where there are these classes.
+    /// Returns whether the Ingress belongs to the mesh, given all IngressClasses.
     ///
     /// # Errors
-    /// Why it isn't.
+    /// The reason why it does not.
     pub fn is_followed<'a>(
         &self,
         classes: impl Iterator<Item = &'a IngressClass>,
@@ -187,17 +188,18 @@ impl Ingress {
     ) -> Result<(), String> {
         let IngressSettings { mode, class: own, .. } = settings;
         if *mode == IngressMode::Off {
-            return Err("no Ingress is followed: ingressControllerMode is OFF".to_owned());
+            return Err("Ingresses are ignored: ingressControllerMode is OFF".to_owned());
         }
         let mut classes = classes;
         match &self.class {
             IngressClassName::Annotated(class) if **class == **own => Ok(()),
-            IngressClassName::Annotated(class) => {
-                Err(format!("it is annotated with the class {class:?}, and the mesh's is {own}"))
-            }
+            IngressClassName::Annotated(class) => Err(format!(
+                "its annotation has the class {class:?}, but the class of the mesh is \
+                             {own}"
+            )),
             IngressClassName::OfClass(name) => {
                 match classes.find(|class| class.meta.name == *name) {
-                    None => Err(format!("there is no IngressClass {name}")),
+                    None => Err(format!("IngressClass {name} does not exist")),
                     Some(class) if class.controller == INGRESS_CONTROLLER => Ok(()),
                     Some(class) => Err(format!(
                         "the controller of IngressClass {name} is {:?}, not {INGRESS_CONTROLLER}",
@@ -206,7 +208,7 @@ impl Ingress {
                 }
             }
             IngressClassName::Unnamed => {
-                // Of several API servers take the youngest, too.
+                // If there are several default classes, API servers use the youngest one, too.
                 let default = classes.filter(|class| class.is_default);
                 let default = default.max_by_key(|class| {
                     (class.meta.created, std::cmp::Reverse(class.meta.name.clone()))
@@ -215,17 +217,17 @@ impl Ingress {
                 if is_own || *mode == IngressMode::Default {
                     return Ok(());
                 }
-                Err("it names no class, and the default class is not the mesh's".to_owned())
+                Err("it has no class, and the default class does not belong to the mesh".to_owned())
             }
         }
     }
 
-    /// The hosts that it has rules for, in order; some more than once.
+    /// Iterates over the hosts of all rules, in order, possibly with duplicates.
     pub fn hosts(&self) -> impl Iterator<Item = &HostPattern> {
         self.rules.iter().map(|rule| &rule.host)
     }
 
-    /// The hosts that it serves in TLS; some more than once.
+    /// Iterates over the hosts that it serves with TLS, possibly with duplicates.
     pub fn tls_hosts(&self) -> impl Iterator<Item = &HostPattern> {
         self.tls.iter().flat_map(|tls| &tls.hosts)
     }
@@ -246,26 +248,26 @@ impl IngressReader<'_> {
         self.reasons.push(Reason::lost(&codes::INGRESS_PART, path, text));
     }
 
-    /// A host; none stands for all.
+    /// Parses a host; an empty one matches all hosts.
     fn host(&mut self, text: &str, path: &str) -> Option<HostPattern> {
         if text.is_empty() {
             return Some(HostPattern::all());
         }
         let read = HostPattern::written(text);
         if let Err(error) = &read {
-            self.lost(path, format!("{text:?} {error}; the other hosts hold"));
+            self.lost(path, format!("{text:?} {error}; the other hosts apply"));
         }
         read.ok()
     }
 
-    /// What becomes of requests to a path; `None` where no request has such a path.
+    /// Parses the rule for a path; `None` if no request can match the path.
     fn rule(&mut self, raw: RawIngressPath, place: RulePlace) -> Option<HttpRule> {
         let RulePlace { index, path, .. } = place;
         let at = format!("spec.rules[{index}].http.paths[{}]", path.unwrap_or_default());
         let path = match path_match(&raw.path_type, &raw.path) {
             Ok(path) => path,
             Err(fact) => {
-                self.lost(format!("{at}.path"), format!("{fact}: no request fits it"));
+                self.lost(format!("{at}.path"), format!("{fact}: no request matches it"));
                 return None;
             }
         };
@@ -275,20 +277,21 @@ impl IngressReader<'_> {
         Some(HttpRule { place, destinations, ..terms.into() })
     }
 
-    /// Where requests go; nowhere where that can't be followed, so that they are answered 500.
+    /// Parses a backend. Empty if it is not supported, so that requests are answered with status
+    /// 500.
     fn destinations(&mut self, raw: &RawIngressBackend, path: &str) -> Box<[Destination]> {
         let Self { meta, settings, reasons } = self;
         let mut lost = |field: &str, fact: String| {
-            let text = format!("{fact}: what goes there is answered 500");
+            let text = format!("{fact}: its requests are answered with 500");
             reasons.push(Reason::lost(&codes::INGRESS_PART, format!("{path}{field}"), text));
         };
         let Some(service) = &raw.service else {
-            lost("", "leads to no Service, and nothing else is followed".to_owned());
+            lost("", "is not a Service, and other backends are not supported".to_owned());
             return Box::default();
         };
         let name = service.name.to_ascii_lowercase();
         if !matches!(HostPattern::written(&name), Ok(HostPattern::Exact(_))) {
-            lost(".service.name", format!("{name:?} is no name of a Service"));
+            lost(".service.name", format!("{name:?} is not a valid name of a Service"));
             return Box::default();
         }
         let host =
@@ -298,7 +301,13 @@ impl IngressReader<'_> {
             (number, _) => match u16::try_from(number).ok().filter(|number| *number != 0) {
                 Some(number) => Some(number),
                 None => {
-                    lost(".service.port", format!("{number} is no port, and none is named"));
+                    lost(
+                        ".service.port",
+                        format!(
+                            "{number} is not a valid port, and no port name \
+                                                   is set"
+                        ),
+                    );
                     return Box::default();
                 }
             },
@@ -310,15 +319,16 @@ impl IngressReader<'_> {
     }
 }
 
-/// The paths that fit; `None` for all.
+/// Parses a path; `None` matches all paths.
 fn path_match(kind: &str, text: &str) -> Result<Option<PathMatch>, String> {
-    // What a controller makes of these is its own: Istio takes stars at the end for anything.
+    // The meaning of these types depends on the controller. In Istio, a trailing `*` matches any
+    // path.
     let legacy = matches!(kind, "" | "ImplementationSpecific");
     if legacy && matches!(text, "" | "*" | "/*" | ".*") {
         return Ok(None);
     }
     if !text.starts_with('/') || text.contains(['?', '#']) || !is_text(text) {
-        return Err(format!("{text:?} is no path"));
+        return Err(format!("{text:?} is not a valid path"));
     }
     match kind {
         "Exact" => Ok(Some(PathMatch::Exact(text.into()))),
@@ -330,7 +340,7 @@ fn path_match(kind: &str, text: &str) -> Result<Option<PathMatch>, String> {
             Some(prefix) => PathMatch::Prefix(prefix.into()),
             None => PathMatch::Exact(text.into()),
         })),
-        _ => Err(format!("{kind:?} is none of Exact, Prefix, ImplementationSpecific")),
+        _ => Err(format!("{kind:?} is not valid; use Exact, Prefix or ImplementationSpecific")),
     }
 }
 

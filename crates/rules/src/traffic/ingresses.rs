@@ -1,9 +1,10 @@
-//! What comes of several Ingresses. (Kubernetes, "Ingress"; docs/reference/traffic.md, "Ingress".)
+//! Merges Ingresses (Kubernetes, "Ingress"; docs/reference/traffic.md, "Ingress").
 //!
-//! Each becomes a Gateway, as old as it is: a server for plain text at port 80, and one at port 443 for each entry of its
-//! `tls`. The rules of all that name one host are joined, and stand beside VirtualServices as one of them, as old as the
-//! oldest: the longest path decides, then the oldest Ingress. It is bound to the Gateways of all Ingresses that name the
-//! host, and of all that serve it in TLS, since any of these may be where its clients come in.
+//! Each Ingress becomes a Gateway of the same age: one server for plaintext on port 80, and one on
+//! port 443 for each entry of `tls`. The rules of all Ingresses with the same host are merged into
+//! the equivalent of a VirtualService, which is as old as the oldest of them: the longest path
+//! takes precedence, then the oldest Ingress. It is bound to the Gateways of all Ingresses that
+//! list the host or serve it with TLS, because clients may connect to any of these.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,34 +22,35 @@ use super::virtual_service::VirtualService;
 use strait_base::codes;
 use strait_model::{ExportTo, RareGroup};
 
-/// The port of requests in plain text, and that of TLS.
+/// Ports for plaintext and for TLS.
 const PORTS: [u16; 2] = [80, 443];
 
-/// The objects, which change one by one, and what came of them.
+/// The Ingresses and IngressClasses, which change one by one, and the merged result.
 #[derive(Debug, Default)]
 pub(super) struct IngressObjects {
     all: BTreeMap<ObjectMeta, Arc<Ingress>>,
     classes: BTreeMap<ObjectMeta, Arc<IngressClass>>,
-    /// Those that are followed.
+    /// Ingresses that belong to the mesh.
     followed: BTreeMap<ObjectMeta, Arc<Ingress>>,
-    /// Of these, who has rules for a host, and who serves hosts in TLS.
+    /// Ingresses of the mesh by the hosts of their rules, and by the hosts that they serve with
+    /// TLS.
     by_host: BTreeMap<HostPattern, BTreeSet<ObjectMeta>>,
     by_tls: BTreeMap<HostPattern, BTreeSet<ObjectMeta>>,
     gateways: BTreeMap<ObjectMeta, Arc<Gateway>>,
     joined: BTreeMap<HostPattern, Arc<VirtualService>>,
-    /// Those that may come to something else than before.
+    /// Ingresses and hosts whose result may have changed.
     touched: BTreeSet<ObjectMeta>,
     touched_hosts: BTreeSet<HostPattern>,
     are_classes_touched: bool,
-    /// What was said of which for the sake of others, by host, and what of it is new.
+    /// Reasons that are caused by other Ingresses, by host, and those not reported yet.
     given: BTreeMap<HostPattern, Vec<(Arc<RouteOrigin>, Reason)>>,
     news: Vec<(Arc<RouteOrigin>, Reason)>,
 }
 
-/// One that is in force and goes, and one that comes in its place.
+/// The active Gateway that is replaced, and its replacement.
 pub(super) type GatewayExchange = (Option<Arc<Gateway>>, Option<Arc<Gateway>>);
 
-/// What is to be exchanged for what.
+/// Replacements of Gateways and VirtualServices.
 #[derive(Debug, Default)]
 pub(super) struct IngressExchanges {
     pub(super) gateways: Vec<GatewayExchange>,
@@ -76,7 +78,7 @@ impl IngressObjects {
         self.are_classes_touched = true;
     }
 
-    /// What is to be exchanged for what, since this was last asked.
+    /// Returns the replacements since the last call.
     pub(super) fn take_exchanges(&mut self, settings: &KindSettings) -> IngressExchanges {
         if std::mem::take(&mut self.are_classes_touched) {
             self.touched.extend(self.all.keys().cloned());
@@ -99,17 +101,17 @@ impl IngressObjects {
         exchanges
     }
 
-    /// Whether an object is followed.
+    /// Returns whether an Ingress belongs to the mesh.
     pub(super) fn follows(&self, ingress: &Ingress) -> bool {
         self.followed.contains_key(&ingress.meta)
     }
 
-    /// What is said of Ingresses for the sake of others, and was not when this was last asked.
+    /// Returns new reasons since the last call that are caused by other Ingresses.
     pub(super) fn take_news(&mut self) -> Vec<(Arc<RouteOrigin>, Reason)> {
         std::mem::take(&mut self.news)
     }
 
-    /// Follows an object from now on, or no longer, or as it is now.
+    /// Adds, updates or removes an Ingress, depending on whether it exists and belongs to the mesh.
     fn follow(&mut self, meta: &ObjectMeta, settings: &KindSettings) -> Option<GatewayExchange> {
         let classes = || self.classes.values().map(|class| &**class);
         let is_followed =
@@ -152,7 +154,7 @@ impl IngressObjects {
         (before != now).then_some((before, now))
     }
 
-    /// What all Ingresses say of a host; `None` where none does.
+    /// Merges the rules of all Ingresses for a host; `None` without any Ingress.
     fn joined(&self, host: &HostPattern) -> Option<VirtualService> {
         let naming = self.by_host.get(host)?;
         let oldest = naming.first()?;
@@ -164,7 +166,8 @@ impl IngressObjects {
                 rules.push(HttpRule { place, ..rule.clone() });
             }
         }
-        // Stable: of equals the older object's, then the first of an object.
+        // The sort is stable: among equal paths, the older object comes first, then the first rule
+        // of an object.
         rules.sort_by_key(precedence);
         let patterns = [host.clone(), HostPattern::all()].into_iter().chain(wider(host));
         let serving = patterns.filter_map(|pattern| self.by_tls.get(&pattern)).flatten();
@@ -194,7 +197,7 @@ impl IngressObjects {
     }
 }
 
-/// Who has a host, one more or one less.
+/// Adds or removes an Ingress in the list of a host.
 fn enter(
     all: &mut BTreeMap<HostPattern, BTreeSet<ObjectMeta>>,
     host: &HostPattern,
@@ -211,13 +214,14 @@ fn enter(
     }
 }
 
-/// The routers that serve Ingresses.
+/// Returns the selector of the gateway proxies that serve Ingresses.
 fn routers(settings: &KindSettings) -> Option<RuleSelector> {
     let label = [("istio".to_owned(), settings.ingress.selector.clone())];
     selection::selector(&label.into())
 }
 
-/// The Gateway that an Ingress stands for. Names as Istio has them, which users' own patches match.
+/// Returns the Gateway for an Ingress. The name equals that in Istio, because EnvoyFilters of users
+/// may match it.
 fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
     let ObjectMeta { created, name, namespace } = &ingress.meta;
     let meta = ObjectMeta {
@@ -267,8 +271,8 @@ fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
     }
 }
 
-/// Which rule for a host is asked first: that of the longest path, exact before others. What is for all other requests
-/// comes last.
+/// Returns the sort key of a rule for a host: the longest path first, exact paths before others. A
+/// rule for all other requests is last.
 fn precedence(rule: &HttpRule) -> impl Ord + use<> {
     let (is_exact, length) = match rule.matches.first().and_then(|one| one.path.as_ref()) {
         Some(PathMatch::Exact(path)) => (true, path.len()),
@@ -280,8 +284,9 @@ fn precedence(rule: &HttpRule) -> impl Ord + use<> {
     (rule.place.path.is_none(), Reverse(length), !is_exact)
 }
 
-/// Of rules for a host, in the order in which they are asked, those that another one has all requests of: whose each is,
-/// and why it has no effect.
+/// Returns the rules for a host that have no effect, because an earlier rule matches all of their
+/// requests. `rules` must be in the order of evaluation. Each result contains the origin of the
+/// rule and the reason.
 pub fn taken_paths<'a>(
     host: &HostPattern,
     rules: impl Iterator<Item = &'a HttpRule>,
@@ -295,12 +300,12 @@ pub fn taken_paths<'a>(
         let Some(other) = winner.place.of.as_ref().filter(|_| !std::ptr::eq(winner, rule)) else {
             continue;
         };
-        // That one object has a path for all requests and something for all others is as it should be.
+        // An object may have a path for all requests in addition to its default backend.
         if rule.place.path.is_none() && other == origin {
             continue;
         }
         let text = format!(
-            "what it is about of {host} belongs to {} of Ingress {}/{}, which comes first",
+            "its requests for {host} belong to {} of Ingress {}/{}, which takes precedence",
             other.path_of(&winner.place),
             other.namespace,
             other.name

@@ -1,13 +1,18 @@
-//! Subsets that are in force otherwise than objects say: gone while routes still lead to them, or to come ahead of these.
+//! Retained and early subsets: subsets that are active although the objects do not contain them any
+//! more, or not yet.
 //!
-//! Whoever takes a subset away before the route to it, or a moment after, would have requests fail in between: a proxy
-//! answers 503 where the upstream cluster of a route is gone. So such a subset stays in force until no rule leads to
-//! it, for [`KEPT_FOR`] at most. It stays for [`LEFT_FOR`] more: proxies and the gateways of other networks follow each in their own
-//! time, and a request that is still on its way may look for another endpoint. (docs/reference/traffic.md, "Subsets".) A rule
-//! that has gone whole stays for the sake of its subsets, with its policy, since that says how they are spoken to.
-//! A subset that is new is in force one version ahead of what leads to it, so that proxies have it by then
-//! (docs/decisions/0055-subsets-that-come-and-go.md).
-//! Owned by the event loop: what objects say is known without it. Pure: time is passed in.
+//! If a subset is removed before the route to it, or shortly after, requests fail: a proxy responds
+//! with 503 if the upstream cluster of a route does not exist. Therefore the subset stays active
+//! until no rule routes to it, for at most [`KEPT_FOR`]. After the last such rule, it stays for
+//! another [`LEFT_FOR`]: proxies and gateways of other networks update at different times, and
+//! requests in flight may be retried (docs/reference/traffic.md, "Subsets"). A deleted rule with a
+//! retained subset stays too, with its policy, because the policy applies to the subset.
+//!
+//! A new subset becomes active one version before the first route to it, so that proxies have it by
+//! then (docs/decisions/0055-subsets-that-come-and-go.md).
+//!
+//! The event loop owns this state; the configuration in the objects does not depend on it. Pure:
+//! the caller passes the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,41 +25,42 @@ use super::object::ObjectMeta;
 use super::route::Destination;
 use strait_model::Hostname;
 
-/// How long a subset stays that routes lead to. Long enough for somebody to apply the objects of one change one after the
-/// other, short enough for a mistake to show.
+/// Maximum time for which a removed subset stays active while routes use it. Long enough to apply
+/// the objects of one change one after the other, short enough to notice a mistake.
 pub const KEPT_FOR: Duration = Duration::from_secs(30);
-/// How long a subset stays after the last rule that led to it: until every proxy has other routes, and what it was sent by
-/// the old ones is answered, mostly.
+/// Time for which a subset stays active after the last route to it: until every proxy has the new
+/// routes, and most requests with the old ones are complete.
 pub const LEFT_FOR: Duration = Duration::from_secs(2);
 
-/// A subset, by its name and its host.
+/// Name and host of a subset.
 type SubsetKey = (Arc<str>, Hostname);
 
-/// What rules lead to anew while proxies don't have it.
+/// Subsets with new routes that proxies do not have yet.
 #[derive(Debug, Default)]
 pub struct MissedSubsets {
-    /// Whether some of it is of no rule.
+    /// Whether any of the subsets is not defined by any rule.
     pub is_unknown: bool,
-    /// Whether the rest waits for the next version.
+    /// Whether any of the subsets waits for the next version.
     pub is_unpublished: bool,
-    /// What is of rules that aren't in force.
+    /// Subsets of rules that are not active yet.
     ahead: Vec<RuleSubset>,
 }
 
-/// What objects say, and which subsets are in force besides.
+/// The configuration in the objects, with retained and early subsets.
 #[derive(Debug, Clone, Default)]
 pub struct KeptSubsets {
     given: Arc<Traffic>,
     kept: Vec<KeptSubset>,
-    /// Those of rules to come that are in force ahead of these.
+    /// Early subsets, whose rules are not active yet.
     ahead: Vec<RuleSubset>,
-    /// Those that no version has been published with yet.
+    /// Subsets that no published version contains yet.
     unpublished: Vec<RuleSubset>,
-    /// What rules led to until a moment ago: [`KeptSubset::until`] when that counts.
+    /// Subsets whose last route was removed recently, with the same deadline as
+    /// [`KeptSubset::until`].
     left: BTreeMap<SubsetKey, Option<Instant>>,
 }
 
-/// A subset, and a rule that has it.
+/// A subset and a rule that contains it.
 #[derive(Debug, Clone)]
 struct RuleSubset {
     rule: Arc<DestinationRule>,
@@ -63,17 +69,18 @@ struct RuleSubset {
 
 #[derive(Debug, Clone)]
 struct KeptSubset {
-    /// With the rule as it was when it had it.
+    /// The subset, with the last version of the rule that contained it.
     subset: RuleSubset,
-    /// Whether some rule leads to it.
+    /// Whether a rule routes to it.
     is_led_to: bool,
-    /// `None` until the time is first told.
+    /// Time at which it expires; `None` until the next call of `expire`.
     until: Option<Instant>,
 }
 
 impl KeptSubsets {
-    /// The subsets that would be kept if objects said `then` after `now`: each with the rule that has it now, and the object of
-    /// one that would still lead there.
+    /// Returns the subsets that would be retained if the configuration changed from `now` to
+    /// `then`. Each result contains the rule that has the subset now, and an object that would
+    /// still route to it.
     pub fn foreseen(
         now: &Arc<Traffic>,
         then: &Arc<Traffic>,
@@ -97,8 +104,8 @@ impl KeptSubsets {
         subsets.kept.into_iter().filter_map(led).collect()
     }
 
-    /// Takes what objects say now. The rules of subsets that are kept no longer, since some object has them again. `target` says
-    /// what a host stands for.
+    /// Replaces the configuration. Returns the rules of subsets that are not retained any more,
+    /// because an object contains them again. `target` maps a host to the service that serves it.
     pub fn take(
         &mut self,
         given: Arc<Traffic>,
@@ -130,7 +137,7 @@ impl KeptSubsets {
         self.drop_unless(|one, rules| !one.subset.is_of(rules.of_pattern(&one.subset.rule.host)))
     }
 
-    /// Has those go whose time is over: their rules.
+    /// Drops expired subsets and returns their rules.
     pub fn expire(&mut self, now: Instant) -> Vec<Arc<DestinationRule>> {
         self.left.retain(|_, until| *until.get_or_insert(now + LEFT_FOR) > now);
         self.drop_unless(|one, _| {
@@ -139,13 +146,13 @@ impl KeptSubsets {
         })
     }
 
-    /// When the time of the next one is over; `None` where there is none.
+    /// Returns the time at which the next subset expires; `None` without any subset.
     pub fn due(&self) -> Option<Instant> {
         let kept = self.kept.iter().map(|one| one.until);
         kept.chain(self.left.values().copied()).flatten().min()
     }
 
-    /// What rules would lead to, and did not before, that proxies don't have, if objects said this.
+    /// Returns the subsets with new routes in `given` that proxies do not have yet.
     pub fn missed(&self, given: &Traffic, target: impl Fn(&Hostname) -> Hostname) -> MissedSubsets {
         let mut missed = MissedSubsets::default();
         let led = given.virtual_services.destinations_beyond(&self.given.virtual_services);
@@ -173,8 +180,9 @@ impl KeptSubsets {
         missed
     }
 
-    /// Has subsets be in force ahead of the rules that have them, and of what leads there. The hosts of these; selectors of rules
-    /// are not known before these are.
+    /// Activates subsets before the rules that define them and before the routes to them. Returns
+    /// their hosts. Rules with a selector are left out, because their selectors become known only
+    /// with the rules.
     pub fn put_ahead(&mut self, missed: MissedSubsets) -> BTreeSet<HostPattern> {
         let ahead = missed.ahead.into_iter().filter(|one| one.rule.selector.is_none());
         let ahead: Vec<_> = ahead.collect();
@@ -184,12 +192,13 @@ impl KeptSubsets {
         hosts
     }
 
-    /// A version was published.
+    /// Records that a version was published.
     pub fn published(&mut self) {
         self.unpublished.clear();
     }
 
-    /// What objects say, and what is kept. `domain` is the DNS domain of services.
+    /// Returns the active configuration, including retained and early subsets. `domain` is the DNS
+    /// domain of services.
     pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
         let mut traffic = Arc::clone(&self.given);
         for one in self.kept.iter().map(|one| &one.subset).chain(&self.ahead) {
@@ -210,7 +219,8 @@ impl KeptSubsets {
 }
 
 impl RuleSubset {
-    /// The subsets of a rule that none of these has, which are of its host, for the same clients.
+    /// Iterates over the subsets of a rule that none of the other rules has for the same clients.
+    /// All must have the same host.
     fn beyond<'a>(
         rule: &'a Arc<DestinationRule>,
         others: &'a [Arc<DestinationRule>],
@@ -219,7 +229,8 @@ impl RuleSubset {
         rule.subsets.keys().map(of).filter(|one| !one.is_of(others))
     }
 
-    /// Whether one of these rules, which are of its host, has it for the same clients.
+    /// Returns whether any of these rules has the subset for the same clients. All must have the
+    /// same host.
     fn is_of(&self, rules: &[Arc<DestinationRule>]) -> bool {
         let has = |one: &Arc<DestinationRule>| one.subsets.contains_key(&self.name);
         rules.iter().any(|one| one.is_for_those_of(&self.rule) && has(one))
@@ -238,7 +249,7 @@ impl RuleSubset {
     }
 }
 
-/// All subsets that rules lead to.
+/// Returns all subsets that rules route to.
 fn subsets_led_to(
     traffic: &Traffic,
     target: impl Fn(&Hostname) -> Hostname,

@@ -1,29 +1,29 @@
-//! What reading an object depends on besides the object.
+//! Settings that objects are parsed with.
 
 use strait_model::Namespace;
 use strait_model::mesh_config::{GatewayScope, HostSharing, IngressSettings, MeshConfig};
 
-/// Settings of the mesh that change what objects mean.
+/// Settings of the mesh that change the meaning of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KindSettings {
-    /// The DNS domain of services, which short hosts are completed with.
+    /// DNS domain of services, which completes short hostnames.
     pub domain: String,
-    /// The namespace whose rules hold for the mesh.
+    /// Root namespace, whose rules apply to the whole mesh.
     pub root_namespace: Namespace,
-    /// Which routers a Gateway may select.
+    /// Namespaces of the gateway proxies that a Gateway may select.
     pub gateway_scope: GatewayScope,
-    /// Whose rules hold where several VirtualServices name a host at sidecars.
+    /// Precedence if several VirtualServices have the same host at sidecars.
     pub host_sharing: HostSharing,
-    /// `defaultDestinationRuleExportTo`; empty for everybody.
+    /// `defaultDestinationRuleExportTo`; empty exports to all namespaces.
     pub destination_rules_export_to: Vec<String>,
-    /// `defaultVirtualServiceExportTo`; empty for everybody.
+    /// `defaultVirtualServiceExportTo`; empty exports to all namespaces.
     pub virtual_services_export_to: Vec<String>,
-    /// Which Ingresses are followed, by whom.
+    /// Ingresses of the mesh, and the gateway proxies that serve them.
     pub ingress: IngressSettings,
 }
 
 impl KindSettings {
-    /// Those of a mesh in that DNS domain.
+    /// Returns the settings of a mesh with a DNS domain for services.
     pub fn of(domain: &str, config: &MeshConfig) -> Self {
         Self {
             domain: domain.to_owned(),

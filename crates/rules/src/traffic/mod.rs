@@ -1,9 +1,9 @@
-//! Traffic configuration: what users say of how services are spoken to.
+//! Traffic configuration: the routing and policies for traffic between services.
 //!
-//! Pure. Objects come as they are stored, and become a [`Traffic`] in force: parsed, the last good form of each kept,
-//! and indexed by the hosts that they name, so that a changed object costs what it names and no more
-//! ([`TrafficIndex`]). What comes of it for a proxy, generators decide, with the look-ups that are here; there is one
-//! for each question, for all who ask it.
+//! Pure. [`TrafficIndex`] parses objects, keeps the last valid version of each, and indexes them by
+//! host, so that the cost of a change depends only on the hosts of the changed object. The result
+//! is a [`Traffic`]. Generators derive the configuration of proxies from it with the lookup
+//! functions in this module. Each question has exactly one lookup function.
 
 mod addressed;
 pub mod changes;

@@ -1,4 +1,4 @@
-//! What every object of the traffic configuration says of itself, and what is said of it.
+//! Metadata and reports that all objects of the traffic configuration have in common.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -13,25 +13,26 @@ use strait_base::codes::{self, Code};
 use strait_base::unread;
 use strait_model::{ExportTo, Namespace, ObjectKey};
 
-/// Which object it is, and how old. Sorts from the oldest to the youngest; of one age by name, then by namespace, as
-/// everywhere where age decides. (docs/reference/traffic.md, "Order".)
+/// Name, namespace and age of an object. Sorts from the oldest to the youngest; objects of the same
+/// age by name, then by namespace. This order applies wherever age decides
+/// (docs/reference/traffic.md, "Order").
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectMeta {
-    /// When it was made, in seconds since the Unix epoch; 0 where that is not known.
+    /// Creation time in seconds since the Unix epoch; 0 if unknown.
     pub created: i64,
-    /// Its name.
+    /// Name of the object.
     pub name: Arc<str>,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: Namespace,
 }
 
 impl ObjectMeta {
-    /// A value that sorts before every object, for the beginning of a range.
+    /// Returns a value that sorts before every object, for the beginning of a range.
     pub(super) fn before_all() -> Self {
         Self { created: i64::MIN, name: "".into(), namespace: "".into() }
     }
 
-    /// Of the object of `key`.
+    /// Returns the metadata of the object with a key.
     pub fn of(key: &ObjectKey, object: &Value) -> Self {
         let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
         let created = created.and_then(|text| text.parse::<jiff::Timestamp>().ok());
@@ -44,34 +45,35 @@ impl ObjectMeta {
 }
 
 impl fmt::Display for ObjectMeta {
-    /// `namespace/name`.
+    /// Writes `namespace/name`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-/// Something about a part of an object that its owner should know.
+/// A problem in a part of an object, which is reported to its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reason {
-    /// What kind of trouble it is.
+    /// Error code.
     pub code: &'static Code,
-    /// Where in the object: `spec.http[1].route[0]`.
+    /// Path in the object, for example `spec.http[1].route[0]`.
     pub path: String,
-    /// What was found there and what becomes of it.
+    /// Problem and its consequence.
     pub text: String,
-    /// Whether that part has no effect; else it works, and this is a warning.
+    /// Whether the part has no effect. Otherwise it works, and this is a warning.
     pub is_lost: bool,
 }
 
 impl Reason {
-    /// A part that has no effect.
+    /// Reports a part that has no effect.
     pub fn lost(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
         let path: String = path.into();
         Self { code, path: bounded(path), text: bounded(text), is_lost: true }
     }
 
-    /// Returns whether the object holds an error: proxies would refuse a part of it, or answer requests with 500. The API
-    /// server should not store such an object, and its last valid version stays in use.
+    /// Returns whether the object contains an error: proxies would reject a part of it, or answer
+    /// requests with 500. The API server should reject the object, and its last valid version stays
+    /// active.
     pub fn is_fault(&self) -> bool {
         const FAULTS: [&Code; 4] = [
             &codes::ROUTE_REFUSED,
@@ -82,7 +84,7 @@ impl Reason {
         self.is_lost && FAULTS.contains(&self.code)
     }
 
-    /// A part that works otherwise than one might believe.
+    /// Reports a part that has another effect than it seems to have.
     pub fn warning(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
         let path: String = path.into();
         Self { code, path: bounded(path), text: bounded(text), is_lost: false }
@@ -95,7 +97,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The reasons that were not given before, in their order.
+/// Iterates over the reasons that `before` does not contain, in their order.
 pub(super) fn new_reasons<'a>(
     reasons: &'a [Reason],
     before: &'a [Reason],
@@ -104,10 +106,10 @@ pub(super) fn new_reasons<'a>(
     reasons.iter().filter(move |reason| !before.contains(reason))
 }
 
-/// The body of an object, and which of its fields nothing reads.
+/// Parses the spec of an object. Also returns reasons for unknown fields.
 ///
 /// # Errors
-/// The first field that is not what the schema says; the object is refused whole.
+/// The first field that violates the schema. The whole object is refused.
 pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Reason> {
     let (body, unread) = unread::read_spec(object)
         .map_err(|(path, error)| Reason::lost(&codes::TRAFFIC_MALFORMED, path, error))?;
@@ -116,22 +118,22 @@ pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Rea
     Ok((body, reasons.collect()))
 }
 
-/// To whom an object is exported: what it says, else `default`. A `*` beside other entries stands for all; `.` is
-/// the object's own namespace; `~` is nobody.
+/// Parses the namespaces that an object is exported to; `default` applies if `given` is empty. `*`
+/// exports to all namespaces, `.` to the object's own namespace, and `~` to none.
 pub fn export_to(given: &[String], default: &[String], own: &Namespace) -> ExportTo {
     let list = if given.is_empty() { default } else { given };
     ExportTo::parse(&list.join(","), own)
 }
 
-/// Notes what of `exportTo` says nothing beside its other entries.
+/// Adds warnings for redundant entries of `exportTo`.
 pub fn note_export(given: &[String], reasons: &mut Vec<Reason>) {
     let is_for_all = given.iter().any(|entry| entry == "*");
     let mut before = BTreeSet::new();
     for (at, entry) in given.iter().enumerate() {
         let text = if !before.insert(entry) {
-            format!("{entry:?} is there already")
+            format!("{entry:?} is a duplicate")
         } else if is_for_all && entry != "*" {
-            format!("{entry:?} says nothing beside *, which is everybody")
+            format!("{entry:?} is redundant next to *, which exports to all namespaces")
         } else {
             continue;
         };
@@ -140,22 +142,23 @@ pub fn note_export(given: &[String], reasons: &mut Vec<Reason>) {
     }
 }
 
-/// A selector as these objects have it: labels that must all be there.
+/// A workload selector: labels that a workload must have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RawWorkloadSelector {
-    /// `matchLabels`, or `labels` as Sidecar calls them.
+    /// `matchLabels`, or `labels` in a Sidecar.
     #[serde(alias = "labels")]
     pub match_labels: std::collections::BTreeMap<String, String>,
 }
 
-/// How an object is taken.
+/// Status of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ObjectState {
-    /// What its owner should know.
+    /// Reasons to report to its owner.
     pub reasons: Vec<Reason>,
-    /// It does not fit its schema: its last good form counts, or nothing.
+    /// Whether the object violates its schema. Its last valid version is active; without one, it
+    /// has no effect.
     pub refused: bool,
-    /// An earlier form of it counts in its place.
+    /// Whether an earlier version is active instead.
     pub is_last_good: bool,
 }

@@ -1,5 +1,5 @@
-//! How a service, or a part of it, is spoken to. (Istio, "Destination Rule", `TrafficPolicy`;
-//! docs/reference/traffic.md, "Policy resolution".)
+//! Traffic policy of a service or a subset (Istio, "Destination Rule", `TrafficPolicy`;
+//! docs/reference/traffic.md, "Policy resolution").
 
 mod client_tls;
 mod raw;
@@ -19,150 +19,150 @@ use strait_model::mesh_config::{LocalitySetting, UsualLimits};
 pub use strait_model::tls_files::{PairFiles, RootFiles};
 use strait_model::{ProxyType, SortedMap};
 
-/// What a rule says of how a service is spoken to.
+/// Traffic policy of a rule or a subset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct TrafficPolicy {
-    /// What holds on all ports.
+    /// Settings for all ports.
     pub groups: PolicyGroups,
-    /// What holds on a port instead: these groups replace the others wholly.
+    /// Settings for single ports, which completely replace the others there.
     pub ports: SortedMap<u16, PolicyGroups>,
 }
 
-/// The groups of settings. A group counts whole: where one replaces another, nothing of that is left.
+/// Groups of settings. A group is overridden as a whole: no part of the overridden group remains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PolicyGroups {
-    /// Which endpoint a request goes to.
+    /// Load balancing.
     pub load_balancer: Option<Arc<LoadBalancing>>,
-    /// How many connections and requests there may be.
+    /// Limits on connections and requests.
     pub connection_pool: Option<Arc<PoolLimits>>,
-    /// When an endpoint is left out for a while.
+    /// Temporary ejection of failing endpoints.
     pub outlier_detection: Option<Arc<OutlierDetection>>,
-    /// Whether and how it is spoken to by TLS.
+    /// TLS mode and certificates.
     pub tls: Option<Arc<ClientTls>>,
-    /// Whether the address of the client is sent ahead of the bytes.
+    /// PROXY protocol header with the address of the client before the data.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// How many retries there may be at once, as a share of requests.
+    /// Maximum number of concurrent retries, as a percentage of requests.
     pub retry_budget: Option<RetryBudget>,
-    /// To where connections of bytes are passed on inside of requests.
+    /// Target to which TCP connections are tunneled in HTTP requests.
     pub tunnel: Option<Arc<Tunnel>>,
 }
 
-/// The way to choose an endpoint.
+/// Load balancing settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LoadBalancing {
-    /// By which rule.
+    /// Load balancing algorithm.
     pub algorithm: Algorithm,
-    /// Which places come first; `None` where the rule doesn't say, and the mesh's setting counts.
+    /// Locality preference; `None` to use the setting of the mesh.
     pub locality: Option<LocalitySetting>,
-    /// How a new endpoint is given more and more.
+    /// Gradual increase of the load of new endpoints.
     pub warmup: Option<Warmup>,
 }
 
-/// The rule by which an endpoint is chosen.
+/// Load balancing algorithm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// The one with fewer open requests of two.
+    /// The endpoint with fewer active requests of two random ones.
     #[default]
     LeastRequest,
-    /// In turn.
+    /// All endpoints in turn.
     RoundRobin,
-    /// Any.
+    /// A random endpoint.
     Random,
-    /// Where the client was going.
+    /// The original destination of the connection.
     Passthrough,
-    /// By a hash of the request.
+    /// An endpoint that depends on a hash of the request.
     ConsistentHash(ConsistentHash),
 }
 
-/// How requests are told apart, and endpoints found by that.
+/// Consistent hashing: the hashed property of a request, and the table to find an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsistentHash {
-    /// What of a request counts.
+    /// Hashed property of a request.
     pub key: HashKey,
-    /// How endpoints are found.
+    /// Table to find an endpoint.
     pub table: HashTable,
 }
 
-/// What of a request is hashed.
+/// Property of a request that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HashKey {
     /// A header.
     Header(String),
-    /// A cookie, which is set where it lacks and there is a lifetime (zero for the session).
+    /// A cookie. If it is missing and `ttl` is set, the proxy sets it; zero means a session cookie.
     Cookie {
-        /// Its name.
+        /// Name of the cookie.
         name: String,
-        /// Its path; empty for none.
+        /// Path of the cookie; empty for none.
         path: String,
-        /// Its lifetime.
+        /// Lifetime of the cookie.
         ttl: Option<Duration>,
-        /// What else is said of one that is set: names with values, which may be empty.
+        /// Other attributes of a new cookie: names and values, which may be empty.
         attributes: Vec<(String, String)>,
     },
-    /// The address of the client.
+    /// Address of the client.
     SourceIp,
-    /// A parameter of the query.
+    /// A query parameter.
     QueryParameter(String),
 }
 
-/// Envoy's two tables.
+/// Envoy's hash tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashTable {
-    /// A ring of at least so many entries.
+    /// A ring with a minimum number of entries.
     Ring {
-        /// At most 8 Mi (Envoy's limit).
+        /// Minimum number of entries, at most 8 Mi (Envoy's limit).
         minimum_size: u64,
     },
-    /// A table of so many entries, a prime; `None` for Envoy's 65,537.
+    /// A Maglev table with this number of entries, a prime; `None` for Envoy's default of 65,537.
     Maglev(Option<u64>),
 }
 
-/// How a new endpoint is given more and more.
+/// Gradual increase of the load of new endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Warmup {
-    /// For how long.
+    /// Duration of the increase.
     pub duration: Duration,
-    /// With which percentage of its weight it begins, at least 1.
+    /// Initial percentage of the endpoint's weight, at least 1.
     pub minimum_percent: u32,
-    /// How it rises, in thousandths: 1000 is even.
+    /// Aggression of the increase, in thousandths; 1000 is linear.
     pub aggression_milli: u32,
 }
 
-/// The version of the PROXY protocol.
+/// Version of the PROXY protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 pub enum ProxyProtocol {
-    /// Text.
+    /// Version 1, a text header.
     V1,
-    /// Binary.
+    /// Version 2, a binary header.
     V2,
 }
 
-/// To where connections of bytes are passed on, by a request to the service for each.
+/// Tunnel for TCP connections. Each is sent in one HTTP request to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tunnel {
-    /// `HOST:PORT`, which the request names.
+    /// `HOST:PORT` in the request.
     pub target: String,
-    /// Whether that is a POST; else a CONNECT.
+    /// Whether the request is a POST. Otherwise it is a CONNECT.
     pub by_post: bool,
 }
 
-/// How many retries there may be at once.
+/// Limit on concurrent retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RetryBudget {
-    /// In hundredths of a percent of requests.
+    /// Maximum number of retries, in hundredths of a percent of requests.
     pub percent_hundredths: u32,
-    /// This many always.
+    /// Number of retries that are always allowed.
     pub min_retry_concurrency: u32,
 }
 
 impl PolicyGroups {
-    /// Whether connections go where the client was going, whatever endpoints there are.
+    /// Returns whether connections go to their original destination, independent of the endpoints.
     pub fn passes_through(&self) -> bool {
         let balancing = self.load_balancer.as_deref();
         balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
     }
 
-    /// With what the mesh says where this says nothing: each group as a whole.
+    /// Fills missing groups with the defaults of the mesh, each as a whole.
     #[must_use]
     pub fn or_usual(self, usual: &UsualLimits) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl PolicyGroups {
         }
     }
 
-    /// Whether a proxy of that type has a way to speak to endpoints as it says.
+    /// Returns whether a proxy of this type can connect to endpoints with these settings.
     pub fn can_be_spoken_by(&self, kind: ProxyType) -> bool {
         match self.tls.as_deref() {
             Some(ClientTls::Impossible) => false,
@@ -183,7 +183,7 @@ impl PolicyGroups {
 }
 
 impl TrafficPolicy {
-    /// Whether it may matter for the order and shares of endpoints where a client is.
+    /// Returns whether the order and weights of endpoints may depend on the location of the client.
     pub(super) fn places(&self) -> bool {
         let mut groups = std::iter::once(&self.groups).chain(self.ports.values());
         groups.any(|groups| {
@@ -193,20 +193,22 @@ impl TrafficPolicy {
         })
     }
 
-    /// Whether connections to some port go where the client was going.
+    /// Returns whether connections to any port go to their original destination.
     pub(super) fn passes_through(&self) -> bool {
         let mut groups = std::iter::once(&self.groups).chain(self.ports.values());
         groups.any(PolicyGroups::passes_through)
     }
 }
 
-/// What holds for one port of a service, or of a part of it: see [`resolve`].
+/// Policy for one port of a service or a subset: see [`resolve`].
 pub type ResolvedPolicy = PolicyGroups;
 
-/// What a rule's policy says for a port of a service, and over it that of a subset. The one place where this is decided.
+/// Returns the policy for a port of a service, overridden by that of a subset. This is the only
+/// function that combines policies.
 ///
-/// What a rule says of the port replaces what it says of all ports; a part's own groups then replace the others, each
-/// whole; and what the part says of the port replaces these four: load balancer, pool, outlier detection, TLS.
+/// Settings of the rule for the port replace the settings for all ports. Groups of the subset then
+/// replace these, each as a whole. Finally, settings of the subset for the port replace four
+/// groups: load balancer, connection pool, outlier detection and TLS.
 pub fn resolve(
     policy: Option<&TrafficPolicy>,
     subset: Option<&TrafficPolicy>,

@@ -1,7 +1,7 @@
-//! ProxyConfig: how the sidecars run of pods that are made from then on. (Istio, "Proxy Config"; docs/reference/traffic.md,
-//! "ProxyConfig".)
+//! ProxyConfig: settings of the sidecars of new pods (Istio, "Proxy Config";
+//! docs/reference/traffic.md, "ProxyConfig").
 //!
-//! Reads an object. Which of several hold for a pod is found in [`super::proxy_configs`].
+//! This module parses an object. [`super::proxy_configs`] finds the objects that apply to a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::selection::{self, RuleSelector};
 use strait_base::codes;
 use strait_model::{Labels, labels_match};
 
-/// Variables of a sidecar's environment that say where and what it is.
+/// Environment variables with the location and identity of a sidecar.
 const RESERVED: [&str; 5] = ["POD_NAME", "POD_NAMESPACE", "POD_IP", "SERVICE_ACCOUNT", "NODE_NAME"];
 const RESERVED_PREFIX: &str = "STRAIT_";
 
-/// What one object says.
+/// A parsed ProxyConfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarDefaults {
-    /// Which object it is.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// The pods of its namespace that it holds for, where these are not all.
+    /// Selector of the pods in its namespace that it applies to; `None` for all pods.
     pub selector: Option<RuleSelector>,
-    /// How many threads a proxy has; 0 for one for each CPU.
+    /// Number of worker threads of the proxy; 0 for one per CPU.
     pub concurrency: Option<u16>,
-    /// Variables of its environment.
+    /// Environment variables of the sidecar.
     pub environment: BTreeMap<Arc<str>, Arc<str>>,
 }
 
@@ -41,20 +41,21 @@ struct RawDefaults {
 }
 
 impl SidecarDefaults {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawDefaults>(object)?;
         if raw.image.is_some() {
-            let text = "sidecars have one image; name another in the annotation sidecar.istio.io/proxyImage of pods";
+            let text = "the image is not configurable here; set another one with the pod \
+                        annotation sidecar.istio.io/proxyImage";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.image", text));
         }
         let concurrency = raw.concurrency.and_then(|threads| {
             let number = u16::try_from(threads).ok();
             if number.is_none() {
-                let text = format!("{threads} is no number of threads; it counts as unsaid");
+                let text = format!("{threads} is not a valid number of threads; it is ignored");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, "spec.concurrency", text));
             }
             number
@@ -74,21 +75,22 @@ impl SidecarDefaults {
         Ok((Self { meta, selector, concurrency, environment }, reasons))
     }
 
-    /// Whether it is for pods with these labels, as far as that is said.
+    /// Returns whether the selector matches pods with these labels.
     pub(super) fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_none_or(|selector| labels_match(selector, labels))
     }
 }
 
-/// Whether a variable may have that name. (Kubernetes, "Environment variable"; one that it refuses costs the pod.)
+/// Checks the name of an environment variable (Kubernetes, "Environment variable"). Kubernetes
+/// rejects a pod with an invalid one.
 fn variable(name: &str) -> Result<(), &'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Err("it is no name of a variable");
+        return Err("it is not a valid variable name");
     }
     if RESERVED.contains(&name) || name.starts_with(RESERVED_PREFIX) {
-        return Err("the sidecar is told by it where it is");
+        return Err("the variable is reserved for the location of the sidecar");
     }
     Ok(())
 }

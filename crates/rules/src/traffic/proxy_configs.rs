@@ -1,6 +1,7 @@
-//! Which ProxyConfigs hold for the sidecar of a pod. (Istio, "Proxy Config"; docs/reference/traffic.md, "ProxyConfig".)
+//! Finds the ProxyConfigs that apply to the sidecar of a pod (Istio, "Proxy Config";
+//! docs/reference/traffic.md, "ProxyConfig").
 //!
-//! Nothing of them is sent to proxies: whoever puts sidecars into pods asks here.
+//! They are not sent to proxies. The injection webhook looks them up.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use strait_model::{Labels, Namespace, ObjectKey};
 
 const KIND: &str = "ProxyConfig";
 
-/// Those that hold for a pod, the nearest first: that which selects it, its namespace's, the root namespace's; of each the
-/// oldest.
+/// Returns the objects that apply to a pod, the most specific first: an object that selects the
+/// pod, then one for its whole namespace, then one in the root namespace. On each level, the oldest
+/// applies.
 pub fn of_pod<'a>(
     reports: &'a TrafficReports,
     root: &Namespace,
@@ -36,7 +38,7 @@ pub fn of_pod<'a>(
     levels
 }
 
-/// The older one that holds wherever this one could.
+/// Returns an older object with the same namespace and selector, which always takes precedence.
 pub fn before<'a>(
     reports: &'a TrafficReports,
     defaults: &SidecarDefaults,
@@ -46,7 +48,7 @@ pub fn before<'a>(
         .find(|one| one.selector == defaults.selector)
 }
 
-/// Those of one kind stand side by side.
+/// Iterates over all ProxyConfigs, which are adjacent because keys sort by kind.
 fn all(reports: &TrafficReports) -> impl Iterator<Item = &SidecarDefaults> {
     let nothing = || Arc::<str>::from("");
     let first =

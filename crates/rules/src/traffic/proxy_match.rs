@@ -1,4 +1,5 @@
-//! Which proxies a part of a rule is for, by what they say of themselves. (Istio, "Envoy Filter", `ProxyMatch`.)
+//! Conditions on proxies for a patch, compared with the metadata of a proxy (Istio, "Envoy Filter",
+//! `ProxyMatch`).
 
 use std::fmt;
 
@@ -8,19 +9,20 @@ use serde_json::Value;
 use super::re2;
 use strait_model::Proxy;
 
-/// How large an expression for a version may be, ready to be tried.
+/// Maximum size in bytes of a compiled version expression.
 const PROGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// What a proxy must be; all that is said.
+/// Conditions on a proxy. All must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProxyMatch {
-    /// An expression for what is found in the version of its Istio agent. A proxy without one has none.
+    /// Regular expression that matches a part of the version of the Istio agent. It never matches a
+    /// proxy without one.
     version: Option<String>,
-    /// What it says of itself, by field.
+    /// Required metadata, by field.
     metadata: Vec<(ProxyField, String)>,
 }
 
-/// What is kept of the metadata of every proxy, and compared.
+/// Stored metadata of proxies that can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum ProxyField {
     Cluster,
@@ -65,16 +67,16 @@ impl ProxyField {
 }
 
 impl ProxyMatch {
-    /// Reads what is said of proxies; `None` where that is nothing.
+    /// Parses the conditions on proxies; `None` without any condition.
     ///
     /// # Errors
-    /// The field, below the value, that can't be followed, and what is wrong with it.
+    /// The path of the invalid field, below the value, and the problem.
     pub(super) fn read(given: &Value) -> Result<Option<Self>, (String, String)> {
         let nothing = serde_json::Map::new();
         let fields = match given {
             Value::Null => &nothing,
             Value::Object(fields) => fields,
-            _ => return Err((String::new(), "it is no object".to_owned())),
+            _ => return Err((String::new(), "it is not an object".to_owned())),
         };
         let (mut version, mut metadata) = (None, Vec::new());
         for (name, value) in fields {
@@ -91,10 +93,10 @@ impl ProxyMatch {
                     }
                 }
                 (known @ ("proxyVersion" | "metadata"), other) => {
-                    return Err((format!(".{known}"), format!("{other} is not what it holds")));
+                    return Err((format!(".{known}"), format!("{other} has the wrong type")));
                 }
                 (other, _) => {
-                    let fact = format!("{other} is not followed; name a version or metadata");
+                    let fact = format!("{other} is not supported; use proxyVersion or metadata");
                     return Err((format!(".{other}"), fact));
                 }
             }
@@ -104,21 +106,21 @@ impl ProxyMatch {
         Ok(says_something.then_some(Self { version, metadata }))
     }
 
-    /// What it takes to find out for whom it is.
+    /// Returns the compiled form of the conditions.
     pub(super) fn finder(&self) -> ProxyFinder {
         let version = self.version.as_ref();
         ProxyFinder { version: version.and_then(|text| compiled(text).ok()) }
     }
 }
 
-/// The expression of a [match](ProxyMatch), ready to be tried.
+/// The compiled expression of a [match](ProxyMatch).
 #[derive(Debug, Clone)]
 pub(super) struct ProxyFinder {
     version: Option<Regex>,
 }
 
 impl ProxyFinder {
-    /// Whether a match, whose finder this is, is for a proxy.
+    /// Returns whether a proxy satisfies `wanted`, from which this value was compiled.
     pub(super) fn finds(&self, wanted: &ProxyMatch, proxy: &Proxy) -> bool {
         let is_version = |text: &str| self.version.as_ref().is_some_and(|one| one.is_match(text));
         (wanted.version.is_none() || proxy.istio_version.as_deref().is_some_and(is_version))
@@ -126,17 +128,18 @@ impl ProxyFinder {
     }
 }
 
-/// Whether it is an expression as users know it from Istio. It is tried by another library than there, with the same syntax.
+/// Checks a regular expression with the syntax that Istio accepts. It is evaluated by another
+/// library with the same syntax.
 fn expression(text: &str) -> Result<(), (String, String)> {
     let fault = |fact: &dyn fmt::Display| (".proxyVersion".to_owned(), format!("{text:?} {fact}"));
     re2::parse(text).map_err(|fact| fault(&fact))?;
     compiled(text).map(drop).map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => fault(&"is larger than versions need"),
-        _ => fault(&"is no expression that is followed here"),
+        regex::Error::CompiledTooBig(_) => fault(&"is too large for a version"),
+        _ => fault(&"is not a supported expression"),
     })
 }
 
-/// An expression ready to be tried, in bounded memory: what is there to be kept of each is what somebody writes.
+/// Compiles an expression with bounded memory, because users control how many are stored.
 fn compiled(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(text).size_limit(PROGRAM_BYTES_MAX).dfa_size_limit(PROGRAM_BYTES_MAX).build()
 }
@@ -145,11 +148,11 @@ fn pair(key: &str, value: &Value) -> Result<(ProxyField, String), (String, Strin
     let path = format!(".metadata.{key}");
     let Some(field) = ProxyField::ALL.into_iter().find(|field| field.key() == key) else {
         let known = ProxyField::ALL.map(ProxyField::key).join(", ");
-        let fact = format!("{key} is not kept of proxies, which are told apart by {known}");
+        let fact = format!("{key} of proxies is not stored; use {known}");
         return Err((path, fact));
     };
     match value.as_str() {
         Some(text) => Ok((field, text.to_owned())),
-        None => Err((path, format!("{value} is no text"))),
+        None => Err((path, format!("{value} is not a string"))),
     }
 }

@@ -1,18 +1,19 @@
-//! What gRPC's own library, which speaks xDS without a proxy, can follow of rules, and what it can't: the one place where
-//! that is decided, for those who configure it and for those who explain. (gRFC A28, A31, A33, A42, A44.)
+//! The parts of rules that gRPC libraries with xDS support can apply. This is the only module that
+//! decides it, for the generators and for `explain` (gRFC A28, A31, A33, A42, A44).
 //!
-//! A call is a POST of HTTP/2 to `/SERVICE/METHOD`, without a query. A library looks at its path and at the headers that
-//! the application gives it, and at nothing else. Where it can't tell whether a rule is for a call, the call fails: it never
-//! falls to a rule behind that one, which is for others.
+//! A call is an HTTP/2 POST to `/SERVICE/METHOD`, without a query. A library compares only its path
+//! and the headers of the application. If the library cannot decide whether a rule matches a call,
+//! the call fails. It never continues with later rules, which are for other calls.
 
 use super::policy::{Algorithm, ClientTls, HashKey, HashTable, PolicyGroups, PoolLimits};
 use super::route::{HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch};
 use strait_model::GrpcLibrary;
 use strait_model::mesh_config::RetryRule;
 
-/// The method of every call.
+/// Method of every call.
 const METHOD: &str = "POST";
-/// Headers that a transport adds or takes away, behind the library's back; one of them C core looks at, and grpc-go doesn't.
+/// Headers that a transport adds or removes without the library. C core compares one header of this
+/// list, grpc-go does not.
 const UNSEEN_HEADERS: [&str; 7] = [
     "connection",
     "content-length",
@@ -22,27 +23,28 @@ const UNSEEN_HEADERS: [&str; 7] = [
     "transfer-encoding",
     "user-agent",
 ];
-/// The conditions of `retryOn` that are codes of gRPC, which a library tries again on (gRFC A44).
+/// Conditions of `retryOn` that are gRPC codes, for which a library retries (gRFC A44).
 const RETRIED_CODES: [&str; 5] =
     ["cancelled", "deadline-exceeded", "internal", "resource-exhausted", "unavailable"];
-/// Those that a library sees to by itself: a call that no server has begun is sent again anyway.
+/// Conditions that libraries handle themselves: a call that no server has processed is always sent
+/// again.
 const RETRIED_ANYWAY: [&str; 3] = ["connect-failure", "refused-stream", "reset-before-request"];
-/// A header that must not have some value takes two routes: one without it, one with another value. So many such headers
-/// are followed.
+/// Maximum number of headers with a forbidden value in a match. Each needs two routes: one without
+/// the header, and one with another value.
 const OTHER_VALUES_MAX: usize = 3;
 
-/// What a library makes of a match.
+/// Interpretation of a match by gRPC libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallMatch {
-    /// No call fits it, whoever routes that.
+    /// It never matches a call.
     Never,
-    /// It can tell which calls fit.
+    /// The library can decide which calls match.
     Told,
-    /// It can't, for that reason; calls that fit the rest of the match fail.
+    /// The library cannot decide it, for this reason. Calls that satisfy the other conditions fail.
     Untold(String),
 }
 
-/// Which calls fit a match.
+/// Returns how gRPC libraries interpret a match.
 pub fn of_match(one: &RequestMatch) -> CallMatch {
     let method = one.method.as_ref().map(|method| method.fits(METHOD));
     if method == Some(Some(false)) || !one.query.is_empty() {
@@ -50,26 +52,25 @@ pub fn of_match(one: &RequestMatch) -> CallMatch {
     }
     let unseen = || one.headers.iter().chain(&one.without_headers).find(|one| !is_seen(one));
     let what = if method == Some(None) {
-        "its expression of the method can't be tried".to_owned()
+        "its expression for the method cannot be evaluated".to_owned()
     } else if one.authority.is_some() {
-        "the host of a call is not looked at".to_owned()
+        "the host of a call is not compared".to_owned()
     } else if one.scheme.is_some() {
-        "the scheme of a call is not looked at".to_owned()
+        "the scheme of a call is not compared".to_owned()
     } else if one.path.as_ref().is_some_and(|path| !is_seen_path(path)) {
-        "its expression of the path is none that all libraries know".to_owned()
+        "not all libraries support its expression for the path".to_owned()
     } else if let Some((name, _)) = unseen() {
-        format!(
-            "the header {name} is not looked at, or its expression is none that all libraries know"
-        )
+        format!("the header {name} is not compared, or not all libraries support its expression")
     } else if other_values(one) > OTHER_VALUES_MAX {
-        format!("more than {OTHER_VALUES_MAX} headers must not have some value")
+        format!("more than {OTHER_VALUES_MAX} headers have a forbidden value")
     } else {
         return CallMatch::Told;
     };
     CallMatch::Untold(what)
 }
 
-/// What a library can look at of a match: every call that fits the whole fits this.
+/// Returns the conditions that a library can evaluate. Every call that satisfies the whole match
+/// satisfies these.
 pub fn seen_of(one: &RequestMatch) -> RequestMatch {
     let without: &[_] =
         if other_values(one) > OTHER_VALUES_MAX { &[] } else { &one.without_headers };
@@ -88,7 +89,8 @@ pub fn seen_of(one: &RequestMatch) -> RequestMatch {
     }
 }
 
-/// Why calls that fit a rule fail, whatever else it says: in the place of what a library doesn't do nothing less will do.
+/// Returns the reason why calls that match a rule fail: the rule has an action that libraries do
+/// not support, and skipping the action would be wrong.
 pub fn obstacle(rule: &HttpRule) -> Option<&'static str> {
     let rewrites = rule.rewrite.as_ref().is_some_and(|rewrite| rewrite.path.is_some());
     if rule.redirect.is_some() {
@@ -102,7 +104,7 @@ pub fn obstacle(rule: &HttpRule) -> Option<&'static str> {
     }
 }
 
-/// What a rule says besides and a library passes over.
+/// Returns the parts of a rule that libraries ignore.
 pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     let mut all = Vec::new();
     let mut note = |is_said: bool, what: &str| {
@@ -114,53 +116,55 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     note(rule.headers.iter().chain(changes).next().is_some(), "headers are not changed");
     let rewrite = rule.rewrite.as_ref();
     note(rewrite.is_some_and(|one| one.authority.is_some()), "the host is not rewritten");
-    note(rule.mirrors.iter().flatten().next().is_some(), "no copies are sent");
-    note(rule.cors.is_some(), "corsPolicy is for browsers");
+    note(rule.mirrors.iter().flatten().next().is_some(), "requests are not mirrored");
+    note(rule.cors.is_some(), "corsPolicy applies only to browsers");
     if let Some(retries) = &rule.retries {
-        note(retries.per_try_timeout.is_some(), "a single try has no timeout");
+        note(retries.per_try_timeout.is_some(), "perTryTimeout is ignored");
         note(retries.other_localities, "retries go to any locality");
         let unknown: Vec<_> = conditions(retries).filter(|word| !is_known(word)).collect();
         let statuses = retries.statuses.iter().map(ToString::to_string);
         let unknown: Vec<_> = unknown.into_iter().map(str::to_owned).chain(statuses).collect();
         if retries.attempts > 0 && !unknown.is_empty() {
-            all.push(format!("nothing is tried again on {}", unknown.join(", ")));
+            all.push(format!("calls are not retried on {}", unknown.join(", ")));
         }
     }
     all
 }
 
-/// Of the conditions of a retry policy those that a library tries again on, in the same form; empty for none.
+/// Returns the retry conditions that libraries support, in the same form; possibly empty.
 pub fn retried_on(conditions: &str) -> String {
     let words = conditions.split(',').map(str::trim);
     words.filter(|word| RETRIED_CODES.contains(word)).collect::<Vec<_>>().join(",")
 }
 
-/// What settings of a DestinationRule say that a library passes over, or does in its own way.
+/// Returns the settings of a DestinationRule that a library ignores or applies differently.
 pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'static str> {
     let mut all = Vec::new();
     if let Some(pool) = groups.connection_pool.as_deref() {
         let none = PoolLimits { max_requests: pool.max_requests, ..PoolLimits::default() };
         if *pool != none {
-            all.push("of connectionPool http2MaxRequests counts alone");
+            all.push("only http2MaxRequests of connectionPool applies");
         }
     }
     if let Some(balancing) = groups.load_balancer.as_deref() {
         all.extend(match &balancing.algorithm {
             Algorithm::RoundRobin => None,
-            Algorithm::LeastRequest => (!library.least_request)
-                .then_some("endpoints are chosen in turn: it counts no open requests"),
+            Algorithm::LeastRequest => (!library.least_request).then_some(
+                "endpoints are chosen in turn: the library does not count active \
+                            requests",
+            ),
             Algorithm::Random => Some("endpoints are chosen in turn, not at random"),
             Algorithm::Passthrough => {
-                Some("endpoints are chosen in turn, not where the client was going")
+                Some("endpoints are chosen in turn, not by the original destination")
             }
             Algorithm::ConsistentHash(hash) if !is_hashed(&hash.key) => Some(
-                "endpoints are chosen in turn: it hashes headers alone that the application gives it",
+                "endpoints are chosen in turn: the library hashes only headers of the application",
             ),
             Algorithm::ConsistentHash(hash) => matches!(hash.table, HashTable::Maglev(_))
-                .then_some("a ring stands in for the table of Maglev"),
+                .then_some("a ring is used instead of the Maglev table"),
         });
         if balancing.warmup.is_some() {
-            all.push("new endpoints have their whole share at once");
+            all.push("new endpoints receive their full load immediately");
         }
     }
     if let Some(outliers) = groups.outlier_detection.as_deref()
@@ -168,10 +172,10 @@ pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'
             || outliers.min_health_percent != 0
             || !outliers.error_statuses.is_empty())
     {
-        all.push("of outlierDetection errors, interval, ejection time and share count alone");
+        all.push("only errors, interval, ejection time and percentage of outlierDetection apply");
     }
     if matches!(groups.tls.as_deref(), Some(ClientTls::Foreign(_) | ClientTls::Impossible)) {
-        all.push("it can't speak such TLS: its calls fail");
+        all.push("this TLS mode is not supported: calls fail");
     }
     if groups.proxy_protocol.is_some() || groups.tunnel.is_some() || groups.retry_budget.is_some() {
         all.push("proxyProtocol, tunnel and retryBudget have no effect");
@@ -179,12 +183,12 @@ pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'
     all
 }
 
-/// Whether a library can choose an endpoint by such a key.
+/// Returns whether a library can choose an endpoint by this key.
 pub fn is_hashed(key: &HashKey) -> bool {
     hashed(key).is_some()
 }
 
-/// The key by which a library chooses an endpoint, in the form that all libraries find; `None` where it can't.
+/// Returns the key by which all libraries choose an endpoint; `None` if they cannot.
 pub fn hashed(key: &HashKey) -> Option<HashKey> {
     let HashKey::Header(name) = key else { return None };
     let name = name.to_ascii_lowercase();
@@ -196,13 +200,13 @@ fn conditions(retries: &RetryRule) -> impl Iterator<Item = &str> {
 }
 
 fn is_known(word: &str) -> bool {
-    // What it says is which statuses, of which each is told.
+    // Its status codes are reported one by one.
     RETRIED_CODES.contains(&word)
         || RETRIED_ANYWAY.contains(&word)
         || word == "retriable-status-codes"
 }
 
-/// How many headers must not have some value, and may be there.
+/// Returns the number of headers that may be present but have a forbidden value.
 fn other_values(one: &RequestMatch) -> usize {
     one.without_headers.iter().filter(|(_, text)| *text != TextMatch::Present).count()
 }
@@ -215,7 +219,8 @@ fn is_seen((name, text): &(std::sync::Arc<str>, TextMatch)) -> bool {
     is_seen_header(name) && is_known
 }
 
-/// Whether a library looks at a header, which is in lower case: not at its own, nor at binary ones.
+/// Returns whether a library compares a header, whose name is in lower case. It ignores gRPC's own
+/// and binary headers.
 fn is_seen_header(name: &str) -> bool {
     !name.starts_with(':')
         && !name.starts_with("grpc-")
@@ -230,11 +235,12 @@ fn is_seen_path(path: &PathMatch) -> bool {
     }
 }
 
-/// Whether an expression of RE2 is one of Go's as well, which would refuse all routes for one that isn't.
+/// Returns whether an RE2 expression is also valid in Go, which would reject all routes for an
+/// invalid one.
 fn is_common(expression: &str) -> bool {
     let mut rest = expression.chars();
     while let Some(c) = rest.next() {
-        // A byte, of which Go knows none.
+        // `\C` matches a byte, which Go does not support.
         if c == '\\' && rest.next() == Some('C') {
             return false;
         }
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_a_post_without_a_query() {
+    fn calls_are_posts_without_a_query() {
         let by = |method| asking(RareConditions { method: Some(method), ..Default::default() });
         assert_eq!(of_match(&by(exact("POST"))), CallMatch::Told);
         assert_eq!(of_match(&by(exact("GET"))), CallMatch::Never);
@@ -278,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_looked_at_leaves_the_rest_of_a_match() {
+    fn unsupported_conditions_leave_the_rest_of_a_match() {
         let authority = Some(exact("a"));
         let more = RareConditions { authority, ..RareConditions::default() }.into();
         let mut one = RequestMatch { more, ..header("x-user", exact("jo")) };
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_library_does_not_do_fails_or_is_told() {
+    fn unsupported_actions_fail_or_are_reported() {
         let path = Some(crate::traffic::route::PathRewrite::Whole("/".into()));
         let rewrite = |path, authority| Some(Box::new(Rewrite { path, authority }));
         let redirect = Some(Box::new(RedirectRule::default()));
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_are_those_of_codes() {
+    fn only_grpc_codes_are_retried() {
         assert_eq!(retried_on("5xx, unavailable,connect-failure,internal"), "unavailable,internal");
         assert_eq!(retried_on("5xx"), "");
         let told = |on: &str, statuses: &[u16]| {
@@ -345,11 +351,11 @@ mod tests {
         };
         assert_eq!(told("unavailable,connect-failure", &[]), Vec::<String>::new());
         let also = "retriable-status-codes,5xx,reset";
-        assert_eq!(told(also, &[503]), ["nothing is tried again on 5xx, reset, 503"]);
+        assert_eq!(told(also, &[503]), ["calls are not retried on 5xx, reset, 503"]);
     }
 
     #[test]
-    fn endpoints_are_chosen_by_headers_that_are_seen() {
+    fn only_visible_headers_choose_endpoints() {
         assert_eq!(
             hashed(&HashKey::Header("X-User".into())),
             Some(HashKey::Header("x-user".into()))

@@ -1,35 +1,36 @@
-//! Regular expressions as Envoy takes them: the syntax of RE2, and how large a program it makes of one.
-//! (RE2, `doc/syntax.txt`; Envoy, `re2.max_program_size.error_level`.)
+//! Validation of regular expressions for Envoy: the syntax of RE2, and the size of the compiled
+//! program (RE2, `doc/syntax.txt`; Envoy, `re2.max_program_size.error_level`).
 //!
-//! One expression that Envoy can't compile makes it refuse the whole table of routes that holds it, so this is stricter
-//! where RE2 is vague, such as in the names of rare scripts.
+//! Envoy rejects the whole route configuration if it cannot compile one expression. This module is
+//! therefore stricter than RE2 where RE2 is vague, for example in names of rare scripts.
 
-/// The most repetitions of one thing, nested ones multiplied.
+/// Maximum number of repetitions of one element; nested repetitions are multiplied.
 const REPEAT_MAX: u32 = 1000;
-/// The largest program that is sent: what Istio's bootstraps and ours let Envoy take.
+/// Maximum size of a program in instructions. The bootstraps of Istio and Strait configure this
+/// limit in Envoy.
 const PROGRAM_MAX: u64 = 32_768;
-/// The longest expression (Istio refuses longer ones where they are written).
+/// Maximum length of an expression in bytes. Istio's schema rejects longer ones.
 const LENGTH_MAX: usize = 1024;
-/// What an Envoy takes whose bootstrap says nothing of it.
+/// Maximum size of a program in Envoys without a limit in their bootstrap.
 pub const PLAIN_PROGRAM_MAX: u64 = 100;
-/// About how many instructions RE2 makes of any character but a few (8 on Envoy 1.36, 2 on 1.40).
+/// Approximate number of RE2 instructions for a negated class or `.` (8 on Envoy 1.36, 2 on 1.40).
 const ANY_CHARACTER: u64 = 8;
-/// What every program has besides.
+/// Number of additional instructions of every program.
 const FRAME: u64 = 4;
 
-/// What is known of an expression that can be compiled.
+/// Properties of a valid expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Regex {
-    /// How many groups it captures.
+    /// Number of capture groups.
     pub groups: u32,
-    /// About how large the program is, in instructions: rather more than less.
+    /// Approximate size of the program in instructions, rather too large than too small.
     pub size: u64,
 }
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the problem.
 pub fn parse(text: &str) -> Result<Regex, String> {
     if text.is_empty() {
         return Err("is empty".to_owned());
@@ -40,19 +41,19 @@ pub fn parse(text: &str) -> Result<Regex, String> {
     let mut parser = RegexParser { rest: text, groups: 0, names: Vec::new() };
     let size = parser.alternatives(0)?;
     if !parser.rest.is_empty() {
-        return Err("has a ) that closes nothing".to_owned());
+        return Err("has an unmatched )".to_owned());
     }
     let size = size.instructions.saturating_add(FRAME);
     if size > PROGRAM_MAX {
-        return Err(format!("makes a program of more than {PROGRAM_MAX} instructions"));
+        return Err(format!("compiles to more than {PROGRAM_MAX} instructions"));
     }
     Ok(Regex { groups: parser.groups, size })
 }
 
-/// The highest group that a substitution names (`\1`), if it is one that RE2 takes.
+/// Returns the highest group in a substitution (`\1`).
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// RE2 does not accept the substitution.
 pub fn groups_of(substitution: &str) -> Result<u32, String> {
     let mut highest = 0;
     let mut rest = substitution.chars();
@@ -65,13 +66,13 @@ pub fn groups_of(substitution: &str) -> Result<u32, String> {
             Some(digit) if digit.is_ascii_digit() => {
                 highest = highest.max(digit.to_digit(10).unwrap_or_default());
             }
-            _ => return Err("has a \\ that neither a digit nor another \\ follows".to_owned()),
+            _ => return Err("has a \\ without a digit or another \\ after it".to_owned()),
         }
     }
     Ok(highest)
 }
 
-/// A text as an expression that takes it alone.
+/// Returns an expression that matches exactly this text.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -83,11 +84,11 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// What a part of an expression comes to.
+/// Properties of a part of an expression.
 #[derive(Debug, Clone, Copy, Default)]
 struct RegexPart {
     instructions: u64,
-    /// How often the thing that is repeated most is.
+    /// Highest repetition count of any element.
     repeated: u32,
 }
 
@@ -115,7 +116,8 @@ impl<'a> RegexParser<'a> {
         stripped.is_some()
     }
 
-    /// Up to a `)` that it doesn't take, or to the end. `depth` is bounded by the length of the whole.
+    /// Parses alternatives up to a closing `)`, which is not consumed, or up to the end. The length
+    /// of the expression limits `depth`.
     fn alternatives(&mut self, depth: usize) -> Result<RegexPart, String> {
         let mut all = self.sequence(depth)?;
         while self.take("|") {
@@ -128,7 +130,7 @@ impl<'a> RegexParser<'a> {
 
     fn sequence(&mut self, depth: usize) -> Result<RegexPart, String> {
         let mut all = RegexPart::default();
-        // The last thing, and whether it is repeated already.
+        // The last element, and whether it is repeated already.
         let mut last: Option<(RegexPart, bool)> = None;
         while let Some(c) = self.peek() {
             if c == '|' || c == ')' {
@@ -139,7 +141,7 @@ impl<'a> RegexParser<'a> {
                     return Err("repeats nothing".to_owned());
                 };
                 if is_repeated {
-                    return Err("repeats a repetition, which RE2 refuses".to_owned());
+                    return Err("repeats a repetition, which RE2 rejects".to_owned());
                 }
                 all.instructions -= thing.instructions;
                 let again = repeat(thing, least, most)?;
@@ -158,8 +160,8 @@ impl<'a> RegexParser<'a> {
         Ok(all)
     }
 
-    /// `*`, `+`, `?`, `{2,3}`: at least and at most so often, `None` for any number. A `{` that begins none of these is a
-    /// character.
+    /// Parses `*`, `+`, `?` or `{2,3}`: minimum and maximum, `None` without a maximum. Any other
+    /// `{` is a literal.
     fn repetition(&mut self) -> Result<Option<(u32, Option<u32>)>, String> {
         let found = match self.peek() {
             Some('*') => (0, None),
@@ -180,7 +182,10 @@ impl<'a> RegexParser<'a> {
                 let (Some(least), Some(most)) = (least, most) else { return Ok(None) };
                 if least > REPEAT_MAX || most.is_some_and(|most| most > REPEAT_MAX || most < least)
                 {
-                    return Err(format!("repeats {{{counts}}} times, of 0 to {REPEAT_MAX}"));
+                    return Err(format!(
+                        "repeats {{{counts}}} times, but the range is 0 to \
+                                        {REPEAT_MAX}"
+                    ));
                 }
                 self.rest = rest;
                 self.take("?");
@@ -193,7 +198,7 @@ impl<'a> RegexParser<'a> {
         Ok(Some(found))
     }
 
-    /// One thing that can be repeated; `None` for flags.
+    /// Parses one repeatable element; `None` for flags.
     fn thing(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
         let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.next().unwrap_or_default() {
@@ -208,11 +213,10 @@ impl<'a> RegexParser<'a> {
     fn group(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
         let mut captures = true;
         if self.take("?P<") || self.take("?<") {
-            let (name, rest) =
-                self.rest.split_once('>').ok_or("has a group whose name has no end")?;
+            let (name, rest) = self.rest.split_once('>').ok_or("has an unterminated group name")?;
             let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
             if name.is_empty() || !name.bytes().all(is_word) {
-                return Err(format!("has a group that can't be named {name:?}"));
+                return Err(format!("has a group with the invalid name {name:?}"));
             }
             if self.names.contains(&name) {
                 return Err(format!("has two groups named {name:?}"));
@@ -221,14 +225,14 @@ impl<'a> RegexParser<'a> {
             self.rest = rest;
         } else if self.take("?") {
             captures = false;
-            let end = self.rest.find([')', ':']).ok_or("has a ( that nothing closes")?;
+            let end = self.rest.find([')', ':']).ok_or("has an unmatched (")?;
             let flags = &self.rest[..end];
             let plain = flags.strip_prefix('-').unwrap_or(flags);
             let mut parts = plain.splitn(2, '-');
             let known = parts.all(|part| part.bytes().all(|b| b"imsU".contains(&b)));
             let is_colon = self.rest[end..].starts_with(':');
             if !known || flags.ends_with('-') || (flags.is_empty() && !is_colon) {
-                return Err(format!("has (?{flags}, which RE2 doesn't know"));
+                return Err(format!("has (?{flags}, which RE2 does not support"));
             }
             self.rest = &self.rest[end + 1..];
             if !is_colon {
@@ -237,7 +241,7 @@ impl<'a> RegexParser<'a> {
         }
         let mut inner = self.alternatives(depth)?;
         if !self.take(")") {
-            return Err("has a ( that nothing closes".to_owned());
+            return Err("has an unmatched (".to_owned());
         }
         if captures {
             self.groups += 1;
@@ -246,7 +250,7 @@ impl<'a> RegexParser<'a> {
         Ok(Some(inner))
     }
 
-    /// What follows a `\` outside of brackets.
+    /// Parses the rest of an escape sequence outside of a character class.
     fn escape(&mut self) -> Result<Option<RegexPart>, String> {
         let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.peek() {
@@ -279,13 +283,13 @@ impl<'a> RegexParser<'a> {
         }
     }
 
-    /// `\pL`, `\p{Greek}`, at the `p`.
+    /// Parses `\pL` or `\p{Greek}`, beginning at the `p`.
     fn property(&mut self) -> Result<(), String> {
         self.next();
         let name = match self.peek() {
             Some('{') => {
                 let (name, rest) =
-                    self.rest[1..].split_once('}').ok_or("has a \\p{ without end")?;
+                    self.rest[1..].split_once('}').ok_or("has an unterminated \\p{")?;
                 self.rest = rest;
                 name
             }
@@ -300,20 +304,20 @@ impl<'a> RegexParser<'a> {
         if is_property(name) {
             Ok(())
         } else {
-            Err(format!("names {name:?} with \\p, which isn't known"))
+            Err(format!("uses the unknown property {name:?} with \\p"))
         }
     }
 
-    /// One escaped character, behind the `\`.
+    /// Parses an escaped character, after the `\`.
     fn character(&mut self) -> Result<char, String> {
         let Some(c) = self.next() else { return Err("ends in \\".to_owned()) };
-        let named = |c| format!("has \\{c}, which RE2 doesn't know");
+        let named = |c| format!("has \\{c}, which RE2 does not support");
         match c {
             'n' | 'r' | 't' | 'a' | 'f' | 'v' => Ok(' '),
             'x' => {
                 let digits = if self.take("{") {
                     let (digits, rest) =
-                        self.rest.split_once('}').ok_or("has a \\x{ without end")?;
+                        self.rest.split_once('}').ok_or("has an unterminated \\x{")?;
                     self.rest = rest;
                     digits
                 } else {
@@ -325,13 +329,15 @@ impl<'a> RegexParser<'a> {
                     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
                 let code = u32::from_str_radix(digits, 16).ok().filter(|_| hexadecimal);
                 code.and_then(char::from_u32)
-                    .ok_or_else(|| format!("has \\x{digits}, which is no character"))
+                    .ok_or_else(|| format!("has \\x{digits}, which is not a character"))
             }
             '0'..='7' => {
                 let more =
                     self.rest.bytes().take(2).take_while(|b| (b'0'..=b'7').contains(b)).count();
                 if c != '0' && more == 0 {
-                    return Err(format!("refers back to a group by \\{c}, which RE2 can't"));
+                    return Err(format!(
+                        "has the back-reference \\{c}, which RE2 does not support"
+                    ));
                 }
                 self.rest = &self.rest[more..];
                 Ok(' ')
@@ -341,9 +347,9 @@ impl<'a> RegexParser<'a> {
         }
     }
 
-    /// What is in brackets, behind the `[`.
+    /// Parses a character class, after the `[`.
     fn class(&mut self) -> Result<RegexPart, String> {
-        let open = "has a [ that nothing closes";
+        let open = "has an unmatched [";
         let negated = self.take("^");
         let (mut ranges, mut is_wide, mut is_first) = (0, negated, true);
         loop {
@@ -355,7 +361,7 @@ impl<'a> RegexParser<'a> {
                 '[' if self.rest.starts_with("[:") && self.rest.contains(":]") => {
                     let (name, rest) = self.rest[2..].split_once(":]").ok_or(open)?;
                     if !CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
-                        return Err(format!("has [:{name}:], which isn't known"));
+                        return Err(format!("has the unknown class [:{name}:]"));
                     }
                     is_wide |= name.starts_with('^');
                     self.rest = rest;
@@ -386,7 +392,7 @@ impl<'a> RegexParser<'a> {
                         let is_escaped = self.rest.starts_with('\\');
                         let high = self.in_class(open)?;
                         if high < low && !is_escaped {
-                            return Err(format!("has the range {low}-{high}, which is empty"));
+                            return Err(format!("has the empty range {low}-{high}"));
                         }
                         is_wide |= !high.is_ascii();
                     }
@@ -410,7 +416,7 @@ fn repeat(thing: RegexPart, least: u32, most: Option<u32>) -> Result<RegexPart, 
     let times = most.unwrap_or(least).max(1);
     let repeated = if times > 1 { thing.repeated.saturating_mul(times) } else { thing.repeated };
     if repeated > REPEAT_MAX {
-        return Err(format!("repeats something more than {REPEAT_MAX} times in all"));
+        return Err(format!("repeats an element more than {REPEAT_MAX} times in total"));
     }
     let optional = match most {
         None => 1,
@@ -422,13 +428,13 @@ fn repeat(thing: RegexPart, least: u32, most: Option<u32>) -> Result<RegexPart, 
     Ok(RegexPart { instructions, repeated })
 }
 
-/// Names of classes within brackets.
+/// Names of POSIX classes in brackets.
 const CLASSES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
 ];
 
-/// General categories, and the scripts that are met most.
+/// Returns whether a name is a general category or a common script.
 fn is_property(name: &str) -> bool {
     const CATEGORIES: [&str; 37] = [
         "Any", "C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me",
@@ -459,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_re2_takes_is_taken() {
+    fn valid_expressions_are_accepted() {
         let cases = [
             ("/api/v[0-9]+/users/.*", 0),
             (".*", 0),
@@ -483,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_re2_refuses_is_refused() {
+    fn invalid_expressions_are_rejected() {
         let long = "a".repeat(1025);
         let cases = [
             "",
@@ -523,8 +529,8 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_no_smaller_than_what_envoys_make_of_them() {
-        // As Envoy 1.36 says.
+    fn estimated_program_size_is_not_below_the_size_in_envoy() {
+        // Sizes that Envoy 1.36 reports.
         let cases = [
             (".*", 12),
             ("/api/v[0-9]+/users/.*", 27),
@@ -546,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_substitution_names_groups_by_digits() {
+    fn substitution_refers_to_groups_by_digits() {
         assert_eq!(groups_of(r"/new/\1/\2"), Ok(2));
         assert_eq!(groups_of(r"a\\1"), Ok(0));
         assert!(groups_of(r"a\x").is_err() && groups_of("a\\").is_err());

@@ -1,4 +1,4 @@
-//! Each object of the traffic configuration as it was last read.
+//! Last read version of each object of the traffic configuration.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use strait_model::{ObjectJson, ObjectKey};
 
-/// An object that was read.
+/// A parsed object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrafficObject {
     /// A DestinationRule.
@@ -43,21 +43,22 @@ pub enum TrafficObject {
     ReferenceGrant(Arc<ReferenceGrant>),
 }
 
-/// An object, and what is said of it.
+/// An object with its status.
 #[derive(Debug)]
 pub struct TrafficReport {
-    /// The last of it that made sense, as it was stored.
+    /// The last valid version, as stored.
     stored: Option<ObjectJson>,
-    /// The same as it was read. Where none of it ever made sense, what counts in its place: see [`DestinationRule::guard`].
+    /// The last valid version, as parsed. If no version was ever valid, the replacement: see
+    /// [`DestinationRule::guard`].
     read: Option<TrafficObject>,
-    /// Whether that version holds [errors](super::object::Reason::is_fault).
+    /// Whether that version contains [errors](super::object::Reason::is_fault).
     pub(super) is_faulty: bool,
-    /// How it was taken as it is now.
+    /// Status of the current version.
     pub state: Arc<ObjectState>,
 }
 
 impl TrafficReport {
-    /// The last of an object that made sense, and how it is taken as it is now.
+    /// Creates a report from the last valid version and the status of the current one.
     pub(super) fn of(
         good: (ObjectJson, TrafficObject),
         is_faulty: bool,
@@ -66,21 +67,21 @@ impl TrafficReport {
         Self { stored: Some(good.0), read: Some(good.1), is_faulty, state }
     }
 
-    /// One that never made sense, and what counts in its place.
+    /// Creates a report of an object that was never valid, with its replacement.
     pub(super) fn guarded(guard: Option<TrafficObject>, state: Arc<ObjectState>) -> Self {
         Self { stored: None, read: guard, is_faulty: false, state }
     }
 
-    /// The last of it that made sense, as it was stored and as it was read.
+    /// Returns the last valid version, as stored and as parsed.
     pub fn good(&self) -> Option<(&ObjectJson, &TrafficObject)> {
         self.stored.as_ref().zip(self.read.as_ref())
     }
 
-    /// What of it counts.
+    /// Returns the active version.
     pub fn in_force(&self) -> Option<&TrafficObject> {
         self.read.as_ref()
     }
 }
 
-/// All objects that are read, each as it was last read. A clone shares everything.
+/// Reports of all objects that are read. A clone shares everything.
 pub type TrafficReports = OrdMap<Arc<ObjectKey>, Arc<TrafficReport>>;

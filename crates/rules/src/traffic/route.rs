@@ -1,8 +1,8 @@
-//! One form for the rules by which requests and connections find their way, whatever wrote them: a VirtualService,
-//! an HTTPRoute, an Ingress.
+//! Common types for routing rules of all kinds of objects: VirtualService, HTTPRoute, Ingress.
 //!
-//! It can't hold what Envoy refuses: whoever reads an object leaves such a piece out with a reason, and marks the rule
-//! or the match, so that a 500 stands in its place ([`RuleTerms::refused`], [`RequestMatch::refused`]).
+//! The types cannot represent values that Envoy rejects. A parser leaves the value out with a
+//! reason and marks the rule or the match, so that it responds with 500 ([`RuleTerms::refused`],
+//! [`RequestMatch::refused`]).
 
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
@@ -18,30 +18,31 @@ pub(super) use strait_model::is_header_value as is_text;
 use strait_model::mesh_config::RetryRule;
 use strait_model::{Hostname, Namespace, RareGroup, unsaid};
 
-/// The name that stands for all sidecars where gateways are named.
+/// Name that represents all sidecars in lists of gateways.
 pub const MESH: &str = "mesh";
 
-/// The rules of one object for requests, first to last.
+/// The HTTP rules of one object, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRoutes {
     /// The object.
     pub origin: Arc<RouteOrigin>,
-    /// Its rules; the first that fits a request decides. They are the object's own where it delegates nothing.
+    /// Its rules. The first matching rule applies. They are shared with the object if it delegates
+    /// nothing.
     pub rules: Arc<[HttpRule]>,
 }
 
-/// The object that rules come from, as proxies show it.
+/// The object that a rule comes from, as displayed by proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteOrigin {
-    /// The kind.
+    /// Kind of the object.
     pub kind: RouteKind,
-    /// The object's namespace.
+    /// Namespace of the object.
     pub namespace: Namespace,
-    /// The object's name.
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
-/// A kind of objects that rules come from.
+/// Kind of an object with routing rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "they are called as the kinds are")]
 pub enum RouteKind {
@@ -54,7 +55,7 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
-    /// The API group and version, such as `networking.istio.io/v1`.
+    /// Returns the API group and version, for example `networking.istio.io/v1`.
     pub fn api(self) -> &'static str {
         match self {
             Self::VirtualService => "networking.istio.io/v1",
@@ -63,7 +64,7 @@ impl RouteKind {
         }
     }
 
-    /// As in `istio.config`, such as `virtual-service`.
+    /// Returns the spelling used in `istio.config`, for example `virtual-service`.
     pub fn in_config(self) -> &'static str {
         match self {
             Self::VirtualService => "virtual-service",
@@ -75,7 +76,7 @@ impl RouteKind {
         }
     }
 
-    /// As objects name it, such as `VirtualService`.
+    /// Returns the spelling used in objects, for example `VirtualService`.
     pub fn in_objects(self) -> &'static str {
         match self {
             Self::VirtualService => "VirtualService",
@@ -89,7 +90,7 @@ impl RouteKind {
 }
 
 impl RouteOrigin {
-    /// That of an Ingress.
+    /// Returns the origin for an Ingress.
     pub fn of_ingress(meta: &ObjectMeta) -> Self {
         Self {
             kind: RouteKind::Ingress,
@@ -98,7 +99,8 @@ impl RouteOrigin {
         }
     }
 
-    /// Where in the object a rule for connections is, that is in such a list.
+    /// Returns the path of a rule for connections in the object. `list` is the name of the list in
+    /// a VirtualService.
     pub fn path_of_connections(&self, list: &str, place: &RulePlace) -> String {
         match self.kind {
             RouteKind::VirtualService => format!("spec.{list}[{}]", place.index),
@@ -106,7 +108,7 @@ impl RouteOrigin {
         }
     }
 
-    /// Where in the object a rule for requests is.
+    /// Returns the path of an HTTP rule in the object.
     pub fn path_of(&self, place: &RulePlace) -> String {
         let RulePlace { index, path, .. } = place;
         match (self.kind, path) {
@@ -117,361 +119,368 @@ impl RouteOrigin {
         }
     }
 
-    /// What access logs and `istioctl` show of a route (Istio, the metadata `istio.config`).
+    /// Returns the name of a route in access logs and `istioctl` (Istio, the metadata
+    /// `istio.config`).
     pub fn config(&self) -> String {
         let Self { kind, namespace, name } = self;
         format!("/apis/{}/namespaces/{namespace}/{}/{name}", kind.api(), kind.in_config())
     }
 }
 
-/// Where a rule is written.
+/// Location of a rule in an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulePlace {
-    /// Its place among the rules of its object, from 0.
+    /// Index among the rules of the object, from 0.
     pub index: u32,
-    /// The object, where that is another than the one of all these rules.
+    /// The object, if it is not the object of the surrounding rules.
     pub of: Option<Arc<RouteOrigin>>,
-    /// Where a rule delegates to it: the place of that one in the object of all these rules.
+    /// Index of the delegating rule in the object of the surrounding rules.
     pub via: Option<u32>,
-    /// Of an Ingress, its place among the paths of the rule; `None` for what the object has for all other requests.
+    /// For an Ingress, the index among the paths of the rule; `None` for the default backend.
     pub path: Option<u32>,
 }
 
-/// What becomes of requests that fit any of some matches. It reads as its terms do, which are copied where others have them
-/// as well and these change.
+/// An HTTP rule: applies to requests that satisfy at least one match. It dereferences to its terms,
+/// which are copied when they are shared and change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpRule {
-    /// Where it is written.
+    /// Location of the rule.
     pub place: RulePlace,
-    /// Where requests go, by weight. Those of weight 0 are left out, but where there is one alone, whose weight
-    /// says nothing. Where there are none, requests get a 500.
+    /// Weighted destinations. Destinations with weight 0 are left out, except for a single
+    /// destination, whose weight is ignored. Without destinations, requests are answered with 500.
     pub destinations: Box<[Destination]>,
-    /// What else it says: what thousands of rules may say alike.
+    /// The other settings, which thousands of rules may share.
     pub terms: Arc<RuleTerms>,
 }
 
-/// What a rule says, but for where it is and where requests go.
+/// Settings of an HTTP rule, without its location and destinations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RuleTerms {
-    /// Any of these has to fit; none stands for every request.
+    /// Matches. At least one must be satisfied. Empty matches every request.
     pub matches: Box<[RequestMatch]>,
-    /// How long the whole of a request may take; `None` for ever.
+    /// Timeout for the whole request; `None` for no timeout.
     pub timeout: Option<Duration>,
-    /// When it is tried again; `None` leaves that to the mesh.
+    /// Retries; `None` to use the default of the mesh.
     pub retries: Option<Box<RetryRule>>,
-    /// Whether it holds what Envoy refuses: requests get a 500.
+    /// Whether it contains a value that Envoy rejects. Requests are answered with 500.
     pub refused: bool,
-    /// Whether it is as if absent, because it holds what Envoy refuses and blocks no requests.
+    /// Whether it is treated as absent, because it contains a value that Envoy rejects and blocks
+    /// no requests.
     pub is_absent: bool,
-    /// Whether requests get a 500, instead of a 503, where a destination isn't known.
+    /// Whether requests to an unknown destination are answered with 500 instead of 503.
     pub is_strict: bool,
-    /// What few rules have.
+    /// Rarely used settings.
     pub more: RareGroup<RareTerms>,
 }
 
-/// What few rules say.
+/// Rarely used settings of an HTTP rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareTerms {
-    /// Its name; empty where it has none.
+    /// Name of the rule, possibly empty.
     pub name: Arc<str>,
-    /// A redirect, which comes before all else.
+    /// Redirect. It takes precedence over all other actions.
     pub redirect: Option<Box<RedirectRule>>,
-    /// An answer by the proxy itself, which comes before destinations.
+    /// Direct response. It takes precedence over destinations.
     pub response: Option<Box<FixedResponse>>,
-    /// What of a request is another at its destination.
+    /// Changes to the path and the host.
     pub rewrite: Option<Box<Rewrite>>,
-    /// Failures on purpose.
+    /// Fault injection.
     pub fault: Option<Box<InjectedFault>>,
-    /// Where copies go.
+    /// Destinations of mirrored requests.
     pub mirrors: Option<Box<[Mirror]>>,
-    /// Which other origins may ask.
+    /// CORS policy.
     pub cors: Option<Box<CrossOrigin>>,
-    /// Headers that are added, set or taken away.
+    /// Header changes.
     pub headers: Option<Box<HeaderChanges>>,
 }
 
-/// Conditions of a request, all of which have to fit, and of who sends it.
+/// Conditions on a request and its sender. All must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RequestMatch {
-    /// The path, without its query.
+    /// Path without the query.
     pub path: Option<PathMatch>,
-    /// Whether the path is compared without regard to case.
+    /// Whether the case of the path is ignored.
     pub ignore_case: bool,
-    /// Headers in lower case, sorted.
+    /// Headers: lower-case name and condition, sorted.
     pub headers: Box<[(Arc<str>, TextMatch)]>,
-    /// The port that the client meant, of the service.
+    /// Port of the service that the client uses.
     pub port: Option<u16>,
-    /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
+    /// Whether a condition that Envoy rejects was left out. Requests that satisfy the others are
+    /// answered with 500.
     pub refused: bool,
-    /// What few ask for.
+    /// Rarely used conditions.
     pub more: RareGroup<RareConditions>,
 }
 
-/// What few conditions ask for.
+/// Rarely used conditions on a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareConditions {
-    /// Its name; empty where it has none.
+    /// Name of the match, possibly empty.
     pub name: Arc<str>,
-    /// Headers that don't fit, in lower case, sorted.
+    /// Headers that must not match: lower-case name and condition, sorted.
     pub without_headers: Box<[(Arc<str>, TextMatch)]>,
-    /// Claims of one token that was verified, sorted. They are known at gateways alone.
+    /// Claims of one verified token, sorted. They are known only at gateways.
     pub claims: Box<[(ClaimPath, TextMatch)]>,
-    /// Claims that don't fit, of no token, sorted.
+    /// Claims that must not match in any token, sorted.
     pub without_claims: Box<[(ClaimPath, TextMatch)]>,
-    /// The method.
+    /// Method.
     pub method: Option<TextMatch>,
-    /// The host that the client names.
+    /// Host of the request.
     pub authority: Option<TextMatch>,
-    /// The scheme.
+    /// Scheme.
     pub scheme: Option<TextMatch>,
-    /// Parameters of the query, sorted.
+    /// Query parameters, sorted.
     pub query: Box<[(Arc<str>, TextMatch)]>,
-    /// What of the sender.
+    /// Conditions on the sender.
     pub source: SourceMatch,
-    /// Under which name figures are kept; empty for none.
+    /// Prefix for metrics; empty for none.
     pub stat_prefix: Arc<str>,
 }
 
-/// The way to a claim in a token, from the outermost: `realm_access`, `roles`. Never empty, and neither are its parts.
+/// Path to a claim in a token, from the outermost: `realm_access`, `roles`. Neither the path nor
+/// its parts are empty.
 pub type ClaimPath = Box<[Arc<str>]>;
 
-/// What of a sender has to fit; all of it is known when a proxy's routes are made.
+/// Conditions on a sender. All are known when the routes of a proxy are generated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct SourceMatch {
-    /// Through which gateways, `NAMESPACE/NAME` or [`MESH`]; none for all that the object names.
+    /// Gateways that requests pass, as `NAMESPACE/NAME` or [`MESH`]. Empty for all gateways of the
+    /// object.
     pub gateways: Box<[Arc<str>]>,
     /// Labels of the proxy's pod.
     pub labels: Option<RuleSelector>,
-    /// The proxy's namespace.
+    /// Namespace of the proxy.
     pub namespace: Option<Namespace>,
 }
 
 /// A condition on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathMatch {
-    /// The whole.
+    /// Equal to the whole path.
     Exact(Arc<str>),
-    /// How it begins, as text.
+    /// A prefix of the path, compared as text.
     Prefix(Arc<str>),
-    /// How it begins, by whole segments: `/a` takes `/a` and `/a/b`, not `/ab`. Neither `/` nor ends with one.
+    /// A prefix of whole segments: `/a` matches `/a` and `/a/b`, but not `/ab`. It is not `/` and
+    /// does not end with a slash.
     Segments(Arc<str>),
-    /// An RE2 expression of the whole.
+    /// An RE2 expression for the whole path.
     Regex(Arc<str>),
 }
 
 /// A condition on a text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TextMatch {
-    /// The whole.
+    /// Equal to the whole text.
     Exact(Arc<str>),
-    /// How it begins; not empty.
+    /// A prefix; not empty.
     Prefix(Arc<str>),
-    /// An RE2 expression of the whole.
+    /// An RE2 expression for the whole text.
     Regex(Arc<str>),
-    /// That it is there.
+    /// Present with any value.
     Present,
 }
 
-/// A place where requests or connections go.
+/// A destination of requests or connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
-    /// Its place in the list that names it, from 0.
+    /// Index in the list of destinations, from 0.
     pub index: u32,
-    /// The service, in full.
+    /// Fully qualified hostname of the service.
     pub host: Hostname,
-    /// The port; `None` for that of [`RareAtDestination::port_name`], else the only one that the service has, else the
-    /// listener's.
+    /// Port number. `None` uses [`RareAtDestination::port_name`], or else the only port of the
+    /// service, or else the port of the listener.
     pub port: Option<u16>,
-    /// The subset; empty for none.
+    /// Subset; empty for none.
     pub subset: Arc<str>,
-    /// Its share of the sum.
+    /// Weight, relative to the sum of all weights.
     pub weight: u32,
-    /// Whether it can't be used, such as one in a foreign namespace that grants nothing: its share gets a 500.
+    /// Whether it cannot be used, for example in another namespace without a grant. Its requests
+    /// are answered with 500.
     pub invalid: bool,
-    /// What few have.
+    /// Rarely used settings.
     pub more: RareGroup<RareAtDestination>,
 }
 
-/// What few destinations have.
+/// Rarely used settings of a destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RareAtDestination {
-    /// The name of the port, where it is known by that; else empty.
+    /// Name of the port; empty if it is identified by number.
     pub port_name: Arc<str>,
-    /// Headers of requests that go here.
+    /// Header changes for requests to this destination.
     pub headers: Option<Box<HeaderChanges>>,
 }
 
-/// A redirect.
+/// An HTTP redirect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RedirectRule {
-    /// The new path.
+    /// New path.
     pub path: RedirectPath,
-    /// The new host.
+    /// New host.
     pub authority: Option<Arc<str>>,
-    /// The new scheme.
+    /// New scheme.
     pub scheme: Option<Arc<str>>,
-    /// The new port.
+    /// New port.
     pub port: RedirectPort,
-    /// The status: 301, 302, 303, 307 or 308.
+    /// Status code: 301, 302, 303, 307 or 308.
     pub status: u16,
 }
 
-/// What becomes of the path in a redirect.
+/// Path of a redirect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum RedirectPath {
-    /// It stays.
+    /// Unchanged.
     #[default]
     Kept,
-    /// It is another.
+    /// Replaces the whole path.
     Whole(Arc<str>),
-    /// The matched prefix is replaced, as text.
+    /// Replaces the matched prefix, as text.
     Prefix(Arc<str>),
-    /// The matched segments are replaced: see [`PathRewrite::Segments`].
+    /// Replaces the matched segments: see [`PathRewrite::Segments`].
     Segments(Arc<str>),
 }
 
-/// Which port a redirect names.
+/// Port of a redirect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RedirectPort {
-    /// The one of the request, or the scheme's where the host is another.
+    /// The port of the request, or that of the scheme if the host changes.
     #[default]
     Unset,
-    /// This.
+    /// This port.
     Number(u16),
-    /// That on which the request came in.
+    /// The port on which the request was received.
     OfRequest,
-    /// That of the scheme.
+    /// The default port of the scheme.
     OfScheme,
 }
 
-/// An answer that the proxy gives.
+/// A direct response of the proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FixedResponse {
-    /// From 200 to 599.
+    /// Status code from 200 to 599.
     pub status: u16,
-    /// What it says, if anything.
+    /// Body, if any.
     pub body: Option<Arc<[u8]>>,
 }
 
-/// What of a request is another at its destination.
+/// Changes to a request before it is sent to its destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Rewrite {
-    /// The path.
+    /// New path.
     pub path: Option<PathRewrite>,
-    /// The host.
+    /// New host.
     pub authority: Option<Arc<str>>,
 }
 
-/// How a path is rewritten.
+/// A path rewrite.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathRewrite {
-    /// What matched of it becomes this: the prefix, or the whole of another match.
+    /// Replaces the matched part: a prefix, or the whole path for other matches.
     Matched(Arc<str>),
-    /// The matched segments become these, and one slash separates them from the rest of the path.
-    /// (Gateway API, `HTTPPathModifier`, the table of `replacePrefixMatch`.)
+    /// Replaces the matched segments. One slash separates them from the rest of the path (Gateway
+    /// API, `HTTPPathModifier`, table of `replacePrefixMatch`).
     Segments(Arc<str>),
-    /// The whole becomes this, whatever matched.
+    /// Replaces the whole path, independent of the match.
     Whole(Arc<str>),
-    /// What an RE2 expression takes becomes another text, in which `\1` is its first group.
+    /// Replaces the matches of an RE2 expression. In the replacement, `\1` is the first group.
     Regex(Arc<str>, Arc<str>),
 }
 
-/// Failures on purpose. Percentages are per million.
+/// Fault injection. Percentages are per million.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct InjectedFault {
-    /// How long requests wait, and how many of them.
+    /// Delay, and the number of delayed requests per million.
     pub delay: Option<(Duration, u32)>,
-    /// What requests are answered, and how many of them.
+    /// Status, and the number of aborted requests per million.
     pub abort: Option<(AbortStatus, u32)>,
 }
 
-/// With what a request is aborted.
+/// Status of aborted requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AbortStatus {
-    /// An HTTP status from 200 to 599.
+    /// HTTP status from 200 to 599.
     Http(u16),
-    /// A gRPC status from 0 to 16.
+    /// gRPC status from 0 to 16.
     Grpc(u8),
 }
 
-/// Where copies of requests go.
+/// Destination of mirrored requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mirror {
-    /// The place; its weight says nothing.
+    /// Destination; its weight is ignored.
     pub destination: Destination,
-    /// How many, per million; above zero.
+    /// Number of mirrored requests per million; greater than zero.
     pub per_million: u32,
 }
 
-/// Which other origins may ask (CORS).
+/// CORS policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct CrossOrigin {
-    /// The origins.
+    /// Allowed origins.
     pub origins: Box<[TextMatch]>,
-    /// Methods, headers and what may be read, each as a list with commas; empty where not said.
+    /// Allowed methods, as a comma-separated list; empty if not set.
     pub methods: Arc<str>,
-    /// See [`Self::methods`].
+    /// Allowed headers: see [`Self::methods`].
     pub headers: Arc<str>,
-    /// See [`Self::methods`].
+    /// Exposed headers: see [`Self::methods`].
     pub expose: Arc<str>,
-    /// How long the answer may be kept.
+    /// Time for which a preflight response may be cached.
     pub max_age: Option<Duration>,
-    /// Whether credentials may be sent.
+    /// Whether credentials are allowed.
     pub credentials: Option<bool>,
-    /// Whether preflights of other origins are answered here instead of by the destination.
+    /// Whether the proxy answers preflight requests of other origins instead of forwarding them.
     pub answers_all_preflights: bool,
 }
 
-/// Headers that are changed, of requests and of responses.
+/// Changes to the headers of requests and responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeaderChanges {
-    /// Of requests.
+    /// Changes to requests.
     pub request: HeaderEdits,
-    /// Of responses.
+    /// Changes to responses.
     pub response: HeaderEdits,
-    /// The host that requests name from here on.
+    /// New host of requests.
     pub host: Option<Arc<str>>,
 }
 
-/// Headers that are changed one way. Names are in lower case.
+/// Header changes. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeaderEdits {
-    /// Those that are set, by name.
+    /// Headers to set: name and value.
     pub set: Box<[(Arc<str>, Arc<str>)]>,
-    /// Those that are added to what is there, by name.
+    /// Values to add: name and value.
     pub add: Box<[(Arc<str>, Arc<str>)]>,
-    /// Those that are taken away.
+    /// Headers to remove.
     pub remove: Box<[Arc<str>]>,
 }
 
-/// Where connections go that aren't looked into.
+/// A rule for TCP or TLS connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TcpRule {
-    /// Where it is written.
+    /// Location of the rule.
     pub place: RulePlace,
-    /// Any of these has to fit; none stands for every connection.
+    /// Matches. At least one must be satisfied. Empty matches every connection.
     pub matches: Box<[ConnectionMatch]>,
-    /// Where they go, by weight; none where nothing is left: they are closed.
+    /// Weighted destinations. If the list is empty, connections are closed.
     pub destinations: Box<[Destination]>,
 }
 
-/// Conditions of a connection.
+/// Conditions on a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnectionMatch {
-    /// The names that clients give when they begin TLS, in lower case; none for all, be it TLS or not.
+    /// Server names (SNI) in lower case. Empty matches all connections, with or without TLS.
     pub server_names: Box<[Arc<str>]>,
-    /// The addresses that clients mean.
+    /// Destination addresses.
     pub to: Box<[IpNet]>,
-    /// The port that they mean, of the service.
+    /// Destination port of the service.
     pub port: Option<u16>,
-    /// What of the sender.
+    /// Conditions on the sender.
     pub source: SourceMatch,
 }
 
 impl HttpRoutes {
-    /// The matches that count for a proxy of this namespace that serves as `gateway`, which these selectors select, where
-    /// clients mean `port`: each with its rule and the place of that among these rules, up to the first that takes every
-    /// request.
+    /// Returns the matches that apply to a proxy that serves as `gateway`, with its namespace and
+    /// selection, for the port `port` of the service. Each result contains the index of the rule.
+    /// Matches after the first catch-all match are left out.
     pub fn chosen<'a>(
         &'a self,
         gateway: &str,
@@ -499,7 +508,7 @@ impl HttpRoutes {
 }
 
 impl HttpRule {
-    /// Where it leads requests, and where copies go.
+    /// Iterates over all destinations, including mirrors.
     pub fn leads_to(&self) -> impl Iterator<Item = &Destination> + Clone {
         let mirrors = self.mirrors.iter().flatten().map(|mirror| &mirror.destination);
         self.destinations.iter().chain(mirrors)
@@ -535,7 +544,7 @@ impl From<RuleTerms> for HttpRule {
 }
 
 impl Destination {
-    /// The service, whatever its port.
+    /// Returns a destination for a service without a port.
     pub fn to(host: Hostname) -> Self {
         Self {
             index: 0,
@@ -548,14 +557,15 @@ impl Destination {
         }
     }
 
-    /// Nowhere.
+    /// Returns a destination that cannot be used.
     pub fn invalid() -> Self {
         Self { invalid: true, ..Self::to(Hostname::default()) }
     }
 }
 
 impl TextMatch {
-    /// Returns whether a text fits; `None` for an expression that can't be tried here.
+    /// Returns whether a text satisfies the condition; `None` for an expression that cannot be
+    /// evaluated here.
     pub fn fits(&self, text: &str) -> Option<bool> {
         Some(match self {
             Self::Exact(whole) => **whole == *text,
@@ -567,19 +577,19 @@ impl TextMatch {
         })
     }
 
-    /// Returns whether every text fits.
+    /// Returns whether every text satisfies the condition.
     pub fn takes_all(&self) -> bool {
         matches!(self, Self::Regex(text) if &**text == ".*")
     }
 
-    /// Returns whether the empty text fits.
+    /// Returns whether the empty text satisfies the condition.
     pub fn takes_empty(&self) -> bool {
         *self != Self::Present && self.fits("") == Some(true)
     }
 }
 
 impl RequestMatch {
-    /// Whether every request fits that reaches it: the matches behind it are never asked.
+    /// Returns whether every request satisfies the match. Later matches then have no effect.
     pub fn is_catch_all(&self) -> bool {
         let any_path = match &self.path {
             None => true,
@@ -596,14 +606,15 @@ impl RequestMatch {
             && self.query.is_empty()
     }
 
-    /// Whether it depends on a token.
+    /// Returns whether it depends on a token.
     pub fn looks_at_claims(&self) -> bool {
         !(self.claims.is_empty() && self.without_claims.is_empty())
     }
 }
 
 impl SourceMatch {
-    /// Whether it fits a proxy of this namespace that serves as `gateway`, which these selectors select.
+    /// Returns whether the conditions hold for a proxy that serves as `gateway`, with its namespace
+    /// and selection.
     pub fn fits(&self, gateway: &str, namespace: &Namespace, selection: &Selection) -> bool {
         let through = self.gateways.is_empty() || self.gateways.iter().any(|one| **one == *gateway);
         through
@@ -611,23 +622,24 @@ impl SourceMatch {
             && self.labels.as_ref().is_none_or(|labels| selection.contains(labels))
     }
 
-    /// What of it doesn't fit where it [doesn't](Self::fits), in words.
+    /// Returns a description of the first condition that [does not hold](Self::fits).
     pub fn misfit(&self, namespace: &Namespace, selection: &Selection) -> String {
         match (&self.namespace, &self.labels) {
             (Some(wanted), _) if wanted != namespace => {
-                format!("it is for clients of namespace {wanted}")
+                format!("it applies to clients of namespace {wanted}")
             }
             (_, Some(labels)) if !selection.contains(labels) => {
                 let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
-                format!("it is for clients with {}", labels.collect::<Vec<_>>().join(", "))
+                format!("it applies to clients with {}", labels.collect::<Vec<_>>().join(", "))
             }
-            _ => format!("it is for gateways {}", self.gateways.join(", ")),
+            _ => format!("it applies to gateways {}", self.gateways.join(", ")),
         }
     }
 }
 
 impl ConnectionMatch {
-    /// Whether connections of a proxy of this namespace to that port of a service fit, at an address or at any.
+    /// Returns whether connections of a proxy to this port of a service match, at a given or at any
+    /// address.
     pub fn fits(
         &self,
         namespace: &Namespace,
@@ -640,25 +652,25 @@ impl ConnectionMatch {
             && address.is_none_or(|address| self.may_be_to(address))
     }
 
-    /// Whether connections to `address` may fit.
+    /// Returns whether connections to `address` may match.
     pub fn may_be_to(&self, address: IpAddr) -> bool {
         self.to.is_empty() || self.to.iter().any(|range| range.contains(&address))
     }
 }
 
 impl HeaderChanges {
-    /// As a destination keeps them; `None` where nothing is changed.
+    /// Returns the boxed changes; `None` without any change.
     pub(super) fn boxed(self) -> Option<Box<Self>> {
         (!self.is_empty()).then(|| Box::new(self))
     }
 
-    /// Whether nothing is changed.
+    /// Returns whether there are no changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A place in a list of an object; none is that long.
+/// Converts an index in a list of an object. No list is longer than `u32::MAX`.
 pub(super) fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

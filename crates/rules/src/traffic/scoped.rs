@@ -1,5 +1,6 @@
-//! Objects that hold for the proxies of a namespace, or for those of them that their labels select; those of the root
-//! namespace for all. (Istio, Sidecar and Telemetry; docs/reference/traffic.md, "Sidecar".)
+//! Objects that apply to the proxies of a namespace, or to those selected by labels; objects in the
+//! root namespace apply to all proxies (Istio, Sidecar and Telemetry; docs/reference/traffic.md,
+//! "Sidecar").
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,26 +13,27 @@ use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selectors};
 use strait_model::Namespace;
 
-/// An object of such a kind.
+/// An object that applies to the proxies of a namespace.
 pub(super) trait Scoped: PartialEq {
-    /// Whether those of the root namespace that have a selector hold for the proxies of all namespaces that it selects; else
-    /// for those of the root namespace.
+    /// Whether an object with a selector in the root namespace applies to proxies of all
+    /// namespaces. Otherwise it applies only to proxies in the root namespace.
     const ROOT_SELECTS_ALL: bool = false;
 
-    /// Which object it is.
+    /// Returns the name, namespace and age of the object.
     fn meta(&self) -> &ObjectMeta;
-    /// The proxies of its namespace that it holds for, where these are not all.
+    /// Returns the selector for proxies in the object's namespace; `None` for all proxies.
     fn selector(&self) -> Option<&RuleSelector>;
 }
 
-/// All of one kind, by namespace: of each those with a selector first, the oldest of either first.
+/// All objects of one kind by namespace. In each namespace, objects with a selector come first,
+/// then the oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScopedObjects<T> {
     by_namespace: OrdMap<Namespace, Arc<[Arc<T>]>>,
     root_namespace: Namespace,
 }
 
-/// What a change of one of them touches.
+/// State that is updated when an object changes.
 pub(super) struct ScopedInForce<'a> {
     pub(super) selectors: &'a mut Selectors,
     pub(super) changes: &'a mut TrafficChanges,
@@ -45,48 +47,50 @@ impl<T> Default for ScopedObjects<T> {
 }
 
 impl<T: Scoped> ScopedObjects<T> {
-    /// Whether there are none.
+    /// Returns whether there are no objects.
     pub(super) fn is_empty(&self) -> bool {
         self.by_namespace.is_empty()
     }
 
-    /// The namespaces that have any.
+    /// Iterates over the namespaces with objects.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.by_namespace.keys()
     }
 
-    /// Those of a namespace.
+    /// Returns the objects of a namespace.
     pub(super) fn of(&self, namespace: &Namespace) -> &[Arc<T>] {
         self.by_namespace.get(namespace).map_or(&[], |all| all)
     }
 
-    /// The root namespace, once there is any object.
+    /// Returns the root namespace, which is known after the first object.
     pub(super) fn root_namespace(&self) -> &Namespace {
         &self.root_namespace
     }
 
-    /// Whether a namespace and the root namespace have the same as before.
+    /// Returns whether all objects of a namespace and of the root namespace are unchanged since an
+    /// earlier version.
     pub(super) fn all_same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.of(namespace) == before.of(namespace)
             && self.of(&self.root_namespace) == before.of(&before.root_namespace)
     }
 
-    /// Whose proxies an object of a namespace selects by labels; `None` for those of all namespaces.
+    /// Returns the namespace of the proxies that an object's selector applies to; `None` for all
+    /// namespaces.
     fn selects_of<'a>(namespace: &'a Namespace, root: &Namespace) -> Option<&'a Namespace> {
         (!T::ROOT_SELECTS_ALL || namespace != root).then_some(namespace)
     }
 
-    /// That of a namespace for all of its proxies.
+    /// Returns the object of a namespace that applies to all proxies there.
     pub(super) fn default_of(&self, namespace: &Namespace) -> Option<&Arc<T>> {
         self.of(namespace).iter().find(|one| one.selector().is_none())
     }
 
-    /// That of the root namespace for all proxies.
+    /// Returns the object of the root namespace that applies to all proxies.
     pub(super) fn of_root(&self) -> Option<&Arc<T>> {
         self.default_of(&self.root_namespace)
     }
 
-    /// An older one that holds for the same proxies, and whom these are.
+    /// Returns an older object for the same proxies, and a description of these proxies.
     pub(super) fn before(&self, meta: &ObjectMeta) -> Option<(&ObjectMeta, &'static str)> {
         let own = self.of(&meta.namespace);
         let this = own.iter().find(|one| one.meta() == meta)?;
@@ -95,12 +99,14 @@ impl<T: Scoped> ScopedObjects<T> {
         (first.meta() != meta).then(|| (first.meta(), whom))
     }
 
-    /// Whether the same holds for the proxies of a namespace as by those of before.
+    /// Returns whether the same objects apply to the proxies of a namespace as in an earlier
+    /// version.
     pub(super) fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.of(namespace) == before.of(namespace) && self.of_root() == before.of_root()
     }
 
-    /// The namespaces in which others may hold than before; `None` for all.
+    /// Returns the namespaces in which other objects may apply than in an earlier version; `None`
+    /// for all namespaces.
     pub(super) fn differing(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
         if self.of_root() != before.of_root() || self.root_namespace != before.root_namespace {
             return None;
@@ -112,7 +118,8 @@ impl<T: Scoped> ScopedObjects<T> {
         Some(before.by_namespace.diff(&self.by_namespace).map(namespace).collect())
     }
 
-    /// Takes one in. `note` is told of its namespace, and whether what holds for all is another now.
+    /// Inserts an object. Calls `note` with its namespace, and with whether the object for all
+    /// proxies changed.
     pub(super) fn insert(
         &mut self,
         object: &Arc<T>,
@@ -134,7 +141,8 @@ impl<T: Scoped> ScopedObjects<T> {
         note(into.changes, namespace, self.of_root() != before.as_ref());
     }
 
-    /// Takes one out. `note` is told the same.
+    /// Removes an object. Calls `note` with its namespace, and with whether the object for all
+    /// proxies changed.
     pub(super) fn remove(
         &mut self,
         object: &T,

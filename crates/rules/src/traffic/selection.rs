@@ -1,8 +1,8 @@
-//! Which selectors of rules select a proxy.
+//! Selectors of rules, and the subset of them that matches a proxy.
 //!
-//! Rules that hold for some pods of a namespace only are few. The labels of proxies are no part of what resources are
-//! kept by; instead it is found out once for a proxy which of the selectors in use select it, and that, which is
-//! nearly always nothing, is.
+//! Few rules apply to only some pods of a namespace. Cache keys of resources therefore contain no
+//! labels of proxies. Instead, the active selectors that match a proxy are computed once and become
+//! part of the key; this set is usually empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -12,20 +12,20 @@ use imbl::OrdMap;
 use super::proxy_match::{ProxyFinder, ProxyMatch};
 use strait_model::{Labels, Namespace, Proxy};
 
-/// Labels that a proxy must have, as a rule names them; never empty.
+/// Labels that a rule requires of a proxy; never empty.
 pub type RuleSelector = Arc<Labels>;
 
-/// The selector that an object writes so; `None` for one that selects all.
+/// Parses the selector of an object; `None` if it matches everything.
 pub(super) fn selector(raw: &BTreeMap<String, String>) -> Option<RuleSelector> {
     (!raw.is_empty()).then(|| Arc::new(labels(raw)))
 }
 
-/// Labels as an object writes them.
+/// Converts the labels of an object.
 fn labels(raw: &BTreeMap<String, String>) -> Labels {
     raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
 }
 
-/// Those of the selectors in use that select a proxy, and what of proxies rules ask that it is; each sorted.
+/// The active selectors and proxy conditions that match a proxy, both sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selection {
     labels: Arc<[RuleSelector]>,
@@ -36,22 +36,22 @@ static NOTHING: LazyLock<Selection> =
     LazyLock::new(|| Selection { labels: Arc::new([]), proxies: Arc::new([]) });
 
 impl Selection {
-    /// Whether this selector selects.
+    /// Returns whether this selector matches.
     pub fn contains(&self, selector: &RuleSelector) -> bool {
         self.labels.binary_search(selector).is_ok()
     }
 
-    /// Whether it is such a proxy.
+    /// Returns whether this proxy condition matches.
     pub fn is_of(&self, wanted: &Arc<ProxyMatch>) -> bool {
         self.proxies.binary_search(wanted).is_ok()
     }
 
-    /// Whether none does.
+    /// Returns whether nothing matches.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.proxies.is_empty()
     }
 
-    /// With what a proxy is of what rules ask of proxies.
+    /// Adds the matching proxy conditions.
     #[must_use]
     pub(super) fn of_proxy(self, proxies: BTreeSet<Arc<ProxyMatch>>) -> Self {
         match proxies.is_empty() {
@@ -67,18 +67,18 @@ impl Default for Selection {
     }
 }
 
-/// The selectors in use: those of a namespace's own rules, which hold for its proxies alone, and those that rules of
-/// any namespace have (`sourceLabels`).
+/// The active selectors of all rules: selectors of a namespace's own rules, which match only its
+/// proxies, and selectors for proxies of all namespaces (`sourceLabels`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selectors {
-    /// With the number of rules that have each.
+    /// Selectors, each with the number of rules that use it.
     own: OrdMap<Namespace, OrdMap<RuleSelector, usize>>,
     everywhere: OrdMap<RuleSelector, usize>,
-    /// What rules ask of proxies, each for those of a namespace or of all.
+    /// Proxy conditions, each for one namespace or for all.
     proxies: OrdMap<(Option<Namespace>, Arc<ProxyMatch>), AskedProxies>,
 }
 
-/// How it is found out what a proxy is, and how many rules ask.
+/// A compiled proxy condition, with the number of rules that use it.
 #[derive(Debug, Clone)]
 struct AskedProxies {
     finder: ProxyFinder,
@@ -86,7 +86,7 @@ struct AskedProxies {
 }
 
 impl PartialEq for AskedProxies {
-    /// Their finder is that of what is asked.
+    /// Ignores the finder, which depends only on the key.
     fn eq(&self, other: &Self) -> bool {
         self.rules == other.rules
     }
@@ -95,12 +95,12 @@ impl PartialEq for AskedProxies {
 impl Eq for AskedProxies {}
 
 impl Selectors {
-    /// Whether there are none.
+    /// Returns whether there are no selectors and conditions.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.everywhere.is_empty() && self.proxies.is_empty()
     }
 
-    /// What a proxy with these labels is of what rules ask.
+    /// Returns the selectors and conditions that match a proxy with these labels.
     pub fn of_proxy(&self, proxy: &Proxy, labels: &Labels) -> Selection {
         let of = |namespace: Option<Namespace>| {
             let first = (namespace.clone(), Arc::<ProxyMatch>::default());
@@ -113,7 +113,8 @@ impl Selectors {
         self.selection(proxy.namespace(), labels).of_proxy(asked)
     }
 
-    /// One more rule asks that of proxies of a namespace, or of all. Whether it is new.
+    /// Adds a use of a proxy condition for one namespace or for all. Returns whether it is the
+    /// first.
     pub fn ask(&mut self, namespace: Option<&Namespace>, wanted: Arc<ProxyMatch>) -> bool {
         let finder = wanted.finder();
         let one = self.proxies.entry((namespace.cloned(), wanted));
@@ -122,7 +123,7 @@ impl Selectors {
         one.rules == 1
     }
 
-    /// One rule less asks that. Whether it was the last.
+    /// Removes a use of a proxy condition. Returns whether it was the last.
     pub fn ask_no_more(&mut self, namespace: Option<&Namespace>, wanted: &Arc<ProxyMatch>) -> bool {
         let key = (namespace.cloned(), Arc::clone(wanted));
         let Some(one) = self.proxies.get_mut(&key) else { return false };
@@ -134,9 +135,10 @@ impl Selectors {
         was_last
     }
 
-    /// Those of what has the labels and is in that namespace.
+    /// Returns the selectors that match these labels in a namespace.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
-        // There may be thousands: those are looked at of which the first label is among these.
+        // There may be thousands of selectors. Only selectors whose first label is among these
+        // labels are compared.
         let beginning = |all| labels.iter().flat_map(move |label| beginning_with(all, label));
         let own = self.own.get(namespace).into_iter().flat_map(beginning);
         let all = own.chain(beginning(&self.everywhere));
@@ -151,7 +153,8 @@ impl Selectors {
         }
     }
 
-    /// One more rule has it: of that namespace for itself, or of any for all (`None`). Whether it is new.
+    /// Adds a use of a selector for one namespace or for all (`None`). Returns whether it is the
+    /// first.
     pub fn add(&mut self, namespace: Option<&Namespace>, selector: RuleSelector) -> bool {
         let all = match namespace {
             Some(namespace) => self.own.entry(namespace.clone()).or_default(),
@@ -162,7 +165,7 @@ impl Selectors {
         *count == 1
     }
 
-    /// One rule less has it. Whether that was the last.
+    /// Removes a use of a selector. Returns whether it was the last.
     pub fn remove(&mut self, namespace: Option<&Namespace>, selector: &RuleSelector) -> bool {
         let all = match namespace {
             Some(namespace) => self.own.get_mut(namespace),
@@ -184,12 +187,12 @@ impl Selectors {
     }
 }
 
-/// The selectors of which that label is the first.
+/// Iterates over the selectors whose first label is this one.
 fn beginning_with<'a>(
     all: &'a OrdMap<RuleSelector, usize>,
     (key, value): (&'a Arc<str>, &'a Arc<str>),
 ) -> impl Iterator<Item = &'a RuleSelector> {
-    // It comes ahead of those that have more labels behind it.
+    // The selector with only this label sorts before selectors with more labels.
     let alone = Arc::new([(Arc::clone(key), Arc::clone(value))].into_iter().collect());
     let all = (!all.is_empty()).then(|| all.range::<_, RuleSelector>(alone..));
     let selectors = all.into_iter().flatten().map(|(selector, _)| selector);
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_selectors_in_use_count_and_only_where_they_hold() {
+    fn only_active_selectors_match_in_their_namespace() {
         let mut selectors = Selectors::default();
         let v1 = Arc::new(labels(&[("version", "v1")]));
         let web = Arc::new(labels(&[("app", "web")]));
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_found_by_their_first_label_as_by_a_look_at_all() {
+    fn selectors_found_by_their_first_label_equal_a_full_search() {
         let mut random = StdRng::seed_from_u64(1);
         let some = |random: &mut StdRng, least: usize| {
             let mut pairs = Vec::new();

@@ -1,5 +1,5 @@
-//! One copy of what many objects say alike: thousands of rules have the same policy, the same two subsets, and the same
-//! condition on a path with the same timeout.
+//! Shared copies of equal parts of objects. Thousands of rules have the same policy, the same two
+//! subsets, or the same path condition with the same timeout.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -12,26 +12,26 @@ use super::report::TrafficObject;
 use super::route::RuleTerms;
 use strait_model::SortedMap;
 
-/// Parts of objects, of which equal ones are one.
+/// Parts of objects. Equal parts are stored once.
 #[derive(Debug, Default)]
 pub(super) struct SharedParts {
-    /// How services are spoken to.
+    /// Traffic policies.
     policies: SharedValues<TrafficPolicy>,
-    /// The subsets of one rule.
+    /// Subsets of a rule.
     subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
-    /// What one rule says of requests.
+    /// Settings of an HTTP rule.
     terms: SharedValues<RuleTerms>,
-    /// The gateways of one VirtualService.
+    /// Gateways of a VirtualService.
     gateways: SharedValues<[Arc<str>]>,
-    /// What is said of objects: of most of them nothing.
+    /// Statuses of objects. Most of them are empty.
     pub(super) states: SharedValues<ObjectState>,
-    /// Names that are no object's own.
+    /// Names that are not names of objects.
     texts: SharedValues<str>,
 }
 
 impl SharedParts {
-    /// Has what other objects say as well be theirs, in one that has just been read: of the kinds of which there are
-    /// thousands.
+    /// Replaces parts of a newly parsed object by shared copies, for kinds with thousands of
+    /// objects.
     pub(super) fn share(&mut self, object: &mut TrafficObject) {
         match object {
             TrafficObject::DestinationRule(rule) => {
@@ -52,16 +52,16 @@ impl SharedParts {
     }
 }
 
-/// Values in use. Those that are not any more are dropped when there may be as many of them as of the others, so that a
-/// value costs the same however many there are.
+/// Shared values. Unused ones are dropped once they may be as many as the used ones, so that the
+/// cost per value is constant.
 #[derive(Debug)]
 pub(super) struct SharedValues<T: ?Sized> {
     all: HashSet<Arc<T>>,
-    /// With how many it is looked for some that nobody uses.
+    /// Number of values at which unused ones are dropped.
     room: usize,
 }
 
-/// Fewer than so many are not looked through.
+/// Minimum number of values before unused ones are dropped.
 const ROOM_MIN: usize = 64;
 
 impl<T: ?Sized> Default for SharedValues<T> {
@@ -71,7 +71,7 @@ impl<T: ?Sized> Default for SharedValues<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> SharedValues<T> {
-    /// Has a value be the one that is in use already, where there is an equal one.
+    /// Replaces a value by the shared copy, if an equal one exists.
     pub(super) fn share(&mut self, value: &mut Arc<T>) {
         if let Some(known) = self.all.get(value) {
             value.clone_from(known);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_one_and_those_that_nobody_uses_go() {
+    fn equal_values_are_shared_and_unused_ones_are_dropped() {
         let mut values = SharedValues::<str>::default();
         let mut share = |text: &str| {
             let mut value = Arc::from(text);

@@ -1,5 +1,5 @@
-//! Sidecar: which services the proxies of a namespace, or some of them, are given, and what they take in. (Istio,
-//! "Sidecar"; docs/reference/traffic.md, "Sidecar".)
+//! Sidecar: the services that proxies of a namespace import, and their inbound listeners (Istio,
+//! "Sidecar"; docs/reference/traffic.md, "Sidecar").
 
 mod egress;
 mod ingress;
@@ -28,47 +28,48 @@ use strait_base::codes;
 use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
 use strait_model::{Interception, Namespace, Protocol};
 
-/// What one object says.
+/// A parsed Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
-    /// Which object it is.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// The proxies of its namespace that it holds for, where these are not all.
+    /// Selector of the proxies in its namespace; `None` for all proxies.
     pub selector: Option<RuleSelector>,
-    /// Never empty.
+    /// Egress listeners; never empty.
     egress: Vec<EgressListener>,
-    /// What becomes of connections to what the mesh doesn't know, if it says so.
+    /// Handling of connections to unknown destinations, if set.
     pub outbound: Option<OutboundTrafficPolicy>,
-    /// Where these go instead of to where the client means, where they may pass.
+    /// Service that receives connections to unknown destinations, if these are allowed.
     pub egress_proxy: Option<EgressProxy>,
-    /// What its proxies take in, in place of what the services of their workloads say; `None` leaves it to these.
+    /// Inbound listeners that replace the ports of the workload's services; `None` to use these
+    /// ports.
     pub ingress: Option<Vec<SidecarIngress>>,
-    /// What connections of its proxies to their workloads are held to.
+    /// Connection limits for inbound connections to the workloads.
     pub inbound_pool: Option<Arc<PoolLimits>>,
 }
 
-/// Services that are reached at one port, or at all that no other such listener takes.
+/// Services that are reached at one port, or at all ports without a separate listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EgressListener {
     port: Option<u16>,
     traffic: EgressTraffic,
-    /// The address at which these are reached, where that isn't their own.
+    /// Address at which the services are reached, if it is not their own.
     address: Option<EgressAddress>,
     imported: Vec<HostImport>,
-    /// Left out of these.
+    /// Excluded hosts.
     excluded: Vec<HostImport>,
-    /// Its place in the object.
+    /// Index in the object.
     index: usize,
 }
 
-/// What arrives at a listener.
+/// Kind of traffic of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EgressTraffic {
-    /// Requests, or what isn't said.
+    /// HTTP requests, or unknown.
     Any,
-    /// Connections that are passed on as they are.
+    /// Raw TCP connections.
     Bytes,
-    /// Requests to a proxy, which name a host and a port each.
+    /// HTTP proxy requests, each with a host and a port.
     ProxyRequests,
 }
 
@@ -92,7 +93,7 @@ struct HostImport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ImportNamespace {
     Any,
-    /// That of the proxy.
+    /// The namespace of the proxy.
     Own,
     Named(Namespace),
 }
@@ -124,10 +125,10 @@ struct RawOutboundTrafficPolicy {
 }
 
 impl Sidecar {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         meta: ObjectMeta,
         object: &Value,
@@ -141,14 +142,16 @@ impl Sidecar {
             .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
-            let text = "no mode is named, which means REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
+            let text = "the mode is not set, so REGISTRY_ONLY applies: unknown destinations are \
+                        unreachable";
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
         if policy.as_ref().and_then(|policy| policy.mode)
             == Some(WrittenOutboundMode::AllowAnyDynamicDns)
         {
-            let text = "ALLOW_ANY counts: requests go to the address that the client found, which no proxy looks up anew";
+            let text = "ALLOW_ANY applies instead: requests go to the address that the client \
+                        resolved, and proxies do not resolve the host again";
             let path = "spec.outboundTrafficPolicy.mode";
             reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
         }
@@ -159,13 +162,16 @@ impl Sidecar {
             let read = raw.read(outbound, &meta.namespace, settings);
             read.map_err(|(field, fact)| {
                 let path = format!("spec.outboundTrafficPolicy.egressProxy{field}");
-                let text = format!("{fact}; what the mesh doesn't know goes where it means");
+                let text = format!(
+                    "{fact}; connections to unknown destinations go to their \
+                                    original destination"
+                );
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_PROXY, path, text));
             })
             .ok()
         });
         let mut egress: Vec<EgressListener> = Vec::new();
-        // All listeners of a port are like the first.
+        // All listeners of a port must have the address and kind of the first one.
         let mut first_of_port = BTreeMap::new();
         for (at, raw) in raw.egress.into_iter().enumerate() {
             let read = EgressListener::read(raw, at, settings, &mut reasons);
@@ -174,8 +180,8 @@ impl Sidecar {
                 *first_of_port.entry(read.port).or_insert(place) != place
             };
             if read.as_ref().is_some_and(&mut is_elsewhere) {
-                let text = "a listener before it has the port at another address or for other \
-                            traffic; it is left out";
+                let text = "an earlier listener has the port at another address or for other \
+                            traffic; this one is left out";
                 let path = format!("spec.egress[{at}].port");
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, text));
                 continue;
@@ -201,7 +207,7 @@ impl Sidecar {
         Ok((sidecar, reasons))
     }
 
-    /// The listener that takes a port of services.
+    /// Iterates over the listeners for a port of services.
     fn listener(&self, port: u16) -> impl Iterator<Item = &EgressListener> {
         let has_own = self.egress.iter().any(|one| one.port == Some(port));
         let wanted = has_own.then_some(port);
@@ -209,7 +215,8 @@ impl Sidecar {
         self.egress.iter().filter(takes)
     }
 
-    /// The ports at which its proxies listen themselves, each with its place in the object.
+    /// Iterates over the ports on which its proxies listen themselves, each with its path in the
+    /// object.
     pub fn own_ports(&self, interception: Interception) -> impl Iterator<Item = (String, u16)> {
         let listens = move |one: &&EgressListener| {
             interception == Interception::None || one.address.is_some_and(|at| at.listens)
@@ -222,7 +229,7 @@ impl Sidecar {
         egress.chain(ingress.map(|one| (format!("spec.ingress[{}]", one.index), one.port.number)))
     }
 
-    /// The listeners that are a proxy to their clients, each with its port.
+    /// Iterates over the listeners for HTTP proxy requests, each with its port.
     fn proxies(&self) -> impl Iterator<Item = (u16, &EgressListener)> {
         let all = self.egress.iter().filter(|one| one.is_proxy());
         all.filter_map(|one| Some((one.port?, one)))
@@ -254,7 +261,7 @@ impl EgressListener {
         reasons: &mut Vec<Reason>,
     ) -> Option<Self> {
         let path = format!("spec.egress[{at}]");
-        // A socket has no port, and is told of below.
+        // A Unix socket has no port, and is reported below.
         let is_socket = raw.bind.starts_with("unix:");
         let port = raw.port.filter(|port| port.number != 0 || !is_socket);
         let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::of);
@@ -265,7 +272,7 @@ impl EgressListener {
             None => None,
             Some((Ok(port @ 1..), _)) => Some(port),
             Some((_, number)) => {
-                let text = format!("{number} is no port; the listener is left out");
+                let text = format!("{number} is not a valid port; the listener is left out");
                 let path = format!("{path}.port.number");
                 reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
                 return None;
@@ -281,13 +288,14 @@ impl EgressListener {
         };
         let (mut imported, mut excluded) = (Vec::new(), Vec::new());
         if raw.hosts.is_empty() {
-            let text = "is empty: nothing is imported by it";
+            let text = "is empty: the listener imports nothing";
             reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
         }
         for (place, text) in raw.hosts.iter().enumerate() {
             if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_one_label(host)) {
                 let text = format!(
-                    "{text:?} is a host of one label, such as an entry may have; a Service is {host}.NAMESPACE.svc.{}",
+                    "{text:?} is a host with one label, which a ServiceEntry may have; a Service \
+                     is {host}.NAMESPACE.svc.{}",
                     settings.domain
                 );
                 let path = format!("{path}.hosts[{place}]");
@@ -297,7 +305,7 @@ impl EgressListener {
                 Ok((import, true)) => imported.push(import),
                 Ok((import, false)) => excluded.push(import),
                 Err(fact) => {
-                    let text = format!("{text:?} {fact}; nothing is imported by it");
+                    let text = format!("{text:?} {fact}; it imports nothing");
                     let path = format!("{path}.hosts[{place}]");
                     reasons.push(Reason::lost(&codes::SIDECAR_HOST, path, text));
                 }
@@ -306,25 +314,25 @@ impl EgressListener {
         Some(Self { port, traffic, address, imported, excluded, index: at })
     }
 
-    /// Whether a service of that namespace is among its hosts.
+    /// Returns whether a service of the namespace `owner` is among its hosts.
     fn has(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let fits = |one: &HostImport| one.is_of(owner, own) && one.host.contains(host);
         self.imported.iter().any(fits) && !self.excluded.iter().any(fits)
     }
 
-    /// Whether it names the very host of such a service.
+    /// Returns whether it lists exactly this host of a service of the namespace `owner`.
     fn names(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let is = |one: &HostImport| one.is_of(owner, own) && one.host == *host;
         self.imported.iter().any(is) && self.has(host, owner, own)
     }
 
-    /// Whether it imports anything of a namespace by its name.
+    /// Returns whether it lists a namespace by name.
     fn names_namespace(&self, owner: &Namespace) -> bool {
         let is_named = |one: &HostImport| matches!(&one.namespace, ImportNamespace::Named(name) if name == owner);
         self.imported.iter().any(is_named)
     }
 
-    /// Whether rules of that namespace for such a host are.
+    /// Returns whether rules in the namespace `owner` for a host overlap with its hosts.
     fn has_rules(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let meets = |one: &HostImport| one.is_of(owner, own) && one.host.meets(host);
         let excludes = |one: &HostImport| one.is_of(owner, own) && one.host.contains(host);
@@ -332,14 +340,14 @@ impl EgressListener {
     }
 }
 
-/// Whether a host is a name without a dot. In an import that is no short form of anything.
+/// Returns whether a host is a name without a dot. In an import, it is not a short name.
 fn is_one_label(host: &str) -> bool {
     HostPattern::written(host)
         .is_ok_and(|host| host.exact().is_some_and(|host| !host.as_str().contains(['.', ':'])))
 }
 
 impl HostImport {
-    /// Reads `namespace/host`; whether it is imported or excluded.
+    /// Parses `namespace/host`. Also returns whether it is imported; otherwise it is excluded.
     fn read(text: &str) -> Result<(Self, bool), String> {
         let (namespace, host) =
             text.split_once('/').ok_or("has no namespace before a slash, as in ./* or shop/*")?;
@@ -367,38 +375,39 @@ impl HostImport {
     }
 }
 
-/// What of the mesh a proxy is given, as far as Sidecars say it. Everything by default.
+/// The imports of a proxy, according to Sidecars. The default is everything.
 #[derive(Debug, Clone, Copy)]
 pub struct ImportScope<'a> {
     sidecar: Option<&'a Arc<Sidecar>>,
-    /// The proxy's.
+    /// Namespace of the proxy.
     namespace: &'a Namespace,
-    /// The objects that do not apply to some proxies, whatever Sidecars import.
+    /// Objects that do not apply to some proxies, independent of Sidecars.
     withheld: Option<&'a Withheld>,
 }
 
 impl<'a> ImportScope<'a> {
-    /// The object that says so.
+    /// Returns the Sidecar that defines the scope.
     pub fn sidecar(&self) -> Option<&'a Arc<Sidecar>> {
         self.sidecar
     }
 
-    /// Whether a service of the namespace `owner` is reached at some port.
+    /// Returns whether a service of the namespace `owner` is reached at any port.
     pub fn includes(&self, host: &HostPattern, owner: &Namespace) -> bool {
         self.sidecar.is_none_or(|sidecar| {
             sidecar.egress.iter().any(|one| one.has(host, owner, self.namespace))
         })
     }
 
-    /// Whether it is reached at that port.
+    /// Returns whether a service of the namespace `owner` is reached at this port.
     pub fn includes_port(&self, host: &HostPattern, owner: &Namespace, port: u16) -> bool {
         self.sidecar.is_none_or(|sidecar| {
             sidecar.listener(port).any(|one| one.has(host, owner, self.namespace))
         })
     }
 
-    /// Whether its upstream cluster for that port is needed, which requests to a proxy may lead to as well, and where it is
-    /// the only one connections to a port that the service doesn't have.
+    /// Returns whether the upstream cluster of a service for this port is needed. HTTP proxy
+    /// requests may need it too. If it is the only port of the service, listeners for other ports
+    /// may also need it.
     pub fn leads_to_port(
         &self,
         host: &HostPattern,
@@ -413,7 +422,8 @@ impl<'a> ImportScope<'a> {
             || (is_only && self.ports_to_only(host, owner, port).next().is_some())
     }
 
-    /// The ports, each of a listener for connections that names the very service, that lead to the only one that it has.
+    /// Iterates over the ports of TCP listeners that list exactly this service and route to its
+    /// only port.
     pub fn ports_to_only(
         &self,
         host: &HostPattern,
@@ -427,20 +437,20 @@ impl<'a> ImportScope<'a> {
         all.filter(names).filter_map(|one| one.port).filter(move |port| *port != only)
     }
 
-    /// The ports that are a proxy to clients, each with the address that is said.
+    /// Returns the ports of HTTP proxy listeners, each with its address, if set.
     pub fn proxies(&self) -> BTreeMap<u16, Option<EgressAddress>> {
         let all = self.sidecar.into_iter().flat_map(|sidecar| sidecar.proxies());
         all.map(|(port, one)| (port, one.address)).collect()
     }
 
-    /// Whether requests to the proxy at that port may be for a service.
+    /// Returns whether HTTP proxy requests at a port may be for a service.
     pub fn proxies_to(&self, proxy: u16, host: &HostPattern, owner: &Namespace) -> bool {
         let mut all = self.sidecar.into_iter().flat_map(|sidecar| sidecar.proxies());
         all.any(|(port, one)| port == proxy && one.has(host, owner, self.namespace))
     }
 
-    /// The ports that are reached at an address of the Sidecar's, and not at those of their services. Where connections aren't
-    /// redirected these are all that it names.
+    /// Returns the ports with an address from the Sidecar instead of the addresses of services. If
+    /// connections are not redirected, these are all ports in the Sidecar.
     pub fn addresses(&self, interception: Interception) -> BTreeMap<u16, EgressAddress> {
         let listens = interception == Interception::None;
         let loopback = EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens };
@@ -450,12 +460,12 @@ impl<'a> ImportScope<'a> {
             .collect()
     }
 
-    /// Whether services may be reached at some of their ports alone.
+    /// Returns whether the imports may differ between ports.
     pub fn is_by_port(&self) -> bool {
         self.sidecar.is_some_and(|sidecar| sidecar.egress.iter().any(|one| one.port.is_some()))
     }
 
-    /// Whether rules for a host, which are in the namespace `owner`, hold for the proxy.
+    /// Returns whether rules in the namespace `owner` for a host apply to the proxy.
     pub fn includes_rules(&self, host: &HostPattern, owner: &Namespace) -> bool {
         let is_imported = self.sidecar.is_none_or(|sidecar| {
             sidecar.egress.iter().any(|one| one.has_rules(host, owner, self.namespace))
@@ -463,8 +473,9 @@ impl<'a> ImportScope<'a> {
         is_imported && !self.is_past_total(owner)
     }
 
-    /// Whether rules of the namespace `owner` do not apply because the objects of other namespaces add too much to a proxy that
-    /// imports all of them. A Sidecar that names the namespace asks for its rules.
+    /// Returns whether rules in the namespace `owner` do not apply, because objects of other
+    /// namespaces add too much configuration to a proxy that imports everything. A Sidecar that
+    /// lists the namespace overrides this.
     pub fn is_past_total(&self, owner: &Namespace) -> bool {
         let names =
             |sidecar: &Arc<Sidecar>| sidecar.egress.iter().any(|one| one.names_namespace(owner));
@@ -472,13 +483,13 @@ impl<'a> ImportScope<'a> {
             && !self.sidecar.is_some_and(names)
     }
 
-    /// The same scope, to which some objects do not apply.
+    /// Returns this scope with objects that do not apply.
     #[must_use]
     pub(super) fn withholding(self, withheld: &'a Withheld) -> Self {
         Self { withheld: Some(withheld), ..self }
     }
 
-    /// Those of some rules for a host that hold for the proxy.
+    /// Iterates over the rules for a host that apply to the proxy.
     pub(super) fn of_rules<'r>(
         self,
         host: &'a HostPattern,
@@ -488,7 +499,7 @@ impl<'a> ImportScope<'a> {
     }
 }
 
-/// All Sidecars.
+/// All active Sidecars.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sidecars {
     objects: ScopedObjects<Sidecar>,
@@ -505,35 +516,36 @@ impl Scoped for Sidecar {
 }
 
 impl Sidecars {
-    /// Whether there are none.
+    /// Returns whether there are no Sidecars.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// Whether it matters that a proxy is in this namespace.
+    /// Returns whether proxies in this namespace may have a Sidecar.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         !self.objects.of(namespace).is_empty() || self.objects.of_root().is_some()
     }
 
-    /// The ports that are a proxy to clients, wherever they are.
+    /// Returns the ports of all HTTP proxy listeners in all Sidecars.
     pub fn proxies(&self) -> BTreeSet<u16> {
         let all = self.objects.namespaces().flat_map(|namespace| self.objects.of(namespace));
         all.flat_map(|sidecar| sidecar.proxies()).map(|(port, _)| port).collect()
     }
 
-    /// Whether some Sidecar gives workloads of a namespace inbound ports of its own.
+    /// Returns whether a Sidecar defines inbound ports for workloads of a namespace.
     pub fn gives_ports(&self, namespace: &Namespace) -> bool {
         let own = self.objects.of(namespace).iter().chain(self.objects.of_root());
         own.into_iter().any(|sidecar| sidecar.ingress.is_some())
     }
 
-    /// The namespaces that have any.
+    /// Iterates over the namespaces with Sidecars.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.objects.namespaces()
     }
 
-    /// What a proxy is given: one Sidecar says it, of the proxy's namespace with a selector, else without, else of the
-    /// root namespace without. Two are never mixed.
+    /// Returns the scope of a proxy. Exactly one Sidecar defines it: a Sidecar in the proxy's
+    /// namespace with a matching selector, or else without a selector, or else a Sidecar in the
+    /// root namespace without a selector. Sidecars are never combined.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
         let own = self.objects.of(namespace);
         let selected = |sidecar: &&Arc<Sidecar>| {
@@ -543,7 +555,7 @@ impl Sidecars {
         ImportScope { sidecar, namespace, withheld: None }
     }
 
-    /// Whether some proxy of a namespace may be given a service.
+    /// Returns whether any proxy of a namespace may import a service.
     pub fn may_include(
         &self,
         namespace: &Namespace,
@@ -558,19 +570,24 @@ impl Sidecars {
         own.iter().any(by) || (!is_for_all && self.objects.of_root().is_none_or(by))
     }
 
-    /// Why a Sidecar holds for nobody.
+    /// Returns the reason why a Sidecar applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
         let (first, whom) = self.objects.before(meta)?;
-        let text = format!("Sidecar {first} is older and holds for {whom}: this one for none");
+        let text = format!(
+            "Sidecar {first} is older and applies to {whom}: this one applies to no \
+                            proxy"
+        );
         Some(Reason::lost(&codes::SIDECAR_SHADOWED, "spec", text))
     }
 
-    /// Whether proxies of a namespace are given the same services as by the Sidecars of before.
+    /// Returns whether the proxies of a namespace import the same services as in an earlier
+    /// version.
     pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.objects.same_in(&before.objects, namespace)
     }
 
-    /// The namespaces in which proxies may be given others than by the Sidecars of before; `None` for all.
+    /// Returns the namespaces whose imports may differ from an earlier version; `None` for all
+    /// namespaces.
     pub(super) fn differing(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
         self.objects.differing(&before.objects)
     }
@@ -584,7 +601,7 @@ impl Sidecars {
     }
 }
 
-/// What a namespace imports may be otherwise, or what all do.
+/// Records that the imports of a namespace, or of all namespaces, may differ.
 fn note(changes: &mut TrafficChanges, namespace: &Namespace, is_of_all: bool) {
     changes.scopes.insert(namespace.clone());
     changes.every_scope |= is_of_all;

@@ -1,5 +1,5 @@
-//! Telemetry: which logs proxies write of requests and connections, and which traces. (Istio, "Telemetry";
-//! docs/reference/traffic.md, "Telemetry".)
+//! Telemetry: access logs and traces of proxies (Istio, "Telemetry"; docs/reference/traffic.md,
+//! "Telemetry").
 
 mod cel;
 mod entry;
@@ -23,37 +23,37 @@ use strait_base::codes;
 use strait_model::Namespace;
 use strait_model::mesh_config::{AccessLog, MeshConfig};
 
-/// What one object says.
+/// A parsed Telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Which object it is.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// The proxies of its namespace that it holds for, where these are not all.
+    /// Selector of the proxies in its namespace; `None` for all proxies.
     pub selector: Option<RuleSelector>,
-    /// What it says of logs, in the order of the object.
+    /// Rules for access logs, in the order of the object.
     logging: Vec<LoggingRule>,
-    /// What it says of traces, in the same order.
+    /// Rules for traces, in the order of the object.
     tracing: Vec<TracingRule>,
 }
 
-/// What is said of logs by some names.
+/// A rule for access logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoggingRule {
-    /// At which end of a call; `None` for both.
+    /// End of the call; `None` for both ends.
     end: Option<CallEnd>,
-    /// Names of logs; none for those that are meant anyway.
+    /// Names of log providers. Empty to use the providers of the previous rule, or the defaults.
     providers: Vec<Arc<str>>,
     disabled: bool,
-    /// Which requests are written: an expression of CEL. Those before it count where there is none.
+    /// CEL expression that selects requests. If it is absent, the previous one applies.
     filter: Option<Arc<str>>,
 }
 
-/// A log that is written.
+/// An access log that a proxy writes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WrittenLog {
-    /// Where, and what.
+    /// Target and format of the log.
     pub log: Arc<AccessLog>,
-    /// Which requests, if not all: an expression of CEL that Envoys can read.
+    /// CEL expression that selects requests, which Envoy can parse; `None` for all requests.
     pub filter: Option<Arc<str>>,
 }
 
@@ -84,19 +84,19 @@ struct RawLogFilter {
 }
 
 impl Telemetry {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawTelemetry>(object)?;
         if !raw.metrics.is_empty() {
-            let text = "proxies keep the metrics that they have";
+            let text = "metrics cannot be configured; the metrics of proxies do not change";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics", text));
         }
         if raw.target_ref.is_some() || !raw.target_refs.is_empty() {
-            // For all would be for others than its owner meant.
-            let text = "name workloads by spec.selector: a target is not followed";
+            // Without the target, the object would apply to more proxies than intended.
+            let text = "targets are not supported: select workloads with spec.selector";
             return Err(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.targetRefs", text));
         }
         let mut logging = Vec::new();
@@ -104,7 +104,8 @@ impl Telemetry {
             let expression = raw.filter.map(|filter| filter.expression);
             let expression = expression.filter(|text| !text.trim().is_empty());
             if let Some(Err(fact)) = expression.as_deref().map(cel::check) {
-                // Nothing is better than a log of everything, or of nothing at all listeners.
+                // Without this entry, less is logged. A log of everything, or a rejected listener,
+                // would be worse.
                 let path = format!("spec.accessLogging[{at}].filter.expression");
                 let text = format!("{fact}; the entry is left out");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
@@ -113,7 +114,7 @@ impl Telemetry {
             if let Some(name) = expression.as_deref().and_then(cel::unknown_attribute) {
                 let path = format!("spec.accessLogging[{at}].filter.expression");
                 let text = format!(
-                    "{name} is not an attribute of Envoy: requests for which the expression needs its value are not logged"
+                    "{name} is not an attribute of Envoy: requests are not logged if the expression needs its value"
                 );
                 reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
@@ -132,7 +133,7 @@ impl Telemetry {
         Ok((Self { meta, selector, logging, tracing }, reasons))
     }
 
-    /// The logs that it names, with the path of each.
+    /// Iterates over the log providers in the object, each with its path.
     pub fn providers(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
         let path = |at, place| format!("spec.accessLogging[{at}].providers[{place}].name");
         self.logging.iter().enumerate().flat_map(move |(at, rule)| {
@@ -141,7 +142,7 @@ impl Telemetry {
         })
     }
 
-    /// The providers of traces that it names, with the path of each.
+    /// Iterates over the tracing providers in the object, each with its path.
     pub fn tracing_providers(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
         let named = self.tracing.iter().enumerate();
         named.filter_map(|(at, rule)| {
@@ -160,32 +161,36 @@ impl Scoped for Telemetry {
     }
 }
 
-/// All of them.
+/// All active Telemetries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Telemetries {
     objects: ScopedObjects<Telemetry>,
 }
 
 impl Telemetries {
-    /// Whether it matters that a proxy is in this namespace.
+    /// Returns whether any Telemetry is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         !self.objects.of(namespace).is_empty()
     }
 
-    /// Whether proxies of a namespace write the same as by those of before.
+    /// Returns whether the proxies of a namespace have the same Telemetries as in an earlier
+    /// version.
     pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.objects.same_in(&before.objects, namespace)
     }
 
-    /// Why one holds for nobody.
+    /// Returns the reason why a Telemetry applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
         let (first, whom) = self.objects.before(meta)?;
-        let text = format!("Telemetry {first} is older and holds for {whom}: this one for none");
+        let text = format!(
+            "Telemetry {first} is older and applies to {whom}: this one applies to \
+                            no proxy"
+        );
         Some(Reason::lost(&codes::TELEMETRY_SHADOWED, "spec", text))
     }
 
-    /// Those that hold for a proxy, each level over the one before: the root namespace's, its own namespace's, and that
-    /// which selects it.
+    /// Returns the objects that apply to a proxy. Each level overrides the previous one: the root
+    /// namespace, the proxy's namespace, and a selector that matches the proxy.
     pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<Telemetry>> {
         let selected =
             self.objects.of(namespace).iter().find(|one| {
@@ -200,8 +205,8 @@ impl Telemetries {
         levels
     }
 
-    /// The logs that a proxy writes at an end of calls, by name: those of the mesh, as far as nearer levels don't say
-    /// otherwise. A name that no log has counts for nothing.
+    /// Returns the access logs of a proxy for one end of calls, by name: the mesh defaults,
+    /// overridden by more specific levels. Unknown provider names are ignored.
     pub fn logs(
         &self,
         mesh: &MeshConfig,
@@ -239,7 +244,7 @@ impl Telemetries {
         written.collect()
     }
 
-    /// What a proxy does of traces at an end of calls; `None` for nothing.
+    /// Returns the tracing settings of a proxy for one end of calls; `None` if it sends no spans.
     pub fn tracing(
         &self,
         mesh: &MeshConfig,
@@ -260,7 +265,8 @@ impl Telemetries {
     }
 }
 
-/// Who writes other logs than before is found out proxy by proxy, so that one for all is no other matter.
+/// Records the namespace. The affected proxies are computed one by one, also for objects that apply
+/// to all.
 fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
     changes.logging.insert(namespace.clone());
 }

@@ -1,8 +1,8 @@
-//! VirtualService: which way requests and connections to a host go. (Istio, "Virtual Service";
-//! docs/reference/traffic.md, "VirtualService".)
+//! VirtualService: the routes of requests and connections to a host (Istio, "Virtual Service";
+//! docs/reference/traffic.md, "VirtualService").
 //!
-//! Reads an object into the form of [`super::route`]. What Envoy would refuse is left out, with a reason; which object
-//! a host belongs to is decided in [`super::virtual_services`].
+//! This module parses an object into the types of [`super::route`]. Values that Envoy would reject
+//! are left out with a reason. [`super::virtual_services`] decides which object a host belongs to.
 
 mod bound;
 mod claims;
@@ -36,35 +36,35 @@ use strait_base::codes;
 use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
 use strait_model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
-/// A VirtualService, or the part of one that others delegate to.
+/// A parsed VirtualService, or a delegate: one without hosts, to which other objects delegate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualService {
-    /// Which, and how old.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// What proxies show of its routes.
+    /// Name of the object in the routes of proxies.
     pub origin: Arc<RouteOrigin>,
-    /// The hosts that it is about, each once; none for one that others delegate to.
+    /// Hosts without duplicates. Empty for a delegate.
     pub hosts: Box<[HostPattern]>,
-    /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
+    /// Gateways, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
     pub gateways: Arc<[Arc<str>]>,
-    /// The namespaces whose proxies it is for.
+    /// Namespaces of the proxies that the object applies to.
     pub export_to: ExportTo,
-    /// What becomes of requests.
+    /// Rules for requests.
     pub http: Arc<[HttpRule]>,
-    /// What few say.
+    /// Rarely used settings.
     pub more: RareGroup<RareRules>,
 }
 
-/// What few VirtualServices say.
+/// Rarely used settings of a VirtualService.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RareRules {
-    /// Of rules in whose place those of another object stand, that object, by their place among [`VirtualService::http`].
+    /// Delegates of rules, by the index of the rule in [`VirtualService::http`].
     pub delegates: SortedMap<usize, Delegate>,
-    /// What becomes of connections that begin TLS.
+    /// Rules for TLS connections, by server name.
     pub tls: Box<[TcpRule]>,
-    /// What becomes of other connections.
+    /// Rules for TCP connections.
     pub tcp: Box<[TcpRule]>,
-    /// Of one that delegates, or that others delegate to: how long each of [`VirtualService::http`] is.
+    /// Lengths of the rules in [`VirtualService::http`], for delegates and objects that delegate.
     pub lengths: Box<[RuleLength]>,
 }
 
@@ -107,10 +107,10 @@ struct RawConnectionDestination {
 }
 
 impl VirtualService {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         meta: ObjectMeta,
         object: &Value,
@@ -127,8 +127,8 @@ impl VirtualService {
         let hosts = hosts(&raw.hosts, &namespace, settings, &mut reasons);
         let is_for_mesh = gateways.iter().any(|gateway| **gateway == *MESH);
         if is_for_mesh && let Some(at) = hosts.iter().position(|host| *host == HostPattern::all()) {
-            let text =
-                "* would take all requests of sidecars, which it doesn't; at gateways it holds";
+            let text = "* does not apply to sidecars, because it would match all of their requests; it \
+                 applies to gateways";
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
         }
@@ -139,13 +139,15 @@ impl VirtualService {
         let sum = |rules: &mut dyn Iterator<Item = RuleLength>| {
             rules.map(|rule| rule.routed()).fold(0, usize::saturating_add)
         };
-        // Hosts share routes. Each has a listener with its connections.
+        // All hosts share their HTTP routes. Each host has a separate listener with its
+        // connections.
         let connections = sum(&mut lengths("tls").chain(lengths("tcp")));
         let connections = connections.saturating_mul(hosts.len());
         let all = sum(&mut lengths("http")).saturating_add(connections);
         if all > ROUTED_BYTES_MAX {
             let text = format!(
-                "its rules come to {} as routes, and proxies are sent {} of one object: make several of it",
+                "its rules have {} as routes, but the maximum for one object is {}: split it into \
+                 several objects",
                 megabytes(all),
                 megabytes(ROUTED_BYTES_MAX)
             );
@@ -173,7 +175,7 @@ impl VirtualService {
         unreachable(&http, &delegates, &mut reasons);
         covered(&http, &delegates, &mut reasons);
         if http.is_empty() && tls.is_empty() && tcp.is_empty() && reasons.is_empty() {
-            let text = "has no rules: it is as if absent";
+            let text = "has no rules, so it has no effect";
             reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, "spec", text));
         }
         let export_to =
@@ -190,26 +192,27 @@ impl VirtualService {
         Ok((service, reasons))
     }
 
-    /// Whether it is for sidecars.
+    /// Returns whether it applies to sidecars.
     pub fn is_for_mesh(&self) -> bool {
         self.gateways.iter().any(|gateway| **gateway == *MESH)
     }
 
-    /// The hosts for which it may stand at sidecars.
+    /// Iterates over the hosts that may apply at sidecars.
     pub fn mesh_hosts(&self) -> impl Iterator<Item = &HostPattern> {
         let all = HostPattern::all();
         let is_for_mesh = self.is_for_mesh();
         self.hosts.iter().filter(move |host| is_for_mesh && **host != all)
     }
 
-    /// The gateways that it is for, sidecars aside.
+    /// Iterates over its gateways, without sidecars.
     pub fn own_gateways(&self) -> impl Iterator<Item = &Arc<str>> {
         self.gateways.iter().filter(|gateway| ***gateway != *MESH)
     }
 }
 
 impl Reader<'_> {
-    /// How long a request may take. Envoy counts whole milliseconds, and takes less than one for no limit.
+    /// Returns a timeout in whole milliseconds. Envoy treats less than one millisecond as no
+    /// timeout.
     fn limit(&mut self, written: Duration, path: &str) -> Duration {
         let counts = at_least_a_millisecond(written);
         if counts != written {
@@ -218,7 +221,7 @@ impl Reader<'_> {
         counts
     }
 
-    /// Rules for connections. Of TLS each needs names, which its hosts hold.
+    /// Parses rules for connections. A rule for TLS needs server names that are among the hosts.
     fn connections(
         &mut self,
         raw: Vec<RawConnectionRule>,
@@ -239,7 +242,7 @@ impl Reader<'_> {
             });
             let matches: Box<[ConnectionMatch]> = matches.collect();
             if matches.is_empty() && (!is_any || hosts.is_some()) {
-                let text = "has no match that can be used: it takes no connection";
+                let text = "has no valid match, so it applies to no connection";
                 self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
                 continue;
             }
@@ -249,7 +252,11 @@ impl Reader<'_> {
                 let path = format!("{path}.route[{at}]");
                 let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
                 if weight.is_err() {
-                    let text = format!("a weight can't be {}; nothing goes there", raw.weight);
+                    let text = format!(
+                        "{} is not a valid weight; the destination receives no \
+                                        connections",
+                        raw.weight
+                    );
                     let path = format!("{path}.weight");
                     self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
                 }
@@ -261,7 +268,7 @@ impl Reader<'_> {
                 }
             }
             if destinations.is_empty() {
-                let text = "leads nowhere: connections are closed";
+                let text = "has no valid destination: connections are closed";
                 self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             }
             let place = RulePlace { index: place(at), ..RulePlace::default() };
@@ -270,7 +277,7 @@ impl Reader<'_> {
         rules.into()
     }
 
-    /// A condition; `None` where it can't be one, and nothing fits it.
+    /// Parses a match; `None` if it is invalid, so that it matches nothing.
     fn connection(
         &mut self,
         raw: RawConnectionMatch,
@@ -283,16 +290,26 @@ impl Reader<'_> {
         let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
         for (at, name) in raw.sni_hosts.iter().enumerate() {
             let path = format!("{path}.sniHosts[{at}]");
-            // Clients send a name as it is, also one of a single label: that is compared with the hosts as they are written.
+            // Clients send the name unchanged. A name with a single label is compared with the
+            // hosts as written.
             let Ok(parsed) = HostPattern::written(name) else {
-                lost(path, format!("{name:?} can't be a name in TLS: no connection fits it"));
+                lost(
+                    path,
+                    format!("{name:?} is not a valid server name: no connection matches it"),
+                );
                 continue;
             };
             let is_of_hosts = |(hosts, written): &(HostSet<'_>, BTreeSet<HostPattern>)| {
                 hosts.has_wider(&parsed) || written.contains(&parsed)
             };
             if hosts.is_some_and(|hosts| !is_of_hosts(hosts)) {
-                lost(path, format!("{name} is none of the hosts: no connection fits it"));
+                lost(
+                    path,
+                    format!(
+                        "{name} is not covered by the hosts of the object: no \
+                                    connection matches it"
+                    ),
+                );
                 continue;
             }
             names.insert(name.to_ascii_lowercase().into());
@@ -310,7 +327,7 @@ impl Reader<'_> {
                 Some(range) => to.push(range.trunc()),
                 None => lost(
                     format!("{path}.destinationSubnets[{at}]"),
-                    format!("{range:?} is no range of addresses: no connection fits it"),
+                    format!("{range:?} is not a CIDR range: no connection matches it"),
                 ),
             }
         }
@@ -319,11 +336,17 @@ impl Reader<'_> {
         }
         let number = raw.port.unwrap_or_default();
         let Ok(port) = u16::try_from(number) else {
-            lost(format!("{path}.port"), format!("{number} is no port: no connection fits it"));
+            lost(
+                format!("{path}.port"),
+                format!(
+                    "{number} is not a valid port: no connection \
+                                                  matches it"
+                ),
+            );
             return None;
         };
         if raw.port == Some(0) {
-            let text = "0 is no port: it counts as if none were named";
+            let text = "0 is not a valid port: it is treated as not set";
             self.reasons.push(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
         }
         Some(ConnectionMatch {
@@ -340,7 +363,7 @@ impl Reader<'_> {
     }
 }
 
-/// The hosts that can be used, each once.
+/// Parses the hosts. Invalid ones and duplicates are left out.
 fn hosts(
     raw: &[String],
     namespace: &Namespace,
@@ -353,12 +376,12 @@ fn hosts(
         let path = format!("spec.hosts[{at}]");
         match HostPattern::parse(text, namespace.as_str(), &settings.domain) {
             Ok(host) if !before.insert(host.clone()) => {
-                let text = format!("{host} is there already");
+                let text = format!("{host} is a duplicate");
                 reasons.push(Reason::warning(&codes::ROUTE_HOST_INVALID, path, text));
             }
             Ok(host) => hosts.push(host),
             Err(error) => {
-                let text = format!("{text:?} {error}; the other hosts hold");
+                let text = format!("{text:?} {error}; the other hosts apply");
                 reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
             }
         }
@@ -366,7 +389,7 @@ fn hosts(
     hosts.into()
 }
 
-/// Notes rules that stand behind one that takes every request of all proxies.
+/// Reports rules after a rule that matches every request of all proxies.
 fn unreachable(
     rules: &[HttpRule],
     delegates: &SortedMap<usize, Delegate>,
@@ -382,17 +405,18 @@ fn unreachable(
     };
     if let Some(at) = rules.iter().enumerate().position(takes_all) {
         for behind in at + 1..rules.len() {
-            let text = format!("spec.http[{at}] takes every request: this rule is never asked");
+            let text = format!("spec.http[{at}] matches every request: this rule is never reached");
             let path = format!("spec.http[{behind}]");
             reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
         }
     }
 }
 
-/// Notes matches of which an earlier one takes every request: an equal one, or one of a shorter prefix that asks for the same
-/// otherwise. Each match is compared with the prefixes of its path alone.
+/// Reports matches without an effect, because an earlier match covers all of their requests: an
+/// equal one, or one with a shorter prefix and the same other conditions. Each match is compared
+/// only with prefixes of the path.
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
-    // By all other conditions, the places of the paths.
+    // Paths with their locations, by all other conditions.
     let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();
     let takes_all = |one: &RequestMatch| {
         one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
@@ -400,7 +424,7 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
     let all = rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent);
     for (at, rule) in all {
         if rule.matches.is_empty() || rule.matches.iter().any(takes_all) {
-            // Rules behind it are told of as a whole.
+            // `unreachable` reports all later rules.
             return;
         }
         for (place, one) in rule.matches.iter().enumerate().filter(|(_, one)| !one.refused) {
@@ -421,7 +445,7 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
                 .filter_map(|end| paths.get(&Some(PathMatch::Prefix(text.get(..end)?.into()))));
             let by = prefixes.next().or_else(|| paths.get(&wanted)).or_else(|| paths.get(&None));
             if let Some(by) = by {
-                let text = format!("{by} takes every request that fits it: it is never asked");
+                let text = format!("{by} matches all of its requests: it is never reached");
                 reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
             } else if !delegates.contains_key(&at) {
                 paths.insert(wanted, path);

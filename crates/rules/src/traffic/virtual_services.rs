@@ -1,4 +1,5 @@
-//! Which VirtualService a host belongs to, for whom. (docs/reference/traffic.md, "Order" and "VirtualService".)
+//! Decides which VirtualService a host belongs to, by proxy (docs/reference/traffic.md, "Order" and
+//! "VirtualService").
 
 mod differences;
 
@@ -22,19 +23,19 @@ use strait_base::codes;
 use strait_model::mesh_config::HostSharing;
 use strait_model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
-/// A service, and the name of a port of it; empty for the only one that it has.
+/// A service and the name of a port. An empty name represents the only port of the service.
 pub type UnnumberedPort = (Hostname, Arc<str>);
 
-/// A VirtualService with the rules of those that it delegates to.
+/// A VirtualService including the rules of all delegates.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RoutedService {
     /// The object.
     pub service: Arc<VirtualService>,
-    /// What becomes of requests.
+    /// Rules for requests, including the rules of delegates.
     pub http: HttpRoutes,
-    /// What its owner should know of its delegates.
+    /// Reasons about its delegates to report to its owner.
     pub reasons: Vec<Reason>,
-    /// Services that its rules name without the number of a port, each with the name of the port, sorted.
+    /// Services in its rules without a port number, each with the name of the port, sorted.
     portless: Box<[UnnumberedPort]>,
 }
 
@@ -49,7 +50,7 @@ impl RoutedService {
         routed
     }
 
-    /// Whether it is the same but for what becomes of requests, be they answered elsewhere.
+    /// Returns whether both differ at most in their HTTP rules, and route to the same services.
     fn is_same_beside_requests(&self, other: &Self) -> bool {
         let VirtualService { meta, origin, hosts, gateways, export_to, http: _, more } =
             &*self.service;
@@ -61,7 +62,7 @@ impl RoutedService {
             && self.led() == other.led()
     }
 
-    /// Which services requests are led to, and of which namespaces these are, if not of all.
+    /// Returns the destinations of HTTP rules, each with the namespace of the senders, if limited.
     fn led(&self) -> BTreeSet<(Option<&Namespace>, &Hostname)> {
         let mut led = BTreeSet::new();
         for rule in &*self.http.rules {
@@ -75,26 +76,29 @@ impl RoutedService {
         led
     }
 
-    /// Whether `other` names the same as it where it holds for a host, so that both may hold for that: VirtualServices may.
+    /// Returns whether two objects share a host: both are VirtualServices, and `other` contains the
+    /// host pattern that applies to `host` in this one.
     pub fn shares_host(&self, other: &Self, host: &HostPattern) -> bool {
         let is_one = |one: &Self| one.http.origin.kind == RouteKind::VirtualService;
         let holding = self.service.mesh_hosts().filter(|own| own.contains(host)).min();
         is_one(self) && is_one(other) && other.service.mesh_hosts().any(|own| Some(own) == holding)
     }
 
-    /// Whether it has any rule: an object that has lost all of them is as if absent.
+    /// Returns whether it has any rule. An object whose rules were all removed is treated as
+    /// absent.
     pub fn has_rules(&self) -> bool {
         !self.service.tls.is_empty()
             || !self.service.tcp.is_empty()
             || self.http.rules.iter().any(|rule| !rule.is_absent)
     }
 
-    /// Where its rules lead, and where copies go.
+    /// Iterates over all destinations, including mirrors.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
         self.destinations_of(|_| true)
     }
 
-    /// The same, without rules for requests of other namespaces alone.
+    /// Iterates over the destinations of rules for a namespace. Rules for requests from other
+    /// namespaces are left out.
     pub fn destinations_from(&self, namespace: &Namespace) -> impl Iterator<Item = &Destination> {
         let fits = move |one: &RequestMatch| {
             one.source.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
@@ -113,13 +117,14 @@ impl RoutedService {
         all.filter(|to| !to.invalid)
     }
 
-    /// Services that its rules name without the number of a port: what is sent there goes to the port that is called so,
-    /// else to the only port that each has.
+    /// Returns the services in its rules without a port number. Their requests go to the port with
+    /// the given name, or else to the only port of the service.
     pub fn portless(&self) -> &[UnnumberedPort] {
         &self.portless
     }
 
-    /// Whether it has a rule for connections that proxies of this namespace, which these selectors select, open to a port.
+    /// Returns whether it has a rule for connections of a proxy, with its namespace and selection,
+    /// to a port.
     pub fn leads_connections(
         &self,
         port: &Port,
@@ -132,12 +137,12 @@ impl RoutedService {
         (port.protocol.begins_tls() && by_name()) || self.service.tcp.iter().any(any)
     }
 
-    /// Whether any rule depends on a token.
+    /// Returns whether any rule depends on a token.
     pub fn looks_at_claims(&self) -> bool {
         self.http.rules.iter().flat_map(|rule| &rule.matches).any(RequestMatch::looks_at_claims)
     }
 
-    /// What is asked of senders, by all its rules.
+    /// Iterates over the conditions on senders in all rules.
     pub fn sources(&self) -> impl Iterator<Item = &SourceMatch> {
         let http =
             self.http.rules.iter().flat_map(|rule| rule.matches.iter().map(|one| &one.source));
@@ -146,16 +151,17 @@ impl RoutedService {
     }
 }
 
-/// All that hold for sidecars, by host, and for gateways; of each host and each gateway the oldest first.
+/// All active VirtualServices, by host for sidecars and by gateway. For each host and gateway, the
+/// oldest is first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VirtualServices {
     by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>>,
-    /// By the gateways that they name, `NAMESPACE/NAME`.
+    /// Objects by their gateways, `NAMESPACE/NAME`.
     by_gateway: OrdMap<Arc<str>, OrdMap<ObjectMeta, Arc<RoutedService>>>,
-    /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
+    /// Namespaces for which special objects apply, with the number of these objects.
     special_namespaces: OrdMap<Namespace, usize>,
-    /// Each service that rules route to, with an object whose rules do so. One flat map: most services have one such object,
-    /// for which a dedicated map would be mostly empty.
+    /// Each service that rules route to, with an object whose rules do so. This is one flat map:
+    /// most services have one such object, for which a dedicated map would be mostly empty.
     destinations: OrdMap<(Hostname, ObjectMeta), LeadingObject>,
     /// The objects that do not apply to some of the proxies to which they are exported.
     withheld: Arc<Withheld>,
@@ -165,7 +171,7 @@ pub struct VirtualServices {
 #[derive(Debug, Clone)]
 struct LeadingObject {
     service: Arc<VirtualService>,
-    /// Whether it names the service without the number of a port.
+    /// Whether it uses the service without a port number.
     is_portless: bool,
 }
 
@@ -181,12 +187,13 @@ impl PartialEq for LeadingObject {
 impl Eq for LeadingObject {}
 
 impl VirtualServices {
-    /// Whether there are none.
+    /// Returns whether no objects apply at sidecars.
     pub fn is_empty(&self) -> bool {
         self.by_host.is_empty()
     }
 
-    /// Whether other rules hold for proxies of this namespace than for those of one that no object names.
+    /// Returns whether the rules of proxies may depend on this namespace: an object mentions it, or
+    /// its objects are withheld from some proxies.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.special_namespaces.contains_key(namespace) || self.withheld.concerns(namespace)
     }
@@ -196,13 +203,13 @@ impl VirtualServices {
         &self.withheld
     }
 
-    /// The same objects, some of which are withheld.
+    /// Returns a copy with other withheld objects.
     #[must_use]
     pub fn withholding(&self, withheld: Arc<Withheld>) -> Self {
         Self { withheld, ..self.clone() }
     }
 
-    /// Services that some rule names without a port.
+    /// Iterates over the services that rules use without a port number.
     pub fn portless(&self) -> impl Iterator<Item = &Hostname> {
         self.by_host
             .values()
@@ -211,12 +218,13 @@ impl VirtualServices {
             .map(|(host, _)| host)
     }
 
-    /// The hosts of which requests or connections lead to a service. Hosts of several objects come several times.
+    /// Iterates over the hosts whose rules route to a service, possibly with duplicates.
     pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
         self.destinations_of(service).flat_map(|by| by.service.mesh_hosts())
     }
 
-    /// The hosts whose routes depend on which ports a service has. Hosts of several objects come several times.
+    /// Iterates over the hosts whose routes depend on the ports of a service, possibly with
+    /// duplicates.
     pub fn depending_on<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
         let portless = self.destinations_of(service).filter(|by| by.is_portless);
         portless.flat_map(|by| by.service.mesh_hosts())
@@ -231,25 +239,25 @@ impl VirtualServices {
         all.take_while(move |((to, _), _)| *to == service).map(|(_, by)| by)
     }
 
-    /// All objects in force, those of several hosts or gateways more than once.
+    /// Iterates over all active objects, possibly with duplicates.
     pub fn all(&self) -> impl Iterator<Item = &Arc<RoutedService>> {
         let for_sidecars = self.by_host.values().flat_map(|all| all.iter());
         for_sidecars.chain(self.by_gateway.values().flat_map(OrdMap::values))
     }
 
-    /// All hosts that are named, the most specific first.
+    /// Iterates over all hosts of objects, the most specific first.
     pub fn hosts(&self) -> impl Iterator<Item = &HostPattern> {
         self.by_host.keys()
     }
 
-    /// What is in force of an object; `None` where nothing of it is for sidecars.
+    /// Returns the active rules of an object; `None` if it does not apply to sidecars.
     pub fn routed(&self, service: &VirtualService) -> Option<&Arc<RoutedService>> {
         let host = service.mesh_hosts().next()?;
         let mut all = self.by_host.get(host)?.iter();
         all.find(|one| one.service.meta == service.meta)
     }
 
-    /// The namespaces for whose proxies the objects that name this very host may be others than for all.
+    /// Returns the namespaces whose proxies may have other objects for exactly this host pattern.
     pub fn namespaces_of(&self, host: &HostPattern) -> BTreeSet<Namespace> {
         let all = self.by_host.get(host).into_iter().flat_map(|all| all.iter());
         let owner = |routed: &Arc<RoutedService>| {
@@ -259,10 +267,13 @@ impl VirtualServices {
         all.flat_map(|routed| special_namespaces(routed).into_iter().chain(owner(routed))).collect()
     }
 
-    /// The objects that name a host or a wildcard that holds it, in groups of one pattern each: of the host itself first, then
-    /// of the longest wildcard. A host belongs to the first group that has any object for proxies of the namespace, and in
-    /// it to the first object that has rules for them; a wider group says nothing of it then. In a group come those that are
-    /// private to the namespace, then those that are exported to it by its name, then public ones, and of these the oldest.
+    /// Returns the objects for a host in groups, one group for each host pattern: first the host
+    /// itself, then the wildcards that contain it, the longest first.
+    ///
+    /// A host belongs to the first group with an object for proxies of the namespace, and in the
+    /// group to the first object with rules for them; later groups then have no effect. Within a
+    /// group, objects that are private to the namespace come first, then objects that are exported
+    /// to it by name, then public objects. Among these, the oldest comes first.
     pub fn of_host<'a, 'n>(
         &'a self,
         host: &HostPattern,
@@ -271,7 +282,7 @@ impl VirtualServices {
         let mut patterns = Vec::new();
         if !self.is_empty() {
             patterns.push(host.clone());
-            // Wildcards come last: mostly there are none.
+            // Wildcards sort last, and are rare.
             if matches!(self.by_host.get_max(), Some((HostPattern::Under(_), _))) {
                 patterns.extend(wider(host));
             }
@@ -284,7 +295,8 @@ impl VirtualServices {
         groups.filter(|group| !group.is_empty())
     }
 
-    /// The objects, withheld or not, that name a host or a wildcard that holds it, or a host below a wildcard.
+    /// Iterates over the objects, including withheld ones, with this host, with a wildcard that
+    /// contains it, or with a host below it if it is a wildcard.
     pub fn naming<'a>(
         &'a self,
         host: &HostPattern,
@@ -298,7 +310,7 @@ impl VirtualServices {
         found.into_iter().flat_map(|all| all.iter())
     }
 
-    /// The objects that name this very host.
+    /// Iterates over the objects for exactly this host pattern.
     pub fn of_pattern<'a, 'n>(
         &'a self,
         host: &HostPattern,
@@ -307,7 +319,7 @@ impl VirtualServices {
         self.seen_of_pattern(host, namespace, self.withheld.owner_of(host, namespace))
     }
 
-    /// The objects that name this very host and apply to a host of that owner.
+    /// Iterates over the objects with exactly this host pattern that apply to a host of `owner`.
     fn seen_of_pattern<'a, 'n>(
         &'a self,
         pattern: &HostPattern,
@@ -322,7 +334,8 @@ impl VirtualServices {
         })
     }
 
-    /// The objects that name a gateway, which a router in a namespace is, in the same order.
+    /// Iterates over the objects bound to a gateway, for a gateway proxy in a namespace, in the
+    /// same order.
     pub fn of_gateway<'a, 'n>(
         &'a self,
         gateway: &str,
@@ -331,11 +344,11 @@ impl VirtualServices {
         let all = self.by_gateway.get(gateway);
         let all =
             visible(move || all.into_iter().flat_map(OrdMap::values), namespace, &self.withheld);
-        // A router has no Sidecar that could name a namespace.
+        // A gateway proxy has no Sidecar that could list a namespace.
         all.filter(|one| !self.withheld.is_past_total(&one.service.meta.namespace, namespace))
     }
 
-    /// Whether the same objects name a gateway as in `other`.
+    /// Returns whether the same objects are bound to a gateway as in `other`.
     pub fn binds_as(&self, other: &Self, gateway: &str) -> bool {
         if self.withheld != other.withheld {
             return false;
@@ -346,11 +359,13 @@ impl VirtualServices {
         }
     }
 
-    /// The hosts of an object that belong to an older one, as long as that has rules, wherever both are visible.
+    /// Returns the hosts of an object that belong to an older object with rules, which is visible
+    /// wherever this one is.
     fn losses(&self, routed: &RoutedService, sharing: HostSharing) -> Vec<Reason> {
         let service = &routed.service;
         let has_connections = !service.tcp.is_empty() || !service.tls.is_empty();
-        // Objects that share a host: connections belong to the first nevertheless. Both name this very host.
+        // Objects may share a host with exactly the same pattern. Connections still belong to the
+        // first one.
         let is_one = |one: &RoutedService| one.http.origin.kind == RouteKind::VirtualService;
         let shares = |other: &RoutedService| {
             sharing == HostSharing::AllJoined && is_one(other) && is_one(routed)
@@ -368,7 +383,7 @@ impl VirtualServices {
                 return None;
             }
             let text = format!(
-                "{host} belongs to {} {}/{}, which is older: no rule of this one {}holds for it",
+                "{host} belongs to {} {}/{}, which is older: no rule of this one {}applies to it",
                 winner.service.origin.kind.in_config(),
                 winner.service.origin.namespace,
                 winner.service.origin.name,
@@ -379,7 +394,7 @@ impl VirtualServices {
         lost.collect()
     }
 
-    /// The same with those alone that concern these hosts.
+    /// Returns a copy with only the objects for these hosts.
     #[must_use]
     pub fn excerpt<'a>(&self, hosts: impl Iterator<Item = &'a Hostname>) -> Self {
         if self.is_empty() {
@@ -392,14 +407,14 @@ impl VirtualServices {
         let by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>> =
             kept.map(|(host, all)| (host.clone(), Arc::clone(all))).collect();
         let objects = by_host.values().flat_map(|all| all.iter());
-        // How many say so is no matter: nothing comes or goes here.
+        // The number of objects does not matter, because the copy does not change.
         let special_namespaces = objects.flat_map(|one| special_namespaces(one));
         let special_namespaces = special_namespaces.map(|namespace| (namespace, 1_usize)).collect();
         Self { by_host, special_namespaces, ..self.clone() }
     }
 }
 
-/// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
+/// Iterates over the objects that are visible in a namespace: see [`VirtualServices::of_host`].
 fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     all: F,
     namespace: &'n Namespace,
@@ -415,7 +430,7 @@ fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     )
 }
 
-/// How an object comes to be visible in a namespace, the closest first.
+/// Reason why an object is visible in a namespace, in order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Visibility {
     Private,
@@ -436,31 +451,31 @@ impl Visibility {
     }
 }
 
-/// The objects, which change one by one.
+/// The VirtualServices, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct VirtualServiceObjects {
     all: OrdMap<WorkloadKey, KnownService>,
-    /// Of those that are delegated to, who does.
+    /// Delegating objects of each delegate.
     roots: BTreeMap<Delegate, BTreeSet<WorkloadKey>>,
-    /// Those of which something else may be said than before, and what was said of which.
+    /// Objects whose reasons may have changed, and the reasons that were reported for each object.
     touched: BTreeSet<WorkloadKey>,
     given: BTreeMap<WorkloadKey, Vec<Reason>>,
 }
 
-/// An object, and what is in force of it.
+/// An object and its active form.
 #[derive(Debug, Clone, Default)]
 struct KnownService {
-    /// As it is; `None` where it has just gone.
+    /// The current object; `None` if it was removed.
     service: Option<Arc<VirtualService>>,
     routed: Option<Arc<RoutedService>>,
 }
 
-/// What is in force, as objects change it.
+/// Active state that is updated when an object changes.
 pub(super) struct ServicesInForce<'a> {
     pub(super) services: &'a mut VirtualServices,
     pub(super) selectors: &'a mut Selectors,
     pub(super) changes: &'a mut TrafficChanges,
-    /// Whether there are Sidecars.
+    /// Whether any Sidecar exists.
     pub(super) is_scoped: bool,
 }
 
@@ -490,13 +505,13 @@ impl VirtualServiceObjects {
         self.put(&key, &mut from);
     }
 
-    /// Of those that name a gateway something else may be said than before.
+    /// Marks the objects that are bound to a gateway, because their reasons may have changed.
     pub(super) fn touch_bound(&mut self, gateway: &str, services: &VirtualServices) {
         let bound = services.by_gateway.get(gateway).into_iter().flat_map(OrdMap::values);
         self.touched.extend(bound.map(|one| key_of(&one.service.meta)));
     }
 
-    /// What is said of objects for the sake of others, and was not when this was last asked.
+    /// Returns new reasons since the last call that are caused by other objects.
     pub(super) fn take_news(
         &mut self,
         (services, sharing): (&VirtualServices, HostSharing),
@@ -523,7 +538,7 @@ impl VirtualServiceObjects {
         news
     }
 
-    /// Puts in force what is to be of an object, and of those that delegate to it.
+    /// Activates the current form of an object, and of the objects that delegate to it.
     fn put(&mut self, key: &WorkloadKey, into: &mut ServicesInForce<'_>) {
         let mut changed = vec![key.clone()];
         changed
@@ -545,7 +560,7 @@ impl VirtualServiceObjects {
                 self.all.remove(&key);
             }
             if before == now {
-                // What others hold stays what it was.
+                // Shared values stay shared.
                 continue;
             }
             if let Some(known) = self.all.get_mut(&key) {
@@ -562,7 +577,7 @@ fn key_of(meta: &ObjectMeta) -> WorkloadKey {
     WorkloadKey { namespace: meta.namespace.clone(), name: Arc::clone(&meta.name) }
 }
 
-/// Puts an object in force in the place of what it was. Returns those that have a host in common with it.
+/// Replaces the active form of an object. Returns the objects that have a host in common with it.
 fn replace(
     before: Option<&RoutedService>,
     now: Option<&Arc<RoutedService>>,
@@ -590,7 +605,7 @@ fn replace(
     }
     let old = before.into_iter().flat_map(|before| before.service.mesh_hosts());
     let new = now.into_iter().flat_map(|now| now.service.mesh_hosts());
-    // Each host with what names it from now on, if the object still does.
+    // Previous and current hosts, with the current object if it still contains the host.
     let mut hosts: BTreeMap<&HostPattern, Option<&Arc<RoutedService>>> = BTreeMap::new();
     hosts.extend(old.map(|host| (host, None)));
     hosts.extend(new.map(|host| (host, now)));
@@ -599,7 +614,7 @@ fn replace(
     {
         let destinations: BTreeSet<&Hostname> = routed.destinations().map(|to| &to.host).collect();
         if *is_scoped {
-            // They may come into scopes, or be in none any more.
+            // The destinations may enter or leave scopes.
             changes.hosts.extend(destinations.iter().map(|host| HostPattern::of_service(host)));
         }
         if routed.service.mesh_hosts().next().is_none() {
@@ -653,7 +668,7 @@ fn replace(
     rivals
 }
 
-/// The namespaces for which an object holds otherwise than for most.
+/// Returns the namespaces for which an object applies in a special way.
 fn special_namespaces(routed: &RoutedService) -> BTreeSet<Namespace> {
     let exported = match &routed.service.export_to {
         ExportTo::Public => &[][..],

@@ -1,8 +1,8 @@
 //! Objects that do not apply to some proxies, because of the bytes that they would add to each.
 //!
-//! Every object that is exported is sent to proxies of other namespaces. A small object can be a large resource, so that
-//! one namespace could fill the memory of all proxies of the mesh. The event loop measures the objects and decides; this is
-//! its decision.
+//! Every object that is exported is sent to proxies of other namespaces. A small object can be a
+//! large resource, so that one namespace could fill the memory of all proxies of the mesh. The
+//! event loop measures the objects and decides; this is its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,23 +12,24 @@ use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use strait_model::Namespace;
 
-/// The withheld objects. Each entry has the bytes that it would add to one proxy.
+/// The withheld objects. Each entry contains the bytes that it would add to one proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Withheld {
-    /// Namespaces whose objects add more to a proxy of another namespace than one namespace may: these objects apply to
-    /// their own namespace only.
+    /// Namespaces whose objects exceed the limit of one namespace at proxies of other namespaces.
+    /// These objects apply only to their own namespace.
     pub over_namespace: BTreeMap<Namespace, usize>,
-    /// Namespaces whose objects do not fit into what all namespaces together may add to a proxy of another one. A Sidecar that
-    /// names such a namespace still imports its objects.
+    /// Namespaces whose objects exceed the total limit of all namespaces at a proxy of another
+    /// namespace. If a Sidecar lists the namespace, the objects are still imported.
     pub over_total: BTreeMap<Namespace, usize>,
-    /// The youngest objects of namespaces whose objects add too much even to their own proxies: they apply to no proxy.
+    /// The youngest objects of namespaces whose objects exceed the limit even at their own proxies.
+    /// They apply to no proxy.
     pub objects: BTreeMap<ObjectMeta, usize>,
-    /// If objects may not apply to hosts of other namespaces: the namespaces of hosts.
+    /// The owners of hosts; `None` if objects may apply to hosts of other namespaces.
     pub foreign_hosts: Option<Arc<ForeignHosts>>,
 }
 
 impl Withheld {
-    /// Whether nothing is.
+    /// Returns whether no objects are withheld.
     pub fn is_empty(&self) -> bool {
         self.over_namespace.is_empty()
             && self.over_total.is_empty()
@@ -36,12 +37,14 @@ impl Withheld {
             && self.foreign_hosts.is_none()
     }
 
-    /// The namespace that a host belongs to for clients of a namespace; `None` if objects of any namespace may apply to it.
+    /// Returns the namespace that owns a host for clients of a namespace, or `None` if objects of
+    /// any namespace may apply to it.
     pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
         self.foreign_hosts.as_ref()?.owner_of(host, client)
     }
 
-    /// Whether objects of `namespace` do not apply to a host of the namespace `owner`, at proxies of the namespace `client`.
+    /// Returns whether objects of `namespace` do not apply to a host of `owner` at proxies of the
+    /// namespace `client`.
     pub fn is_of_foreign_host(
         &self,
         namespace: &Namespace,
@@ -54,19 +57,20 @@ impl Withheld {
             && namespace.as_str() != &*foreign.root_namespace
     }
 
-    /// Whether an object is withheld from all proxies of a namespace.
+    /// Returns whether an object is withheld from all proxies of a namespace.
     pub fn is_from(&self, meta: &ObjectMeta, namespace: &Namespace) -> bool {
         let is_foreign = || meta.namespace != *namespace;
         self.objects.contains_key(meta)
             || (self.over_namespace.contains_key(&meta.namespace) && is_foreign())
     }
 
-    /// Whether objects of the namespace `owner` are withheld from those proxies of another namespace that do not name `owner`.
+    /// Returns whether objects of the namespace `owner` are withheld from proxies of another
+    /// namespace that do not list `owner` in a Sidecar.
     pub fn is_past_total(&self, owner: &Namespace, namespace: &Namespace) -> bool {
         owner != namespace && self.over_total.contains_key(owner)
     }
 
-    /// Whether proxies of a namespace see its objects and proxies of other namespaces don't.
+    /// Returns whether objects of a namespace apply to its own proxies but not to all others.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         let is_of_foreign = |foreign: &Arc<ForeignHosts>| foreign.namespaces.contains(namespace);
         self.over_namespace.contains_key(namespace)
@@ -74,7 +78,7 @@ impl Withheld {
             || self.foreign_hosts.as_ref().is_some_and(is_of_foreign)
     }
 
-    /// The namespaces with objects that are withheld in one of the two versions only.
+    /// Returns the namespaces with objects that are withheld in only one of the two versions.
     pub fn differing(&self, before: &Self) -> BTreeSet<Namespace> {
         let mut differing = BTreeSet::new();
         for (one, other) in [(self, before), (before, self)] {

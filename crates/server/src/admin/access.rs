@@ -1,4 +1,4 @@
-//! What the admin API answers of access policies, and of the objects of the mesh's configuration.
+//! Admin API: access policies and the statuses of configuration objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use strait_model::Cause;
 use strait_rules::access::{PolicyKind, PolicyName};
 use strait_xds::secrets::SecretReport;
 
-/// A question about a request.
+/// Query of `/debug/explain/policy`.
 #[derive(Deserialize)]
 pub(super) struct PolicyQuery {
     proxy: String,
@@ -34,13 +34,13 @@ pub(super) struct PolicyQuery {
     port: Option<u16>,
 }
 
-/// Who may call the workload of a proxy.
+/// Explains which callers the workload of a proxy accepts.
 pub(super) async fn explained(
     State(sources): SourcesState,
     query: Result<Query<PolicyQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| {
-        bad("an explanation is asked for by ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
+        bad("expected ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
     })?;
     current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
@@ -52,7 +52,7 @@ pub(super) async fn explained(
     Ok(pretty(StatusCode::OK, &explanation))
 }
 
-/// Which objects are asked for.
+/// Query that selects objects.
 #[derive(Deserialize)]
 pub(super) struct ObjectQuery {
     kind: Option<String>,
@@ -60,13 +60,12 @@ pub(super) struct ObjectQuery {
     name: Option<String>,
 }
 
-/// What becomes of the objects of the mesh's configuration.
+/// Returns the status of configuration objects.
 pub(super) async fn objects(
     State(sources): SourcesState,
     query: Result<Query<ObjectQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query
-        .map_err(|_| bad("objects are asked for by ?kind=K&namespace=N&name=M, or any of these"))?;
+    let Query(query) = query.map_err(|_| bad("expected any of ?kind=K&namespace=N&name=M"))?;
     let context = current(&sources)?;
     let streams = sources.connections.list();
     let streams = newest(&streams);
@@ -78,7 +77,7 @@ pub(super) async fn objects(
     Ok(pretty(StatusCode::OK, &view.states(&query.into())))
 }
 
-/// What a router has asked for and can't be given.
+/// Returns the Secrets that a router has requested and can't receive.
 pub(super) fn faults(stream: &OpenStream) -> Vec<CredentialFault> {
     let fault = |report: SecretReport| {
         let router = Arc::clone(&stream.proxy().id);
@@ -94,23 +93,23 @@ impl From<ObjectQuery> for ConfigQuery {
     }
 }
 
-/// Of each proxy the newest stream.
+/// Returns the newest stream of each proxy.
 fn newest(streams: &[Arc<OpenStream>]) -> Vec<&OpenStream> {
     newest_by(streams, |stream| &*stream.proxy().id)
 }
 
-/// The newest stream of all of which this is the same.
+/// Returns the newest stream for each key.
 fn newest_by<'a, K: Ord>(
     streams: &'a [Arc<OpenStream>],
     key: impl Fn(&'a OpenStream) -> K,
 ) -> Vec<&'a OpenStream> {
-    // They are listed from the oldest.
+    // Streams are listed from the oldest.
     let newest: BTreeMap<K, &OpenStream> =
         streams.iter().map(|stream| (key(stream), &**stream)).collect();
     newest.into_values().collect()
 }
 
-/// What decides about access: the policies, and the workloads that they select.
+/// Returns the inputs of access decisions: the policies, and the workloads that they select.
 pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let counting = &context.configuration.access;
@@ -118,15 +117,15 @@ pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &snapshot))
 }
 
-/// The proxies of this replica for which a policy is, each with whether it has acknowledged the listeners that hold it as it is
-/// now; and until when ports that go to what it says take what they took before.
+/// Returns the proxies of this replica that a policy applies to, each with whether it has
+/// acknowledged the current listeners, and the time until which their ports still accept the
+/// previous mode.
 pub(super) async fn reach(
     State(sources): SourcesState,
     query: Result<Query<ObjectQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a policy is asked for by ?kind=K&namespace=N&name=M"))?;
-    // Before the streams are looked at: what they have followed is at least this.
+    let Query(query) = query.map_err(|_| bad("expected ?kind=K&namespace=N&name=M of a policy"))?;
+    // Read before the streams, so that their acknowledgements are at least this recent.
     let context = current(&sources)?;
     let streams = sources.connections.list();
     let named: Vec<PolicyName> = context.access.reports().map(|(name, _)| name.clone()).collect();
@@ -147,8 +146,9 @@ pub(super) async fn reach(
     Ok(pretty(StatusCode::OK, &answer))
 }
 
-/// How far those have come who were told of the last change of a policy, and of the steps of transitions since: servers of
-/// what they take, and clients of what they are to send. Of changes before this process nobody knows that.
+/// Returns the delivery of a policy's last change, and of the transition steps since then: to
+/// servers the accepted modes, and to clients the mode to send. Changes from before this process
+/// are unknown.
 fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
     let is_of_kind = |cause: &Cause| cause.kind == name.kind.as_str();
     let is_it = |cause: &Cause| {
@@ -157,7 +157,7 @@ fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
             && *cause.namespace == *object.namespace.as_str()
             && cause.name == object.name
     };
-    // Steps are nobody's: that of another policy's transition may be among them.
+    // Steps name no policy, so steps of another policy's transition may be included.
     let is_step = |cause: &Cause| is_of_kind(cause) && cause.name.is_empty();
     let entries = timeline.since(0);
     let by = |entry: &Arc<TimelineEntry>, is: &dyn Fn(&Cause) -> bool| {
@@ -220,7 +220,7 @@ mod tests {
     use strait_model::{ClusterId, WorkloadKey};
 
     #[test]
-    fn of_a_change_of_modes_it_is_told_who_has_not_answered_yet() {
+    fn change_of_modes_reports_proxies_that_have_not_answered() {
         let timeline = Timeline::default();
         let enter = |namespace: &str, name: &str| {
             let (kind, cluster) = ("PeerAuthentication".into(), ClusterId::default());
@@ -242,7 +242,7 @@ mod tests {
         assert!(found().is_empty(), "nothing has changed");
         let _settled = enter("", "");
         let _of_another = enter("pay", "mode");
-        assert!(found().is_empty(), "that is nothing of its own");
+        assert!(found().is_empty(), "the policy itself has not changed");
         let first = enter("shop", "mode");
         let waits = first.receipt();
         assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
@@ -254,6 +254,10 @@ mod tests {
         let client = step.receipt();
         assert_eq!(found(), [[4, 2, 1, 1].map(Some), [6, 1, 0, 1].map(Some)]);
         drop((waits, late, client));
-        assert_eq!(found(), [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)], "they are gone");
+        assert_eq!(
+            found(),
+            [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)],
+            "the proxies have disconnected"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! When open pages are to look again: that something which they show has changed.
+//! Announcements to open pages that something which they show has changed.
 //!
-//! It is said to however many pages listen, by the one task that hears of it ([`super::topics`]); which of it has changed pages
-//! ask for. Owns no data.
+//! One task ([`super::topics`]) sends them to all pages, which then request the data. This module
+//! owns no data.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,22 +13,23 @@ use futures::stream;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-/// Nothing is announced for so long after something was: what changes meanwhile is one change. Pages ask for nothing more
-/// often (`page/api.js`), and ask again when it has been quiet for a little longer.
+/// Minimum interval of announcements; changes in between are announced together. Pages request data
+/// no more often (`page/api.js`), and request it again once no change has occurred for a little
+/// longer.
 pub(super) const REST: Duration = Duration::from_secs(2);
-/// A page is told at least so often that the server is still there: what else would it know by that nothing has changed?
+/// Maximum interval of events to a page, so that it knows that the server is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// What was announced last.
+/// The last announcement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announcement {
-    /// When. What was answered before may be otherwise now.
+    /// Its time. Earlier responses may be outdated.
     pub(super) at: Instant,
-    /// The version of the mesh then.
+    /// The version of the mesh at that time.
     version: Option<u64>,
 }
 
-/// Where it is announced.
+/// Sender of announcements.
 #[derive(Debug)]
 pub struct Announcements(watch::Sender<Announcement>);
 
@@ -43,12 +44,13 @@ impl Announcements {
         *self.0.borrow()
     }
 
-    /// Announces that something has changed, and the version of the mesh now.
+    /// Announces a change, with the current version of the mesh.
     pub(super) fn announce(&self, version: Option<u64>) {
         self.0.send_replace(Announcement { at: Instant::now(), version });
     }
 
-    /// A stream for a page: an event at once, one for each announcement, and a sign of life where none comes for long.
+    /// Returns a stream for a page: an event immediately, one for each announcement, and a sign of
+    /// life if none occurs for [`KEEP_ALIVE`].
     pub(super) fn stream(&self, place: OwnedSemaphorePermit) -> Response {
         self.stream_with(KEEP_ALIVE, place)
     }
@@ -61,7 +63,7 @@ impl Announcements {
     }
 }
 
-/// What one page is told.
+/// Stream of events to one page.
 struct ChangeStream {
     of: watch::Receiver<Announcement>,
     keep_alive: Duration,
@@ -70,13 +72,13 @@ struct ChangeStream {
 }
 
 impl ChangeStream {
-    /// The next event; `None` when the process ends.
+    /// Returns the next event, or `None` when the process ends.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         if std::mem::replace(&mut self.begun, true) {
             tokio::select! {
                 changed = self.of.changed() => changed.ok()?,
                 () = tokio::time::sleep(self.keep_alive) => {
-                    // One without data would be passed on to nobody.
+                    // Browsers don't dispatch an event without data.
                     return Some((Ok(Bytes::from_static(b"event: alive\ndata: {}\n\n")), self));
                 }
             }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_page_is_told_at_once_of_each_change_and_that_the_server_is_there() {
+    async fn page_receives_each_change_and_signs_of_life() {
         let announcements = Announcements::default();
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("a place");
@@ -114,6 +116,6 @@ mod tests {
         assert_eq!(next().await, "event: change\ndata: {\"version\":7}\n\n");
         assert_eq!(next().await, "event: alive\ndata: {}\n\n", "nothing has changed");
         drop(told);
-        assert_eq!(places.available_permits(), 1, "who goes makes room");
+        assert_eq!(places.available_permits(), 1, "a closed stream releases its permit");
     }
 }

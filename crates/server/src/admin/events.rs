@@ -1,4 +1,4 @@
-//! `/debug/events`: the last changes, as a list or as a stream that goes on.
+//! `/debug/events`: the last changes, as a list or as a continuous stream.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,23 +20,24 @@ use strait_base::time::rfc3339;
 use strait_mesh::timeline::{ProxySteps, Timeline, TimelineEntry};
 use strait_model::Cause;
 
-/// A change whose proxies have not all answered within this is told of as it is then.
+/// Time after which a change is reported even if not all of its proxies have answered.
 const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
-/// How often is looked whether they have, while some have not.
+/// Interval of the checks whether proxies have answered.
 const LOOK: Duration = Duration::from_millis(200);
-/// Something is sent at least this often, so that whoever stands between keeps the connection.
+/// Maximum interval between messages, so that intermediaries keep the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What `/debug/events` is asked with.
+/// Query of `/debug/events`.
 #[derive(Debug, Deserialize)]
 pub(super) struct EventsQuery {
     since: Option<u64>,
     seq: Option<u64>,
 }
 
-/// The one with number `seq`, with the steps of its proxies; or the changes after number `since`, oldest first. As server-sent events each comes as `change` when it is published,
-/// and as `answered` once its proxies have answered, or after 10 s; a client that comes back goes on behind its
-/// `Last-Event-ID`.
+/// Returns the change with number `seq` and the steps of its proxies, or the changes after number
+/// `since`, oldest first. As server-sent events, each change is sent as `change` when it is
+/// published, and as `answered` once its proxies have answered, or after 10 s. A client that
+/// reconnects continues after its `Last-Event-ID`.
 pub(super) fn answer(
     timeline: &Arc<Timeline>,
     query: &EventsQuery,
@@ -48,7 +49,9 @@ pub(super) fn answer(
             let last = *timeline.last().borrow();
             let text = match seq > last {
                 true => format!("there is no change {seq} yet; the last one is {last}"),
-                false => format!("change {seq} is not kept any more; those from {oldest} on are"),
+                false => format!(
+                    "change {seq} is no longer stored; the oldest stored change is {oldest}"
+                ),
             };
             AdminFailure(StatusCode::NOT_FOUND, text)
         })?;
@@ -66,20 +69,20 @@ pub(super) fn answer(
     Ok(pretty(StatusCode::OK, &entries).into_response())
 }
 
-/// Whether the answer is to be server-sent events.
+/// Returns whether the client requests server-sent events.
 pub(super) fn asks_for_stream(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }
 
-/// Somebody who follows.
+/// State of a client that follows the changes.
 struct Follower {
     timeline: Arc<Timeline>,
     last: watch::Receiver<u64>,
     seq: u64,
-    /// What is to be sent.
+    /// Events to send.
     due: VecDeque<(&'static str, Arc<TimelineEntry>)>,
-    /// Those of which not all proxies have answered, each with when it was sent.
+    /// Changes that not all proxies have answered, with the time when each was sent.
     unanswered: VecDeque<(Instant, Arc<TimelineEntry>)>,
 }
 
@@ -95,7 +98,7 @@ fn follow(timeline: Arc<Timeline>, since: u64) -> impl Stream<Item = Result<Even
 }
 
 impl Follower {
-    /// What to send next; `None` where nothing comes any more.
+    /// Returns the next event, or `None` when no more can occur.
     async fn next(&mut self) -> Option<(&'static str, Arc<TimelineEntry>)> {
         loop {
             if let Some(next) = self.due.pop_front() {
@@ -126,7 +129,7 @@ impl Follower {
     }
 }
 
-/// One change.
+/// Renders a change.
 fn view(entry: &TimelineEntry) -> Value {
     let named = entry.causes.named_causes();
     let (cause, others) = match named.split_first() {
@@ -155,7 +158,7 @@ fn view(entry: &TimelineEntry) -> Value {
     })
 }
 
-/// One change with the steps of its proxies, as far as they are kept.
+/// Renders a change with the steps of its proxies, as far as they are stored.
 fn whole(entry: &TimelineEntry) -> Value {
     let steps = entry.delivery.steps();
     let mut whole = view(entry);
@@ -182,7 +185,7 @@ fn cause_view(cause: &Cause) -> Value {
     json!({"cluster": cluster, "kind": kind, "namespace": namespace, "name": name})
 }
 
-/// In milliseconds, to a thousandth.
+/// Converts to milliseconds, rounded to a thousandth.
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
@@ -197,7 +200,7 @@ mod tests {
     use strait_model::testing::sidecar;
 
     #[tokio::test]
-    async fn whoever_follows_is_told_of_a_change_and_of_its_end() {
+    async fn follower_receives_each_change_and_its_completion() {
         let timeline = Arc::<Timeline>::default();
         let enter = |version: u64| {
             let delivery = Arc::new(Delivery::new(Instant::now()));

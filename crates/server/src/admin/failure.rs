@@ -1,10 +1,10 @@
-//! An answer that says why there is none.
+//! Error responses of the admin API.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// A failure, as JSON with a status.
+/// An error response: a status, and JSON with a text.
 pub(super) struct AdminFailure(pub(super) StatusCode, pub(super) String);
 
 impl IntoResponse for AdminFailure {
@@ -19,7 +19,7 @@ pub(super) fn bad(text: &str) -> AdminFailure {
     AdminFailure(StatusCode::BAD_REQUEST, text.into())
 }
 
-/// JSON for people and programs: indented, with a final line end.
+/// Renders a value as indented JSON with a final newline.
 pub(super) fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
     match serde_json::to_vec_pretty(value) {
         Ok(mut body) => {

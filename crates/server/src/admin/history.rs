@@ -1,4 +1,5 @@
-//! `/debug/history` and `/debug/diff`: what the mesh was before, and what is otherwise now.
+//! `/debug/history` and `/debug/diff`: earlier versions of the mesh, and the differences since
+//! then.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,16 +15,16 @@ use strait_mesh::history::{
 };
 use strait_mesh::hold::{KeptConfiguration, KeptConfigurations};
 
-/// By how much the clock of who asks may go ahead of ours.
+/// Tolerated clock difference to the client.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
 
-/// What `/debug/history` is asked with.
+/// Query of `/debug/history`.
 #[derive(Deserialize)]
 pub(super) struct HistoryQuery {
     version: Option<u64>,
 }
 
-/// All records, oldest first, by their sizes; or one as a whole.
+/// Returns the sizes of all records, oldest first, or one complete record.
 pub(super) fn records(
     history: &History,
     kept: &KeptConfigurations,
@@ -36,7 +37,7 @@ pub(super) fn records(
         return Ok(pretty(StatusCode::OK, &rows));
     };
     let record = history.record(version).ok_or_else(|| {
-        let text = format!("there is no record of version {version}; versions that follow each other within a second are one record");
+        let text = format!("there is no record of version {version}; versions published within one second share a record");
         AdminFailure(StatusCode::NOT_FOUND, text)
     })?;
     let mut whole = row(&record, &kept);
@@ -44,28 +45,30 @@ pub(super) fn records(
     Ok(pretty(StatusCode::OK, &whole))
 }
 
-/// What `/debug/diff` is asked with.
+/// Query of `/debug/diff`.
 #[derive(Deserialize)]
 pub(super) struct DiffQuery {
     at: Option<String>,
 }
 
-/// What is otherwise now than it was then.
+/// Returns the differences between a past moment and now.
 pub(super) fn difference(history: &History, query: &DiffQuery) -> AdminResult {
-    let moment = query.at.as_deref().and_then(moment).ok_or_else(|| {
-        bad("a difference is asked for by ?at=VERSION, or by ?at=TIME in the form of RFC 3339")
-    })?;
+    let moment =
+        query.at.as_deref().and_then(moment).ok_or_else(|| {
+            bad("expected ?at=VERSION or ?at=TIME with a time in RFC 3339 format")
+        })?;
     let now = SystemTime::now();
     if let PastMoment::Time(time) = moment
         && time > now + CLOCKS_APART
     {
-        let text = format!("{} is to come; here it is {}", rfc3339(time), rfc3339(now));
+        let text =
+            format!("{} is in the future; the server's time is {}", rfc3339(time), rfc3339(now));
         return Err(AdminFailure(StatusCode::NOT_FOUND, text));
     }
     let found = history.since(moment).map_err(|unknown| {
         let after = match &unknown {
             UnknownMoment::Earlier { at, .. } | UnknownMoment::Gap { at, .. } => {
-                format!("; times from {} on can be asked for", rfc3339(*at))
+                format!("; the earliest possible time is {}", rfc3339(*at))
             }
             _ => String::new(),
         };
@@ -82,12 +85,12 @@ fn moment(text: &str) -> Option<PastMoment> {
     text.parse().map(PastMoment::Version).ok().or_else(time)
 }
 
-/// A record by its sizes.
+/// Renders the sizes of a record.
 fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
     let MeshDifference { services, networks, settings, objects } = &record.difference;
     let sets = || services.values().flat_map(|service| service.endpoints.values());
     let count = |of: fn(&SetDifference) -> usize| sets().map(of).sum::<usize>();
-    // Versions of before the start are numbered anew.
+    // Restored versions have numbers of an earlier process.
     let own = kept.iter().rev().filter(|_| !record.restored);
     let configuration = own.clone().find(|one| one.version <= record.version);
     json!({
@@ -105,7 +108,7 @@ fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
     })
 }
 
-/// The difference itself, beside or in place of its sizes.
+/// Adds the difference itself.
 fn with(answer: &mut Value, difference: &MeshDifference) {
     answer["services"] = json!(difference.services);
     answer["networks"] = json!(difference.networks);

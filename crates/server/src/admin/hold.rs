@@ -1,5 +1,5 @@
-//! `/debug/hold`, `/api/hold` and `/api/release`: what configuration is held, what holding another would change for whom, and the
-//! one thing that this API writes. Writing needs the token itself: a browser's session only reads.
+//! `/debug/hold`, `/api/hold` and `/api/release`: the active hold, a preview of another hold, and
+//! the requests to hold and release. Writing requires the token; a browser's session only reads.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -27,34 +27,34 @@ use strait_mesh::rollout::STOPPED_BY;
 use strait_model::mesh_config::Defaults;
 use strait_model::{ConfigurationSnapshot, ObjectKey};
 
-/// The longest question, in bytes.
+/// Maximum size of a request in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 64 << 10;
-/// How many characters a reason, or a name, may have.
+/// Maximum number of characters of a reason or a name.
 const TEXT_MAX: usize = 1024;
-/// For how long proxies are looked at; the others are counted.
+/// Maximum duration of a preview; proxies that were not compared are only counted.
 const LOOK: Duration = Duration::from_secs(20);
-/// How long an answer waits for what becomes of a change in other replicas.
+/// Maximum wait for the other replicas.
 const SHARING_WAIT: Duration = Duration::from_secs(3);
-/// How many objects that wait are named.
+/// Maximum number of waiting objects that are listed.
 const OBJECTS_SHOWN: usize = 1000;
 
-/// What is asked for.
+/// Body of a request.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct HoldQuestion {
-    /// A version, or the name of a configuration; the one in force where it is left out.
+    /// Version or ID of a configuration; the active one if absent.
     configuration: Option<String>,
-    /// Whether access policies are held as well.
+    /// Whether the hold includes access policies.
     with_access: bool,
-    /// Who asks, as they call themselves.
+    /// Name of the requester, as given by the requester.
     by: String,
-    /// Why.
+    /// Reason of the request.
     reason: String,
-    /// To foresee: what a release would change, and nothing is held.
+    /// For a preview: compares with a release instead of a hold.
     release: bool,
 }
 
-/// What is held, what waits, and what can be gone back to.
+/// Returns the active hold, the waiting objects, and the stored configurations.
 pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(&sources, &sources.hold.borrow())))
 }
@@ -91,7 +91,7 @@ fn row(key: &ObjectKey) -> Value {
     json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name })
 }
 
-/// A hold in short, as other answers have it too; null where nothing is held.
+/// Renders the active hold for other responses too; null without a hold.
 pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Value {
     let Some(hold) = &state.held else { return Value::Null };
     json!({
@@ -107,7 +107,7 @@ pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Value {
     })
 }
 
-/// Whether the other replicas hold what this one does, or hold nothing as this one.
+/// Renders whether the other replicas have the same hold.
 fn replicas(sources: &Sources) -> Value {
     match &*sources.hold_sharing.borrow() {
         HoldSharing::Alone => json!({ "state": "alone" }),
@@ -128,18 +128,18 @@ fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFa
     Ok(asked)
 }
 
-/// Whether who asks and why can be shown to others.
+/// Checks that the requester's name and reason can be displayed.
 pub(super) fn check_texts(by: &str, reason: &str) -> Result<(), AdminFailure> {
     for (name, text) in [("by", by), ("reason", reason)] {
         if text.chars().count() > TEXT_MAX || text.chars().any(char::is_control) {
-            let fact = "has control characters, or more than";
+            let fact = "has control characters or more than";
             return Err(bad(&format!("{name} {fact} {TEXT_MAX} characters")));
         }
     }
     Ok(())
 }
 
-/// The configuration that is asked for, and the version of the mesh that it is known by.
+/// Returns the requested configuration.
 fn wanted(
     sources: &Sources,
     asked: &HoldQuestion,
@@ -154,7 +154,7 @@ fn wanted(
         .map_err(|unknown| AdminFailure(StatusCode::NOT_FOUND, unknown.to_string()))
 }
 
-/// What a hold, or a release, would change for whom. Nothing becomes of it.
+/// Previews the effect of a hold or a release on proxies. Changes nothing.
 pub(super) async fn foreseen(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
@@ -173,7 +173,7 @@ pub(super) async fn foreseen(
         gateway_scope: context.mesh.gateway_scope,
         host_sharing: context.mesh.host_sharing,
     };
-    // What was held of access policies until now is let go as well by a hold without them.
+    // A hold without access policies also releases the ones that were held before.
     let was_with_access = state.held.as_ref().is_some_and(|hold| hold.scope.is_with_access());
     let access = match (scope.is_with_access(), was_with_access, &state.live) {
         (true, ..) => Some(&target.access),
@@ -202,7 +202,7 @@ pub(super) async fn foreseen(
     ))
 }
 
-/// What is otherwise in the configuration in force than in another.
+/// Returns the objects and settings that differ between the active configuration and another one.
 fn differing(
     context: &PushContext,
     target: &Arc<ConfigurationSnapshot>,
@@ -214,7 +214,7 @@ fn differing(
     Waiting::between(&as_held, &context.configuration)
 }
 
-/// What becomes of an object.
+/// Renders the action on an object.
 fn changed(key: &ObjectKey, context: &PushContext, target: &ConfigurationSnapshot) -> Value {
     let is_in =
         |of: &ConfigurationSnapshot| of.traffic.get(key).or_else(|| of.access.get(key)).is_some();
@@ -235,7 +235,7 @@ pub(super) async fn hold(
 ) -> AdminResult {
     let asked = question(body)?;
     if asked.release {
-        return Err(bad("a release is asked for by POST /api/release"));
+        return Err(bad("use POST /api/release to release a hold"));
     }
     let hold = ConfigurationHold {
         configuration: wanted(&sources, &asked)?,
@@ -247,7 +247,7 @@ pub(super) async fn hold(
     change(&sources, HoldChange::Hold(Arc::new(hold))).await
 }
 
-/// Releases what is held.
+/// Releases the held configuration.
 pub(super) async fn release(State(sources): SourcesState) -> AdminResult {
     let is_anything = {
         let state = sources.hold.borrow();
@@ -265,11 +265,11 @@ async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow())))
 }
 
-/// Asks for a change, and waits for what becomes of it.
+/// Requests a change and waits for its result.
 pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), AdminFailure> {
     let (answer_to, answered) = oneshot::channel();
     let ends = || {
-        let text = "the process is about to end; ask the next one";
+        let text = "the process is shutting down; send the request to the next one";
         AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
     };
     let request = HoldRequest { change, answer: answer_to };
@@ -286,12 +286,12 @@ pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), Adm
     }
 }
 
-/// Waits, for a while, until it is known whether the other replicas are told as well.
+/// Waits until it is known whether the other replicas have the change, at most [`SHARING_WAIT`].
 async fn others_told(sources: &Sources) {
     let mark = sources.hold.borrow().held.as_deref().map(HoldMark::of);
     let mut sharing = sources.hold_sharing.clone();
     let known = sharing.wait_for(|sharing| sharing.is_about(mark.as_ref()));
-    // Where it isn't known by then the answer says what was known before.
+    // After the time limit, the response contains the previous state.
     let _ = timeout(SHARING_WAIT, known).await;
 }
 
@@ -304,5 +304,5 @@ fn nothing_held() -> AdminFailure {
 }
 
 fn unreadable(fact: &str) -> AdminFailure {
-    AdminFailure(StatusCode::CONFLICT, format!("it can't be held: {fact}"))
+    AdminFailure(StatusCode::CONFLICT, format!("the configuration can't be held: {fact}"))
 }

@@ -1,27 +1,28 @@
-//! Which fields of a resource differ, in Envoy's JSON form.
+//! Differences between two resources by field, in Envoy's JSON form.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// How many fields of one resource are told.
+/// Maximum number of reported fields per resource.
 const FIELDS_MAX: usize = 50;
-/// How many characters of a value are told.
+/// Maximum number of characters of a value.
 const VALUE_CHARS_MAX: usize = 300;
 
 /// A field that differs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct ChangedField {
-    /// Where it is: `virtual_hosts[web.shop:80].routes[0].route.timeout`.
+    /// Path of the field: `virtual_hosts[web.shop:80].routes[0].route.timeout`.
     pub(super) path: String,
-    /// What it is, as JSON; none where it is not there.
+    /// Previous value as JSON; `None` if the field is new.
     pub(super) before: Option<String>,
-    /// What it would be.
+    /// New value as JSON; `None` if the field is removed.
     pub(super) after: Option<String>,
 }
 
-/// The fields in which two values differ, the first of them. Items of a list that have names are compared by these.
+/// Returns the first fields in which two values differ. Items of lists are compared by name if all
+/// have a unique one.
 pub(super) fn changed_fields(old: &Value, new: &Value) -> Vec<ChangedField> {
     let mut found = Vec::new();
     compare("", Some(old), Some(new), &mut found);
@@ -61,7 +62,7 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec
     }
 }
 
-/// The items of a list by their names, where each has one of its own.
+/// Returns the items of a list by name, if each has a unique one.
 fn by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
     let named = items.iter().map(|one| Some((one.get("name")?.as_str()?, one)));
     let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_name_is_found_by_it_and_the_rest_by_its_place() {
+    fn list_items_are_compared_by_name_or_by_position() {
         let old = json!({
             "name": "80",
             "virtual_hosts": [

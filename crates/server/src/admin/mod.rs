@@ -1,7 +1,8 @@
-//! The admin API: health and metrics for everybody, `/debug/*` for holders of the token, and a page that shows it.
+//! The admin API: health and metrics for all clients, `/debug/*` for holders of the token, and a
+//! page that displays it.
 //!
-//! Reads what others own and renders it; what it has others write is which configuration is held. The shapes are those of docs/reference/interface.md, and
-//! the CLI renders nothing else.
+//! Renders the state of other modules. Only requests to hold or roll out a configuration change
+//! anything. docs/reference/interface.md documents the responses, and the CLI uses nothing else.
 
 mod access;
 mod announcements;
@@ -132,11 +133,11 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/{*rest}", any(unknown))
         .route_layer(middleware::from_fn_with_state(Workers::default(), aside))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), share))
-        // Takes long, and is no work.
+        // Long-running, but not work for the workers.
         .route("/api/changes", get(versions))
-        // Asked first: strangers keep nobody busy.
+        // The outermost layer, so that unauthenticated clients cause no work.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
-    // Whoever is let in by a session, or by the token of readers, can't make sessions, and changes nothing.
+    // Sessions and the reader token can neither create sessions nor change anything.
     let entry = Router::new()
         .route("/api/login-code", get(login_code))
         .route("/api/hold", post(hold::hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)))
@@ -150,7 +151,7 @@ fn router(sources: Arc<Sources>) -> Router {
             post(rollout::change).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)),
         )
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), holds_token));
-    // By threads of their own, so that whoever asks for metrics without end keeps no operator waiting.
+    // Metrics have dedicated threads, so that excessive scrapes don't delay operators.
     let metrics = Router::new()
         .route("/metrics", get(metrics))
         .route_layer(middleware::from_fn_with_state(Workers::default(), aside));
@@ -166,7 +167,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .with_state(sources)
 }
 
-/// Answers pages by what others are answered, where that still holds.
+/// Answers requests of pages from shared responses while these are valid.
 async fn share(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_holder = headers.contains_key(header::AUTHORIZATION);
@@ -182,7 +183,7 @@ async fn share(State(sources): SourcesState, request: Request, next: Next) -> Re
     sources.shared.answer(path, times, &headers, make).await
 }
 
-/// Has answers forgotten once nobody is given them any more.
+/// Drops shared responses once they have expired.
 fn forget_later(sources: &Arc<Sources>) {
     let later = Arc::clone(sources);
     sources.tasks.child().spawn("shared answers", async move {
@@ -191,7 +192,7 @@ fn forget_later(sources: &Arc<Sources>) {
     });
 }
 
-/// From localhost too: whoever can reach the port is not thereby an operator.
+/// Applies to localhost too: access to the port does not make a client an operator.
 async fn authorize(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let reader = sources.reader_token.as_ref();
     let reads = reader.is_some_and(|token| token.allows(authorization(request.headers())));
@@ -223,7 +224,7 @@ async fn login_code(State(sources): SourcesState) -> AdminResult {
     sources.browsers.code()
 }
 
-/// Notices that there is something new to ask for.
+/// Streams announcements of changes to a page.
 async fn versions(State(sources): SourcesState) -> AdminResult {
     sources.browsers.changes(&sources.announcements)
 }
@@ -231,11 +232,12 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
-/// Whether the process moves, not whether what it reads does: no API server can make it fail.
+/// Checks whether the loops make progress. Sources don't matter, so no API server can make this
+/// fail.
 async fn livez(State(sources): SourcesState) -> (StatusCode, String) {
     alive(&sources.tasks.loops().stuck(), &sources.tasks.loops().busy())
 }
@@ -244,7 +246,7 @@ fn alive(stuck: &[SilentLoop], busy: &[SilentLoop]) -> (StatusCode, String) {
     let line = |one: &SilentLoop, next: &str| format!("{one}; {next}\n");
     if stuck.is_empty() {
         // A restart would read the same input again.
-        let lines = busy.iter().map(|one| line(one, "it is busy, a restart does not help"));
+        let lines = busy.iter().map(|one| line(one, "it is busy, and a restart does not help"));
         return (StatusCode::OK, "ok\n".to_owned() + &lines.collect::<String>());
     }
     let next = "restart the process; proxies keep their configuration";
@@ -290,7 +292,9 @@ async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResul
     let text = sources
         .metrics
         .render(context.as_deref(), &clusters, &withheld, *sources.figures.borrow())
-        .map_err(|_| AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
+        .map_err(|_| {
+            AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "rendering metrics failed".into())
+        })?;
     let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
     if accepted.any(metrics::is_asked_for) {
         let text = sources.metrics.in_open_metrics(&text);
@@ -300,12 +304,12 @@ async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResul
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// How many endpoints some connected proxy can't be given because of networks.
+/// Counts the endpoints that some connected proxy can't receive because of networks.
 fn withheld(sources: &Sources) -> WithheldCounts {
     let Some(context) = sources.context.borrow().clone() else { return WithheldCounts::new() };
     let connections = sources.connections.list();
     let views = connections.iter().map(|connection| view_of(&context, connection));
-    // A gateway is meant to hold its own network only.
+    // A gateway receives only its own network by design.
     let views = views.filter(|view| view.role == Role::Client).collect();
     sources.tally.count(&context, views)
 }
@@ -315,7 +319,7 @@ async fn clusters(State(sources): SourcesState) -> AdminResult {
     let context = sources.context.borrow().clone();
     let counts = withheld(&sources);
     let mut same_addresses = context.as_deref().map(views::same_addresses).unwrap_or_default();
-    // Of several entries of an ID the first is the one that holds it.
+    // Of several entries with one ID, the first one holds it.
     let mut seen = BTreeSet::new();
     let mut rows: Vec<ClusterStatus> = statuses
         .iter()
@@ -347,8 +351,7 @@ async fn services(
     State(sources): SourcesState,
     query: Result<Query<ServicesQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("services are asked for by ?hostname=HOST, or none"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?hostname=HOST or no query"))?;
     let context = current(&sources)?;
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
@@ -365,14 +368,14 @@ async fn endpoints(
     State(sources): SourcesState,
     query: Result<Query<EndpointsQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("endpoints are asked for by ?hostname=HOST"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?hostname=HOST"))?;
     let context = current(&sources)?;
     let service = find_service(&context, &query.hostname)
         .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     Ok(pretty(StatusCode::OK, &views::endpoints(&context, service.hostname())))
 }
 
-/// Where services and objects come from, beside the member clusters.
+/// Returns the sources of services and objects other than member clusters.
 async fn other_sources(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &sources.source_statuses.show()))
 }
@@ -383,22 +386,20 @@ async fn networks(State(sources): SourcesState) -> AdminResult {
 
 #[derive(Deserialize)]
 struct AddressesQuery {
-    /// The network; the one without a name where it is left out.
+    /// The network; the unnamed network if absent.
     #[serde(default)]
     network: String,
-    /// Addresses, with commas between them.
+    /// Addresses, separated by commas.
     #[serde(default)]
     address: String,
 }
 
-/// Where pods are in a network, and who has an address.
+/// Returns the addresses of pods in a network by cluster.
 async fn addresses(
     State(sources): SourcesState,
     query: Result<Query<AddressesQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("addresses are asked for by ?network=NETWORK&address=A,A, or any of these")
-    })?;
+    let Query(query) = query.map_err(|_| bad("expected any of ?network=NETWORK&address=A,A"))?;
     let context = current(&sources)?;
     let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
     let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
@@ -421,9 +422,9 @@ async fn config_dump(
     State(sources): SourcesState,
     query: Result<Query<ProxyQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?proxy=PROXY"))?;
     let connection = connected(&sources, &query.proxy)?;
-    // Before there is a version, what it was sent is all that is known.
+    // Before the first version, only the sent resources are known.
     let served = served_to(&sources, connection.proxy()).ok();
     let mut config = served.as_ref().map(|(context, cache)| {
         let (network, whereabouts) = connection.place();
@@ -454,9 +455,8 @@ async fn explained(
     State(sources): SourcesState,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
-    })?;
+    let Query(query) =
+        query.map_err(|_| bad("expected ?proxy=PROXY&hostname=HOST[&port=N][&address=A]"))?;
     current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
     let (context, _) = served_to(&sources, connection.proxy())?;
@@ -467,22 +467,22 @@ async fn explained(
     let explanation =
         explain(&context, &id, (&view, is_scoped), &query.hostname, query.port, address)
             .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
-    // Endpoints that a proxy finds by names may be asked for by these.
+    // Endpoints without IP addresses may be requested by name.
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {
-        let text = format!("address={} is no IP address", address.unwrap_or_default());
+        let text = format!("address={} is not an IP address", address.unwrap_or_default());
         return Err(AdminFailure(StatusCode::BAD_REQUEST, text));
     }
     Ok(pretty(StatusCode::OK, &explanation))
 }
 
-/// What is served and signed with, and until when.
+/// Returns the certificates in use and their expiry.
 async fn certificates(State(sources): SourcesState) -> AdminResult {
     let identity = Arc::clone(&sources.metrics.identity.borrow());
     Ok(pretty(StatusCode::OK, &views::certificates(&identity)))
 }
 
-/// What each code means, and what mends it.
+/// Returns the meaning of each code and the next step.
 async fn all_codes() -> AdminResult {
     let row = |code: &codes::Code| (code.id, json!({ "title": code.title, "next": code.next }));
     let rows: BTreeMap<_, _> = codes::all().into_iter().map(row).collect();
@@ -506,7 +506,7 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer))
 }
 
-/// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.
+/// Returns why the policy file is not active, if so, and its rules for unknown clusters.
 async fn policy(State(sources): SourcesState) -> AdminResult {
     let policy = Arc::clone(&sources.policy.policy.borrow());
     let statuses = Arc::clone(&sources.clusters.borrow());
@@ -539,7 +539,7 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
     ))
 }
 
-/// How many of the identities that take most `/debug/push` shows.
+/// Number of the costliest identities that `/debug/push` lists.
 const IDENTITIES_SHOWN: usize = 10;
 
 async fn changes(
@@ -547,29 +547,25 @@ async fn changes(
     query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("changes are asked for by ?since=NUMBER, one by ?seq=NUMBER, or all by none")
-    })?;
+    let Query(query) = query.map_err(|_| bad("expected ?since=NUMBER, ?seq=NUMBER or no query"))?;
     events::answer(&sources.timeline, &query, &headers)
 }
 
-/// What each version changed.
+/// Returns the changes of each version.
 async fn recorded(
     State(sources): SourcesState,
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a record is asked for by ?version=NUMBER, all by none"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?version=NUMBER or no query"))?;
     history::records(&sources.history, &sources.kept, &query)
 }
 
-/// What is otherwise now than it was then.
+/// Returns the differences between a past moment and now.
 async fn otherwise(
     State(sources): SourcesState,
     query: Result<Query<DiffQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a difference is asked for by ?at=VERSION or ?at=TIME"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?at=VERSION or ?at=TIME"))?;
     history::difference(&sources.history, &query)
 }
 
@@ -629,7 +625,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
     ))
 }
 
-/// The roots of the CA, and how near their ends are.
+/// Renders the roots of the CA and how close their expiry is.
 fn root_lives(identity: &ServerIdentity) -> Vec<Value> {
     let now = SystemTime::now();
     let row = |life: RootLife| {
@@ -639,7 +635,7 @@ fn root_lives(identity: &ServerIdentity) -> Vec<Value> {
     identity.root_lives().into_iter().map(row).collect()
 }
 
-/// How the process fares with its file descriptors.
+/// Renders the use of file descriptors.
 fn descriptors(descriptors: &Descriptors) -> Value {
     let figures = descriptors.figures();
     json!({

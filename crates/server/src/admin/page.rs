@@ -1,8 +1,9 @@
-//! The page: its files, who may open it in a browser, and how many may wait for changes.
+//! The page: its files, access from browsers, and the number of pages that wait for changes.
 //!
-//! The files hold no data and need no session; data comes from the same paths as the CLI's. Everything is read by GET.
-//! A browser is let in by a session ([`super::session`]) where it names this server itself: a name that somebody
-//! else's DNS leads here is refused.
+//! The files contain no data and need no session; data comes from the paths that the CLI uses.
+//! Everything is read by GET. A browser is admitted by a session ([`super::session`]) if it
+//! addresses this server by one of its own names. Other names are refused, because foreign DNS may
+//! resolve them to this server.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,11 +28,12 @@ use super::session::{BrowserSessions, CODE_LASTS};
 use super::shared::is_known;
 use strait_base::descriptors;
 
-/// How many pages may wait for changes at once, where there are descriptors enough. One more is told to ask now and then instead.
-/// Each is a connection, with some 20 kB of buffers, and a task that sleeps.
+/// Maximum number of pages that wait for changes, if file descriptors suffice. Further pages must
+/// poll. Each is a connection with about 20 kB of buffers, and a sleeping task.
 const SUBSCRIBERS_MAX: usize = 128;
 
-/// Nothing but what this server serves, no script or style within the page, no text taken for markup, nobody's frame.
+/// Allows only files of this server, no inline scripts or styles, no markup from text, and no
+/// embedding in frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
@@ -73,7 +75,7 @@ const FILES: &[PageFile] = page_files! {
     "trust.js": SCRIPT,
 };
 
-/// Who reads from browsers, and by which names they may call this server.
+/// Sessions of browsers, and the host names by which they may address this server.
 pub struct BrowserAccess {
     sessions: BrowserSessions,
     hosts: Vec<String>,
@@ -81,33 +83,38 @@ pub struct BrowserAccess {
 }
 
 impl BrowserAccess {
-    /// `hosts` are the DNS names by which browsers may reach the port, beside `localhost`.
+    /// Creates the state. `hosts` are the DNS names by which browsers may reach the port, in
+    /// addition to `localhost`.
     pub fn new(hosts: Vec<String>) -> Self {
-        // Half of the connections that the port may have.
+        // Half of the port's connections.
         let most = descriptors::share(16, 4, SUBSCRIBERS_MAX);
         let subscribers = Arc::new(Semaphore::new(most));
         Self { sessions: BrowserSessions::default(), hosts, subscribers }
     }
 
-    /// A code by which a browser comes in: for `strait ui`, which has shown the token.
+    /// Creates a login code for a browser: for `strait ui`, which has presented the token.
     pub(super) fn code(&self) -> AdminResult {
         let code = self.sessions.code(Instant::now()).ok_or_else(|| {
-            AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a code".into())
+            AdminFailure(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the system provides no randomness for a code".into(),
+            )
         })?;
         Ok(pretty(StatusCode::OK, &json!({ "code": code, "expiresSeconds": CODE_LASTS.as_secs() })))
     }
 
-    /// An event whenever something has changed that pages show, without what: whoever listens asks for what they show.
+    /// Streams an event whenever data that pages show has changed. Pages then request the data.
     pub(super) fn changes(&self, announcements: &Announcements) -> AdminResult {
         let place = Arc::clone(&self.subscribers).try_acquire_owned().map_err(|_| {
-            let text = "enough pages wait for changes already; ask now and then instead";
+            let text = "too many pages wait for changes; poll instead";
             AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
         })?;
         Ok(announcements.stream(place))
     }
 
-    /// Whether a browser with a session asks, for a page of ours. Sites of others, and other ports of this host, can
-    /// have a browser send its cookies as well; it says so.
+    /// Returns whether the request is from a page of this server in a browser with a session. Other
+    /// sites and other ports of this host can make a browser send its cookies too; `Sec-Fetch-Site`
+    /// reveals this.
     pub(super) fn allows(&self, headers: &HeaderMap) -> bool {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
@@ -117,8 +124,9 @@ impl BrowserAccess {
             && text(header::COOKIE).is_some_and(|it| self.sessions.allows(it, Instant::now()))
     }
 
-    /// Whether the browser calls this server by an address, or by a name that is its own. Any other name may be
-    /// anybody's, who would thereby have our page for their own.
+    /// Returns whether the browser addresses this server by an IP address or by one of its own
+    /// names. Any other name could belong to an attacker's site, which would thereby gain access to
+    /// this page.
     fn is_named(&self, headers: &HeaderMap) -> bool {
         let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
         let Some(authority) = host.and_then(|host| host.parse::<Authority>().ok()) else {
@@ -132,19 +140,20 @@ impl BrowserAccess {
     }
 }
 
-/// Whether a page of this server asks, as far as the browser says: those that know no `Sec-Fetch-Site` name the page's own
-/// site in `Origin` wherever another could be meant. (RFC 6454, 7.)
+/// Returns whether the request is from a page of this server, as far as the browser reports it.
+/// Browsers without `Sec-Fetch-Site` send the page's own site in `Origin` if another one is
+/// possible (RFC 6454, 7).
 fn is_of_own_page(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-    // Whoever stands before this server may speak TLS.
+    // A proxy in front of this server may terminate TLS.
     let site = origin.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
     let host = text(header::HOST).unwrap_or_default();
     site.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
 
-/// What needs no credentials: the files, and the way in.
+/// Routes that need no credentials: the files and the login.
 pub(super) fn router<S>(browsers: Arc<BrowserAccess>) -> Router<S> {
     Router::new()
         .route("/", get(index))
@@ -154,7 +163,7 @@ pub(super) fn router<S>(browsers: Arc<BrowserAccess>) -> Router<S> {
         .with_state(browsers)
 }
 
-/// Headers that keep a browser from doing anything else with an answer than what it is for.
+/// Adds headers that keep browsers from using a response for other purposes.
 pub(super) async fn guarded(request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let headers = answer.headers_mut();
@@ -168,7 +177,7 @@ pub(super) async fn guarded(request: Request, next: Next) -> Response {
     }
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
-    // What is read by a session or a token stays in nobody's cache.
+    // Responses to sessions and tokens must not be cached.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     answer
 }
@@ -181,7 +190,7 @@ async fn named(
     if browsers.is_named(request.headers()) {
         return next.run(request).await;
     }
-    let text = "the page is served by an IP address or as localhost; for a name of its own, start 'strait serve' with --admin-host NAME";
+    let text = "the page is served for IP addresses and localhost only; to allow a name, start 'strait serve' with --admin-host NAME";
     AdminFailure(StatusCode::MISDIRECTED_REQUEST, text.into()).into_response()
 }
 
@@ -195,12 +204,12 @@ async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
 
 fn serve(name: &str, headers: &HeaderMap) -> Response {
     let Some(file) = FILES.iter().find(|file| file.name == name) else {
-        let text = "no such file of the page; it starts at /";
+        let text = "the page has no such file; it starts at /";
         return AdminFailure(StatusCode::NOT_FOUND, text.into()).into_response();
     };
     let tag = format!("\"{:032x}\"", xxh3_128(file.bytes));
     let same = is_known(headers, &tag);
-    // Asked for again each time, so that a page never runs with scripts of another version.
+    // Revalidated each time, so that a page never runs scripts of another version.
     let head = [
         (header::ETAG, tag),
         (header::CACHE_CONTROL, "no-cache".to_owned()),
@@ -218,7 +227,8 @@ struct LoginQuery {
     code: String,
 }
 
-/// To the page in any case; with a session where the code opens one. The page says what to do without.
+/// Redirects to the page, with a session if the code is valid. Without one, the page tells what to
+/// do.
 async fn login(
     State(browsers): State<Arc<BrowserAccess>>,
     Query(query): Query<LoginQuery>,
@@ -236,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_names_this_server_by_an_address_or_by_a_name_of_its_own() {
+    fn browser_must_use_an_address_or_an_own_name_of_the_server() {
         let browsers = BrowserAccess::new(vec!["strait.example.org".into()]);
         let named = |host: &str| {
             let mut headers = HeaderMap::new();
@@ -267,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_counts_for_pages_of_this_server_only() {
+    fn session_is_valid_for_pages_of_this_server_only() {
         let browsers = BrowserAccess::new(Vec::new());
         let now = Instant::now();
         let code = browsers.sessions.code(now).expect("a code");
@@ -290,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_is_known_by_its_origin_as_well() {
+    fn page_of_another_site_is_detected_by_its_origin() {
         let asked = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().expect("a header"));
@@ -315,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_small_and_holds_all_that_it_names() {
+    fn page_is_small_and_contains_all_files_it_references() {
         let all: usize = FILES.iter().map(|file| file.bytes.len()).sum();
         assert!(all < 250_000, "{all} bytes");
         for file in FILES.iter().filter(|file| file.kind == SCRIPT || file.name == INDEX) {

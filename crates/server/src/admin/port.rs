@@ -1,10 +1,10 @@
-//! How the admin port is served: by a thread of its own, at most so many connections, none of which may be
-//! slow in asking.
+//! The admin port: served by a dedicated thread, with a limited number of connections, none of
+//! which may send its request slowly.
 //!
-//! Anyone who reaches the port may open connections without end and send nothing on them, so when there is no room the
-//! connection that has sent nothing for longest makes some: a probe asks at once, and is answered. What takes long to
-//! answer is worked out by threads that serve nothing else, few at a time; the workers that proxies hang on have no
-//! part in any of this.
+//! Any client that reaches the port may open idle connections. When there is no room, the
+//! connection that has been idle longest is closed; a probe sends its request immediately and is
+//! answered. Slow responses are computed by dedicated threads, few at a time. The workers that
+//! serve proxies take no part in any of this.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -33,30 +33,31 @@ use super::failure::AdminFailure;
 use strait_base::descriptors::{self, Descriptors, ListeningPort, Seat};
 use strait_base::task::Supervisor;
 
-/// How long the head of a request may take, also the next one of a connection.
+/// Maximum time to receive the head of a request, also of the following requests on a connection.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// The longest head of a request.
+/// Maximum size of the head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How long an answer may be under way while others want to connect and there is no room.
+/// Time after which a connection whose response is still in progress may be closed to make room.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long a connection may last, and then an answer on it.
+/// Maximum lifetime of a connection, and the time for a last response after that.
 const LIFE: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(30));
-/// How many answers that take long are worked out at once.
+/// Maximum number of slow responses computed at once.
 const LONG_ANSWERS_MAX: usize = 2;
-/// What looks at every object of the configuration, and may take seconds: one at a time, behind which nothing else waits.
+/// Paths that process every configuration object and may take seconds: computed one at a time, and
+/// other paths don't wait for them.
 const HEAVY_PATHS: [&str; 3] = ["/debug/config", "/debug/diff", "/debug/scope"];
 const HEAVY_ANSWERS_MAX: usize = 1;
-/// How long a question waits for its turn. Whoever waits has a connection, and there are not many.
+/// Maximum wait of a request for its turn, because waiting requests occupy connections.
 const TURN_LIMIT: Duration = Duration::from_secs(5);
-/// Threads for them, and for what they leave to others.
+/// Maximum number of threads for slow responses and the work that they delegate.
 const THREADS_MAX: usize = 8;
-/// How many connections there are at most, where there are descriptors enough: of a hundred browsers one on which each is told of
-/// changes, and some on which it asks.
+/// Maximum number of connections, if file descriptors suffice: for about a hundred browsers, each
+/// with one connection for announcements and some for requests.
 const CONNECTIONS_MAX: usize = 512;
-/// Descriptors that are kept for probes.
+/// File descriptors reserved for probes.
 const RESERVE: usize = 4;
 
-/// How the port fares.
+/// Limit and counters of the port's connections.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     most: usize,
@@ -74,42 +75,43 @@ struct ConnectionTable {
 /// An open connection.
 #[derive(Debug)]
 struct OpenConnection {
-    /// Since when it asks nothing, or is being answered.
+    /// Time since which it is idle or its response is in progress.
     since: Instant,
     answering: bool,
     end: CancellationToken,
 }
 
 impl Default for ConnectionLimiter {
-    /// As many as the limit of file descriptors lets be wise.
+    /// Returns a limiter that fits the limit of file descriptors.
     fn default() -> Self {
         Self::of(descriptors::share(8, 8, CONNECTIONS_MAX))
     }
 }
 
 impl ConnectionLimiter {
-    /// At most so many at once.
+    /// Returns a limiter for at most `most` connections.
     fn of(most: usize) -> Self {
         let (rejected, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { most, rejected, refused, table: Mutex::default() }
     }
 
-    /// How many there may be at once.
+    /// Returns the maximum number of connections.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.table().open.len()
     }
 
-    /// How many were closed for others' sake.
+    /// Returns the number of connections that were closed to make room.
     pub fn rejected(&self) -> u64 {
         self.rejected.load(Ordering::Relaxed)
     }
 
-    /// How many were refused, since all others were being answered.
+    /// Returns the number of connections that were refused because all others had responses in
+    /// progress.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -118,8 +120,9 @@ impl ConnectionLimiter {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in. Where there is no room, one that doesn't ask goes, the longest first, else one whose
-    /// answer has been under way for long; `None` where there is none of these.
+    /// Admits a connection. If there is no room, closes the connection that has been idle longest,
+    /// otherwise one whose response has been in progress too long. Returns `None` if there is
+    /// neither.
     fn enter(self: &Arc<Self>, now: Instant) -> Option<ConnectionPermit> {
         let mut table = self.table();
         if table.open.len() >= self.most {
@@ -148,12 +151,12 @@ impl ConnectionLimiter {
     }
 }
 
-/// The right to a connection; dropping it is the end of that connection.
+/// Permit of a connection; dropping it ends the connection.
 #[derive(Debug)]
 struct ConnectionPermit {
     admin_connections: Arc<ConnectionLimiter>,
     number: u64,
-    /// Cancelled when it must go.
+    /// Cancelled when the connection must be closed.
     end: CancellationToken,
 }
 
@@ -171,7 +174,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Serves `router` until the tasks are stopped.
+/// Serves `router` on a dedicated thread until the tasks are stopped.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -181,20 +184,22 @@ pub(super) async fn serve(
 ) {
     let (running, ended) = oneshot::channel::<()>();
     let serving = move || {
-        // Dropped when the thread ends, however it does.
+        // Dropped when the thread ends, also after a panic.
         let _running = running;
         if let Err(error) = serve_here(listener, router, admin_connections, descriptors, &tasks) {
-            warn!(%error, "the admin port can't be served");
+            warn!(%error, "serving the admin port failed");
         }
     };
     match std::thread::Builder::new().name("admin".into()).spawn(serving) {
-        // The end of the sender is what is waited for.
+        // Waits until the thread drops the sender.
         Ok(_thread) => drop(ended.await),
-        Err(error) => warn!(%error, "no thread for the admin port: it is not served"),
+        Err(error) => {
+            warn!(%error, "starting the thread of the admin port failed; the port is not served")
+        }
     }
 }
 
-/// The same, by this thread.
+/// Serves `router` on the current thread.
 fn serve_here(
     listener: TcpListener,
     router: Router,
@@ -215,7 +220,7 @@ fn serve_here(
         }
         io::Result::Ok(())
     })?;
-    // An answer that is being worked out ends by itself.
+    // A response in progress ends on its own.
     runtime.shutdown_background();
     Ok(())
 }
@@ -235,12 +240,12 @@ async fn accept(
             let io = TokioIo::new(socket);
             converse(io, router, place, seat).await;
         });
-        // Whoever had to go for it goes first, and takes its descriptor with it.
+        // Lets the closed connection end first, which releases its file descriptor.
         tokio::task::yield_now().await;
     }
 }
 
-/// Answers what is asked on one connection.
+/// Answers the requests on one connection.
 async fn converse(
     io: TokioIo<tokio::net::TcpStream>,
     router: Router,
@@ -253,7 +258,8 @@ async fn converse(
         async move {
             place.note(true);
             let answer = router.oneshot(request.map(Body::new)).await;
-            // What is left is to be sent; whoever doesn't take it says nothing either. What is told as it happens goes on.
+            // The response still has to be sent. A client that does not read it counts as idle,
+            // unless the response is a stream of events.
             let goes_on = answer.as_ref().is_ok_and(|answer| is_stream(answer.headers()));
             place.note(goes_on);
             answer
@@ -274,7 +280,7 @@ async fn converse(
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection to the admin port broke off");
+        debug!(%error, "a connection to the admin port ended with an error");
     }
 }
 
@@ -282,7 +288,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream")
 }
 
-/// Who works out answers that take long.
+/// Semaphores for slow responses.
 #[derive(Clone)]
 pub(super) struct Workers {
     long: Arc<Semaphore>,
@@ -297,7 +303,7 @@ impl Default for Workers {
     }
 }
 
-/// Has an answer worked out aside, by a thread that may be busy for long.
+/// Computes a response on a thread that may block.
 pub(super) async fn aside(
     State(workers): State<Workers>,
     request: Request,
@@ -306,7 +312,7 @@ pub(super) async fn aside(
     let is_heavy = HEAVY_PATHS.contains(&request.uri().path());
     let turns = if is_heavy { workers.heavy } else { workers.long };
     let Ok(permit) = tokio::time::timeout(TURN_LIMIT, turns.acquire_owned()).await else {
-        let text = "other answers are being worked out, and take long: ask again in a moment";
+        let text = "other slow requests are in progress; retry in a moment";
         let failure = AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into());
         return Ok(failure.into_response());
     };
@@ -316,7 +322,7 @@ pub(super) async fn aside(
         runtime.block_on(next.run(request))
     });
     Ok(answer.await.unwrap_or_else(|_| {
-        let text = "working out this answer failed; the log says where";
+        let text = "computing the response failed; see the log";
         AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, text.into()).into_response()
     }))
 }
@@ -326,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_says_nothing_for_longest_makes_room_and_who_is_being_answered_does_not() {
+    fn longest_idle_connection_makes_room_and_active_ones_stay() {
         let admin_connections = Arc::new(ConnectionLimiter::of(3));
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);

@@ -1,5 +1,5 @@
-//! `POST /debug/diff` and `/debug/scope`: what connected proxies would be sent if objects of the mesh's configuration were
-//! otherwise. Nothing becomes of it.
+//! `POST /debug/diff` and `/debug/scope`: previews of the effect of hypothetical configuration
+//! changes on connected proxies. Changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,36 +22,37 @@ use strait_mesh::push::PushContext;
 use strait_model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
 use strait_xds::resource::{Resource, ResourceType};
 
-/// The longest question, in bytes.
+/// Maximum size of a request in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 16 << 20;
-/// How many objects one question may name.
+/// Maximum number of objects in a request.
 const OBJECTS_MAX: usize = 10_000;
-/// For how long proxies are looked at; the others are counted.
+/// Maximum duration of a preview; proxies that were not compared are only counted.
 const LOOK: Duration = Duration::from_secs(20);
-/// Of how many resources one answer says which fields are otherwise; of the others only that they are.
+/// Maximum number of resources per response with details about fields; further resources are only
+/// listed.
 const FIELDS_MAX: usize = 2_000;
 
-/// How many namespaces are named to somebody who asks for one that isn't known.
+/// Maximum number of namespaces listed in an error about an unknown namespace.
 const NAMESPACES_NAMED: usize = 20;
 
-/// How a difference is asked for.
+/// Query of a preview.
 #[derive(Deserialize)]
 pub(super) struct PreviewQuery {
-    /// One proxy alone.
+    /// Only this proxy.
     proxy: Option<String>,
-    /// Whether fields of changed resources are told.
+    /// Whether changed fields are included.
     #[serde(default)]
     fields: bool,
 }
 
-/// What would be otherwise.
+/// Body of a preview: the hypothetical changes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TriedObjects {
-    /// Objects that would be stored, in the place of those of their kind, namespace and name.
+    /// Objects that would be stored, replacing objects of equal kind, namespace and name.
     #[serde(default)]
     objects: Vec<Arc<Value>>,
-    /// Objects that would go.
+    /// Objects that would be deleted.
     #[serde(default)]
     remove: Vec<RemovedObject>,
 }
@@ -64,25 +65,25 @@ struct RemovedObject {
     name: String,
 }
 
-/// An object that is tried.
+/// An object of the preview.
 struct TriedObject {
     key: ObjectKey,
     action: &'static str,
 }
 
-/// What proxies would be sent.
+/// Returns what proxies would receive.
 pub(super) async fn foreseen(
     State(sources): SourcesState,
     query: Result<Query<PreviewQuery>, QueryRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
     let Query(query) =
-        query.map_err(|_| bad("a difference is asked for by ?proxy=P&fields=true, or none"))?;
+        query.map_err(|_| bad("expected ?proxy=P, ?fields=true, both, or no query"))?;
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
     let tried: TriedObjects = serde_json::from_slice(&body)
         .map_err(|error| bad(&format!("expected {{\"objects\":[…],\"remove\":[…]}}: {error}")))?;
     if tried.objects.len() + tried.remove.len() > OBJECTS_MAX {
-        return Err(bad(&format!("more than {OBJECTS_MAX} objects; ask in parts")));
+        return Err(bad(&format!("more than {OBJECTS_MAX} objects; split the request")));
     }
     let context = current(&sources)?;
     let reports = Arc::clone(&sources.reports.borrow());
@@ -91,7 +92,7 @@ pub(super) async fn foreseen(
         None => newest_streams(sources.connections.list()),
     };
     let is_dated = context.settings.config_cluster.is_some();
-    // While a configuration is held, what it is held against is what would count then.
+    // During a hold, the stored objects are compared, not the held ones.
     let context = reports.judged(&context);
     let (objects, tried) = edited(&reports.objects, tried, is_dated)?;
     let mesh = sources.trials.with_objects(&context, &reports, &objects);
@@ -113,7 +114,8 @@ pub(super) async fn foreseen(
     ))
 }
 
-/// Of each proxy the newest stream, oldest first. Proxies of two clusters may have one node id.
+/// Returns the newest stream of each proxy, oldest first. Proxies of two clusters may have the same
+/// node ID.
 pub(super) fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> {
     let of = |one: &OpenStream| (Arc::clone(&one.proxy().id), one.proxy().cluster.clone());
     let mut seen = BTreeSet::new();
@@ -122,7 +124,7 @@ pub(super) fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> 
     newest
 }
 
-/// The objects of the stores as they would be, and what that does to each.
+/// Returns the hypothetical objects of the stores, and the action on each.
 fn edited(
     stored: &Collection,
     tried: TriedObjects,
@@ -132,7 +134,7 @@ fn edited(
     let mut rows = Vec::new();
     for (at, object) in tried.objects.into_iter().enumerate() {
         let key = ObjectKey::of(&object).ok_or_else(|| {
-            bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; give all three"))
+            bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; set all three"))
         })?;
         let is_same = |old: &ObjectJson| {
             let old = &old.to_value();
@@ -159,7 +161,7 @@ fn edited(
         };
         let key = stored.iter().map(|(key, _)| key).find(is_it).cloned();
         let Some(key) = key else {
-            let text = format!("there is no {kind} {namespace}/{name} that could go");
+            let text = format!("there is no {kind} {namespace}/{name} to remove");
             return Err(AdminFailure(StatusCode::NOT_FOUND, text));
         };
         let action = if is_tried(&key) { "removed" } else { "left" };
@@ -171,13 +173,14 @@ fn edited(
     Ok((objects, rows))
 }
 
-/// Whether what comes of an object is worked out here: traffic rules and access policies, not what describes services.
+/// Returns whether previews cover this object: traffic rules and access policies, but not
+/// descriptions of services.
 fn is_tried(key: &ObjectKey) -> bool {
     !matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry")
         && (key.group.ends_with(".istio.io") || &*key.group == strait_model::GATEWAY_API)
 }
 
-/// What becomes of an object, with what is said of subsets that it has no more.
+/// Renders an object with its status and the reasons about removed subsets.
 fn row(
     TriedObject { key, action }: &TriedObject,
     view: &ConfigView<'_>,
@@ -219,7 +222,7 @@ pub(super) fn of_proxies(group: &PreviewedProxies, decoded_max: &mut usize) -> V
     row
 }
 
-/// Some proxies, and how much each of them holds and would hold.
+/// Renders proxies with their current and hypothetical totals.
 fn totals(PreviewedProxies { streams, totals, .. }: &PreviewedProxies) -> Value {
     let proxies = streams.iter().map(|stream| {
         let proxy = stream.proxy();
@@ -254,7 +257,7 @@ fn decoded(kind: ResourceType, resource: &Resource) -> Value {
     strait_proto::json::to_json(kind.url(), &resource.body.to_bytes()).unwrap_or_default()
 }
 
-/// What the proxies of a namespace were seen to call.
+/// Body of `/debug/scope`: the observed calls of a namespace's proxies.
 #[derive(Deserialize)]
 struct ScopeQuestion {
     namespace: String,
@@ -262,7 +265,7 @@ struct ScopeQuestion {
     called: CalledHosts,
 }
 
-/// The Sidecar that calls need, and what it would save.
+/// Returns the Sidecar that allows the observed calls, and its savings.
 pub(super) async fn scoped(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
@@ -302,7 +305,7 @@ pub(super) async fn scoped(
     ))
 }
 
-/// Refuses a namespace that nothing is known of, by the names of those that are known.
+/// Rejects an unknown namespace, listing the known ones.
 fn known(
     namespace: &Namespace,
     context: &PushContext,
@@ -316,7 +319,7 @@ fn known(
         && !name.starts_with('-')
         && !name.ends_with('-');
     if !is_label {
-        return Err(bad(&format!("{name:?} can't be the name of a namespace")));
+        return Err(bad(&format!("{name:?} is not a valid name of a namespace")));
     }
     let of_services = context.services.values().map(|service| service.primary.namespace.as_str());
     let of_private = context.private.values().flat_map(|of| of.keys().map(Namespace::as_str));
@@ -336,7 +339,7 @@ fn known(
         first.push("…");
     }
     let those = if first.is_empty() { "none".to_owned() } else { first.join(", ") };
-    let text = format!("nothing is known of namespace {name}; known are {those}");
+    let text = format!("namespace {name} is unknown; known namespaces: {those}");
     Err(AdminFailure(StatusCode::NOT_FOUND, text))
 }
 
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_come_in_the_place_of_those_of_their_name() {
+    fn objects_replace_those_of_the_same_name() {
         let stored: Collection = ["old", "same", "gone"]
             .map(|name| Arc::new(object("VirtualService", name, 1)))
             .into_iter()
@@ -390,7 +393,7 @@ mod tests {
             (json!([]), remove("absent"), "there is no VirtualService shop/absent"),
         ] {
             let AdminFailure(_, text) =
-                edited(&stored, tried(objects, remove), false).err().expect("it is told");
+                edited(&stored, tried(objects, remove), false).err().expect("an error");
             assert!(text.contains(expected), "{text}");
         }
     }

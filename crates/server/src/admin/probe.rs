@@ -1,7 +1,8 @@
-//! `/api/probe-identity`: a certificate for whoever sends requests in the place of a proxy, as `strait check --traffic` does.
+//! `/api/probe-identity`: a certificate for clients like `strait check --traffic` that send
+//! requests instead of a proxy.
 //!
-//! Needs the token itself. It is for one account alone, which runs nothing, in the system namespace, and ends within minutes; the
-//! key stays where it was made.
+//! Requires the token. The certificate is for one service account in the system namespace, which
+//! runs nothing, and expires within minutes. The private key never leaves the client.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,18 +20,18 @@ use super::sources::{SourcesState, current};
 use strait_base::time::rfc3339;
 use strait_identity::{IdentityError, SpiffeId};
 
-/// Whose certificate it is.
+/// Service account of the certificate.
 const ACCOUNT: &str = "strait-probe";
-/// How long it lives: a round of requests takes less.
+/// Lifetime of the certificate: longer than a round of requests takes.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// The most bytes of a question.
+/// Maximum size of a request in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 32 << 10;
 
-/// What is asked with.
+/// Body of a request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ProbeQuestion {
-    /// A certificate request in PEM; of it only the key is taken.
+    /// A certificate request in PEM, which only serves to transfer the public key.
     csr: String,
 }
 
@@ -44,7 +45,7 @@ pub(super) async fn identity(
         .map_err(|error| bad(&format!("expected {{\"csr\": a request in PEM}}: {error}")))?;
     let authority = sources.metrics.identity.borrow().authority.clone();
     let authority = authority.ok_or_else(|| {
-        let text = "this control plane has no CA (--ca none, or certificates by --tls-cert), so it can give no identity to ask with: name one of the mesh by --identity";
+        let text = "this control plane has no CA (--ca none, or certificates from --tls-cert) and can't issue an identity; set --identity to an identity of the mesh";
         AdminFailure(StatusCode::CONFLICT, text.into())
     })?;
     let context = current(&sources)?;
@@ -62,7 +63,7 @@ pub(super) async fn identity(
         Err(error @ IdentityError::Request(_)) => return Err(bad(&error.to_string())),
         Err(error) => return Err(fault(error.to_string())),
     };
-    info!(%peer, "certificate issued to a holder of the admin token, to send requests with");
+    info!(%peer, "issued a probe certificate to a holder of the admin token");
     let answer = json!({
         "identity": peer.to_string(),
         "expires": rfc3339(chain.not_after()),

@@ -1,5 +1,5 @@
-//! `/debug/rollout` and `/api/rollout`: what change is being let out to a share of proxies, how far it is, and its end at once: for all
-//! or for nobody. Writing needs the token itself.
+//! `/debug/rollout` and `/api/rollout`: the running rollout and its progress, and requests to
+//! promote or abort it. Writing requires the token.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use strait_mesh::rollout::{RolloutState, RunningRollout, STOPPED_BY};
 use strait_model::Proxy;
 use strait_model::policy::RolloutPlan;
 
-/// How many proxies are named that are in the share, and that refused it.
+/// Maximum number of listed proxies of the rollout, and of listed refusals.
 const PROXIES_SHOWN: usize = 100;
 
-/// What is asked for.
+/// Body of a request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RolloutQuestion {
     action: RolloutAction,
-    /// Who asks, as they call themselves.
+    /// Name of the requester, as given by the requester.
     #[serde(default)]
     by: String,
-    /// Why.
+    /// Reason of the request.
     #[serde(default)]
     reason: String,
 }
@@ -40,18 +40,18 @@ struct RolloutQuestion {
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "camelCase")]
 enum RolloutAction {
-    /// All are given it now.
+    /// All proxies receive the new configuration now.
     Promote,
-    /// Nobody is, and what counts for the others is held.
+    /// No proxy receives it any more, and the configuration for all is held.
     Abort,
 }
 
-/// What is let out, how, and how far it is.
+/// Returns the rollout, its plan and its progress.
 pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(&sources)))
 }
 
-/// The same without the plan, and without who is in the share.
+/// Renders the rollout without its plan and its proxies.
 pub(super) fn in_short(sources: &Sources) -> Value {
     let mut all = answer(sources);
     let mut running = all["running"].take();
@@ -62,7 +62,7 @@ pub(super) fn in_short(sources: &Sources) -> Value {
     json!({ "running": running, "lost": all["lost"] })
 }
 
-/// Ends what is let out.
+/// Promotes or aborts the rollout.
 pub(super) async fn change(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
@@ -110,7 +110,8 @@ fn of_running(sources: &Sources, running: &RunningRollout) -> Value {
     let streams = sources.connections.list();
     let proxies: BTreeMap<_, _> =
         streams.iter().map(|one| (one.proxy().id.to_string(), one.proxy())).collect();
-    // Before the first step nobody is given it, though who is in may be known from before a restart.
+    // Before the first step no proxy has the new configuration, though the cohort may be known from
+    // before a restart.
     let is_given = |proxy: &Proxy| running.step.is_some() && cohort.contains(proxy);
     let share: Vec<_> =
         proxies.iter().filter(|(_, proxy)| is_given(proxy)).map(|(id, _)| id).collect();

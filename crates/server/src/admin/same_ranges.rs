@@ -1,6 +1,6 @@
-//! Clusters of one network whose nodes give their pods addresses of the same ranges: told before two pods have the same
-//! address. Found when somebody asks; nothing that proxies are given depends on it, since some network plug-ins pass
-//! over what nodes say.
+//! Detection of clusters in one network whose nodes assign pod addresses from the same ranges,
+//! before two pods have the same address. Computed on request. No configuration depends on it,
+//! because some network plug-ins ignore the ranges of nodes.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use strait_model::{ClusterId, NetworkId, SameRange};
 use strait_sources::clusters::status::ClusterStatus;
 
-/// Fills in `same_ranges` of each row, where pods have no address in common as yet. Of very many clusters that share a
-/// range each names its neighbours.
+/// Fills in `same_ranges` of each row, unless the pods already share addresses. If very many
+/// clusters share a range, each lists only its neighbours.
 pub(super) fn find_same_ranges(rows: &mut [ClusterStatus]) {
     let mut ranges: Vec<(NetworkId, IpNet, usize)> = Vec::new();
     for (row, status) in rows.iter().enumerate() {
@@ -18,7 +18,8 @@ pub(super) fn find_same_ranges(rows: &mut [ClusterStatus]) {
         ranges.extend(status.pod_ranges.iter().map(|range| (network.clone(), *range, row)));
     }
     ranges.sort();
-    // Of two ranges that overlap one holds the other, and comes first: those that hold the one that is looked at.
+    // Two ranges that overlap are nested, and the outer one is sorted first. This stack contains
+    // the ranges around the current one.
     let mut holding: Vec<(&NetworkId, IpNet, usize)> = Vec::new();
     let mut found = BTreeSet::new();
     for (network, range, row) in &ranges {
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_of_one_network_whose_ranges_overlap_name_each_other() {
+    fn clusters_with_overlapping_ranges_in_one_network_list_each_other() {
         let mut rows = [
             row("a", "n1", &["10.0.0.0/16", "fd00::/64"]),
             row("b", "n1", &["10.1.0.0/16", "fd00::8000:0:0:0/80"]),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_addresses_already_is_told_of_these_alone() {
+    fn cluster_that_shares_addresses_lists_no_ranges() {
         let mut rows = [row("a", "n1", &["10.0.0.0/16"]), row("b", "n1", &["10.0.0.0/16"])];
         rows[0].same_addresses.push(SameAddress {
             network: "n1".into(),
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn very_many_that_share_one_range_name_their_neighbours() {
+    fn many_clusters_that_share_a_range_list_only_their_neighbours() {
         let mut rows: Vec<_> =
             (0..2000).map(|number| row(&format!("c{number:04}"), "", &["10.244.0.0/16"])).collect();
         find_same_ranges(&mut rows);

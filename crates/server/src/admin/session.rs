@@ -1,7 +1,7 @@
-//! Who may read from a browser: sessions that a holder of the token opens by a code that works once.
+//! Sessions of browsers, which a holder of the token opens with a one-time code.
 //!
-//! Owns the codes and the sessions, in memory only: they end with the process. The token itself never reaches the
-//! browser. Time is passed in.
+//! Owns the codes and the sessions, in memory only: they end with the process. The token itself
+//! never reaches the browser. The caller passes the time.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use super::token::{equal, random_hex};
 
-/// How long a code waits to be used.
+/// Lifetime of an unused code.
 pub(super) const CODE_LASTS: Duration = Duration::from_secs(60);
-/// How many codes wait at once; the oldest makes room.
+/// Maximum number of unused codes; the oldest is dropped.
 const CODES_MAX: usize = 16;
-/// How long a session lasts that asks for nothing. A page that is open asks every minute.
+/// Maximum idle time of a session. An open page sends a request every minute.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
-/// How long a session lasts at most.
+/// Maximum lifetime of a session.
 const SESSION_LASTS: Duration = Duration::from_secs(12 * 3600);
-/// How many sessions there are at once; the one that has been idle for longest makes room.
+/// Maximum number of sessions; the longest idle session is dropped.
 const SESSIONS_MAX: usize = 128;
 
 /// The sessions of one process.
 pub(super) struct BrowserSessions {
-    /// The cookie's name, another one for each process: browsers send one port's cookies to all ports of a host.
+    /// Name of the cookie, different for each process: browsers send the cookies of one port to all
+    /// ports of a host.
     cookie: String,
     table: Mutex<BrowserSessionTable>,
 }
@@ -41,7 +42,7 @@ struct BrowserSession {
 
 impl Default for BrowserSessions {
     fn default() -> Self {
-        // Without randomness there are no codes, thus no sessions.
+        // Without randomness there are no codes, and therefore no sessions.
         let own = random_hex().unwrap_or_default();
         let cookie = format!("strait-{}", own.get(..12).unwrap_or_default());
         Self { cookie, table: Mutex::default() }
@@ -49,7 +50,8 @@ impl Default for BrowserSessions {
 }
 
 impl BrowserSessions {
-    /// A new code, for somebody who has shown the token; `None` where the system gives no randomness.
+    /// Creates a code for a client that has presented the token. Returns `None` if the system
+    /// provides no randomness.
     pub(super) fn code(&self, now: Instant) -> Option<String> {
         let code = random_hex()?;
         let mut table = self.table(now);
@@ -60,7 +62,7 @@ impl BrowserSessions {
         Some(code)
     }
 
-    /// Opens a session with a code, which is used up by that: the value of `Set-Cookie`.
+    /// Opens a session and uses up its code. Returns the value of `Set-Cookie`.
     pub(super) fn open(&self, code: &str, now: Instant) -> Option<String> {
         let id = random_hex()?;
         let mut table = self.table(now);
@@ -81,7 +83,7 @@ impl BrowserSessions {
         Some(cookie)
     }
 
-    /// Whether a `Cookie` header belongs to an open session, which thereby is in use.
+    /// Returns whether a `Cookie` header belongs to an open session, and marks the session as used.
     pub(super) fn allows(&self, header: &str, now: Instant) -> bool {
         let mut cookies = header.split(';').filter_map(|pair| pair.trim().split_once('='));
         let Some((_, given)) = cookies.find(|(name, _)| *name == self.cookie) else { return false };
@@ -95,7 +97,7 @@ impl BrowserSessions {
         }
     }
 
-    /// What has not ended by `now`.
+    /// Returns the table without entries that have expired by `now`.
     fn table(&self, now: Instant) -> MutexGuard<'_, BrowserSessionTable> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.codes.retain(|(_, made)| now.duration_since(*made) < CODE_LASTS);
@@ -111,13 +113,13 @@ impl BrowserSessions {
 mod tests {
     use super::*;
 
-    /// What a browser sends back of a `Set-Cookie`.
+    /// Returns the `Cookie` header that a browser sends back for a `Set-Cookie`.
     fn sent(set: &str) -> String {
         format!("other=1; {}", set.split(';').next().expect("a cookie"))
     }
 
     #[test]
-    fn a_code_opens_one_session_and_only_while_it_is_fresh() {
+    fn code_opens_one_session_before_it_expires() {
         let (sessions, now) = (BrowserSessions::default(), Instant::now());
         let code = sessions.code(now).expect("a code");
         let cookie = sessions.open(&code, now).expect("a session");
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_when_it_is_idle_or_old() {
+    fn session_ends_when_it_is_idle_or_old() {
         let (sessions, now) = (BrowserSessions::default(), Instant::now());
         let open = || sent(&sessions.open(&sessions.code(now).expect("a code"), now).expect("one"));
         let (idle, busy) = (open(), open());
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_of_one_process() {
+    fn session_is_valid_for_one_process() {
         let (sessions, other, now) =
             (BrowserSessions::default(), BrowserSessions::default(), Instant::now());
         let cookie = sessions.open(&sessions.code(now).expect("a code"), now).expect("one");
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_and_the_one_idle_for_longest_goes() {
+    fn number_of_sessions_is_limited_and_the_longest_idle_one_is_dropped() {
         let (sessions, start) = (BrowserSessions::default(), Instant::now());
         let codes: Vec<_> = (0..=CODES_MAX).filter_map(|_| sessions.code(start)).collect();
         assert_eq!(sessions.open(&codes[0], start), None, "it made room");

@@ -1,9 +1,12 @@
-//! Answers that open pages share: what many ask for is worked out once, compressed once, and not sent to who has it.
+//! Responses that open pages share: computed once, compressed once, and not sent again to a page
+//! that has them.
 //!
-//! A hundred pages ask for the same few answers whenever a change is announced, all within the same moment: the first of them has it
-//! worked out, and the others wait for that. An answer of before an announcement is never given after it. What no
-//! announcement is made of, as acknowledgements, a page asks for again once a change has settled (`page/api.js`); an answer of while it settles
-//! holds until then, one of later holds for longer. Holders of a token are answered anew each time.
+//! After each announcement of a change, up to a hundred pages request the same few responses at the
+//! same moment. The first request computes the response and the others wait for it. A response from
+//! before an announcement is never used after it. Acknowledgements and similar data cause no
+//! announcement; a page requests it again once a change has settled (`page/api.js`). A response
+//! from the settling time is valid until then, a later one for longer. Holders of a token always
+//! get a new response.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -20,43 +23,44 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::announcements::REST;
 
-/// For so long after an announcement proxies may still be following, and an answer holds for no longer either: a page asks again a
-/// little later.
+/// Time after an announcement in which proxies may still be following. Responses from this time are
+/// valid no longer than this; pages request them again a little later.
 const SETTLES: Duration = REST;
-/// How old an answer of a settled mesh may be.
+/// Maximum age of a response from after the settling time.
 pub(super) const LIFE: Duration = Duration::from_secs(10);
-/// The largest answer that is kept: some 15,000 proxies.
+/// Maximum size of a stored response: about 15,000 proxies.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// How much is kept in all.
+/// Maximum size of all stored responses.
 const BYTES_MAX: usize = 32 << 20;
-/// How many answers are kept.
+/// Maximum number of stored responses.
 const ANSWERS_MAX: usize = 256;
-/// Smaller ones are sent as they are.
+/// Minimum size of compressed responses.
 const PACKED_FROM: usize = 1 << 10;
 
-/// What pages have been answered lately.
+/// Recent responses to pages.
 #[derive(Debug, Default)]
 pub struct SharedAnswers(Mutex<HashMap<String, Arc<SharedAnswer>>>);
 
-/// An answer that is being worked out, or has been.
+/// A response that is being computed or has been.
 #[derive(Debug)]
 struct SharedAnswer {
     at: Instant,
     kept: OnceCell<KeptAnswer>,
 }
 
-/// An answer as it was made.
+/// A stored response.
 #[derive(Debug)]
 pub(super) struct KeptAnswer {
     head: response::Parts,
     body: Bytes,
     tag: String,
-    /// Compressed, once somebody has asked for that.
+    /// The compressed body, once a client has requested it.
     packed: OnceCell<Bytes>,
 }
 
 impl SharedAnswers {
-    /// The answer to `path`: one that still holds, or what `make` makes. `announced`: when the last change was.
+    /// Returns the response to `path`: a valid stored one, otherwise the result of `make`.
+    /// `announced` is the time of the last announcement.
     pub(super) async fn answer(
         &self,
         path: String,
@@ -72,25 +76,25 @@ impl SharedAnswers {
         }
     }
 
-    /// Where the answer to `path` is, or is to be put.
+    /// Returns the entry of `path`, with or without a response.
     fn place(&self, path: String, announced: Instant, now: Instant) -> Arc<SharedAnswer> {
         let mut table = self.table();
         table.retain(|_, one| one.holds(announced, now));
         let place = || Arc::new(SharedAnswer { at: now, kept: OnceCell::new() });
         let bytes: usize = table.iter().map(|(path, one)| path.len() + one.bytes()).sum();
-        // Where there is no room it is not shared.
+        // Without room, the response is not shared.
         if !table.contains_key(&path) && (bytes > BYTES_MAX || table.len() >= ANSWERS_MAX) {
             return place();
         }
         Arc::clone(table.entry(path).or_insert_with(place))
     }
 
-    /// Forgets what doesn't hold any more.
+    /// Drops expired responses.
     pub(super) fn purge(&self, announced: Instant, now: Instant) {
         self.table().retain(|_, one| one.holds(announced, now));
     }
 
-    /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
+    /// A panic can't leave the table inconsistent, so poisoning is ignored.
     fn table(&self) -> MutexGuard<'_, HashMap<String, Arc<SharedAnswer>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +114,7 @@ impl SharedAnswer {
 }
 
 impl KeptAnswer {
-    /// Takes an answer to keep, or gives it back where it is none to keep.
+    /// Stores a response, or returns it if it can't be stored.
     async fn of(answer: Response) -> Result<Self, Response> {
         let size = answer.body().size_hint().exact();
         if size.is_none_or(|size| size > ANSWER_BYTES_MAX as u64) {
@@ -124,7 +128,7 @@ impl KeptAnswer {
         Ok(Self { head, body, tag, packed: OnceCell::new() })
     }
 
-    /// The answer as whoever sent these headers takes it.
+    /// Returns the response in the form that these request headers accept.
     async fn to(&self, headers: &HeaderMap) -> Response {
         if self.head.status != StatusCode::OK {
             return Response::from_parts(self.head.clone(), Body::from(self.body.clone()));
@@ -134,7 +138,7 @@ impl KeptAnswer {
             false => Bytes::new(),
         };
         let is_packed = !packed.is_empty();
-        // A strong tag is of these very bytes (RFC 9110, 8.8.3.3).
+        // A strong tag identifies these exact bytes (RFC 9110, 8.8.3.3).
         let tag = format!("\"{}{}\"", self.tag, if is_packed { "-gzip" } else { "" });
         let known = is_known(headers, &tag);
         let mut answer = Response::from_parts(
@@ -158,14 +162,14 @@ impl KeptAnswer {
         }
         if known {
             *answer.status_mut() = StatusCode::NOT_MODIFIED;
-            // It would be the length of what is not sent.
+            // It would be the length of the body that is not sent.
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
         answer
     }
 }
 
-/// Whether somebody has what this tag is of. (RFC 9110, 13.1.2.)
+/// Returns whether the client has the response with this tag (RFC 9110, 13.1.2).
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|it| it.to_str().ok());
     known.flat_map(|tags| tags.split(',')).any(|known| known.trim() == tag)
@@ -182,7 +186,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The same compressed; nothing where that fails. By a thread that may be busy for long.
+/// Compresses a body on a thread that may block. Returns no bytes if this fails.
 async fn packed(body: Bytes) -> Bytes {
     let pack = move || {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -198,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often an answer was made.
+    /// Counts how often a response was computed.
     #[derive(Default)]
     struct Maker(AtomicUsize);
 
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_in_the_same_moment_is_given_what_was_made_once() {
+    async fn simultaneous_requests_share_one_response() {
         let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
         let ask = |path: &str| {
             let path = path.to_owned();
@@ -242,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_holds_until_something_is_announced_and_not_for_ever() {
+    fn response_is_valid_until_an_announcement_or_its_expiry() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let answer = |at| SharedAnswer { at, kept: OnceCell::new() };
@@ -254,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_an_answer_is_not_sent_it_again_and_who_takes_it_packed_is_sent_it_so() {
+    async fn known_response_is_not_sent_again_and_gzip_is_used_if_accepted() {
         let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
         let ask = async |sent: &[(HeaderName, &str)]| {
             let make = async || maker.make(PACKED_FROM).await;
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_bounded_and_goes_when_it_holds_no_more() {
+    async fn stored_responses_are_bounded_and_expire() {
         let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
         let none = HeaderMap::new();
         for number in 0..4 {
@@ -298,7 +302,7 @@ mod tests {
         assert!(kept <= BYTES_MAX + ANSWER_BYTES_MAX, "{kept}");
         let make = async || maker.make(ANSWER_BYTES_MAX + 1).await;
         let large = shared.answer("/debug/large".into(), (now, now), &none, make).await;
-        assert!(bytes(large).await.len() > ANSWER_BYTES_MAX, "answered, and not kept");
+        assert!(bytes(large).await.len() > ANSWER_BYTES_MAX, "answered but not stored");
         shared.purge(now, now + LIFE);
         assert!(shared.table().is_empty());
     }

@@ -1,4 +1,4 @@
-//! What the admin API reads, and how it asks for it.
+//! State that the admin API reads, and access to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,88 +33,88 @@ use strait_model::mesh_config::SourceProblem;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::policy_watch::WatchedPolicy;
 
-/// For how long a count of endpoints that are withheld will do for `/metrics`.
+/// Maximum age of the count of withheld endpoints for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
 
-/// Whether the process is ready, and what it waits for.
+/// Readiness of the process, and the reasons to wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Once true, never false again.
+    /// Never becomes false again once true.
     pub ready: bool,
-    /// What is still missing, in words; empty once ready.
+    /// Missing parts in words; empty once ready.
     pub waiting_for: Vec<String>,
 }
 
-/// What the admin API reads.
+/// State that the admin API reads.
 pub struct Sources {
     /// The current version of the mesh.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
-    /// How the members fare.
+    /// Statuses of the member clusters.
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    /// How the sources fare that are no member clusters.
+    /// Statuses of the sources that are not member clusters.
     pub source_statuses: SourceStatusTable,
-    /// What of the mesh config and the mesh networks is not in force.
+    /// Parts of the mesh config and the mesh networks that are not active.
     pub mesh_problems: watch::Receiver<Vec<SourceProblem>>,
-    /// The policy in force.
+    /// The active policy.
     pub policy: WatchedPolicy,
-    /// What is said of each object of the mesh's configuration.
+    /// Reports about all configuration objects.
     pub reports: watch::Receiver<Arc<ConfigReports>>,
-    /// Tries objects that are not stored.
+    /// Evaluates hypothetical objects.
     pub trials: ConfigTrials,
-    /// What is kept of what proxies are sent.
+    /// Cache of encoded resources.
     pub cache: Arc<Cache>,
-    /// Who is connected.
+    /// Connected proxies.
     pub connections: Arc<Connections>,
-    /// Which loops turn.
+    /// The supervised tasks and the liveness of loops.
     pub tasks: Supervisor,
-    /// What changed lately, and why.
+    /// Recent changes and their causes.
     pub timeline: Arc<Timeline>,
-    /// What each version changed.
+    /// Changes of each version.
     pub history: Arc<History>,
-    /// The configurations that can be gone back to.
+    /// Configurations that an operator can return to.
     pub kept: Arc<KeptConfigurations>,
-    /// What is held.
+    /// The active hold.
     pub hold: watch::Receiver<Arc<HoldState>>,
-    /// Whether the other replicas hold the same.
+    /// Whether the other replicas have the same hold.
     pub hold_sharing: watch::Receiver<HoldSharing>,
-    /// What is let out to a share of proxies.
+    /// The running rollout.
     pub rollout: watch::Receiver<Arc<RolloutState>>,
-    /// Who is served that.
+    /// Assigns proxies to configurations.
     pub heads: Arc<Heads>,
-    /// Where it is asked that something be held.
+    /// Sends requests to hold or release a configuration.
     pub holds: HoldRequests,
-    /// How the event loop fares.
+    /// Counters of the event loop.
     pub figures: watch::Receiver<LoopCounters>,
-    /// Whether the process is ready.
+    /// Readiness of the process.
     pub readiness: watch::Receiver<Readiness>,
-    /// The metrics.
+    /// Inputs of the metrics.
     pub metrics: Arc<Metrics>,
-    /// What was counted last of endpoints that are withheld, and when.
+    /// Last count of withheld endpoints for `/metrics`.
     pub withheld: Lately,
-    /// The same by service, for whoever wants to know it now.
+    /// Current counts of withheld endpoints by service.
     pub tally: WithheldTally,
-    /// How the admin port itself fares.
+    /// Connections of the admin port.
     pub admin_connections: Arc<ConnectionLimiter>,
-    /// How the process fares with its file descriptors.
+    /// Use of file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// What `/debug/*` asks for.
+    /// Token of `/debug/*` and `/api/*`.
     pub token: Token,
-    /// What will do as well for what changes nothing.
+    /// Token with read-only access, if there is one.
     pub reader_token: Option<Token>,
-    /// When pages are to look again.
+    /// Announcements of changes to pages.
     pub announcements: Announcements,
-    /// What pages have been answered lately.
+    /// Recent responses to pages.
     pub shared: SharedAnswers,
-    /// Who has been let in by it and reads from a browser.
+    /// Sessions of browsers.
     pub browsers: Arc<BrowserAccess>,
 }
 
-/// What was last counted, and when. Counting looks at every endpoint: not at each scrape.
+/// Last count and its time. A count examines every endpoint, so it is not repeated for each scrape.
 #[derive(Debug, Default)]
 pub struct Lately(Mutex<Option<(Instant, Arc<WithheldCounts>)>>);
 
 impl Lately {
-    /// What was counted within the last minute, else what is counted now, by a thread that may block.
+    /// Returns a count of the last minute, otherwise a new one from a thread that may block.
     pub(super) async fn counted(
         &self,
         count: impl FnOnce() -> WithheldCounts + Send + 'static,
@@ -130,10 +130,10 @@ impl Lately {
     }
 }
 
-/// How handlers are given it.
+/// State argument of the handlers.
 pub(super) type SourcesState = State<Arc<Sources>>;
 
-/// The current version of the mesh; a failure until there is one.
+/// Returns the current version of the mesh, or an error until one exists.
 pub(super) fn current(sources: &Sources) -> Result<Arc<PushContext>, AdminFailure> {
     sources.context.borrow().clone().ok_or_else(|| {
         let missing = sources.readiness.borrow().waiting_for.join(", ");
@@ -142,8 +142,8 @@ pub(super) fn current(sources: &Sources) -> Result<Arc<PushContext>, AdminFailur
     })
 }
 
-/// The version of the mesh that a proxy is served, and what is encoded of it: of the next configuration where it is in the share
-/// that is given that.
+/// Returns the version of the mesh that a proxy is served, and the cache of its encoded resources.
+/// During a rollout this may be the next configuration.
 pub(super) fn served_to(
     sources: &Sources,
     proxy: &Proxy,
@@ -155,11 +155,11 @@ pub(super) fn served_to(
     next.map_or_else(|| Ok((current(sources)?, Arc::clone(&sources.cache))), Ok)
 }
 
-/// The stream of a proxy; a failure where none of that name is connected.
+/// Returns the stream of a proxy, or an error if no such proxy is connected.
 pub(super) fn connected(sources: &Sources, proxy: &str) -> Result<Arc<OpenStream>, AdminFailure> {
     sources.connections.find(proxy).ok_or_else(|| {
         let text = format!(
-            "no proxy {proxy:?} is connected; a proxy is named by its node id, its key, or name.namespace[@cluster]"
+            "no proxy {proxy:?} is connected; specify its node ID, its key, or name.namespace[@cluster]"
         );
         AdminFailure(StatusCode::NOT_FOUND, text)
     })

@@ -1,7 +1,8 @@
-//! The page and the admin API over answers that were stored before: what a control plane said then, with none at hand.
+//! The page and the admin API over stored responses: recorded earlier, and served without access to
+//! a control plane.
 //!
-//! The same files, sessions and rules as of the live page. Knows nothing that is not in the answers: what was not asked then
-//! is answered with 404 and how to have it asked.
+//! Files, sessions and rules are shared with the live page. Requests that were not stored are
+//! answered with 404 and how to include them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,13 +24,13 @@ use tokio::net::TcpListener;
 use super::failure::{AdminFailure, AdminResult};
 use super::{BrowserAccess, Token, page, with_token};
 
-/// The header that tells the page that it shows the past, with the time.
+/// Header with the time of the stored responses, from which the page knows that it shows the past.
 const STORED_HEADER: &str = "x-strait-bundle";
 
-/// One answer.
+/// A stored response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// What was asked with, by name.
+    /// The query parameters by name.
     pub query: BTreeMap<String, String>,
     /// The HTTP status.
     pub status: u16,
@@ -39,19 +40,20 @@ pub struct StoredAnswer {
     pub body: Bytes,
 }
 
-/// The answers of one control plane at one time.
+/// The responses of one control plane at one time.
 #[derive(Debug)]
 pub struct StoredAnswers {
-    /// When they were taken.
+    /// Time of the responses.
     pub taken: SystemTime,
-    /// By path.
+    /// Responses by path.
     pub by_path: BTreeMap<String, Vec<StoredAnswer>>,
-    /// Further names of proxies, by each the one that was asked with.
+    /// Other names of proxies, each with the name used in the stored requests.
     pub proxies: BTreeMap<String, String>,
 }
 
 impl StoredAnswers {
-    /// The answer to this question. A service may be named by the head of its host name.
+    /// Returns the response to a request. A service may be named by the first labels of the host
+    /// name.
     fn find(&self, path: &str, query: &BTreeMap<String, String>) -> Option<&StoredAnswer> {
         let answers = self.by_path.get(path)?;
         let asked = |name: &str, value: &str| match name {
@@ -78,17 +80,17 @@ impl StoredAnswers {
     }
 }
 
-/// What the handlers share.
+/// State that the handlers share.
 struct StoredSite {
     answers: StoredAnswers,
     token: Token,
     browsers: Arc<BrowserAccess>,
 }
 
-/// Serves stored answers until the future is dropped.
+/// Serves stored responses until the future is dropped.
 ///
 /// # Errors
-/// When the listener fails.
+/// If the listener fails.
 pub async fn serve_stored(
     listener: TcpListener,
     answers: StoredAnswers,
@@ -138,7 +140,7 @@ async fn login_code(State(site): State<Arc<StoredSite>>) -> AdminResult {
     site.browsers.code()
 }
 
-/// Says of every answer when it is from: ages are counted up to then.
+/// Adds the time of the stored responses, relative to which the page computes ages.
 async fn dated(State(site): State<Arc<StoredSite>>, request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let taken = strait_base::time::rfc3339(site.answers.taken);
@@ -166,15 +168,15 @@ async fn answer(
 
 fn not_asked(uri: &Uri) -> AdminFailure {
     let next = match uri.path() {
-        "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] takes it along",
-        "/debug/config_dump" => "; strait support-bundle --proxy PROXY takes it along",
+        "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] includes it",
+        "/debug/config_dump" => "; strait support-bundle --proxy PROXY includes it",
         _ => "",
     };
-    let text = format!("this bundle does not hold the answer to {}{next}", uri.path());
+    let text = format!("this bundle does not hold the response to {}{next}", uri.path());
     AdminFailure(StatusCode::NOT_FOUND, text)
 }
 
-/// Nothing changes any more: one event, and then silence.
+/// Nothing changes any more: sends one event and then none.
 async fn changes() -> Response {
     let first = Bytes::from_static(b"event: change\ndata: {\"version\":null}\n\n");
     let events = stream::iter([Ok::<_, Infallible>(first)]).chain(stream::pending());
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_found_by_all_names_of_proxy_and_service() {
+    fn stored_response_is_found_by_all_names_of_proxy_and_service() {
         let query = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };

@@ -1,7 +1,8 @@
-//! `/debug/summary`: what a map of the mesh needs to know of what is many, or mostly says nothing.
+//! `/debug/summary`: a short form of the data that a map of the mesh needs.
 //!
-//! Other answers have all of it, row by row; a hundred pages that are open on the map would have the server write each row, and carry
-//! it to each of them, every other second. Proxies are counted, by cluster, and of what is refused the first are named.
+//! Other responses contain the same data row by row. With a hundred open maps, the server would
+//! render and send every row to each of them every other second. Here proxies are counted by
+//! cluster, and only the first refusals are listed.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,10 @@ use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_rules::access::PolicyState;
 
-/// How many proxies that refuse something are named, and how many objects that can't be read.
+/// Maximum number of listed refusing proxies, and of listed unreadable objects.
 const NAMED: usize = 40;
 
-/// How many proxies are connected, and how they fare.
+/// Number of connected proxies by status.
 #[derive(Debug, Default, Clone, Serialize)]
 struct ProxyCounts {
     connected: usize,
@@ -41,7 +42,7 @@ impl ProxyCounts {
     }
 }
 
-/// What there is to say in short.
+/// Returns the summary.
 pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let reports = sources.reports.borrow().clone();
@@ -90,7 +91,7 @@ fn refusal(stream: &OpenStream) -> Value {
     json!({ "key": stream.key(), "id": proxy.id, "cluster": proxy.cluster, "types": stream.refusals() })
 }
 
-/// The objects of the mesh's configuration that can't be read, and access policies of which parts can't.
+/// Returns the configuration objects that can't be read, and access policies with unreadable parts.
 fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
     let row = |(kind, namespace, name): (&str, &str, &str),
                state,
@@ -116,5 +117,5 @@ fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
     json!({ "faulty": faulty.len(), "first": faulty.iter().take(NAMED).collect::<Vec<_>>() })
 }
 
-/// The code, the place and the text of what is said first of an object.
+/// The code, the path and the text of an object's first problem.
 type FirstProblem<'a> = (Option<&'static str>, &'a str, &'a str);

@@ -1,7 +1,9 @@
-//! How many endpoints some connected proxy can't be given because of networks: counted anew of services that have changed alone.
+//! Counts of the endpoints that some connected proxy can't receive because of networks. Only
+//! changed services are counted again.
 //!
-//! A count looks at every endpoint of a service, for every kind of proxy there is, and pages ask for it whenever something changes, which mostly
-//! is a service or two. Holds nobody else's data: of services only whether they are still the same.
+//! A count examines every endpoint of a service for every kind of proxy. Pages request it after
+//! each change, which mostly affects one or two services. This module stores no data of services,
+//! only whether they are unchanged.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,7 +19,7 @@ use strait_model::policy::Policy;
 use strait_model::{Hostname, KnownClusters};
 use strait_rules::traffic::Traffic;
 
-/// What was counted last.
+/// The last counts.
 #[derive(Debug, Default)]
 pub struct WithheldTally(Mutex<Option<Tally>>);
 
@@ -29,12 +31,12 @@ struct Tally {
 
 #[derive(Debug)]
 struct CountedService {
-    /// What was counted. Its place in memory is nobody else's while this is here.
+    /// The counted service. Its address in memory is not reused while this reference exists.
     of: Weak<MergedService>,
     counts: Vec<WithheldCount>,
 }
 
-/// What counts depend on beside the service.
+/// Inputs of the counts other than the service.
 #[derive(Debug)]
 struct Basis {
     views: BTreeSet<ViewKey>,
@@ -62,7 +64,7 @@ impl Basis {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        // By name, so that whoever adds a field must decide.
+        // Destructured, so that a new field must be considered here.
         let Self {
             views,
             same_addresses,
@@ -85,11 +87,11 @@ impl Basis {
 }
 
 impl WithheldTally {
-    /// For each cluster, how many of its ready endpoints at least one of the clients with these views can't be given because of
-    /// networks, by the code of the first such view's reason.
+    /// Returns for each cluster how many of its ready endpoints at least one client with these
+    /// views can't receive because of networks, by the code of the first such view's reason.
     pub(super) fn count(&self, context: &PushContext, views: BTreeSet<ViewKey>) -> WithheldCounts {
         let basis = Basis::of(context, views);
-        // A panic while the lock was held leaves nothing there.
+        // After a panic, the previous counts are missing, which is valid.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = kept.take().filter(|tally| tally.basis.is_same(&basis));
         let mut known = before.map(|tally| tally.services).unwrap_or_default();
@@ -122,7 +124,7 @@ mod tests {
     use strait_model::{ClusterId, KnownClusters};
 
     #[test]
-    fn a_count_that_goes_on_from_the_last_is_the_same_as_one_from_nothing() {
+    fn incremental_count_equals_a_full_count() {
         let mut mesh = MeshState::new(settings());
         let clusters = [("east".into(), member(Some("n1"))), ("west".into(), member(Some("n2")))];
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.into() })));

@@ -1,4 +1,4 @@
-//! The token that `/debug/*` and `/api/*` ask for.
+//! The token of `/debug/*` and `/api/*`.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,12 +11,12 @@ use tracing::warn;
 use strait_base::{codes, durable};
 use strait_kube_client::Redacted;
 
-/// The fewest bytes of a token: less is guessed.
+/// Minimum length of a token in bytes; shorter ones can be guessed.
 const SHORTEST: usize = 16;
-/// The most bytes of its file.
+/// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 4096;
 
-/// Why there is no token.
+/// Reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// A file can't be read.
@@ -24,27 +24,27 @@ pub enum TokenError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A new one can't be written.
+    /// A new token can't be written.
     #[error("admin token file {path} can't be written: {source}", path = path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What the file holds is no token.
+    /// The content of the file is not a token.
     #[error("admin token file {path} {fact}; a token has at least {SHORTEST} characters", path = path.display())]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         fact: String,
     },
-    /// The system gives no randomness.
-    #[error("no randomness for an admin token")]
+    /// The system provides no randomness.
+    #[error("the system provides no randomness for an admin token")]
     NoRandomness,
 }
 
@@ -53,25 +53,25 @@ pub enum TokenError {
 pub struct Token(Redacted<String>);
 
 impl Token {
-    /// Reads the token of an operator's own file.
+    /// Reads the token from a file of the operator.
     ///
     /// # Errors
-    /// When the file can't be read, or holds none.
+    /// If the file can't be read, or contains no token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let token = Self::of_file(path)?;
-        // A group is how a pod is given its Secrets; everybody is a mistake.
+        // Group access is normal for Secrets in a pod; access for all users is a mistake.
         if mode(path).is_some_and(|mode| mode & 0o007 != 0) {
             let (path, code) = (path.display(), &codes::ADMIN_TOKEN);
-            warn!(%path, %code, "everybody on this machine may read the admin token; chmod o= {path}");
+            warn!(%path, %code, "all users of this machine can read the admin token; run chmod o= {path}");
         }
         Ok(token)
     }
 
-    /// Reads `admin-token` in `directory`, or makes it, readable by its owner only. One that can't be a token
-    /// is made anew: a full disk may have left it.
+    /// Reads `admin-token` in `directory`, or creates it, readable only by its owner. An invalid
+    /// file is replaced, because a full disk may have left it.
     ///
     /// # Errors
-    /// When it can be neither read nor written.
+    /// If the file can be neither read nor written.
     pub fn read_or_make(directory: &Path) -> Result<(Self, PathBuf), TokenError> {
         let path = directory.join("admin-token");
         match Self::of_file(&path) {
@@ -81,7 +81,7 @@ impl Token {
             }
             Err(TokenError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error @ TokenError::Unfit { .. }) => {
-                warn!(%error, code = %codes::ADMIN_TOKEN, "a new admin token is made in its place");
+                warn!(%error, code = %codes::ADMIN_TOKEN, "replacing the invalid admin token");
             }
             Err(error) => return Err(error),
         }
@@ -110,7 +110,8 @@ impl Token {
         }
     }
 
-    /// Whether an `Authorization` header carries this token. Takes the same time for all wrong ones.
+    /// Returns whether an `Authorization` header carries this token. Takes equally long for all
+    /// wrong tokens of the same length.
     pub fn allows(&self, header: Option<&str>) -> bool {
         let Some((scheme, given)) = header.and_then(|header| header.split_once(' ')) else {
             return false;
@@ -119,16 +120,17 @@ impl Token {
     }
 }
 
-/// Whether a secret is what was given. Takes the same time for all that are as long as it.
+/// Compares a secret with a given value. Takes equally long for all values of the secret's length.
 pub(super) fn equal(own: &str, given: &str) -> bool {
     let pairs = own.bytes().zip(given.bytes());
     own.len() == given.len() && pairs.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
-/// A private directory for the token of a process without a state directory. It goes when it is dropped.
+/// Creates a private directory for the token of a process without a state directory. It is deleted
+/// when dropped.
 ///
 /// # Errors
-/// When it can't be made.
+/// If the directory can't be created.
 pub fn runtime_directory() -> io::Result<TempDir> {
     let base = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
@@ -142,7 +144,7 @@ fn mode(path: &Path) -> Option<u32> {
     Some(fs::metadata(path).ok()?.permissions().mode())
 }
 
-/// Lets nobody but its owner read a token of ours.
+/// Restricts a token of this process to its owner.
 fn close(path: &Path) {
     if mode(path).is_none_or(|mode| mode & 0o077 == 0) {
         return;
@@ -151,13 +153,13 @@ fn close(path: &Path) {
     match fs::set_permissions(path, Permissions::from_mode(durable::SECRET)) {
         Ok(()) => warn!(
             path = %shown, %code,
-            "others could read the admin token until now; remove the file and start anew for another one"
+            "other users could read the admin token until now; to replace it, remove the file and restart"
         ),
-        Err(error) => warn!(path = %shown, %error, %code, "others can read the admin token"),
+        Err(error) => warn!(path = %shown, %error, %code, "other users can read the admin token"),
     }
 }
 
-/// 32 random bytes in hexadecimal.
+/// Returns 32 random bytes in hexadecimal.
 pub(super) fn random_hex() -> Option<String> {
     use rand::TryRngCore;
     let mut bytes = [0_u8; 32];
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_made_once_and_kept_private() {
+    fn token_is_created_once_and_readable_only_by_its_owner() {
         let directory = tempfile::tempdir().expect("a directory");
         let (made, path) = Token::read_or_make(directory.path()).expect("made");
         let text = fs::read_to_string(&path).expect("readable");
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_or_too_large_is_no_token_and_ours_is_made_anew() {
+    fn invalid_token_is_rejected_and_a_generated_one_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("admin-token");
         let cases: [(&[u8], &str); 4] = [
@@ -198,10 +200,10 @@ mod tests {
         ];
         for (bytes, fact) in cases {
             fs::write(&path, bytes).expect("written");
-            let Err(error) = Token::read(&path) else { panic!("{fact}, and is a token") };
+            let Err(error) = Token::read(&path) else { panic!("accepted although it {fact}") };
             assert!(matches!(error, TokenError::Unfit { .. }), "{error}");
             assert!(error.to_string().contains(fact), "{error}");
-            let (made, _) = Token::read_or_make(directory.path()).expect("made anew");
+            let (made, _) = Token::read_or_make(directory.path()).expect("replaced");
             let text = fs::read_to_string(&path).expect("readable");
             assert!(made.allows(Some(&format!("Bearer {}", text.trim()))));
         }
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_others_may_read_is_closed_to_them() {
+    fn generated_token_that_others_can_read_is_restricted() {
         let directory = tempfile::tempdir().expect("a directory");
         let (_, path) = Token::read_or_make(directory.path()).expect("made");
         for open in [0o644, 0o660] {
@@ -218,7 +220,7 @@ mod tests {
             Token::read_or_make(directory.path()).expect("read");
             assert_eq!(mode(&path).map(|mode| mode & 0o777), Some(0o600));
         }
-        // Somebody else's file is left as it is.
+        // A file of the operator is not modified.
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("ours");
         Token::read(&path).expect("read");
         assert_eq!(mode(&path).map(|mode| mode & 0o777), Some(0o644));

@@ -1,7 +1,7 @@
-//! What open pages are told the changes of, and the task that hears of these.
+//! The changes that open pages are notified of, and the task that watches for them.
 //!
-//! It wakes when something changes, and every ten seconds for the little that changes with time alone; then it has that announced
-//! ([`super::announcements`]). Owns no data.
+//! The task wakes when something changes, and every ten seconds for states that depend on time
+//! alone. It then sends an announcement ([`super::announcements`]). This module owns no data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,11 @@ use strait_model::policy::Policy;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::policy_watch::WatchedPolicy;
 
-/// How often is looked at what time alone changes: a source is out of contact once it was silent for long enough.
+/// Interval of the check for states that depend on time alone: a source becomes unreachable after a
+/// time without contact.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What pages are told the changes of.
+/// Inputs whose changes are announced.
 pub(super) struct PageTopics {
     context: watch::Receiver<Option<Arc<PushContext>>>,
     clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
@@ -37,11 +38,11 @@ pub(super) struct PageTopics {
     policy: watch::Receiver<Arc<Policy>>,
     policy_problem: watch::Receiver<Option<String>>,
     identity: watch::Receiver<Arc<ServerIdentity>>,
-    /// Who comes, goes and refuses.
+    /// Changes when a proxy connects, disconnects or refuses a response.
     proxies: watch::Receiver<u64>,
     sources: SourceTopic,
     heads: Arc<Heads>,
-    /// Who refuses what is let out, and the number of that.
+    /// Refusals of the rollout with this number.
     refusals: Option<(u64, Refusals)>,
 }
 
@@ -66,7 +67,7 @@ impl PageTopics {
         }
     }
 
-    /// Announces what changes, for as long as anything can.
+    /// Announces changes as long as any can occur.
     pub(super) async fn announce(mut self, announcements: &Announcements) {
         loop {
             self.changed().await;
@@ -75,7 +76,7 @@ impl PageTopics {
         }
     }
 
-    /// Until something has changed.
+    /// Waits until something has changed.
     async fn changed(&mut self) {
         tokio::select! {
             () = changed(&mut self.context) => {}
@@ -94,7 +95,7 @@ impl PageTopics {
         }
     }
 
-    /// Takes all that has changed as told of: the version of the mesh.
+    /// Marks all changes as announced. Returns the version of the mesh.
     fn taken(&mut self) -> Option<u64> {
         self.clusters.mark_unchanged();
         self.hold.mark_unchanged();
@@ -111,8 +112,9 @@ impl PageTopics {
         self.context.borrow_and_update().as_ref().map(|context| context.version)
     }
 
-    /// Hears from now on who refuses what is let out. It is given to a share before that is told (`server::rollout`), so an
-    /// announcement comes after the first who could.
+    /// Follows the refusals of the running rollout. The first proxies receive the configuration
+    /// before the rollout's state is published (`server::rollout`), so an announcement follows
+    /// after the first possible refusal.
     fn listen_to_share(&mut self) {
         let known = self.refusals.as_ref().map(|(number, _)| *number);
         let head = self.heads.next().filter(|head| Some(head.number) != known);
@@ -124,26 +126,27 @@ impl PageTopics {
     }
 }
 
-/// Until there is another value; for ever where none can come.
+/// Waits for another value, forever if the sender is gone.
 async fn changed<T>(of: &mut watch::Receiver<T>) {
     if of.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Until one more proxy refuses what is let out; for ever where nothing is.
+/// Waits until one more proxy refuses the rolled out configuration, forever if there is no rollout.
 async fn refused(of: &mut Option<(u64, Refusals)>) {
     if let Some((_, refusals)) = of
         && refusals.changed().await.is_ok()
     {
         return;
     }
-    // It has ended.
+    // The rollout has ended.
     *of = None;
     std::future::pending::<()>().await;
 }
 
-/// How the sources fare that are no member clusters. Each answer of theirs is told, and most of these are no news.
+/// Statuses of the sources that are not member clusters. Each of their responses updates the table,
+/// mostly without a change of status.
 struct SourceTopic {
     table: SourceStatusTable,
     lines: watch::Receiver<SourceStatusMap>,

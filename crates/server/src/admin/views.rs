@@ -1,4 +1,4 @@
-//! What `/debug/*` answers: the push context in JSON, in a stable order.
+//! Responses of `/debug/*`: parts of the snapshot as JSON, in a stable order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -38,10 +38,10 @@ pub(super) struct ServiceView<'a> {
     ports: Vec<Value>,
     #[serde(rename = "clusterVIPs")]
     cluster_vips: BTreeMap<&'a ClusterId, &'a [IpAddr]>,
-    /// Ranges of addresses that lead to it (ServiceEntries).
+    /// Address ranges that route to the service (ServiceEntries).
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     address_ranges: &'a [IpNet],
-    /// Which endpoints come first, where any do.
+    /// Preference among endpoints, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     traffic_distribution: Option<&'static str>,
     external_addresses: BTreeMap<&'a ClusterId, &'a [Arc<str>]>,
@@ -50,7 +50,7 @@ pub(super) struct ServiceView<'a> {
     conflicts: Vec<Conflict>,
 }
 
-/// All services, or the one of this name.
+/// Returns all services, or the one with this host name.
 pub(super) fn services<'a>(
     context: &'a PushContext,
     hostname: Option<&str>,
@@ -60,7 +60,7 @@ pub(super) fn services<'a>(
         .all_services()
         .filter(|service| hostname.is_none_or(|wanted| service.hostname().as_str() == wanted))
         .collect();
-    // Those that one namespace has for itself stand behind the one that others have.
+    // Definitions that are private to a namespace follow the public one.
     all.sort_by_key(|service| service.hostname());
     all.into_iter().map(|service| service_view(service.hostname(), service, &dropped)).collect()
 }
@@ -72,8 +72,8 @@ fn service_view<'a>(
 ) -> ServiceView<'a> {
     let primary = &service.primary;
     let mut conflicts = service.conflicts.clone();
-    // A borrowed VIP that is another service's as well at a port, of the borrowing cluster or of one that lends it
-    // before: dropped there.
+    // A borrowed VIP is dropped at a port if it also belongs to another service of the borrowing
+    // cluster, or of a cluster that takes precedence as a lender.
     let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for address in dropped.iter().filter(|one| one.hostname == *hostname) {
         holders.entry(&address.of).or_default().insert(&address.vip_source);
@@ -112,7 +112,7 @@ fn service_view<'a>(
     }
 }
 
-/// Borrowed VIPs that collide, for proxies of any cluster.
+/// Returns borrowed VIPs that collide, for proxies of all clusters.
 fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
     let (namespace, selection) = (Namespace::default(), Selection::default());
@@ -124,16 +124,16 @@ fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     dropped
 }
 
-/// The endpoints of one name: of the definition that others see first, then of those that namespaces
-/// have for themselves; those that proxies find by names behind the others.
+/// Returns the endpoints of one host name: of the public definition, then of definitions that are
+/// private to a namespace. Endpoints that proxies find by name come last.
 pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value> {
     let definitions = context.all_services().filter(|service| service.hostname() == hostname);
     definitions.flat_map(|service| [sent(context, service), by_name(service)].concat()).collect()
 }
 
-/// Those that the control plane sends.
+/// Returns the endpoints that the control plane sends.
 fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
-    // As proxies see it: a cluster that is drained has nothing healthy.
+    // As proxies see it: a drained cluster has no healthy endpoints.
     let is_drained = |cluster: &ClusterId| {
         context.clusters.clusters.get(cluster).is_some_and(|known| known.mode == Mode::Drain)
     };
@@ -164,7 +164,8 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
         .collect()
 }
 
-/// The numbers of the service that lead to a shard's endpoints of a port's name: clusters may name a port otherwise.
+/// Returns the service ports that route to each named port of a shard; clusters may name a port
+/// differently.
 fn service_ports(service: &MergedService) -> BTreeMap<(&ShardKey, &str), BTreeSet<u16>> {
     let mut numbers: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
     for port in service.ports() {
@@ -175,7 +176,7 @@ fn service_ports(service: &MergedService) -> BTreeMap<(&ShardKey, &str), BTreeSe
     numbers
 }
 
-/// Those that proxies find by names, for each port. Only ready ones are known.
+/// Returns the endpoints that proxies find by name, for each port. Only ready ones are known.
 fn by_name(service: &MergedService) -> Vec<Value> {
     let mut rows = Vec::new();
     let numbers = service_ports(service);
@@ -204,12 +205,12 @@ fn by_name(service: &MergedService) -> Vec<Value> {
     rows
 }
 
-/// What of the mesh config and the mesh networks is not in force.
+/// Renders the parts of the mesh config and the mesh networks that are not active.
 pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Value {
     problems.iter().map(|one| json!({ "code": one.code, "text": one.text })).collect()
 }
 
-/// The serving certificate, what signs, and why something newer is not in force.
+/// Renders the serving certificate, the CA, and why a newer certificate is not active.
 pub(super) fn certificates(identity: &ServerIdentity) -> Value {
     let authority = identity.authority.as_ref();
     json!({
@@ -223,7 +224,7 @@ pub(super) fn certificates(identity: &ServerIdentity) -> Value {
     })
 }
 
-/// What signs for one member.
+/// Renders the CA of one member.
 fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> Value {
     let authority = own.authority.as_ref();
     json!({
@@ -236,7 +237,7 @@ fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> Value {
     })
 }
 
-/// The roots that what a CA signs leads to.
+/// Returns the roots that the CA's certificates chain to.
 fn leading(authority: &Authority) -> Vec<String> {
     authority.leading().iter().map(ToString::to_string).collect()
 }
@@ -245,7 +246,7 @@ fn problem(problem: &CertificateProblem) -> Value {
     json!({ "code": problem.code, "message": problem.message, "since": rfc3339(problem.since) })
 }
 
-/// The roots of the CA, and how far the replacement of one has come.
+/// Renders the roots of the CA and the progress of a root's replacement.
 fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
     let standings = identity.root_standings(now);
     let root = |root: &RootStanding| {
@@ -262,7 +263,8 @@ fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
             "lacks": lacks.collect::<Vec<_>>(),
         })
     };
-    // A root that all have and that never signs, such as another mesh's, hides nothing that goes on.
+    // A root that is fully distributed and never signs, such as another mesh's, must not hide a
+    // rotation in progress.
     let order =
         [RootStep::Distribute, RootStep::Kept, RootStep::Wait, RootStep::Withdraw, RootStep::Sign];
     let next = order.iter().find_map(|step| standings.iter().find(|root| root.step == *step));
@@ -280,7 +282,7 @@ fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
     })
 }
 
-/// What is to be done about CAs of members that sign below other roots than that of the mesh does.
+/// Returns the next step for members' CAs that chain to other roots than the mesh's CA.
 fn behind(identity: &ServerIdentity) -> Option<String> {
     let mesh = identity.authority.as_ref()?;
     let is_behind = |own: &MemberAuthority| {
@@ -292,30 +294,31 @@ fn behind(identity: &ServerIdentity) -> Option<String> {
     let root = mesh.leading().first().filter(|_| !behind.is_empty())?;
     let members = behind.join(", ");
     Some(format!(
-        "where the other root is to go, give an intermediate below root {root} to the own CA of: {members}"
+        "before the other root is removed, give the dedicated CAs of these members an intermediate below root {root}: {members}"
     ))
 }
 
-/// What is to be done about a root.
+/// Returns the next step for a root.
 fn next_step(root: &RootStanding) -> String {
     let fingerprint = &root.fingerprint;
     let ends = root.record.as_ref().and_then(RootRecord::last_ends).map(rfc3339);
     let ends = ends.unwrap_or_default();
     match root.step {
         RootStep::Distribute => format!(
-            "see that all have root {fingerprint}, then let it sign; of those that only you can judge, replacing the key says that you have"
+            "make sure that all have root {fingerprint}, then let it sign; replacing the key confirms the parts that only you can judge"
         ),
         RootStep::Sign => format!(
             "let root {fingerprint} sign: replace ca-cert.pem, ca-key.pem and cert-chain.pem (or tls.crt and tls.key)"
         ),
-        RootStep::Wait => format!("wait until {ends}: then root {fingerprint} may go"),
-        RootStep::Kept => format!("nothing: root {fingerprint} goes by itself at {ends}"),
-        RootStep::Withdraw => format!("take root {fingerprint} out of root-cert.pem (or ca.crt)"),
+        RootStep::Wait => format!("wait until {ends}, then remove root {fingerprint}"),
+        RootStep::Kept => format!("nothing: root {fingerprint} is removed automatically at {ends}"),
+        RootStep::Withdraw => format!("remove root {fingerprint} from root-cert.pem (or ca.crt)"),
         RootStep::Signs => String::new(),
     }
 }
 
-/// Every network that has clusters, endpoints or gateways, be it ones that can't be dialled yet.
+/// Returns every network with clusters, endpoints or gateways, including gateways that can't be
+/// dialled yet.
 pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     let mut clusters: BTreeMap<NetworkId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for cluster in context.network_labels.keys() {
@@ -326,7 +329,7 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         .flat_map(|shard| shard.networks().iter().map(|network| (&shard.key.cluster, network)))
     {
         if cluster.is_empty() {
-            // An entry: in a network it names, or in none.
+            // A ServiceEntry: in the network that it names, or in none.
             if !network.is_empty() {
                 clusters.entry(network.clone()).or_default();
             }
@@ -371,7 +374,7 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
             let pending = pending.remove(&network);
             let mut view =
                 json!({ "network": network, "clusters": clusters, "gateways": gateways });
-            // Gateways that can't be dialled yet, where there are any.
+            // Gateways that can't be dialled yet, if any.
             if let Some(pending) = pending {
                 view["pending"] = json!(pending);
             }
@@ -380,7 +383,8 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         .collect()
 }
 
-/// The claims of a cluster to networks that have no effect, because of its Secret or of the policy.
+/// Returns the network claims of `cluster`, or of a part of it, that are ignored: because the
+/// policy refuses them, or because the cluster's Secret defines another network.
 pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<IgnoredClaim> {
     let all = context.networks.ignored_claims().iter();
     let mut claims: Vec<_> =
@@ -407,11 +411,11 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
     claims
 }
 
-/// The most ranges that are reported of a cluster's pods.
+/// Maximum number of reported address ranges per cluster.
 const RANGES_SHOWN: usize = 64;
 
-/// Where the pods of each cluster are in `network`: how many addresses they have, the ranges that hold these, and
-/// which of the addresses in `asked` they have.
+/// Returns the pod addresses of each cluster in `network`: their number, the ranges that contain
+/// them, and the addresses in `asked` that exist.
 pub(super) fn addresses_in(
     context: &PushContext,
     network: &NetworkId,
@@ -437,7 +441,8 @@ pub(super) fn addresses_in(
     rows.collect()
 }
 
-/// Ranges that hold all of these: as small as nodes' are, mostly, and wider where there would be too many.
+/// Returns ranges that contain all addresses: mostly as small as the ranges of nodes, and wider if
+/// there would be too many.
 fn ranges(addresses: &BTreeSet<IpAddr>) -> Vec<IpNet> {
     let mut shorter = 0;
     loop {
@@ -454,15 +459,16 @@ fn ranges(addresses: &BTreeSet<IpAddr>) -> Vec<IpNet> {
     }
 }
 
-/// Addresses that pods of one cluster have together with those of another.
+/// Addresses that the pods of two clusters have in common.
 #[derive(Default)]
 struct SharedAddresses {
     addresses: usize,
     first: Option<IpAddr>,
 }
 
-/// For each cluster the others whose pods have addresses of its own in the same network: one row for each of these and
-/// each network, with whose pods proxies of all other clusters are given.
+/// Returns for each cluster the other clusters whose pods have the same addresses in the same
+/// network. Each row is one such cluster and network, with the cluster whose pods proxies of all
+/// other clusters receive.
 pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<SameAddress>> {
     let mut shared: BTreeMap<_, SharedAddresses> = BTreeMap::new();
     for (network, address, claimants) in context.same_addresses.iter() {
@@ -484,14 +490,15 @@ pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<
     rows
 }
 
-/// Of a cluster so many endpoints for the reason of that code.
+/// Number of a cluster's endpoints that are withheld for the reason with this code.
 pub(super) type WithheldCount = (ClusterId, &'static str, usize);
 
-/// The clients that are looked at, without what no decision about networks depends on, so that they are few.
+/// The views of clients, without the parts that don't affect decisions about networks, so that
+/// there are few.
 pub(super) struct Clients {
-    /// As far as services matter that are on each node otherwise.
+    /// Views for services whose endpoints depend on the node.
     by_node: BTreeSet<ViewKey>,
-    /// As far as all others do.
+    /// Views for all other services.
     anywhere: BTreeSet<ViewKey>,
 }
 
@@ -508,14 +515,14 @@ impl Clients {
         }
     }
 
-    /// For each cluster, how many of the ready endpoints that it has of a service at least one of the clients can't be given because of
-    /// networks, by the code of the first such client's reason.
+    /// Returns for each cluster how many of a service's ready endpoints at least one client can't
+    /// receive because of networks, by the code of the first such client's reason.
     pub(super) fn withheld(
         &self,
         context: &PushContext,
         service: &MergedService,
     ) -> Vec<WithheldCount> {
-        // Views that are given the same, and endpoints that are alike, are looked at once.
+        // Views with the same result and equal endpoints are examined once.
         let by_node = is_by_node(service);
         let views = if by_node { &self.by_node } else { &self.anywhere };
         let views: BTreeSet<_> =
@@ -529,7 +536,7 @@ impl Clients {
             let claimants = context.claimants(shard, network, endpoint);
             let facts = (health, pod, tls_mode, address.is_ipv4(), node, bar, claimants);
             let alike = (shard, network, facts);
-            // The latest first: neighbours are alike.
+            // From the latest, because neighbours are often equal.
             let reason = match known.iter().rev().find(|(one, _)| *one == alike) {
                 Some((_, reason)) => *reason,
                 None => {

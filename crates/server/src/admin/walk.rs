@@ -1,4 +1,4 @@
-//! What the admin API answers of the way of a request.
+//! Admin API: the route of a request.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -16,9 +16,9 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::{inbound_targets, served_in};
 use strait_model::{Proxy, ProxyType};
 
-const USAGE: &str = "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
+const USAGE: &str = "expected ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 
-/// A question about a request.
+/// Query about a request.
 #[derive(Default)]
 struct WalkQuery {
     proxy: Option<String>,
@@ -49,7 +49,7 @@ impl WalkQuery {
     }
 }
 
-/// Which way a request goes through what a proxy is sent.
+/// Returns how a request passes through the configuration of a proxy.
 pub(super) async fn walked(
     State(sources): SourcesState,
     pairs: Result<Query<Vec<(String, String)>>, QueryRejection>,
@@ -69,11 +69,11 @@ pub(super) async fn walked(
     let request = request.by_proxy(by_proxy(&query, proxy).map_err(invalid)?);
     if proxy.is_proxyless() && query.from.is_some() {
         return Err(invalid(format!(
-            "{} is gRPC's own library, which takes calls by no route: `strait explain policy` says whether it lets one in",
+            "{} is a proxyless gRPC server, which routes no inbound calls; use `strait explain policy` to check whether it accepts a call",
             proxy.id
         )));
     }
-    // A gateway's clients are always others.
+    // A gateway only serves requests of other workloads.
     let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
     let access = from.map(|from| judged(&context, &stream, &request, from));
     let access = access.transpose().map_err(invalid)?;
@@ -96,22 +96,23 @@ pub(super) async fn walked(
     Ok(pretty(StatusCode::OK, &walk))
 }
 
-/// The port of the proxy that the request is sent to, where it is sent to one.
+/// Returns the port of the proxy to which the request is sent explicitly, if any.
 fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     let Some(text) = &query.http_proxy else { return Ok(None) };
     let port = text.parse().ok().filter(|port| *port != 0);
-    let port = port.ok_or_else(|| format!("httpProxy: {text:?} is no port from 1 to 65535"))?;
+    let port = port.ok_or_else(|| format!("httpProxy: {text:?} is not a port from 1 to 65535"))?;
     if query.from.is_some() {
-        return Err("httpProxy is for requests of the proxy's own workload, and from for those of others: ask for one".into());
+        return Err("httpProxy applies to requests of the proxy's own workload, and from to requests of others; don't combine them".into());
     }
     if proxy.kind != ProxyType::Sidecar || proxy.is_proxyless() {
-        let text = format!("{} is no sidecar: only those have listeners of HTTP_PROXY", proxy.id);
+        let text =
+            format!("{} is not a sidecar; only sidecars have HTTP_PROXY listeners", proxy.id);
         return Err(text);
     }
     Ok(Some(port))
 }
 
-/// Whether the workload lets the request in.
+/// Evaluates whether the workload accepts the request.
 fn judged(
     context: &PushContext,
     stream: &OpenStream,
@@ -132,7 +133,8 @@ fn judged(
     explain_policy(context, proxy, &stream.network(), &asked)
 }
 
-/// What becomes of a connection to a router that can't be given what its chain needs: it sees no request.
+/// Applies missing Secrets of a router: without its filter chain's Secret, the connection is closed
+/// before any request.
 fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
     let code = &codes::GATEWAY_CREDENTIAL;
     for CredentialFault { name, has_old, fact, .. } in faults {
@@ -141,7 +143,7 @@ fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
         }
         if has_old {
             walk.notes
-                .push(format!("{code}: the router goes on with the {name} from before: {fact}"));
+                .push(format!("{code}: the router continues with the previous {name}: {fact}"));
             continue;
         }
         let RequestWalk { proxy, listener, chain, .. } = std::mem::take(walk);
@@ -151,36 +153,33 @@ fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
     }
 }
 
-/// What access policies make of a request that found its way.
+/// Applies the access policies to a request that was routed.
 fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     let told = access.notes.iter();
     walk.notes.extend(told.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
     let is_http = walk.route.is_some();
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == "allow" {
-        walk.notes.push(format!("access policies let it in: {}", verdict.by));
-        // What they will say nobody knows here.
+        walk.notes.push(format!("access policies allow it: {}", verdict.by));
+        // The decisions of providers are unknown here.
         let asked = verdict.asks.iter();
         walk.notes.extend(asked.map(|one| {
-            format!(
-                "provider {} is asked first, by {}: what it denies gets no further",
-                one.provider, one.rule
-            )
+            format!("provider {} is queried first, by {}, and may deny it", one.provider, one.rule)
         }));
         return;
     }
     walk.destinations.clear();
     walk.answer = is_http.then_some(403);
-    walk.outcome = format!("access policies keep it out: {}", verdict.by);
+    walk.outcome = format!("access policies deny it: {}", verdict.by);
 }
 
-/// What the proxy refused of what it was sent last: it goes by what it had before.
+/// Returns the responses that the proxy refused; it uses the previous ones.
 fn refusals(stream: &OpenStream) -> Vec<String> {
     let summary = stream.summary();
     let types = ["cds", "eds", "lds", "rds"].into_iter();
     let refused = types.filter_map(|kind| match &summary["types"][kind]["nack"]["error"] {
         Value::String(error) => Some(format!(
-            "the proxy refused what it was sent last by {kind}, and goes by what it had before: {error}"
+            "the proxy refused the last {kind} response and uses the previous one: {error}"
         )),
         _ => None,
     });

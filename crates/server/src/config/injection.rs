@@ -1,4 +1,4 @@
-//! The flags of `strait serve` that say what injected sidecars are.
+//! The flags of `strait serve` that configure injected sidecars.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use strait_injection::server::WebhookSettings;
 use strait_injection::{InjectSettings, PodDefaults, Redirection, default_image};
 use strait_model::ClusterId;
 
-/// What injected sidecars are.
+/// Settings of injected sidecars.
 #[derive(Debug, Clone, Default, Args)]
 pub struct InjectFlags {
-    /// Where injected proxies find the control plane, of one cluster or of all others; repeatable [default: strait.NAMESPACE.svc:15012]
+    /// Address of the control plane for injected proxies, in one cluster or in all others; repeatable [default: strait.NAMESPACE.svc:15012]
     #[arg(long = "inject-discovery", env = "STRAIT_INJECT_DISCOVERY", value_name = "[CLUSTER=]HOST:PORT", value_delimiter = ',', value_parser = parse_discovery)]
     pub discovery: Vec<(Option<ClusterId>, String)>,
 
@@ -20,7 +20,7 @@ pub struct InjectFlags {
     #[arg(long = "inject-image", env = "STRAIT_INJECT_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
 
-    /// Image that redirects a pod's traffic, with strait-agent and iptables or nft [default: --inject-image]
+    /// Image of the init container that redirects pod traffic, with strait-agent and iptables or nft [default: --inject-image]
     #[arg(
         long = "inject-redirect-image",
         env = "STRAIT_INJECT_REDIRECT_IMAGE",
@@ -28,25 +28,26 @@ pub struct InjectFlags {
     )]
     pub redirect_image: Option<String>,
 
-    /// Leave redirection to Istio's CNI plugin
+    /// Leave traffic redirection to Istio's CNI plugin
     #[arg(long = "inject-istio-cni", env = "STRAIT_INJECT_ISTIO_CNI", value_parser = FalseyValueParser::new())]
     pub istio_cni: bool,
 
-    /// Inject ordinary containers, for Kubernetes before 1.29
+    /// Inject ordinary containers instead of native sidecars, for Kubernetes before 1.29
     #[arg(long = "inject-ordinary-sidecars", env = "STRAIT_INJECT_ORDINARY_SIDECARS", value_parser = FalseyValueParser::new())]
     pub ordinary_sidecars: bool,
 
-    /// Have agents answer their pods' questions for names, so that those of other clusters resolve
+    /// Let agents answer the DNS queries of their pods, so that host names of other clusters resolve
     #[arg(long = "inject-dns", env = "STRAIT_INJECT_DNS", value_parser = FalseyValueParser::new())]
     pub dns: bool,
 
-    /// Let Istio's labels ask for sidecars as ours do
+    /// Accept Istio's injection labels in addition to Strait's
     #[arg(long, env = "STRAIT_ISTIO_LABELS", value_parser = FalseyValueParser::new())]
     pub istio_labels: bool,
 }
 
 impl InjectFlags {
-    /// What holds for pods that the webhook is asked about, in a mesh with this system namespace, config cluster and domain.
+    /// Returns the settings of the webhook for a mesh with this system namespace, config cluster
+    /// and domain.
     pub fn settings(&self, namespace: &str, config_cluster: &str, domain: &str) -> WebhookSettings {
         let image = self.image.clone().unwrap_or_else(default_image);
         let mut of_clusters: BTreeMap<ClusterId, String> = BTreeMap::new();
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_of_a_cluster_find_the_control_plane_where_it_says() {
+    fn discovery_address_of_a_cluster_overrides_the_general_one() {
         let settings = |flags: &[&str]| {
             let line = Line::try_parse_from(["x"].iter().chain(flags))?;
             Ok::<_, clap::Error>(line.inject.settings("mesh", "hub", "cluster.local"))
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_discovery_address_is_rejected() {
         for text in ["strait", "strait:0", ":15012", "a=b=c:1", "-=h:1", "a b:1"] {
             assert!(parse_discovery(text).is_err(), "{text}");
         }

@@ -1,5 +1,5 @@
-//! The clusters whose own traffic objects hold for their proxies: what they say, and what their proxies are served for it.
-//! (docs/decisions/0054-traffic-objects-of-members.md)
+//! Editions: the configurations of clusters whose own traffic objects apply to their proxies
+//! (docs/decisions/0054-traffic-objects-of-members.md).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use strait_model::registry::{Epoch, Provider, RegistryUpdate, ShardChange};
 use strait_model::{ClusterId, Collection};
 use strait_rules::traffic::{EditionIndex, TrafficIndex};
 
-/// What clusters say of traffic, and the editions that come of it.
+/// Traffic objects that clusters reported, and the editions that result.
 pub(super) struct FeedEditions {
     heads: Arc<Heads>,
     reported: BTreeMap<ClusterId, ReportedTraffic>,
@@ -24,7 +24,7 @@ pub(super) struct FeedEditions {
     begun: u64,
 }
 
-/// What a run of a cluster's registry said last.
+/// The last report of a run of a cluster's registry.
 struct ReportedTraffic {
     epoch: Epoch,
     objects: Collection,
@@ -35,7 +35,8 @@ impl FeedEditions {
         Self { heads, reported: BTreeMap::new(), running: BTreeMap::new(), begun: 0 }
     }
 
-    /// Takes note of what an update says of traffic, as the aggregate takes it; whether that is something else than before.
+    /// Records the traffic objects of an update, by the same rules as the aggregate. Returns
+    /// whether they changed.
     pub(super) fn hear(&mut self, update: &RegistryUpdate) -> bool {
         if update.shard.provider != Provider::Kubernetes {
             return false;
@@ -60,7 +61,8 @@ impl FeedEditions {
         differs
     }
 
-    /// What others have to hear for editions to be what they are to be: of the clusters that have objects which count.
+    /// Returns the events that bring the editions up to date. A cluster has an edition while it has
+    /// traffic objects that apply.
     pub(super) fn refresh(&mut self, policy: &Policy, shared: &TrafficIndex) -> Vec<MeshEvent> {
         let mut events = Vec::new();
         let counts = |cluster: &ClusterId, reported: &ReportedTraffic| {
@@ -90,17 +92,17 @@ impl FeedEditions {
                     let edition = EditionIndex::new(cluster.clone(), shared, &reported.objects);
                     self.begun += 1;
                     let (head, outputs) = ServedHead::new(self.begun);
-                    // Nobody is served it before there is a version of it.
+                    // It is not served before it has a first version.
                     self.heads.begin_edition(cluster.clone(), &head);
                     let traffic = Arc::new(edition.traffic().clone());
                     let begun = BegunEdition { cluster: cluster.clone(), traffic, outputs };
                     events.push(MeshEvent::BeginEdition(Box::new(begun)));
-                    info!(%cluster, "its own traffic objects count for its proxies");
+                    info!(%cluster, "the cluster's own traffic objects apply to its proxies");
                     self.running.entry(cluster.clone()).or_insert(edition)
                 }
             };
             for (key, reason) in edition.take_news() {
-                warn!(%cluster, object = %key, %reason, "not all of a cluster's own traffic object is used");
+                warn!(%cluster, object = %key, %reason, "a cluster's own traffic object is not fully applied");
             }
         }
         events
@@ -112,11 +114,11 @@ impl FeedEditions {
             let delivery = Arc::new(Delivery::new(Instant::now()));
             head.interest().mark_proxies(|_| true, &delivery);
         }
-        info!(%cluster, "none of its own traffic objects counts any more");
+        info!(%cluster, "the cluster's own traffic objects no longer apply");
         MeshEvent::EndEdition(cluster)
     }
 
-    /// What is said of the objects of each cluster that the policy names.
+    /// Returns the reports about the objects of each cluster that the policy names.
     pub(super) fn reports(&self, policy: &Policy) -> BTreeMap<ClusterId, MemberReports> {
         let named = self.reported.iter().filter(|(cluster, reported)| {
             policy.takes_traffic_from(cluster) && !reported.objects.is_empty()

@@ -1,4 +1,4 @@
-//! What the feed knows of the change that it lets out, what of that is on disk, and what others are told.
+//! State of the running rollout in the feed: its files, and the state that is published.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,18 +23,18 @@ use strait_model::policy::RolloutPlan;
 use strait_model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
 use strait_rules::access::{PolicyKind, TimePoint};
 
-/// What roll-outs act on.
+/// The structures that a rollout acts on.
 pub(crate) struct RolloutOutputs {
-    /// Who is served what.
+    /// Assigns proxies to configurations.
     pub(crate) heads: Arc<Heads>,
-    /// The streams that are served what counts for all.
+    /// Streams with the configuration for all.
     pub(crate) interest: Arc<Interest>,
     pub(crate) timeline: Arc<Timeline>,
-    /// What others see.
+    /// The published state.
     pub(crate) state: watch::Sender<Arc<RolloutState>>,
 }
 
-/// What is let out.
+/// The rollout, if one is running, and its files.
 pub(super) struct FeedRollout {
     pub(super) files: Option<RolloutFiles>,
     pub(super) to: RolloutOutputs,
@@ -43,17 +43,17 @@ pub(super) struct FeedRollout {
     pub(super) verdicts: mpsc::Receiver<(u64, RolloutVerdict)>,
     pub(super) number: u64,
     pub(super) running: Option<StartedRollout>,
-    /// What has come to all, until they are served it.
+    /// The promoted configuration, until all proxies receive it.
     pub(super) promoted: Option<Arc<ServedHead>>,
-    /// The objects as they were last looked at.
+    /// The objects at the last check.
     seen: Collection,
-    /// What counts for all, as it was last written.
+    /// The configuration for all as last written to disk.
     pub(super) written: Option<Arc<ConfigurationSnapshot>>,
-    /// Whether there may be files of it.
+    /// Whether its file may exist.
     may_be_written: bool,
 }
 
-/// A roll-out, and what goes through its steps.
+/// A rollout and the task that advances it.
 pub(super) struct StartedRollout {
     pub(super) rollout: RunningRollout,
     pub(super) head: Arc<ServedHead>,
@@ -62,7 +62,7 @@ pub(super) struct StartedRollout {
 
 impl FeedRollout {
     pub(super) fn new(files: Option<RolloutFiles>, to: RolloutOutputs, tasks: &Supervisor) -> Self {
-        // One speaks at a time, and ends.
+        // Only one task sends at a time, and it ends afterwards.
         let (verdicts_to, verdicts) = mpsc::channel(1);
         Self {
             files,
@@ -79,8 +79,9 @@ impl FeedRollout {
         }
     }
 
-    /// Has what counted for all before the start do so again, so that what objects say meanwhile is let out in shares: what
-    /// others have to hear. Where nothing is known of that, all are given what objects say.
+    /// Restores the configuration that applied to all proxies before the start, so that later
+    /// changes are rolled out gradually. Returns the events. If it is unknown, all proxies receive
+    /// the stored objects.
     pub(super) async fn restore(
         &mut self,
         plan: Option<&Arc<RolloutPlan>>,
@@ -103,13 +104,13 @@ impl FeedRollout {
             Err(error) => error.to_string(),
         };
         let code = &codes::ROLLOUT_LOST;
-        error!(path, fact, %code, next = code.next, "what counted for all proxies before the start can't be told: all are given what objects say");
+        error!(path, fact, %code, next = code.next, "cannot restore the previous rollout state; applying the stored objects to all proxies");
         let lost: Option<Arc<str>> = Some(format!("{path}: {fact}").into());
         self.report(|state| state.lost = lost);
         Vec::new()
     }
 
-    /// Takes note of the objects. Whether some differ that a roll-out may be of.
+    /// Records the objects. Returns whether any changed that rollouts apply to.
     pub(super) fn note(&mut self, objects: &Collection) -> bool {
         let differ = objects.differences(&self.seen).any(|one| is_let_out(one.key));
         self.seen = objects.clone();
@@ -120,7 +121,7 @@ impl FeedRollout {
         self.to.state.send_modify(|state| change(Arc::make_mut(state)));
     }
 
-    /// Ends what is being let out: its share goes back to what counts for all.
+    /// Ends the running rollout; its proxies return to the configuration for all.
     pub(super) fn end(&mut self) -> Option<RunningRollout> {
         let StartedRollout { mut rollout, head, tasks } = self.running.take()?;
         tasks.stop();
@@ -133,12 +134,12 @@ impl FeedRollout {
 
     pub(super) async fn forget(&self) {
         if let Some(files) = self.files.clone() {
-            // Nobody waits for more than that it is over.
+            // Only completion matters, not the result.
             let _ = tokio::task::spawn_blocking(move || files.forget()).await;
         }
     }
 
-    /// Writes what counts for all, where that is another than was written.
+    /// Writes the configuration for all, if it differs from the last write.
     pub(super) async fn write_settled(&mut self, configuration: &Arc<ConfigurationSnapshot>) {
         let Some(files) = self.files.clone() else { return };
         if self.written.as_ref().is_some_and(|written| is_same(written, configuration)) {
@@ -156,12 +157,12 @@ impl FeedRollout {
             Ok(()) => self.written = Some(Arc::clone(configuration)),
             Err(error) => {
                 self.written = None;
-                warn!(%error, "what counts for all proxies can't be written: a restart gives all of them what objects say then");
+                warn!(%error, "writing the rollout state failed; after a restart, all proxies receive the stored objects");
             }
         }
     }
 
-    /// Forgets what counts for all: changes are given to all at once from now on.
+    /// Removes the configuration for all, when changes no longer roll out gradually.
     pub(super) async fn remove_settled(&mut self) {
         if !std::mem::take(&mut self.may_be_written) {
             return;
@@ -173,7 +174,7 @@ impl FeedRollout {
                 files.settled.remove()
             });
             if let Ok(Err(error)) = removed.await {
-                warn!(%error, "what counted for all proxies can't be taken out of the state directory");
+                warn!(%error, "removing the rollout state from the state directory failed");
             }
         }
     }
@@ -189,22 +190,22 @@ impl FeedRollout {
     }
 }
 
-/// Has whoever is served a head be served what all others are.
+/// Returns the proxies of a rollout to the configuration for all.
 pub(super) fn give_back(heads: &Heads, head: &ServedHead) {
     heads.end(head);
     let delivery = Arc::new(Delivery::new(Instant::now()));
     head.interest().mark_proxies(|_| true, &delivery);
 }
 
-/// Whether objects of that kind are let out in shares: those of the traffic configuration. A kind that isn't known here may be
-/// one.
+/// Returns whether objects of this kind roll out gradually: objects of the traffic configuration,
+/// which may include unknown kinds.
 fn is_let_out(key: &ObjectKey) -> bool {
     let is_entry =
         *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry");
     !is_entry && PolicyKind::of(key).is_none()
 }
 
-/// Whether two say the same of all that is let out in shares.
+/// Returns whether two configurations are equal in everything that rolls out gradually.
 fn is_same(one: &ConfigurationSnapshot, other: &ConfigurationSnapshot) -> bool {
     one.mesh == other.mesh
         && one.networks == other.networks

@@ -7,17 +7,19 @@ use strait_base::watchdog::LoopProgress;
 use strait_model::{Cause, ClusterId, ObjectKey};
 use strait_rules::budget::{ObjectBudget, ObjectMeter};
 
-/// The CPU time that one object may take. The largest objects within the limits take at most a tenth of it, so that replicas on
-/// machines of different speed decide the same. A build without optimization is some 20 times slower.
+/// Maximum CPU time of one object. The largest objects within the limits take at most a tenth of
+/// it, so that replicas on machines of different speed decide alike. A build without optimization
+/// is about 20 times slower.
 const OBJECT_CPU_MAX: Duration =
     Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 100 });
 
-/// The budget of each object that the feed reads.
+/// Returns the budget of each object that the feed reads.
 pub(super) fn object_budget(progress: &LoopProgress) -> ObjectBudget {
     ObjectBudget::new(Arc::new(LoopMeter(progress.clone())), OBJECT_CPU_MAX)
 }
 
-/// Measures by the CPU time of the current thread. The feed reads an object without waiting, so the thread stays the same.
+/// Measures by the CPU time of the current thread. The feed reads an object without waiting, so the
+/// thread does not change.
 #[derive(Debug)]
 struct LoopMeter(LoopProgress);
 

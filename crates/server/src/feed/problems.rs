@@ -1,14 +1,15 @@
-//! Reports of objects that are not used as they are: in the log and in the table of sources.
+//! Reports of objects that are not used unchanged: in the log and in the table of sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strait_base::source_status::{SourceFacts, SourceStatusTable, WARNINGS_MAX};
 
-/// How many reasons of one object one change logs.
+/// Maximum number of logged reasons per object and change.
 const LOGGED_MAX: usize = 16;
 
-/// Returns the first reasons of each object: thousands of log lines would delay the feed. `/debug/config` lists all.
+/// Returns the first reasons of each object; thousands of log lines would delay the feed.
+/// `/debug/config` lists all.
 pub(super) fn first_of_each<K: Ord + Clone, R>(
     reasons: impl Iterator<Item = (K, R)>,
 ) -> impl Iterator<Item = (K, R)> {
@@ -20,7 +21,8 @@ pub(super) fn first_of_each<K: Ord + Clone, R>(
     })
 }
 
-/// Reports in the table of sources the objects of some kind that are not used as they are, whichever store they are from.
+/// Reports in the table of sources the objects of one kind that are not used unchanged, from all
+/// stores.
 pub(super) fn tell_problems<P: ToString>(
     source_statuses: &SourceStatusTable,
     name: &'static str,

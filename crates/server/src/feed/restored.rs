@@ -1,4 +1,4 @@
-//! What is held when a process starts: by itself before, or by other replicas.
+//! The hold at the start of the process: the process's earlier hold, or the hold of other replicas.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use strait_mesh::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
 use strait_mesh::push::event_loop::MeshEvent;
 use strait_rules::access::TimePoint;
 
-/// Holds what was held before the start, or is held by other replicas: what others have to hear of that, and why it can't be held
-/// where it can't.
+/// Restores the hold from before the start, or adopts the hold of other replicas. Returns the
+/// events, and the reason if the hold could not be restored.
 pub(super) async fn restore(
     file: &Option<HoldFile>,
     shared: Option<FoundHold>,
@@ -33,7 +33,7 @@ pub(super) async fn restore(
             _ => None,
         };
         if let Err(error) = put(file, held).await {
-            warn!(%error, path, "what other replicas hold can't be written into the state directory");
+            warn!(%error, path, "writing the hold of other replicas to the state directory failed");
         }
     }
     let fact = match hold {
@@ -43,7 +43,7 @@ pub(super) async fn restore(
             match in_force.change(&HoldChange::Hold(Arc::clone(&hold)), TimePoint::now()) {
                 Ok(events) => {
                     let code = &codes::HELD;
-                    warn!(%id, by, reason, %code, next = code.next, "the configuration is held as before the start");
+                    warn!(%id, by, reason, %code, next = code.next, "restored the hold from before the start");
                     return (events, None);
                 }
                 Err(refusal) => refusal.to_string(),
@@ -52,11 +52,11 @@ pub(super) async fn restore(
         RestoredHold::Lost(fact) => fact,
     };
     let code = &codes::HOLD_LOST;
-    error!(path, fact, %code, next = code.next, "what was held before the start can't be told: what objects say is in force");
+    error!(path, fact, %code, next = code.next, "cannot restore the hold from before the start; the stored objects apply");
     (Vec::new(), Some(format!("{path}: {fact}").into()))
 }
 
-/// Has the file say what is held, without keeping the feed's thread.
+/// Writes the hold to the file without blocking the feed's thread.
 pub(super) async fn put(
     file: HoldFile,
     hold: Option<Arc<ConfigurationHold>>,
@@ -65,8 +65,8 @@ pub(super) async fn put(
     written.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
-/// Of what this process held before its start and what the others hold, what was said last, and whether that is the others'. What
-/// can't be told of this one's counts as earlier than what others hold.
+/// Returns the later of this process's hold and the replicas' hold, and whether it is the
+/// replicas'. An unreadable own hold counts as earlier.
 fn newest(own: RestoredHold, shared: Option<FoundHold>) -> (RestoredHold, bool) {
     let Some(shared) = shared else { return (own, false) };
     match (&own, shared.held) {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_this_one_and_the_others_held_the_later_counts() {
+    fn later_of_own_and_shared_hold_wins() {
         let own = |since| RestoredHold::Held(hold(since));
         let lost = || RestoredHold::Lost("half of it".to_owned());
         let others = |changed, since: Option<u64>| FoundHold { changed, held: since.map(hold) };

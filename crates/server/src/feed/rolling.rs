@@ -1,8 +1,9 @@
-//! Lets changes of configuration out to a share of proxies first, where the policy asks for that.
+//! Gradual rollouts of configuration changes, if the policy asks for them.
 //!
-//! Whatever differs from the configuration that counts for all begins a roll-out, which `server::rollout` goes through step by step;
-//! what differs from what is being let out begins it anew. It ends when all are given it, when it is stopped (what counts
-//! for all is held then), or when objects say again what counts for all.
+//! Any difference from the configuration for all starts a rollout, which `server::rollout` advances
+//! step by step; a further change restarts it. A rollout ends when all proxies have the change,
+//! when it is stopped (the configuration for all is then held), or when the objects equal the
+//! configuration for all again.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -28,21 +29,23 @@ impl Feed {
         self.from.policy.borrow().rollout().cloned()
     }
 
-    /// Before changes of objects count: what counts for all stays so, where these are to be let out in shares.
+    /// Pins the configuration for all before object changes apply, if these are to roll out
+    /// gradually.
     pub(super) fn settle_before(&mut self, objects: &Collection) {
         if self.rollout_plan().is_some() && self.rollout.note(objects) {
             self.settle();
         }
     }
 
-    /// The same before any change.
+    /// Pins the configuration for all before any change, if changes are to roll out gradually.
     pub(super) fn settle(&mut self) {
         if self.to.readiness.borrow().ready && self.rollout_plan().is_some() {
             self.outbox.extend(self.in_force.settle(TimePoint::now()));
         }
     }
 
-    /// Begins to let out what objects say, or ends it, as they say something else or the same as what counts for all.
+    /// Starts, restarts or ends the rollout, depending on how the objects differ from the
+    /// configuration for all.
     pub(super) async fn follow_rollout(&mut self, live: &Arc<ConfigurationSnapshot>) -> Fed {
         if let Some(head) = self.rollout.promoted.take() {
             self.end_promoted(head).await?;
@@ -80,12 +83,12 @@ impl Feed {
     async fn begin_rollout(&mut self, name: Arc<str>, plan: Arc<RolloutPlan>) -> Fed {
         let Some((next, configuration)) = self.in_force.next_head() else { return Ok(()) };
         let settled = self.in_force.configuration();
-        // A restart has to find what it is compared with before anybody is given it.
+        // A restart must find the configuration for all before any proxy has the new one.
         self.rollout.write_settled(&settled).await;
         if let Some(before) = self.rollout.end() {
             info!(
                 configuration = digits(&before),
-                "another change came before it was out: the roll-out begins anew"
+                "another change arrived during the rollout; restarting it"
             );
         }
         let reached = match self.rollout.files.clone() {
@@ -114,7 +117,7 @@ impl Feed {
             cohort,
             is_durable,
         };
-        info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "a change is let out to a share of proxies first");
+        info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "rolling out a change gradually");
         self.rollout.report(|state| {
             state.running = Some(rollout.clone());
             state.lost = None;
@@ -132,28 +135,31 @@ impl Feed {
             look: LOOK,
         };
         let tasks = self.rollout.tasks.child();
-        tasks.spawn("roll-out", run.run());
+        tasks.spawn("rollout", run.run());
         self.rollout.running = Some(StartedRollout { rollout, head, tasks });
         Ok(())
     }
 
-    /// What becomes of the roll-out with that number.
+    /// Applies the verdict on the rollout with this number.
     pub(super) async fn take_verdict(&mut self, number: u64, verdict: RolloutVerdict) -> Fed {
         let running = self.rollout.running.as_ref();
         let Some(running) = running.filter(|one| one.rollout.number == number) else {
-            // It has ended otherwise meanwhile.
+            // The rollout has ended in the meantime.
             return Ok(());
         };
         match verdict {
             RolloutVerdict::Promote => {
-                info!(configuration = digits(&running.rollout), "a change has come to all proxies");
+                info!(
+                    configuration = digits(&running.rollout),
+                    "rollout completed: all proxies receive the change"
+                );
                 self.promote();
             }
             RolloutVerdict::Stop(reason) => {
                 let told = self.rollout.to.state.borrow().running.clone();
                 let percent = told.map_or(0, |told| told.percent());
                 let id = digits(&running.rollout);
-                let reason = format!("roll-out of {id} stopped at {percent}%: {reason}");
+                let reason = format!("rollout of {id} stopped at {percent}%: {reason}");
                 self.stop_rollout(STOPPED_BY, &reason).await;
             }
         }
@@ -161,7 +167,8 @@ impl Feed {
         self.objects().await
     }
 
-    /// Has all be given what is let out, once the events that wait have been sent.
+    /// Promotes the rolled out configuration. It reaches all proxies once the waiting events have
+    /// been sent.
     pub(super) fn promote(&mut self) {
         let events = self.in_force.promote(TimePoint::now());
         self.outbox.extend(events);
@@ -175,14 +182,15 @@ impl Feed {
         }
     }
 
-    /// The same at once, where there is no share, or nothing differs for it any more.
+    /// Promotes the live configuration immediately, if no rollout is running or nothing differs any
+    /// more.
     async fn promote_all(&mut self) -> Fed {
-        // What is left of a share goes back to what all are given.
+        // Any remaining proxies of the rollout return to the configuration for all.
         let was_running = self.rollout.end();
         if let Some(rollout) = &was_running {
             info!(
                 configuration = digits(rollout),
-                "objects say again what counts for all: the roll-out ends"
+                "the objects equal the configuration for all proxies again; ending the rollout"
             );
         }
         self.promote();
@@ -196,14 +204,15 @@ impl Feed {
         Ok(())
     }
 
-    /// Takes the share of what has come to all back to it, once it is what all are given.
+    /// Returns the proxies of a completed rollout to the configuration for all, once this contains
+    /// the change.
     async fn end_promoted(&mut self, head: Arc<ServedHead>) -> Fed {
         self.rollout.forget().await;
         let (ended, has_ended) = oneshot::channel();
         self.send(MeshEvent::EndNext(ended)).await?;
         let heads = Arc::clone(&self.rollout.to.heads);
-        self.rollout.tasks.spawn("roll-out's end", async move {
-            // An error says that the event loop has ended, and with it everything.
+        self.rollout.tasks.spawn("end of the rollout", async move {
+            // An error means that the event loop has ended, and with it the process.
             if has_ended.await.is_ok() {
                 give_back(&heads, &head);
             }
@@ -211,7 +220,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Has nobody be given what is let out, and holds what counts for all.
+    /// Stops the rollout and holds the configuration for all.
     pub(super) async fn stop_rollout(&mut self, by: &str, reason: &str) {
         let hold = ConfigurationHold {
             configuration: self.in_force.configuration(),
@@ -221,33 +230,34 @@ impl Feed {
             scope: HoldScope::WithoutAccess,
         };
         let change = HoldChange::Hold(Arc::new(hold));
-        // In a box: it is what this is called by.
+        // Boxed, because `changed_hold` calls this function.
         if let Err(refusal) = Box::pin(self.changed_hold(&change)).await {
-            error!(%refusal, "what counts for all is held, and a restart lets it go");
+            error!(%refusal, "holding the configuration for all proxies, but a restart will lose this hold");
             self.rollout_ends(reason).await;
             match self.in_force.change(&change, TimePoint::now()) {
                 Ok(events) => self.outbox.extend(events),
-                Err(refusal) => error!(%refusal, "what counts for all can't be held"),
+                Err(refusal) => error!(%refusal, "cannot hold the configuration for all proxies"),
             }
         }
     }
 
-    /// Takes the share back, if something is being let out: something is held now.
+    /// Ends the running rollout, if there is one, because a configuration is now held.
     pub(super) async fn rollout_ends(&mut self, reason: &str) {
         let Some(rollout) = self.rollout.end() else { return };
         tell_stopped(&rollout, reason);
         self.rollout.report(|state| state.stopped += 1);
         self.rollout.forget().await;
         let (ended, _) = oneshot::channel();
-        // An error says that the process ends.
+        // An error means that the process is ending.
         let _ = self.send(MeshEvent::EndNext(ended)).await;
     }
 
-    /// Lets out what waits for the release of what is held, where the policy asks for that. Whether it does.
+    /// Rolls out the changes that waited during a hold, if the policy asks for it. Returns whether
+    /// it does.
     pub(super) async fn let_out(&mut self) -> Result<bool, HoldRefusal> {
         let held = self.in_force.hold().map(|hold| Arc::clone(&hold.configuration));
         let (Some(held), Some(_)) = (held, self.rollout_plan()) else { return Ok(false) };
-        // Before nobody knows any more that it was held.
+        // Written before the hold is removed, so that the configuration is never lost.
         self.rollout.write_settled(&held).await;
         self.remove_hold().await?;
         let events = self.in_force.let_out(TimePoint::now());
@@ -255,7 +265,7 @@ impl Feed {
         Ok(true)
     }
 
-    /// Takes away the file of what is held.
+    /// Removes the file of the hold.
     pub(super) async fn remove_hold(&self) -> Result<(), HoldRefusal> {
         let Some(file) = self.hold_file.clone() else { return Ok(()) };
         restored::put(file, None).await.map_err(HoldRefusal::Unwritable)

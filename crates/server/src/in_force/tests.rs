@@ -1,4 +1,4 @@
-//! What is in force while a configuration is held, and after; as the event loop comes to it.
+//! Tests of the active configuration during and after a hold, as the event loop sees it.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,13 +12,13 @@ use strait_mesh::testing::settings;
 use strait_model::ObjectKey;
 use strait_model::testing::{endpoint, service, shard};
 
-/// Objects, what is in force of them, and the mesh that it makes.
+/// Objects, their active configuration, and the resulting mesh.
 struct Tried {
     objects: Collection,
     in_force: ConfigurationInForce,
     mesh: MeshState,
     context: Arc<PushContext>,
-    /// How many versions came of the last step.
+    /// Number of versions that the last step published.
     versions: usize,
 }
 
@@ -129,7 +129,7 @@ impl Tried {
         Arc::clone(&self.context.configuration)
     }
 
-    /// Timeouts of routes, and paths that are denied.
+    /// Returns the timeouts of active routes and the paths of active deny policies.
     fn in_force(&self) -> (String, Vec<String>) {
         let services = &self.context.traffic.virtual_services;
         let names: Vec<_> = self
@@ -141,14 +141,18 @@ impl Tried {
                 one.to_value()["spec"]["http"][0]["timeout"].as_str().unwrap_or("?").to_owned()
             })
             .collect();
-        assert_eq!(services.hosts().count(), names.len(), "what is in force is what is told to be");
+        assert_eq!(
+            services.hosts().count(),
+            names.len(),
+            "the snapshot lists exactly the active objects"
+        );
         let policies = self.context.access.reports().map(|(name, _)| name.object.name.to_string());
         (names.join(","), policies.collect())
     }
 
     fn waits(&self) -> Vec<String> {
         let live = self.in_force.live();
-        let waiting = self.in_force.waiting(&live).expect("something is held").what;
+        let waiting = self.in_force.waiting(&live).expect("a hold or rollout").what;
         let mut all: Vec<_> = waiting.objects.iter().map(|key| key.name.to_string()).collect();
         all.extend(waiting.mesh_config.then(|| "mesh config".to_owned()));
         all
@@ -156,18 +160,18 @@ impl Tried {
 }
 
 #[test]
-fn what_is_held_stays_and_what_comes_meanwhile_waits() {
+fn changes_wait_during_a_hold() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s")]);
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
-    assert_eq!(tried.versions, 0, "to hold what is in force tells nobody anything");
+    assert_eq!(tried.versions, 0, "holding the active configuration changes nothing");
     assert_eq!(tried.waits(), Vec::<String>::new());
     tried.objects_are(&[route("2s"), object("Sidecar", "default", json!({}))]);
-    assert_eq!(tried.versions, 0, "what waits is told to nobody");
+    assert_eq!(tried.versions, 0, "waiting changes are not sent");
     assert_eq!(tried.in_force().0, "1s");
     assert_eq!(tried.waits(), ["default", "web"]);
-    // A pod comes none the less.
+    // Changes of pods still apply.
     let web = shard("east", 1).update().with(service("web.shop"), vec![endpoint("10.0.0.2")]);
     tried.mesh.apply(MeshEvent::Registry(web.built()));
     let (context, _) = tried.mesh.next_version().expect("a version");
@@ -177,11 +181,11 @@ fn what_is_held_stays_and_what_comes_meanwhile_waits() {
     assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
     assert_ne!(tried.now().id(), held.id());
     tried.release();
-    assert_eq!(tried.versions, 0, "nothing is held any more");
+    assert_eq!(tried.versions, 0, "there is no hold any more");
 }
 
 #[test]
-fn one_goes_back_to_what_was_in_force_whatever_there_is_now() {
+fn earlier_configuration_can_be_held() {
     let mut tried = Tried::new();
     let nothing = tried.now();
     tried.objects_are(&[route("1s")]);
@@ -190,7 +194,7 @@ fn one_goes_back_to_what_was_in_force_whatever_there_is_now() {
     let second = tried.now();
     tried.hold(&first, HoldScope::WithoutAccess);
     assert_eq!((tried.versions, &*tried.in_force().0, tried.now().id()), (1, "1s", first.id()));
-    // From one that is held to another, and back to none.
+    // Replaces one hold with another, then releases.
     tried.hold(&nothing, HoldScope::WithoutAccess);
     assert_eq!((&*tried.in_force().0, tried.now().id()), ("", nothing.id()));
     assert_eq!(tried.waits(), ["web"]);
@@ -198,9 +202,9 @@ fn one_goes_back_to_what_was_in_force_whatever_there_is_now() {
     assert_eq!((&*tried.in_force().0, tried.now().id()), ("2s", second.id()));
 }
 
-/// The last good form of an object is that of what objects say, not of what was held.
+/// The last valid version of an object comes from the stored objects, not from the held ones.
 #[test]
-fn an_object_that_breaks_while_another_configuration_is_held_keeps_its_own_last_good_form() {
+fn object_that_becomes_invalid_during_a_hold_keeps_its_last_valid_version() {
     let mut tried = Tried::new();
     let nothing = tried.now();
     tried.objects_are(&[route("1s")]);
@@ -215,7 +219,7 @@ fn an_object_that_breaks_while_another_configuration_is_held_keeps_its_own_last_
     tried.release();
     assert_eq!(tried.in_force().0, "2s");
     assert_eq!(tried.in_force.stored_traffic().stand_ins().len(), 1);
-    // An object that never could be read is in a configuration as it is, and stays so when one goes back.
+    // A configuration contains invalid objects unchanged, and restores them unchanged.
     let guard =
         object("DestinationRule", "web", json!({ "host": "web", "trafficPolicy": { "tls": "x" } }));
     tried.objects_are(std::slice::from_ref(&guard));
@@ -228,20 +232,20 @@ fn an_object_that_breaks_while_another_configuration_is_held_keeps_its_own_last_
 }
 
 #[test]
-fn access_policies_are_held_only_where_that_is_asked_for() {
+fn access_policies_are_held_only_on_request() {
     let mut tried = Tried::new();
     tried.objects_are(&[deny("/one")]);
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
     tried.objects_are(&[deny("/one"), deny("/two")]);
-    assert_eq!(tried.in_force().1, ["one", "two"], "what is denied meanwhile is denied");
+    assert_eq!(tried.in_force().1, ["one", "two"], "deny policies apply during a hold");
     assert_eq!(tried.waits(), Vec::<String>::new());
     tried.hold(&held, HoldScope::WithAccess);
     assert_eq!(tried.in_force().1, ["one"]);
     assert_eq!(tried.waits(), ["two"]);
     tried.objects_are(&[deny("/three")]);
     assert_eq!((tried.versions, tried.in_force().1), (0, vec!["one".to_owned()]));
-    // Without them from now on: what objects say counts.
+    // Without access policies from now on, the stored policies apply.
     tried.hold(&held, HoldScope::WithoutAccess);
     assert_eq!(tried.in_force().1, ["three"]);
     tried.hold(&held, HoldScope::WithAccess);
@@ -250,7 +254,7 @@ fn access_policies_are_held_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn the_mesh_config_is_held_but_for_who_is_trusted() {
+fn mesh_config_is_held_except_for_trust() {
     let mut tried = Tried::new();
     let text = |timeout: &str, domain: &str| {
         format!(
@@ -264,7 +268,7 @@ fn the_mesh_config_is_held_but_for_who_is_trusted() {
     tried.settings_are(&text("5s", "new"));
     let mesh = Arc::clone(&tried.context.mesh);
     assert_eq!(mesh.connect_timeout, Duration::from_secs(3));
-    assert_eq!(mesh.trust_domain_aliases, ["new"], "who is trusted is not held back");
+    assert_eq!(mesh.trust_domain_aliases, ["new"], "trust is never held back");
     assert_eq!(tried.waits(), ["mesh config"]);
     assert_eq!(tried.now().id(), held.id());
     tried.release();
@@ -272,7 +276,7 @@ fn the_mesh_config_is_held_but_for_who_is_trusted() {
     tried.hold(&held, HoldScope::WithoutAccess);
     assert_eq!(tried.context.mesh.connect_timeout, Duration::from_secs(3));
 
-    // What this version can't read is refused, and nothing has changed.
+    // An unreadable configuration is refused and changes nothing.
     let unreadable = ConfigurationSnapshot::new(
         Collection::default(),
         Collection::default(),
@@ -292,7 +296,7 @@ fn the_mesh_config_is_held_but_for_who_is_trusted() {
 }
 
 #[test]
-fn what_is_held_at_the_start_is_in_force_before_any_object_is_read() {
+fn restored_hold_applies_before_any_object_is_read() {
     let mut before = Tried::new();
     before.objects_are(&[route("1s"), deny("/one")]);
     let held = before.now();
@@ -311,9 +315,9 @@ impl Tried {
         self.tell(events);
     }
 
-    /// The mesh of another head, which begins now.
+    /// Returns the mesh of the next configuration.
     fn next_head(&self) -> Arc<PushContext> {
-        let (live, events) = self.in_force.next_head().expect("something is let out");
+        let (live, events) = self.in_force.next_head().expect("a running rollout");
         let mut mesh = self.mesh.clone();
         mesh.apply(MeshEvent::Together(events));
         let (context, _) = mesh.next_version().expect("it differs");
@@ -323,11 +327,11 @@ impl Tried {
 }
 
 #[test]
-fn what_is_let_out_is_told_to_another_head_alone_until_it_is_promoted() {
+fn rolled_out_change_stays_in_the_next_configuration_until_promotion() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s")]);
     tried.settle();
-    assert_eq!(tried.versions, 0, "to begin tells nobody anything");
+    assert_eq!(tried.versions, 0, "pinning changes nothing");
     assert!(tried.in_force.is_rolling_out() && tried.in_force.hold().is_none());
     tried.objects_are(&[route("2s"), deny("/x")]);
     assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["x".to_owned()]), "policies never wait");
@@ -339,21 +343,24 @@ fn what_is_let_out_is_told_to_another_head_alone_until_it_is_promoted() {
     );
     assert!(next.traffic != tried.context.traffic);
     assert!(Arc::ptr_eq(&next.access, &tried.context.access));
-    // To begin again where it is begun is nothing.
+    // Pinning again has no effect.
     tried.settle();
     assert_eq!(tried.versions, 0);
     let events = tried.in_force.promote(TimePoint::now());
     tried.tell(events);
     assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
-    assert!(*next.traffic == *tried.context.traffic, "what a share was given, all are");
+    assert!(
+        *next.traffic == *tried.context.traffic,
+        "all proxies receive the rolled out configuration"
+    );
     assert!(!tried.in_force.is_rolling_out() && tried.in_force.next_head().is_none());
-    // Nothing is in the way of what comes next.
+    // Later changes apply immediately.
     tried.objects_are(&[route("3s"), deny("/x")]);
     assert_eq!(tried.in_force().0, "3s");
 }
 
 #[test]
-fn of_a_mesh_config_that_is_let_out_who_is_trusted_counts_at_once() {
+fn trust_settings_apply_immediately_during_a_rollout() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s")]);
     tried.settle();
@@ -364,7 +371,7 @@ fn of_a_mesh_config_that_is_let_out_who_is_trusted_counts_at_once() {
 }
 
 #[test]
-fn what_waits_behind_a_hold_can_be_let_out_in_the_place_of_a_release() {
+fn changes_that_wait_behind_a_hold_can_be_rolled_out() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s"), deny("/x")]);
     let held = tried.now();
@@ -373,21 +380,21 @@ fn what_waits_behind_a_hold_can_be_let_out_in_the_place_of_a_release() {
     assert_eq!(tried.in_force().1, ["x"]);
     let events = tried.in_force.let_out(TimePoint::now());
     tried.tell(events);
-    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies count at once");
+    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies apply immediately");
     assert!(tried.in_force.is_rolling_out());
     let next = tried.next_head();
     assert_eq!(
         next.configuration.traffic.values().next().expect("it").to_value()["spec"],
         route("2s")["spec"]
     );
-    // A hold in its place holds what all are given.
+    // A hold replaces the rollout and keeps the configuration for all.
     tried.hold(&held, HoldScope::WithoutAccess);
     assert!(tried.in_force.hold().is_some() && tried.in_force.next_head().is_none());
     assert_eq!(tried.in_force().0, "1s");
 }
 
 #[test]
-fn what_counted_for_all_before_a_restart_counts_again_and_the_rest_is_let_out() {
+fn restart_restores_the_configuration_for_all_and_rolls_out_the_rest() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s")]);
     let settled = settled_hold(tried.now());
@@ -398,7 +405,7 @@ fn what_counted_for_all_before_a_restart_counts_again_and_the_rest_is_let_out() 
     assert_eq!(again.in_force().0, "1s");
     assert_eq!(again.waits(), ["web"]);
     again.objects_are(&[route("1s")]);
-    assert_eq!(again.waits(), Vec::<String>::new(), "nothing has changed meanwhile");
+    assert_eq!(again.waits(), Vec::<String>::new(), "the stored objects are unchanged");
 }
 
 #[test]
@@ -418,7 +425,10 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
         })
     };
     assert_eq!(visible(&tried, "pay"), [true, true]);
-    assert!(!tried.in_force.take_default_visibility(DefaultVisibility::Mesh), "it is no change");
+    assert!(
+        !tried.in_force.take_default_visibility(DefaultVisibility::Mesh),
+        "the value is unchanged"
+    );
     assert!(tried.in_force.take_default_visibility(DefaultVisibility::Namespace));
     let events = tried.in_force.take_settings(written(None));
     tried.tell(events);

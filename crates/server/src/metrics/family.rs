@@ -1,8 +1,8 @@
-//! Prometheus' text format.
+//! The text format of Prometheus.
 
 use std::fmt::{self, Write};
 
-/// One family of samples.
+/// A family of samples.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -10,19 +10,19 @@ pub struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    /// A family of values that go up and down.
+    /// Starts a gauge.
     ///
     /// # Errors
-    /// Never in practice: writing into a string.
+    /// Never in practice, because it writes into a string.
     pub fn gauge(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge")?;
         Ok(Self { text, name })
     }
 
-    /// A family of counts.
+    /// Starts a counter.
     ///
     /// # Errors
-    /// Never in practice: writing into a string.
+    /// Never in practice, because it writes into a string.
     pub fn counter(
         text: &'a mut String,
         name: &'static str,
@@ -32,10 +32,10 @@ impl<'a> Family<'a> {
         Ok(Self { text, name })
     }
 
-    /// A value with these labels.
+    /// Adds a sample with these labels.
     ///
     /// # Errors
-    /// Never in practice: writing into a string.
+    /// Never in practice, because it writes into a string.
     pub fn sample(
         &mut self,
         labels: &[(&str, &str)],

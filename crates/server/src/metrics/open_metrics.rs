@@ -1,12 +1,14 @@
-//! The text of `/metrics` in the form of OpenMetrics 1.0, for those who ask for it: the same samples, and of each bucket of how long
-//! changes took one that fell into it, with the version of the mesh that it was (an exemplar). Counts nothing.
+//! Conversion of `/metrics` to OpenMetrics 1.0, for clients that request it: the same samples, and
+//! for each bucket of the propagation time an exemplar with the version of the mesh that it
+//! measured.
 
 use strait_ads::Exemplar;
 
-/// What that form is called.
+/// Content type of OpenMetrics.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether a header `Accept` asks for it. Prometheus names both forms, and takes either.
+/// Returns whether an `Accept` header requests OpenMetrics. Prometheus lists both formats and
+/// accepts either.
 pub fn is_asked_for(accept: &str) -> bool {
     accept.split(',').any(|kind| {
         let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -14,7 +16,7 @@ pub fn is_asked_for(accept: &str) -> bool {
     })
 }
 
-/// Makes it of Prometheus' text; `exemplars` by the beginning of the line that each belongs to.
+/// Converts the text format of Prometheus. `exemplars` are keyed by the beginning of their line.
 pub(super) fn open_metrics(text: &str, exemplars: &[(String, Exemplar)]) -> String {
     let mut out = String::with_capacity(text.len() + 1024);
     for line in text.lines() {
@@ -34,12 +36,13 @@ pub(super) fn open_metrics(text: &str, exemplars: &[(String, Exemplar)]) -> Stri
     out
 }
 
-/// A line about a family. Of a counter the family's name is without `_total`, which its samples have; help texts have quotes escaped.
+/// Converts a comment line. In OpenMetrics, the name of a counter's family lacks the suffix
+/// `_total` of its samples, and quotes in help texts are escaped.
 fn head(said: &str) -> String {
     let mut words = said.splitn(3, ' ');
     let mut word = || words.next().unwrap_or_default();
     let (what, name, rest) = (word(), word(), word());
-    // What isn't called so is no counter there.
+    // A counter without this suffix is invalid in OpenMetrics.
     let kind = match (rest, name.ends_with("_total")) {
         ("counter", false) => "unknown",
         (kind, _) => kind,
@@ -59,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_asked_for_by_its_name() {
+    fn open_metrics_is_requested_by_its_content_type() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
         assert!(is_asked_for(prometheus) && is_asked_for("Application/OpenMetrics-Text"));
         for other in [
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn families_of_counters_lose_their_end_and_buckets_get_what_fell_into_them() {
+    fn counter_families_lose_their_suffix_and_buckets_get_exemplars() {
         let text = "# HELP a_total How \"many\".\n# TYPE a_total counter\na_total{of=\"x\"} 3\n\
             # HELP b Seconds.\n# TYPE b histogram\nb_bucket{le=\"0.001\"} 1\nb_bucket{le=\"0.01\"} 2\nb_bucket{le=\"+Inf\"} 2\nb_sum 1\nb_count 2\n\
             # HELP c Odd.\n# TYPE c counter\nc 1\n";

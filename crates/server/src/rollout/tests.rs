@@ -11,12 +11,12 @@ use strait_model::{ConfigurationSnapshot, KnownClusters};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// How long a step lasts here.
+/// Duration of a step.
 const EVERY: Duration = Duration::from_millis(300);
-/// How long nothing may take that is not waited for.
+/// Maximum duration of everything that has no defined duration.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A mesh with one service, which proxies of its namespace are given, or not.
+/// Returns a mesh with one service, which is visible to proxies of its namespace or not.
 fn mesh(is_given: bool) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
@@ -35,7 +35,7 @@ fn mesh(is_given: bool) -> Arc<PushContext> {
     mesh.next_version().expect("a version").0
 }
 
-/// A roll-out, and what is seen of it from outside.
+/// A rollout and its observable outputs.
 struct Seen {
     head: Arc<ServedHead>,
     versions: watch::Sender<Option<Arc<PushContext>>>,
@@ -48,7 +48,8 @@ struct Seen {
     _tasks: Supervisor,
 }
 
-/// Begins one of `reached`, of which the settled mesh gives a proxy of the service's namespace that service.
+/// Starts a rollout that had reached this percentage. The current mesh shows the service to its
+/// proxy.
 fn begin(refused: usize, reached: u8, every: Duration) -> Seen {
     begin_with(refused, reached, every, vec![5, 25, 100])
 }
@@ -99,8 +100,8 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         look: EVERY / 10,
     };
     let tasks = Supervisor::new();
-    tasks.spawn("roll-out", async move {
-        // As long as it runs its stream is there.
+    tasks.spawn("rollout", async move {
+        // Keeps the stream open while the rollout runs.
         let _stream = stream;
         run.run().await;
     });
@@ -120,7 +121,8 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
 }
 
 impl Seen {
-    /// The share from the next change of it on; not before so many steps are over.
+    /// Waits for the next change and returns its percentage. Asserts that at least this many steps
+    /// have passed.
     async fn next(&mut self, steps: u32) -> u8 {
         let changed = tokio::time::timeout(LIMIT, self.state.changed()).await;
         changed.expect("in time").expect("it goes on");
@@ -132,7 +134,7 @@ impl Seen {
         self.state.borrow().running.as_ref().map_or(0, RunningRollout::percent)
     }
 
-    /// What becomes of it; likewise.
+    /// Waits for the verdict. Asserts that at least this many steps have passed.
     async fn verdict(&mut self, steps: u32) -> RolloutVerdict {
         let verdict = tokio::time::timeout(LIMIT, self.verdicts.recv()).await;
         let (number, verdict) = verdict.expect("in time").expect("a verdict");
@@ -143,9 +145,9 @@ impl Seen {
 }
 
 #[tokio::test]
-async fn it_goes_from_share_to_share_by_time_and_comes_to_all() {
+async fn steps_follow_each_other_by_time_until_promotion() {
     let mut seen = begin(1, 0, EVERY);
-    assert!(seen.heads.next().is_none(), "not before there is a version of it");
+    assert!(seen.heads.next().is_none(), "no version exists yet");
     seen.versions.send_replace(Some(mesh(true)));
     assert_eq!(seen.next(0).await, 5);
     assert!(seen.heads.next().is_some());
@@ -154,7 +156,7 @@ async fn it_goes_from_share_to_share_by_time_and_comes_to_all() {
 }
 
 #[tokio::test]
-async fn after_a_restart_it_goes_on_where_it_was() {
+async fn rollout_resumes_its_step_after_a_restart() {
     for (reached, expected) in [(25, 25), (30, 25), (4, 5)] {
         let mut seen = begin(1, reached, LIMIT);
         seen.versions.send_replace(Some(mesh(true)));
@@ -163,25 +165,25 @@ async fn after_a_restart_it_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn so_many_proxies_that_refuse_it_stop_it() {
+async fn rollout_stops_at_the_limit_of_refusing_proxies() {
     let mut seen = begin(2, 0, EVERY);
     seen.versions.send_replace(Some(mesh(true)));
     assert_eq!(seen.next(0).await, 5);
-    // One, however often, is one.
+    // Repeated refusals of one proxy count once.
     seen.head.refused(&"a".into(), "no such filter");
     seen.head.refused(&"a".into(), "still no such filter");
     assert_eq!(seen.next(1).await, 25);
-    seen.head.refused(&"b".into(), "neither here");
+    seen.head.refused(&"b".into(), "no such filter here");
     let reason =
         StopReason::Refused { count: 2, proxy: "a".into(), error: "no such filter".into() };
     assert_eq!(seen.verdict(1).await, RolloutVerdict::Stop(reason));
 }
 
 #[tokio::test]
-async fn what_takes_endpoints_away_is_given_to_nobody_that_loses_them() {
+async fn change_that_removes_endpoints_reaches_no_proxy() {
     let mut seen = begin(1, 0, EVERY);
     seen.versions.send_replace(Some(mesh(false)));
-    // The one that there is is in the first share.
+    // The only proxy is in the first step.
     let verdict = seen.verdict(0).await;
     let RolloutVerdict::Stop(StopReason::LostEndpoints(words)) = verdict else {
         panic!("{verdict:?}")
@@ -191,7 +193,7 @@ async fn what_takes_endpoints_away_is_given_to_nobody_that_loses_them() {
 }
 
 #[tokio::test]
-async fn what_is_lost_while_it_is_out_stops_it_before_the_next_step() {
+async fn endpoints_lost_during_a_step_stop_the_rollout() {
     let mut seen = begin_with(1, 99, LIMIT, vec![99, 100]);
     seen.versions.send_replace(Some(mesh(true)));
     assert_eq!(seen.next(0).await, 99);
@@ -202,7 +204,7 @@ async fn what_is_lost_while_it_is_out_stops_it_before_the_next_step() {
 }
 
 #[tokio::test]
-async fn one_that_was_ended_meanwhile_says_nothing() {
+async fn ended_rollout_sends_no_verdict() {
     let mut seen = begin(1, 0, EVERY);
     seen.heads.end(&seen.head);
     seen.versions.send_replace(Some(mesh(true)));

@@ -5,7 +5,7 @@ use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_sim::{Fault, Options, SimCluster};
 
 #[tokio::test]
-async fn both_are_asked_before_either_answers() {
+async fn both_reads_start_before_either_completes() {
     let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
     let access = Access {
         server: sim.url().parse().expect("a URI"),
@@ -20,7 +20,7 @@ async fn both_are_asked_before_either_answers() {
     let hold = SharedHoldStore { access: access.clone(), namespace: namespace.clone() };
     let roots = RootStore::new(None, Some((access, namespace)));
     let tasks = Supervisor::new();
-    // So long that one after the other would never come to the second.
+    // Sequential reads would never reach the second one.
     let wait = Duration::from_secs(3600);
     let asked = |name: &str| !sim.requests(|request| request.path.ends_with(name)).is_empty();
     let both = async {
@@ -30,7 +30,7 @@ async fn both_are_asked_before_either_answers() {
     };
     let limit = tokio::time::timeout(Duration::from_secs(30), both);
     tokio::select! {
-        _ = read(Some(hold), &roots, wait, &tasks) => panic!("nobody has answered"),
-        asked = limit => asked.expect("both are asked"),
+        _ = read(Some(hold), &roots, wait, &tasks) => panic!("a read completed"),
+        asked = limit => asked.expect("both reads start"),
     }
 }

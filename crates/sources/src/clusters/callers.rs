@@ -1,9 +1,10 @@
-//! Who brings a token: a pod of a member, as the member's keys and our own index of its pods prove, or else as its API
-//! server says.
+//! Authentication of callers that present a token of a member cluster: with the member's signing
+//! keys and pod index, or with a TokenReview of the member's API server.
 //!
-//! Keys come first, so that a dark API server keeps no pod from calling; only pods and keys that nobody knows yet are
-//! asked of it. A token is never sent to another API server than that of the member that it names, nor to that one
-//! where its issuer is somebody else. Tokens are kept nowhere: verdicts are found by the hash.
+//! Keys are checked first, so that pods can authenticate while their API server is unreachable.
+//! Requests are sent to the API server only for unknown pods and unknown keys. A token is sent only
+//! to the API server of the member that it names, and never if its issuer is known to be another
+//! member. Tokens are not stored: reviews are looked up by the token's hash.
 
 mod issuers;
 mod review;
@@ -32,47 +33,48 @@ use strait_identity::token::{IssuerKeys, SignedToken, TokenClaims, TokenFlaw, cl
 use strait_model::policy::Policy;
 use strait_model::{ClusterId, KnownClusters};
 
-/// What is needed to know who calls.
+/// Inputs for the verification of tokens.
 #[derive(Debug)]
 pub struct CallersConfig {
-    /// The members.
+    /// The member clusters.
     pub known: watch::Receiver<Arc<KnownClusters>>,
-    /// Whether it is known what they are.
+    /// Whether the set of members is complete.
     pub settled: watch::Receiver<MembersSettled>,
-    /// Their API servers.
+    /// Clients of the members' API servers.
     pub clients: watch::Receiver<Arc<MemberClients>>,
-    /// Whom they may vouch for, where the operator says.
+    /// The policy, which restricts the namespaces that a member may vouch for.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// How they fare.
+    /// The status of each member.
     pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    /// Who runs in them.
+    /// The running pods of the members.
     pub pods: Arc<dyn RunningPods>,
-    /// For whom tokens must be.
+    /// The accepted audiences of tokens.
     pub audiences: Vec<String>,
-    /// Other names by which calls may name members.
+    /// Alternative names of members in requests, mapped to member IDs.
     pub aliases: BTreeMap<ClusterId, ClusterId>,
-    /// For whose accounts only the config cluster vouches, unless policy says otherwise. So it is for the root namespace.
+    /// The system namespace. Unless the policy allows other clusters, only the config cluster
+    /// vouches for accounts of this namespace. The same rule applies to the root namespace.
     pub system_namespace: String,
-    /// Who else issues tokens, if anybody does.
+    /// A token issuer outside all clusters, if one is configured.
     pub outside: Option<OutsideIssuer>,
-    /// The keys that were last known.
+    /// The signing keys of the members from before the process started.
     pub remembered: MemberKeys,
 }
 
-/// Somebody outside of all clusters who issues tokens for workloads there.
+/// A token issuer outside all clusters, for workloads that don't run in a cluster.
 #[derive(Debug, Clone)]
 pub struct OutsideIssuer {
-    /// The `iss` of its tokens.
+    /// The `iss` claim of tokens from this issuer.
     pub issuer: String,
     /// The cluster to which its workloads belong.
     pub cluster: ClusterId,
     /// The namespaces whose accounts it may issue tokens for.
     pub namespaces: Vec<String>,
-    /// Its keys, or why they are not known.
+    /// Its keys, or the reason why they are unknown.
     pub keys: watch::Receiver<Result<Arc<IssuerKeys>, String>>,
 }
 
-/// Knows who brings a token.
+/// Verifies callers that present a token.
 #[derive(Debug)]
 pub struct MemberCallers {
     config: CallersConfig,
@@ -81,7 +83,8 @@ pub struct MemberCallers {
     reviews: Reviews,
 }
 
-/// Starts to read the keys of members. Returns also the keys themselves, to be remembered.
+/// Starts reading the signing keys of the members. Also returns the keys, so that they can be
+/// stored.
 pub fn start(
     mut config: CallersConfig,
     tasks: &Supervisor,
@@ -124,19 +127,23 @@ impl CallerRegistry for MemberCallers {
 }
 
 fn of_outside_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
-    CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, format!("of --token-issuer: {flaw}"))
+    CallerRefusal::unauthenticated(
+        &codes::TOKEN_REFUSED,
+        format!("token of --token-issuer: {flaw}"),
+    )
 }
 
-/// What a member's keys say of a token.
+/// The result of checking a token with a member's keys.
 enum OfflineVerdict<'a> {
-    /// It is the member's.
+    /// A key of the member signed the token.
     Proven(&'a TokenClaims),
-    /// They don't say.
+    /// The keys cannot decide, with the reason.
     Unknown(&'static str),
 }
 
 impl MemberCallers {
-    /// Drops what API servers said of tokens whose pods have gone. Called for each new version of the mesh.
+    /// Removes the reviews of tokens whose pods no longer exist. Called for each new version of the
+    /// mesh.
     pub fn forget_gone_pods(&self) {
         self.reviews.forget_gone(&*self.config.pods);
     }
@@ -145,11 +152,11 @@ impl MemberCallers {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         let known = Arc::clone(&self.config.known.borrow());
         let Some(trust_domain) = known.trust_domain(cluster) else {
-            let reason = format!("clusterid {:?} names no member", cluster.as_str());
+            let reason = format!("clusterid {:?} is not a member cluster", cluster.as_str());
             return Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason));
         };
         let refused = |flaw: TokenFlaw| {
-            let reason = format!("of cluster {cluster}: {flaw}");
+            let reason = format!("token of cluster {cluster}: {flaw}");
             CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
         };
         let now = SystemTime::now();
@@ -166,7 +173,7 @@ impl MemberCallers {
         })?;
         let claims = signed.unverified();
         let grace = self.grace(cluster, claims.expires, now);
-        // Of one that has ended, the rest is looked at as of its last moment.
+        // A token within its grace period is checked as of one second before it expired.
         let then = grace.map_or(now, |_| claims.expires - Duration::from_secs(1));
         signed.check(&self.config.audiences, then).map_err(refused)?;
         let id = SpiffeId::new(trust_domain, &claims.namespace, &claims.service_account)
@@ -176,8 +183,8 @@ impl MemberCallers {
         let unknown = match self.offline(cluster, &signed, keys.as_deref()).map_err(refused)? {
             OfflineVerdict::Proven(claims) => match &claims.pod {
                 Some(pod) if self.config.pods.has_pod(cluster, &id, pod) => None,
-                Some(_) => Some("its pod is not known here"),
-                None => Some("it is bound to no pod"),
+                Some(_) => Some("its pod is unknown"),
+                None => Some("it is not bound to a pod"),
             },
             OfflineVerdict::Unknown(why) => Some(why),
         };
@@ -189,7 +196,7 @@ impl MemberCallers {
             let client = self.config.clients.borrow().get(cluster).cloned();
             let client = client.ok_or_else(|| {
                 CallerRefusal::unchecked(format!(
-                    "{why}, and the API server of {cluster} can't be asked"
+                    "{why}, and the API server of {cluster} cannot be contacted now"
                 ))
             })?;
             let audiences = &self.config.audiences;
@@ -206,7 +213,8 @@ impl MemberCallers {
         Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
     }
 
-    /// Who brings a token of the issuer outside of all clusters: by its keys alone, there is nobody to ask.
+    /// Verifies a token of the issuer outside all clusters. Only its keys decide: it has no API
+    /// server for a TokenReview.
     fn of_outside(
         &self,
         outside: &OutsideIssuer,
@@ -232,7 +240,7 @@ impl MemberCallers {
         let id = id.map_err(|error| refused(&error))?;
         if !outside.namespaces.contains(&claims.namespace) {
             let reason = format!(
-                "{id}: --token-issuer may issue tokens for namespaces {} alone (--token-namespace)",
+                "{id}: --token-issuer may issue tokens only for namespaces {} (--token-namespace)",
                 outside.namespaces.join(", ")
             );
             let (kind, code) = (RefusalKind::Denied, &codes::NOT_VOUCHED);
@@ -243,8 +251,9 @@ impl MemberCallers {
         Ok(Caller::of_token(id, TokenProof { cluster, named: true, pod: None, expires }))
     }
 
-    /// For how long after its end a token of a member is taken, where it has ended: not longer than policy says, and while the
-    /// member is out of contact alone, when its nodes get no new ones for their pods.
+    /// Returns the grace period of an expired token. `None` unless the policy grants one to the
+    /// member, the period has not passed, and the member is unreachable: its nodes then get no new
+    /// tokens for their pods.
     fn grace(&self, cluster: &ClusterId, expires: SystemTime, now: SystemTime) -> Option<Duration> {
         let late = now.duration_since(expires).ok()?;
         let (grace, _) = self.config.policy.borrow().dark_token_grace(cluster)?;
@@ -253,7 +262,8 @@ impl MemberCallers {
         (late < grace && is_dark).then_some(grace)
     }
 
-    /// What the member's keys say. A key that is not among them may be new.
+    /// Checks a token with the member's keys. An unknown key may be new: the keys are then
+    /// requested again.
     fn offline<'a>(
         &self,
         cluster: &ClusterId,
@@ -273,8 +283,9 @@ impl MemberCallers {
         }
     }
 
-    /// Where the issuer of a member is not known, a token that another's may have issued is not shown to it: it could
-    /// use it there.
+    /// Refuses a token whose issuer is known to be another member if the keys of `cluster` are
+    /// unknown. The token must not be sent to the API server of `cluster`, which could use it at
+    /// the other member.
     fn foreign_issuer(
         &self,
         cluster: &ClusterId,
@@ -310,7 +321,7 @@ impl MemberCallers {
             None if known.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
             None => match self.config.pods.root_namespace() {
                 None => Err(CallerRefusal::unchecked(
-                    "the mesh config is not known yet, nor which is its root namespace".to_owned(),
+                    "the mesh config and its root namespace are not known yet".to_owned(),
                 )),
                 Some(root)
                     if ![&root, &self.config.system_namespace]

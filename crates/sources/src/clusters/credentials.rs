@@ -1,10 +1,12 @@
 //! Secrets of members, read for the gateways that run there.
 //!
-//! A gateway's certificate stands in a Secret of its own cluster and namespace. It is read there, and only while the
-//! gateway's own account may list Secrets of that namespace, as its API server says: who may not read a key itself is not
-//! given it here. One task for each account and Secret that anybody asks for.
-//! The credential that was read last for an account stays in memory: a gateway that requests it again while its API server is
-//! unreachable gets it, unless that server has refused the account since. Nothing is written to disk unless the operator asks for it (`kept.rs`).
+//! A gateway's certificate is stored in a Secret in the gateway's own cluster and namespace. It is
+//! read from there only while the gateway's account may list Secrets of that namespace, according
+//! to the cluster's API server: an account that may not read a key does not receive it from Strait.
+//! Each requested pair of account and Secret has one task. The last credential read for an account
+//! stays in memory: a gateway that requests it again while its API server is unreachable gets it,
+//! unless that server has refused the account since. Credentials are written to disk only if the
+//! operator requests it (`kept.rs`).
 
 mod access;
 mod kept;
@@ -38,9 +40,10 @@ use strait_model::credential::{
     CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
 };
 
-/// How long to rest where an API server can't be asked.
+/// The pause after the API server could not be reached.
 const RETRY: Duration = Duration::from_secs(5);
-/// Events of a reader that wait. A full channel makes it wait, and in the end the server.
+/// Capacity of a reader's event channel. A full channel makes the reader wait, and with it the
+/// server.
 const EVENTS_MAX: usize = 8;
 /// A Secret has at most 1 MiB of data.
 const OBJECT_BYTES_MAX: usize = 2 << 20;
@@ -55,11 +58,11 @@ pub struct MemberCredentials {
     last: Arc<Mutex<LastCredentials>>,
 }
 
-/// The states that somebody follows.
+/// The states of all followed credentials.
 type Followed = HashMap<CredentialKey, watch::Sender<CredentialState>>;
 
 impl MemberCredentials {
-    /// One that reads nothing yet. Tasks are made in `tasks`.
+    /// Creates a registry that reads nothing yet. Followers are spawned in `tasks`.
     pub fn new(clients: watch::Receiver<Arc<MemberClients>>, tasks: Supervisor) -> Self {
         let (access, followed, last) = (Arc::default(), Arc::default(), Arc::default());
         Self { clients, tasks, access, followed, last }
@@ -71,7 +74,7 @@ impl MemberCredentials {
     #[must_use]
     pub fn keeping_in(self, file: PathBuf) -> Self {
         let kept = kept::read(&file).unwrap_or_else(|error| {
-            warn!(path = %file.display(), %error, "stored secrets of gateways can't be read");
+            warn!(path = %file.display(), %error, "cannot read the stored gateway credentials");
             Vec::new()
         });
         let changes = {
@@ -97,10 +100,11 @@ impl CredentialRegistry for MemberCredentials {
             return state.subscribe();
         }
         if followed.len() >= FOLLOWED_MAX {
-            let fact = format!("{FOLLOWED_MAX} Secrets are read for gateways already, and no more");
+            let fact =
+                format!("{FOLLOWED_MAX} Secrets are already read for gateways, which is the limit");
             return watch::channel(nothing(&codes::SECRET_UNREADABLE, fact)).1;
         }
-        // Not settled: it is sent once the API server could not be asked.
+        // Not settled: without a read, it is sent only after the API server could not be reached.
         let current = lock(&self.last).get(&key);
         let (state, seen) = watch::channel(CredentialState { current, ..Default::default() });
         followed.insert(key.clone(), state.clone());
@@ -118,26 +122,27 @@ impl CredentialRegistry for MemberCredentials {
     }
 }
 
-/// Nothing to send, and why.
+/// Returns a state without a credential, with the reason.
 fn nothing(code: &'static Code, fact: String) -> CredentialState {
     let trouble = Some(CredentialTrouble { code, fact });
     CredentialState { current: None, trouble, settled: true }
 }
 
-/// Follows one credential until nobody asks for it any more.
+/// Follows one credential until it has no receivers.
 struct CredentialFollower {
     key: CredentialKey,
     clients: watch::Receiver<Arc<MemberClients>>,
     access: Arc<AccessReviews>,
     followed: Arc<Mutex<Followed>>,
     last: Arc<Mutex<LastCredentials>>,
-    /// Whether this follower has read the credential itself. Otherwise its current credential is from an earlier follower.
+    /// Whether this follower has read the credential itself. Otherwise its current credential is
+    /// from an earlier follower.
     has_read: AtomicBool,
     state: watch::Sender<CredentialState>,
 }
 
 impl Drop for CredentialFollower {
-    /// Whoever asks next begins anew.
+    /// Removes the entry, so that the next request starts a new follower.
     fn drop(&mut self) {
         let mut followed = lock(&self.followed);
         if followed.get(&self.key).is_some_and(|state| state.same_channel(&self.state)) {
@@ -154,7 +159,8 @@ impl CredentialFollower {
         }
     }
 
-    /// Waits until nobody follows it, and takes it away before anybody can.
+    /// Waits until the state has no receivers, and removes the entry under the lock, before another
+    /// receiver can subscribe.
     async fn abandoned(&self) {
         loop {
             self.state.closed().await;
@@ -177,7 +183,7 @@ impl CredentialFollower {
                         let cluster = &self.key.0;
                         self.trouble(
                             &codes::SECRET_UNREADABLE,
-                            format!("the API server of {cluster} can't be asked now"),
+                            format!("the API server of {cluster} cannot be contacted now"),
                         );
                         pending::<()>().await;
                     }
@@ -206,7 +212,7 @@ impl CredentialFollower {
         }
     }
 
-    /// Reads, and asks again now and then whether it may be read.
+    /// Reads the credential, and repeats the access review at intervals.
     async fn by_client(&self, client: &ApiClient) {
         let (cluster, account, _) = &self.key;
         let mut reading = None;
@@ -226,7 +232,8 @@ impl CredentialFollower {
                     lock(&self.last).remove(&self.key);
                     self.set(nothing(&codes::SECRET_DENIED, fact));
                 }
-                // Whoever might is let go on; whoever was never asked about waits.
+                // An account that was allowed before continues to be served; an account without any
+                // review waits.
                 ReviewOutcome::Unknown(fact) => {
                     self.trouble(&codes::SECRET_UNREADABLE, fact);
                 }
@@ -245,11 +252,12 @@ impl CredentialFollower {
         }
     }
 
-    /// Reads the Secrets that it may stand in, and tells what they come to. Ends only if the reader does.
+    /// Reads the Secrets that may contain the credential, and publishes the result. Returns only if
+    /// the reader ends.
     async fn read(&self, client: &ApiClient) {
         let (_, _, name) = &self.key;
         let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..ReadLimits::default() };
-        // Roots may stand in a Secret of their own.
+        // Roots may be in a separate Secret.
         let own = match name.part {
             CredentialPart::Roots => {
                 vec![format!("{}{ROOTS_SUFFIX}", name.name), name.name.to_string()]
@@ -283,7 +291,8 @@ impl CredentialFollower {
         futures::future::join_all(own.iter().map(|secret| follow(secret))).await;
     }
 
-    /// What is there comes to a state. A bad one, or none, replaces no good one.
+    /// Publishes the state that follows from the Secrets found. An invalid or missing Secret does
+    /// not replace a valid credential that this follower has read.
     fn show(&self, own: &[String], found: &FoundSecrets) {
         let (cluster, _, name) = &self.key;
         if let Some(error) = &found.failed {
@@ -302,7 +311,7 @@ impl CredentialFollower {
         }
         let mut there =
             own.iter().filter_map(|secret| found.secrets.get(secret.as_str())?.as_ref());
-        // Of two, the first that has it.
+        // If both Secrets exist, the first that contains roots.
         let fields = there.clone().find(|fields| fields.roots.is_some()).or_else(|| there.next());
         let Some(fields) = fields else {
             let fact = format!("cluster {cluster} has no secret {name}");
@@ -325,7 +334,7 @@ impl CredentialFollower {
         }
     }
 
-    /// Says what is wrong; what may be sent stays.
+    /// Reports a problem, and keeps the current credential.
     fn trouble(&self, code: &'static Code, fact: String) {
         let current = self.state.borrow().current.clone();
         self.set(CredentialState { current, ..nothing(code, fact) });
@@ -339,7 +348,7 @@ impl CredentialFollower {
                 Some(CredentialTrouble { code, fact }) => {
                     warn!(code = code.id, %cluster, %account, secret = %name, "{fact}");
                 }
-                None => info!(%cluster, %account, secret = %name, "a gateway's secret is read"),
+                None => info!(%cluster, %account, secret = %name, "read the gateway's Secret"),
             }
         }
         self.state.send_if_modified(|held| {
@@ -352,16 +361,16 @@ impl CredentialFollower {
     }
 }
 
-/// What was read of the Secrets of some names.
+/// The content of the Secrets read, by name.
 #[derive(Default)]
 struct FoundSecrets {
-    /// By name; `None` where there is none.
+    /// By name; `None` if the Secret does not exist.
     secrets: BTreeMap<Arc<str>, Option<SecretFields>>,
     failed: Option<ApiError>,
 }
 
 impl FoundSecrets {
-    /// Takes what a reader says; whether that makes a difference.
+    /// Applies a reader's event. Returns whether it changed anything.
     fn take(&mut self, secret: &Arc<str>, event: WatchEvent<KeptSecret>) -> bool {
         let found = match event {
             WatchEvent::Restarted { mut objects, .. } => objects.pop().map(|kept| kept.fields),

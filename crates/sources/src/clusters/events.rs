@@ -1,7 +1,8 @@
-//! What becomes of members, as Kubernetes events in the config cluster, for those who look with kubectl.
+//! The status of members as Kubernetes events in the config cluster, for operators who use kubectl.
 //!
-//! A courtesy beside `/debug/clusters`: one event for each cluster and state it has come to, about its Secret. Where
-//! events may not be written, nothing else suffers. Needs `create` and `patch` of events in the system namespace.
+//! Supplements `/debug/clusters`: one event about the Secret for each cluster and each state that
+//! it enters. A missing permission to write events has no other effect. Needs `create` and `patch`
+//! of events in the system namespace.
 
 #[cfg(test)]
 mod tests;
@@ -23,26 +24,28 @@ use strait_base::codes;
 use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::WriterRole;
 
-/// The least time between two looks at what there is to report: a state that passes sooner is not reported.
+/// The minimum interval between two evaluations. A state that lasts for a shorter time is not
+/// reported.
 const PACE: Duration = Duration::from_secs(1);
-/// How long nothing is written where it may not be.
+/// The pause after the API server denied a write.
 const REST: Duration = Duration::from_secs(600);
-/// How long nothing is written after a fault that may pass.
+/// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Who we are, as the events' source and to server-side apply.
+/// The name of this program as the source of events and as the field manager of server-side apply.
 const COMPONENT: &str = "strait";
 
-/// A cluster and the Secret that names it; none for the config cluster.
+/// A cluster ID and the Secret that names it; `None` for the config cluster.
 type EventKey = (Option<String>, String);
 
-/// What news is about.
+/// The subject of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
     State,
     Token,
 }
 
-/// Tells what becomes of the clusters, for as long as there are statuses, where this process is the one that writes.
+/// Writes events about the clusters while this process has the writer role. Ends when the sender of
+/// statuses is dropped.
 pub async fn run(
     access: watch::Receiver<Access>,
     namespace: String,
@@ -54,7 +57,7 @@ pub async fn run(
         told.look(&statuses.borrow_and_update().clone());
         let mut rest = PACE;
         if *role.borrow() != WriterRole::Writes {
-            // Whoever writes reports it.
+            // Another process writes, and reports it.
             told.due.clear();
         }
         while *role.borrow() == WriterRole::Writes
@@ -64,15 +67,15 @@ pub async fn run(
             match write(&access, &namespace, &event).await {
                 Ok(()) => {}
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                    debug!(%error, "events may not be written");
+                    debug!(%error, "no permission to write events");
                     rest = REST;
                 }
-                // It is not taken as it is.
+                // The API server does not accept the event.
                 Err(error @ (ApiError::NotFound(_) | ApiError::Rejected(_))) => {
-                    debug!(%error, cluster = key.0.1, "an event was not written");
+                    debug!(%error, cluster = key.0.1, "event not written");
                 }
                 Err(error) => {
-                    debug!(%error, "events can't be written now");
+                    debug!(%error, "cannot write events; they will be retried");
                     rest = PAUSE;
                 }
             }
@@ -101,23 +104,24 @@ async fn write(
     client.patch::<IgnoredAny>(&path, Patch::Apply(COMPONENT), event).await.map(drop)
 }
 
-/// What was reported, and what is to be.
+/// The reported states and the pending events.
 #[derive(Debug, Default)]
 struct EventHistory {
     last: BTreeMap<EventKey, Summary>,
-    /// The end of each token that is near.
+    /// The expiry of each token that expires soon.
     ending: BTreeMap<EventKey, Timestamp>,
-    /// The latest news of each cluster.
+    /// The pending event of each cluster and topic.
     due: BTreeMap<(EventKey, Topic), News>,
 }
 
-/// What makes a status news: its state and the code of the reason, not ages and counts.
+/// The parts of a status whose change is reported: the state and the code of the reason, without
+/// ages and counts.
 type Summary = (ClusterState, Option<String>);
 
 /// One event to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct News {
-    /// The event's reason, but for its first letter: a state, or what happened.
+    /// The event's reason in lower camel case: a state, or what happened.
     reason: &'static str,
     warning: bool,
     message: String,
@@ -126,7 +130,8 @@ struct News {
 impl EventHistory {
     fn look(&mut self, statuses: &[ClusterStatus]) {
         let key = |status: &ClusterStatus| (status.secret.clone(), status.id.clone());
-        // Whatever comes of the first lists, or stands in their way, is reported when it is known.
+        // Not yet final: reported once the result of the first lists, or the obstacle to them, is
+        // known.
         let passing = |status: &&ClusterStatus| match status.state {
             ClusterState::Syncing => true,
             ClusterState::Restored => status.reason.as_deref().and_then(code).is_none(),
@@ -162,13 +167,13 @@ impl EventHistory {
             self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
         for gone in gone {
             self.last.remove(&gone);
-            let message = format!("cluster {} is no member any more", gone.1);
+            let message = format!("cluster {} is no longer a member", gone.1);
             let news = News { reason: "removed", warning: false, message };
             self.due.insert((gone, Topic::State), news);
         }
     }
 
-    /// Each token whose end is near is reported once.
+    /// Queues one event for each token that expires soon.
     fn look_at_tokens(&mut self, statuses: &[ClusterStatus]) {
         let before = std::mem::take(&mut self.ending);
         for status in statuses {
@@ -177,7 +182,7 @@ impl EventHistory {
             if before.get(&key) != Some(&token.expires) {
                 let code = &codes::CREDENTIAL_ENDS;
                 let message = format!(
-                    "{code}: the token of cluster {} ends at {} ({})",
+                    "{code}: the token of cluster {} expires at {} ({})",
                     status.id,
                     token.expires,
                     code.next_for(Some(&status.id))
@@ -190,7 +195,7 @@ impl EventHistory {
     }
 }
 
-/// The code that a reason begins with.
+/// Returns the code at the start of a reason.
 fn code(reason: &str) -> Option<&'static codes::Code> {
     codes::find(reason.split(':').next()?)
 }
@@ -207,7 +212,7 @@ fn event(namespace: &str, (secret, id): &EventKey, news: &News, now: Timestamp) 
             json!({ "apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": namespace })
         }
     };
-    // The same report is the same event, whichever replica sends it, and after a restart.
+    // The same report gets the same event name on every replica and after a restart.
     let name = xxh3_64(format!("{secret:?} {id:?} {state}").as_bytes());
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({

@@ -1,4 +1,4 @@
-//! When a cluster that comes and goes is left alone, and for how long. Pure.
+//! Quarantine of clusters whose connection fails repeatedly, and its duration. Pure.
 //!
 //! ```text
 //!   member ── contact lost 5 times in 2 min ──► frozen ── 30 s, then longer up to 5 min ──► on trial
@@ -10,21 +10,22 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Contact that is back within this part of the time after which a cluster is stale was not lost: a balancer may
-/// reset connections all day, and all of them are made anew within a second or two.
+/// Part of the time after which a cluster is stale. If contact returns within this part, it does
+/// not count as lost: a load balancer may reset connections all day, and all of them are reopened
+/// within a second or two.
 const RECONNECT_PART: u32 = 3;
-/// So many losses ...
+/// Number of losses within [`WINDOW`] that starts a quarantine.
 const LOSSES: usize = 5;
-/// ... within this time are too many.
+/// The period in which losses are counted.
 const WINDOW: Duration = Duration::from_secs(120);
-/// The first pause; each later one is twice as long.
+/// The first pause. Each subsequent pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(30);
-/// The longest.
+/// The maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Contact must hold for so long.
+/// Time without a loss of contact after which the quarantine ends.
 const PROBATION: Duration = Duration::from_secs(120);
 
-/// How often contact was lost of late, and what follows from it.
+/// Recent losses of contact, and the resulting quarantine.
 #[derive(Debug, Default)]
 pub(super) struct Flapping {
     contact: ContactChange,
@@ -34,34 +35,35 @@ pub(super) struct Flapping {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ContactChange {
-    /// There is none, and that has been counted.
+    /// No contact; the loss has been counted.
     #[default]
     None,
     Good,
-    /// There has been none since then; it may be back at once.
+    /// No contact since then; not counted as a loss yet, because contact may return at once.
     Out(Instant),
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Quarantine {
-    /// It is frozen until then; afterwards it is on trial.
+    /// The cluster is frozen until then; afterwards it is on trial.
     until: Instant,
     pause: Duration,
-    /// Since when contact has held.
+    /// Start of the current contact.
     good_since: Option<Instant>,
 }
 
-/// What a quarantine looks like.
+/// The stage of a quarantine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody calls it for so long.
+    /// No requests are sent to the cluster for this long.
     Frozen(Duration),
-    /// It is called, and must hold.
+    /// Requests are sent again, and contact must not be lost.
     Trial,
 }
 
 impl Flapping {
-    /// Takes whether the cluster is in contact now; without contact for `stale_after` it is stale.
+    /// Records whether the cluster is in contact now. `stale_after` is the time without contact
+    /// after which it is stale.
     pub(super) fn observe(&mut self, in_contact: bool, stale_after: Duration, now: Instant) {
         let lost = self.has_lost(in_contact, stale_after / RECONNECT_PART, now);
         if let Some(quarantine) = &mut self.quarantine {
@@ -92,7 +94,7 @@ impl Flapping {
         }
     }
 
-    /// Whether contact counts as lost by now, for the first time.
+    /// Returns whether contact counts as lost now. Returns true once per loss.
     fn has_lost(&mut self, in_contact: bool, reconnect: Duration, now: Instant) -> bool {
         let for_long = |since| now.duration_since(since) >= reconnect;
         let (contact, lost) = match (self.contact, in_contact) {
@@ -104,7 +106,7 @@ impl Flapping {
         lost
     }
 
-    /// How it stands, where it is in quarantine.
+    /// Returns the stage of the quarantine, or `None` if the cluster is not in quarantine.
     pub(super) fn stage(&self, now: Instant) -> Option<Stage> {
         let quarantine = self.quarantine?;
         let left = quarantine.until.saturating_duration_since(now);
@@ -121,7 +123,7 @@ mod tests {
     struct Sequence(Flapping, Instant);
 
     impl Sequence {
-        /// Contact as reported for so many seconds, looked at each second.
+        /// Reports contact for this many seconds, with one observation per second.
         fn then(&mut self, in_contact: bool, seconds: u64) -> Option<Stage> {
             self.0.observe(in_contact, STALE_AFTER, self.1);
             for _ in 0..seconds {
@@ -146,29 +148,29 @@ mod tests {
     }
 
     #[test]
-    fn the_fifth_loss_within_two_minutes_freezes_and_slower_ones_never_do() {
+    fn fifth_loss_within_two_minutes_freezes_and_slower_losses_never_do() {
         let mut sequence = Sequence(Flapping::default(), Instant::now());
         assert_eq!(sequence.flap(4, 10), None);
         assert_eq!(sequence.flap(1, 3), seconds(30));
         let mut slow = Sequence(Flapping::default(), Instant::now());
-        assert_eq!(slow.flap(50, 16), None, "four in any two minutes");
+        assert_eq!(slow.flap(50, 16), None, "four losses in any two minutes");
         let mut dark = Sequence(Flapping::default(), Instant::now());
         dark.then(true, 1);
-        assert_eq!(dark.then(false, 1000), None, "one that stays away comes and goes not");
+        assert_eq!(dark.then(false, 1000), None, "a permanent loss is counted once");
     }
 
     #[test]
-    fn contact_that_is_back_at_once_was_never_lost() {
+    fn contact_that_returns_at_once_is_not_lost() {
         let mut sequence = Sequence(Flapping::default(), Instant::now());
         assert_eq!(sequence.flap(100, 2), None);
         sequence.flap(5, 3);
         sequence.then(false, 30);
-        assert_eq!(sequence.flap(29, 2), Some(Stage::Trial), "nor does it fail a trial");
-        assert_eq!(sequence.then(true, 5), None, "though it counts as contact there");
+        assert_eq!(sequence.flap(29, 2), Some(Stage::Trial), "nor does it end a trial");
+        assert_eq!(sequence.then(true, 5), None, "although it counts as contact");
     }
 
     #[test]
-    fn pauses_grow_up_to_five_minutes_and_two_good_minutes_end_it() {
+    fn pauses_grow_up_to_five_minutes_and_two_minutes_of_contact_end_quarantine() {
         let mut sequence = Sequence(Flapping::default(), Instant::now());
         sequence.flap(5, 3);
         for pause in [30, 60, 120, 240, 300, 300] {
@@ -180,6 +182,6 @@ mod tests {
         }
         sequence.then(false, 300);
         assert_eq!(sequence.then(true, 120), None);
-        assert_eq!(sequence.flap(4, 3), None, "all is forgotten");
+        assert_eq!(sequence.flap(4, 3), None, "all losses are forgotten");
     }
 }

@@ -1,8 +1,9 @@
-//! Holds back the loss of many endpoints at once, until it is confirmed.
+//! Delays the sudden loss of many endpoints until it is confirmed.
 //!
-//! A list without most of what the one before had is more often a fault (a backup restored, a right lost) than a wish.
-//! Pure: updates in, updates out, no clock. What a run reports waits here with all that it reports later, until most of
-//! it is back or the time is over; then it goes on as one update.
+//! A list that lacks most entries of the previous one is more often a fault (a restored backup, a
+//! lost permission) than intended. Pure: updates in, updates out, no clock. The guard holds an
+//! update together with all later ones until most endpoints are back or the hold time has passed;
+//! then it releases them as one update.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +13,9 @@ use strait_model::policy::MassWithdrawal;
 use strait_model::registry::{Contents, ShardChange};
 use strait_model::{Health, Hostname};
 
-/// How many ready endpoints each service of a member has, as passed on. All runs of the member share it: a new run's
-/// first update is compared with what the last one reported.
+/// The number of ready endpoints of each service of a member, as last passed on. All runs of the
+/// member share it: the first update of a new run is compared with the last update of the previous
+/// run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Passed(Arc<Mutex<Counts>>);
 
@@ -23,7 +25,7 @@ struct Counts {
     total: usize,
 }
 
-/// What a run says, before it is passed on.
+/// Checks the updates of one run before they are passed on.
 #[derive(Debug)]
 pub(super) struct Guard {
     passed: Passed,
@@ -36,30 +38,30 @@ struct HeldLoss {
     shown: LossNotice,
 }
 
-/// That a loss is held back.
+/// Description of a delayed loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LossNotice {
-    /// So many ready endpoints have gone.
+    /// Number of ready endpoints that disappeared.
     pub(super) lost: usize,
-    /// Of so many.
+    /// Number of ready endpoints before.
     pub(super) of: usize,
-    /// They go then.
+    /// When the loss takes effect.
     pub(super) until: Instant,
 }
 
 impl LossNotice {
-    /// What there is to say of it.
+    /// Returns a description of the loss for the status.
     pub(super) fn seen_at(&self, now: Instant) -> String {
         let Self { lost, of, until } = self;
         let left = until.saturating_duration_since(now).as_secs_f64().ceil();
         format!(
-            "{lost} of {of} ready endpoints have gone at once; they go in {left} s unless they are back"
+            "{lost} of {of} ready endpoints disappeared at once; they are withdrawn in {left} s unless they return"
         )
     }
 }
 
 impl Passed {
-    /// What was passed on before the first run.
+    /// Records the contents that were passed on before the first run.
     pub(super) fn note(&self, contents: &Contents) {
         self.with(|counts| counts.set(contents));
     }
@@ -80,7 +82,8 @@ impl Counts {
         }
     }
 
-    /// How many ready endpoints an update takes away, those that it adds elsewhere not counted.
+    /// Returns by how many ready endpoints an update reduces services. Endpoints that it adds to
+    /// other services don't count.
     fn lost(&self, change: &ShardChange) -> usize {
         let before = |host: &Hostname| self.by_host.get(host).copied().unwrap_or_default();
         match change {
@@ -104,13 +107,13 @@ fn counted(contents: &Contents) -> impl Iterator<Item = (&Hostname, usize)> {
 }
 
 impl Guard {
-    /// A guard of a new run.
+    /// Creates a guard for a new run.
     pub(super) fn new(passed: Passed) -> Self {
         Self { passed, held: None }
     }
 
-    /// Takes an update. Returns what is to be passed on now. `rule` holds for every update; without one only a fresh
-    /// list is held back, by the usual rule.
+    /// Processes an update, and returns the update to pass on now. `rule` applies to every update.
+    /// Without a rule, only a fresh list is checked, with the default rule.
     pub(super) fn offer(
         &mut self,
         change: ShardChange,
@@ -138,13 +141,13 @@ impl Guard {
         Some(self.pass(change))
     }
 
-    /// What was held back, where its time is over.
+    /// Returns the delayed update if its hold time has passed.
     pub(super) fn release(&mut self, now: Instant) -> Option<ShardChange> {
         let held = self.held.take_if(|held| held.shown.until <= now)?;
         Some(self.pass(held.change))
     }
 
-    /// What is held back now.
+    /// Returns the current delay.
     pub(super) fn holding(&self) -> Option<LossNotice> {
         self.held.as_ref().map(|held| held.shown)
     }
@@ -162,7 +165,7 @@ impl Guard {
     }
 }
 
-/// Two updates as one.
+/// Combines two consecutive updates into one.
 fn joined(before: ShardChange, after: ShardChange) -> ShardChange {
     let (mut contents, is_list, news) = match (before, after) {
         (ShardChange::Reset(before), ShardChange::Update(after)) => (before, true, after),
@@ -189,7 +192,7 @@ mod tests {
     const RULE: Option<MassWithdrawal> =
         Some(MassWithdrawal { percent: 50, at_least: 4, hold: Duration::from_secs(30) });
 
-    /// An update with so many ready endpoints for each service.
+    /// Creates an update with this number of ready endpoints for each service.
     fn update(counts: &[(&str, u8)], list: bool) -> ShardChange {
         let mut update = shard("east", 1);
         for (name, count) in counts {
@@ -213,12 +216,12 @@ mod tests {
     fn filled() -> (Guard, Instant) {
         let (mut guard, now) = (Guard::new(Passed::default()), Instant::now());
         let first = guard.offer(update(&[("a.ns", 6), ("b.ns", 4)], true), RULE, now);
-        assert!(first.is_some(), "what comes first takes nothing away");
+        assert!(first.is_some(), "the first update is never a loss");
         (guard, now)
     }
 
     #[test]
-    fn a_loss_up_to_the_share_is_passed_on_and_one_above_waits() {
+    fn loss_up_to_the_percentage_is_passed_on_and_larger_loss_waits() {
         let (mut guard, now) = filled();
         assert!(guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_some(), "5 of 10");
         assert!(guard.offer(update(&[("b.ns", 0)], false), RULE, now).is_none(), "4 of 5");
@@ -232,17 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_back_in_time_was_never_gone() {
+    fn endpoints_that_return_in_time_are_never_withdrawn() {
         let (mut guard, now) = filled();
         assert!(
             guard.offer(update(&[], true), None, now).is_some(),
-            "10 are few for the usual rule"
+            "10 endpoints are below the minimum of the default rule"
         );
         let (mut guard, now) = filled();
         assert!(guard.offer(update(&[], true), RULE, now).is_none());
         assert!(
             guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_none(),
-            "still most of it"
+            "still a loss of most endpoints"
         );
         let back = guard.offer(update(&[("a.ns", 2), ("b.ns", 4)], false), RULE, now);
         let back = back.expect("6 of 10");
@@ -252,22 +255,25 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_only_a_list_is_doubted() {
+    fn without_a_rule_only_lists_are_delayed() {
         let (mut guard, now) = (Guard::new(Passed::default()), Instant::now());
         let counts = [("a.ns", 200)];
         assert!(guard.offer(update(&counts, true), None, now).is_some());
         assert!(
             guard.offer(update(&[("a.ns", 0)], false), None, now).is_some(),
-            "a watch is believed"
+            "changes from a watch apply at once"
         );
         assert!(guard.offer(update(&counts, false), None, now).is_some());
-        assert!(guard.offer(update(&[], true), None, now).is_none(), "a list is not");
+        assert!(guard.offer(update(&[], true), None, now).is_none(), "a list is delayed");
         let off = Some(MassWithdrawal { hold: Duration::ZERO, ..MassWithdrawal::default() });
-        assert!(guard.offer(update(&[], true), off, now).is_some(), "unless an operator says so");
+        assert!(
+            guard.offer(update(&[], true), off, now).is_some(),
+            "unless the operator disables the delay"
+        );
     }
 
     #[test]
-    fn a_new_run_is_held_against_what_the_last_one_said() {
+    fn new_run_is_compared_with_the_last_update_of_the_previous_run() {
         let passed = Passed::default();
         let now = Instant::now();
         let mut first = Guard::new(passed.clone());

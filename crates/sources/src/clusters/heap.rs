@@ -1,7 +1,8 @@
-//! Gives memory back once clusters have been read or have gone.
+//! Returns memory to the system after clusters have been read or removed.
 //!
-//! To read a cluster for the first time takes more memory than it leaves in use, and what is left lies
-//! between what is free: `malloc` keeps those pages. Nothing of it is due while more is being read.
+//! The first read of a cluster takes more memory than it leaves in use, and the memory in use is
+//! scattered among the free memory: `malloc` keeps those pages. Nothing needs to be returned while
+//! more clusters are being read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +11,15 @@ use tokio::sync::watch;
 
 use super::status::ClusterStatus;
 
-/// How long nothing should have been read or have gone.
+/// The time without a read or a removed cluster after which memory is returned.
 pub const QUIET: Duration = Duration::from_secs(2);
-/// After how many times that memory is given back once more: the first answers to proxies, and the state that
-/// is written to disk, follow a reading and leave memory free as well.
+/// Multiple of the quiet time after which memory is returned a second time: the first responses to
+/// proxies and the state written to disk follow a read and also leave memory free.
 pub const AFTERMATH: u32 = 4;
 
-/// Calls `give_back`, which may take some milliseconds, each time that other clusters than before have
-/// been read, and nothing about that has changed for as long as `quiet`; and again when what follows from
-/// that is done. Until nobody says how they fare.
+/// Calls `give_back`, which may take some milliseconds, when the set of read clusters has changed
+/// and then stayed unchanged for `quiet`. Calls it again after [`AFTERMATH`] times `quiet`. Returns
+/// when the sender of statuses is dropped.
 pub async fn run(
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     quiet: Duration,
@@ -35,7 +36,7 @@ pub async fn run(
                     Ok(None) => return,
                     Err(_) => {}
                 }
-                // A panic in it is its own affair.
+                // A panic in it is ignored.
                 let _ = tokio::task::spawn_blocking(give_back.clone()).await;
             }
             given_for = read;
@@ -45,13 +46,13 @@ pub async fn run(
     }
 }
 
-/// The clusters that have been read.
+/// Returns the IDs of the clusters that have been read.
 fn read(statuses: &[ClusterStatus]) -> Vec<String> {
     ids_read(statuses).map(str::to_owned).collect()
 }
 
-/// Whether those are the clusters that have been read. Nothing is made for the look: of thousands of clusters
-/// some have news all the time.
+/// Returns whether `those` are the clusters that have been read. Allocates nothing: among thousands
+/// of clusters, some status changes all the time.
 fn are_read(statuses: &[ClusterStatus], those: &[String]) -> bool {
     ids_read(statuses).eq(those.iter().map(String::as_str))
 }
@@ -60,7 +61,8 @@ fn ids_read(statuses: &[ClusterStatus]) -> impl Iterator<Item = &str> {
     statuses.iter().filter(|status| status.sync_took.is_some()).map(|status| status.id.as_str())
 }
 
-/// Waits until others have been read; `None` if nobody will say.
+/// Waits until the set of read clusters differs from `those`. Returns `None` if the sender is
+/// dropped.
 async fn other_than(
     statuses: &mut watch::Receiver<Arc<Vec<ClusterStatus>>>,
     those: &[String],
@@ -76,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// Clusters by these names, of which those in capitals have been read.
+    /// Creates clusters with these IDs; IDs in capitals have been read.
     fn statuses(ids: &[&str]) -> Arc<Vec<ClusterStatus>> {
         let status = |id: &&str| ClusterStatus {
             sync_took: id.chars().all(char::is_uppercase).then_some(QUIET),
@@ -85,8 +87,8 @@ mod tests {
         Arc::new(ids.iter().map(status).collect())
     }
 
-    /// Runs it beside what says how clusters fare and waits for memory to be given back; returns how often
-    /// it was.
+    /// Runs [`run`] concurrently with `say`, which sends the statuses. Returns how often memory was
+    /// returned.
     async fn count<F: Future<Output = ()>>(
         quiet: Duration,
         say: impl FnOnce(watch::Sender<Arc<Vec<ClusterStatus>>>, mpsc::UnboundedReceiver<()>) -> F,
@@ -104,21 +106,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_goes_back_twice_after_each_reading() {
+    async fn memory_is_returned_twice_after_each_read() {
         let times = count(Duration::ZERO, async |said, mut times| {
             said.send_replace(statuses(&["A", "b"]));
-            times.recv().await.expect("given back after one was read");
-            times.recv().await.expect("and after what follows");
+            times.recv().await.expect("returned after a read");
+            times.recv().await.expect("and again later");
             said.send_replace(statuses(&["A", "c"]));
             said.send_replace(statuses(&["c"]));
-            times.recv().await.expect("given back after one has gone");
-            times.recv().await.expect("and after what follows");
+            times.recv().await.expect("returned after a removal");
+            times.recv().await.expect("and again later");
         });
-        assert_eq!(times.await, 4, "nothing else was new");
+        assert_eq!(times.await, 4, "nothing else changed");
     }
 
     #[tokio::test]
-    async fn no_memory_goes_back_while_reading_goes_on() {
+    async fn no_memory_is_returned_while_clusters_are_read() {
         let times = count(QUIET * 1000, async |said, _| {
             tokio::task::yield_now().await;
             said.send_replace(statuses(&["A", "B"]));

@@ -1,8 +1,9 @@
-//! A kubeconfig as data: the inline credentials of one context, and nothing else.
+//! Kubeconfigs as data: the inline credentials of one context.
 //!
-//! The bytes come from a Secret, so from whoever may write one. They become an [`Access`], a type in which running a
-//! program, reading a file, skipping verification or impersonating can't be expressed; a text that asks for it anyway
-//! is a [`KubeconfigRefusal`]. Fields are allowed by name. Opens no file, resolves no name, connects to nothing.
+//! The bytes come from a Secret, so from any user with permission to write Secrets. They become an
+//! [`Access`], a type that cannot express running a program, reading a file, skipping verification
+//! or impersonation; a text that requests any of these becomes a [`KubeconfigRefusal`]. Fields are
+//! allowed by name. Opens no file, resolves no name, connects to nothing.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,25 +19,26 @@ use strait_base::codes::{self, Code};
 use strait_kube_client::{Access, ApiCredential, CaBundle, Loopback, Redacted, private_key};
 use strait_model::ClusterId;
 
-/// The most bytes a kubeconfig may have: as much as a Secret may. Real ones have 2 to 20 KiB, 300 with the CA bundle of a
-/// whole system; room for a bundle of 512 KiB. Checked before anything else.
+/// Maximum size of a kubeconfig in bytes, equal to the limit of a Secret. Real ones have 2 to 20
+/// KiB, or 300 KiB with the CA bundle of a whole system; there is room for a bundle of 512 KiB.
+/// Checked first.
 pub const BYTES_MAX: usize = 1024 * 1024;
-/// The deepest nesting; the fields we read are at 4, the rest is room for extensions.
+/// Maximum nesting depth. The fields that are read are at depth 4; the rest is room for extensions.
 const DEPTH_MAX: usize = 16;
-/// The most clusters, users and contexts, each.
+/// Maximum number of clusters, of users and of contexts.
 const ENTRIES_MAX: usize = 64;
-/// The most scalars, lists and maps: enough for [`ENTRIES_MAX`] full entries of each kind, and few
-/// enough to be refused within 50 ms by a slow build on a slow machine.
+/// Maximum number of scalars, lists and maps. It allows [`ENTRIES_MAX`] full entries of each kind,
+/// and is low enough that a slow build on a slow machine refuses a larger file within 50 ms.
 const NODES_MAX: usize = 2_500;
 
-/// Why a kubeconfig, or a cluster in a Secret, is not used.
+/// The reason why a kubeconfig, or a cluster in a Secret, is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeconfigRefusal {
-    /// The kind of trouble.
+    /// The error code.
     pub code: &'static Code,
-    /// Where it is, such as `users[0].user.exec`; empty where it is the whole.
+    /// The path of the field, such as `users[0].user.exec`; empty for the whole file.
     pub field: String,
-    /// What was found there. Never holds a credential.
+    /// The problem with the field. Never contains a credential.
     pub fact: String,
 }
 
@@ -49,12 +51,13 @@ impl KubeconfigRefusal {
         Self { code, field: field.into(), fact: fact.into() }
     }
 
-    /// What somebody can do about it.
+    /// Returns how an operator can fix it.
     pub fn next(&self) -> &'static str {
         self.code.next
     }
 
-    /// Whether the file tries something a credential store must never do, rather than being wrong.
+    /// Whether the file requests something a credential store must never do, as opposed to being
+    /// invalid.
     fn is_dangerous(&self) -> bool {
         [
             &codes::RUNS_PROGRAM,
@@ -92,11 +95,7 @@ pub fn parse(
     let server = cluster.server()?;
     check_server(&server, loopback, &cluster.path)?;
     let uri = server.url.parse().map_err(|_| {
-        KubeconfigRefusal::new(
-            &codes::SERVER_URL,
-            cluster.field("server"),
-            "is not a URL we can use",
-        )
+        KubeconfigRefusal::new(&codes::SERVER_URL, cluster.field("server"), "is not a usable URL")
     })?;
     Ok(Access {
         server: uri,
@@ -110,9 +109,9 @@ pub fn parse(
     })
 }
 
-/// Writes a kubeconfig that [`parse`] and every other client read back as `access`.
+/// Writes a kubeconfig that [`parse`] and every other client parse to `access`.
 pub fn write(cluster: &ClusterId, access: &Access) -> String {
-    // A JSON string is a YAML string too, whatever is in it.
+    // A JSON string is also a YAML string, whatever it contains.
     let quoted = |text: &str| Value::from(text).to_string();
     let base64 = |bytes: &[u8]| STANDARD.encode(bytes);
     let name = quoted(cluster.as_str());
@@ -156,7 +155,7 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     out
 }
 
-/// The text, after everything that can be judged without understanding it.
+/// Returns the text, after all checks that don't need to parse it.
 fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
     if bytes.len() > BYTES_MAX {
         let fact =
@@ -165,7 +164,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
     }
     let unreadable = |fact| KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact);
     let text = std::str::from_utf8(bytes).map_err(|_| unreadable("the kubeconfig is not UTF-8"))?;
-    // Editors on Windows write one; it says nothing in UTF-8.
+    // Editors on Windows write a byte order mark, which has no meaning in UTF-8.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         return Err(unreadable("the kubeconfig is empty"));
@@ -181,7 +180,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
             '\t' => continue,
             '\r' if characters.peek() == Some(&'\n') => continue,
             '\r' => "a carriage return without a line feed".to_owned(),
-            // Invisible, or a line break to some readers and not to others.
+            // Invisible characters, and line breaks that only some parsers recognize.
             '\u{feff}'
             | '\u{2028}'
             | '\u{2029}'
@@ -194,13 +193,13 @@ fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
             }
             _ => continue,
         };
-        let fact = format!("line {line} holds {fact}");
+        let fact = format!("line {line} contains {fact}");
         return Err(KubeconfigRefusal::new(&codes::YAML_TRICK, "", fact));
     }
     Ok(text)
 }
 
-/// The tree of plain maps, lists and scalars. JSON is read as the YAML it is.
+/// Parses the text into plain maps, lists and scalars. JSON is parsed as YAML.
 fn tree_of(text: &str) -> Result<Value, KubeconfigRefusal> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -222,7 +221,8 @@ fn tree_of(text: &str) -> Result<Value, KubeconfigRefusal> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| refusal_of(&error))
 }
 
-/// The parser's error in our wording: its own may quote the text, which holds credentials.
+/// Converts a parser error to our wording: the parser's text may quote the file, which contains
+/// credentials.
 fn refusal_of(error: &serde_saphyr::Error) -> KubeconfigRefusal {
     use serde_saphyr::Error as E;
     use serde_saphyr::budget::BudgetBreach as B;
@@ -233,28 +233,28 @@ fn refusal_of(error: &serde_saphyr::Error) -> KubeconfigRefusal {
         |fact: String| KubeconfigRefusal::new(&codes::KUBECONFIG_TOO_LARGE, at.clone(), fact);
     match error.without_snippet() {
         E::Budget { breach, .. } => match breach {
-            B::Aliases { .. } => trick("holds an alias"),
-            B::Anchors { .. } => trick("holds an anchor"),
-            B::MergeKeys { .. } => trick("holds a merge key"),
+            B::Aliases { .. } => trick("contains an alias"),
+            B::Anchors { .. } => trick("contains an anchor"),
+            B::MergeKeys { .. } => trick("contains a merge key"),
             B::Documents { .. } => trick("begins another document"),
             B::Depth { .. } => large(format!("is nested more than {DEPTH_MAX} deep")),
-            _ => large(format!("is past the {NODES_MAX} values that are read")),
+            _ => large(format!("exceeds the limit of {NODES_MAX} values")),
         },
         E::UnknownAnchor { .. }
         | E::AliasError { .. }
         | E::AliasReplayLimitExceeded { .. }
-        | E::RecursiveReferencesRequireWeakTypes { .. } => trick("holds an alias"),
+        | E::RecursiveReferencesRequireWeakTypes { .. } => trick("contains an alias"),
         E::MergeKeyNotAllowed { .. } | E::MergeValueNotMapOrSeqOfMaps { .. } => {
-            trick("holds a merge key")
+            trick("contains a merge key")
         }
         E::MultipleDocuments { .. } => trick("begins another document"),
         E::DuplicateMappingKey { .. } => trick("repeats a key"),
-        E::UnsupportedTag { .. } => trick("holds a tag"),
+        E::UnsupportedTag { .. } => trick("contains a tag"),
         _ => KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, at, "is neither YAML nor JSON"),
     }
 }
 
-/// What the file says, with every entry checked.
+/// The content of the file, with every entry checked.
 struct KubeconfigFile<'a> {
     clusters: Vec<NamedSection<KubeconfigCluster<'a>>>,
     users: Vec<NamedSection<KubeconfigUser<'a>>>,
@@ -292,7 +292,7 @@ struct KubeconfigContext<'a> {
     user: Option<&'a str>,
 }
 
-/// Collects what is wrong, so that the gravest of several faults is the one shown.
+/// Collects errors, so that the most serious one is reported.
 #[derive(Default)]
 struct Faults(Vec<KubeconfigRefusal>);
 
@@ -301,7 +301,7 @@ impl Faults {
         self.0.push(KubeconfigRefusal::new(code, field, fact));
     }
 
-    /// The dangerous ones first, else the first in the order of the file.
+    /// Returns the first dangerous error, else the first error in the order of the file.
     fn gravest(self) -> Option<KubeconfigRefusal> {
         self.0.into_iter().min_by_key(|fault| !fault.is_dangerous())
     }
@@ -315,7 +315,7 @@ impl Faults {
         None
     }
 
-    /// A string; `null` and the empty one are as good as absent, as kubectl has it.
+    /// Returns a string. `null` and the empty string count as absent, as in kubectl.
     fn text<'a>(&mut self, value: &'a Value, field: &str) -> Option<&'a str> {
         match value {
             Value::String(text) if !text.is_empty() => return Some(text),
@@ -325,7 +325,7 @@ impl Faults {
         None
     }
 
-    /// A field which, when it says anything at all, is refused.
+    /// Reports a field that is refused unless it is absent or empty.
     fn must_be_absent(&mut self, value: &Value, field: &str, code: &'static Code) {
         let absent = match value {
             Value::Null => true,
@@ -345,8 +345,8 @@ impl Faults {
         }
     }
 
-    /// A field that is none of ours. A known danger under a slightly different spelling is called by
-    /// its name.
+    /// Reports an unknown field. A known dangerous field in a slightly different spelling gets the
+    /// code of that field.
     fn unknown(&mut self, key: &str, value: &Value, field: &str) {
         let plain: String =
             key.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
@@ -361,7 +361,7 @@ impl Faults {
             }
             other if other.starts_with("impersonate") => &codes::IMPERSONATES,
             "proxyurl" => &codes::USES_PROXY,
-            _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a field we know"),
+            _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a known field"),
         };
         self.must_be_absent(value, field, code);
     }
@@ -408,7 +408,7 @@ impl<'a> KubeconfigFile<'a> {
         let context = match (wanted.or(self.current), self.contexts.as_slice()) {
             (Some(name), contexts) => {
                 contexts.iter().find(|context| context.name == name).ok_or_else(|| {
-                    unclear("current-context", format!("names {name:?}, which is not there"))
+                    unclear("current-context", format!("names {name:?}, which does not exist"))
                 })?
             }
             (None, [only]) => only,
@@ -423,19 +423,19 @@ impl<'a> KubeconfigFile<'a> {
             .cluster
             .ok_or_else(|| unclear(&field("cluster"), "names no cluster".to_owned()))?;
         let cluster = self.clusters.iter().find(|c| c.name == name).ok_or_else(|| {
-            unclear(&field("cluster"), format!("names {name:?}, which is not there"))
+            unclear(&field("cluster"), format!("names {name:?}, which does not exist"))
         })?;
         let user = match context.user {
             None => None,
             Some(name) => Some(self.users.iter().find(|u| u.name == name).ok_or_else(|| {
-                unclear(&field("user"), format!("names {name:?}, which is not there"))
+                unclear(&field("user"), format!("names {name:?}, which does not exist"))
             })?),
         };
         Ok((&cluster.entry, user.map(|user| &user.entry)))
     }
 }
 
-/// The named entries of `clusters`, `users` or `contexts`.
+/// Parses the named entries of `clusters`, `users` or `contexts`.
 fn entries<'a, T: KubeconfigEntry<'a>>(
     value: &'a Value,
     list: &str,
@@ -500,7 +500,8 @@ impl<'a> KubeconfigEntry<'a> for KubeconfigCluster<'a> {
             "certificate-authority-data" => self.authority_data = faults.text(value, field),
             "tls-server-name" => self.tls_server_name = faults.text(value, field),
             "insecure-skip-tls-verify" if value == &Value::Bool(false) => {}
-            // Old Rancher writes the second; the last is about performance.
+            // Old versions of Rancher write `api-version`; `disable-compression` only affects
+            // performance.
             "extensions" | "api-version" | "disable-compression" => {}
             _ => faults.unknown(key, value, field),
         }
@@ -556,9 +557,9 @@ impl KubeconfigCluster<'_> {
         let Some(data) = self.authority_data else { return Ok(None) };
         let field = self.field("certificate-authority-data");
         let pem = decode(data, &field)?;
-        // Unreadable blocks beside a good one are reported once the cluster is read.
+        // Unreadable blocks next to a valid one are reported once the cluster is read.
         if CaBundle::read(&pem).certificates.is_empty() {
-            let fact = "holds no certificate in PEM that can be read";
+            let fact = "contains no readable PEM certificate";
             return Err(KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact));
         }
         Ok(Some(pem))
@@ -576,19 +577,22 @@ impl KubeconfigCluster<'_> {
 }
 
 impl KubeconfigUser<'_> {
-    /// As client-go: a token or a user name with password, not both; a certificate may go with a
-    /// token. A certificate beside a password (GKE before 1.19) is used alone.
+    /// Follows client-go: a token or a user name with password, not both. A certificate may be
+    /// combined with a token. A certificate next to a password (GKE before 1.19) is used alone.
     fn credential(&self) -> Result<ApiCredential, KubeconfigRefusal> {
         let field = |name: &str| format!("{}.{name}", self.path);
         let unusable = |name: &str, fact: &str| {
             KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact)
         };
         let token = match self.token {
-            // RFC 6750 allows fewer characters; what matters is that the header stays one header.
+            // RFC 6750 allows fewer characters; this check ensures that the header stays one
+            // header.
             Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 Some(Redacted::new(token.to_owned()))
             }
-            Some(_) => return Err(unusable("token", "holds a character that no token has")),
+            Some(_) => {
+                return Err(unusable("token", "contains an invalid character"));
+            }
             None => None,
         };
         let certificate = match (self.certificate_data, self.key_data) {
@@ -605,7 +609,7 @@ impl KubeconfigUser<'_> {
         };
         Ok(match (certificate, token, self.username) {
             (_, Some(_), Some(_)) => {
-                return Err(unusable("username", "is there beside a token: only one can be used"));
+                return Err(unusable("username", "is set next to a token: use only one"));
             }
             (Some((certificate_pem, key_pem)), Some(token), None) => {
                 ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }
@@ -616,7 +620,7 @@ impl KubeconfigUser<'_> {
             (None, Some(token), None) => ApiCredential::Token(token),
             (None, None, Some(name)) => {
                 if name.contains(':') || name.chars().any(char::is_control) {
-                    return Err(unusable("username", "holds a character that no user name has"));
+                    return Err(unusable("username", "contains an invalid character"));
                 }
                 ApiCredential::Basic {
                     username: name.to_owned(),
@@ -628,7 +632,7 @@ impl KubeconfigUser<'_> {
     }
 }
 
-/// `https://HOST[:PORT][/PATH]`, taken apart.
+/// The parts of `https://HOST[:PORT][/PATH]`.
 struct ServerUrl {
     url: String,
     host: String,
@@ -642,25 +646,25 @@ impl ServerUrl {
             Some(_) => return Err("is not an https URL"),
             None => return Err("does not begin with https://"),
         };
-        // Judged on the text: a URL parser drops a fragment, and takes a user name, silently.
+        // Checked on the text: a URL parser silently drops a fragment and accepts a user name.
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("holds a space, a control character or one outside ASCII");
+            return Err("contains a space, a control character or a non-ASCII character");
         }
         if rest.contains('@') {
-            return Err("holds a user name");
+            return Err("contains a user name");
         }
         if rest.contains(['?', '#']) {
-            return Err("holds a query or a fragment");
+            return Err("contains a query or a fragment");
         }
         if rest.contains(['\\', '"', '<', '>', '^', '`', '{', '|', '}']) {
-            return Err("holds a character that no URL has");
+            return Err("contains an invalid character");
         }
         let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
         let (host, port) = match authority.strip_prefix('[') {
             Some(inner) => {
                 let (host, after) = inner.split_once(']').ok_or("has an unclosed '['")?;
                 let address: Ipv6Addr =
-                    host.parse().map_err(|_| "holds no IPv6 address between the brackets")?;
+                    host.parse().map_err(|_| "contains no IPv6 address between the brackets")?;
                 (
                     address.to_string(),
                     if after.is_empty() {
@@ -669,7 +673,7 @@ impl ServerUrl {
                         Some(
                             after
                                 .strip_prefix(':')
-                                .ok_or("has something between address and port")?,
+                                .ok_or("has extra characters between address and port")?,
                         )
                     },
                 )
@@ -691,24 +695,26 @@ impl ServerUrl {
         }
         let address = host.parse::<IpAddr>().ok();
         if address.is_none() {
-            // `127.1`, `0x7f.1` and `2130706433` are addresses to a resolver and names to a parser.
+            // Resolvers interpret `127.1`, `0x7f.1` and `2130706433` as addresses, URL parsers as
+            // names.
             let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
             let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
                 || last
                     .strip_prefix("0x")
                     .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
             if numeric {
-                return Err("holds an address that is not written in its usual form");
+                return Err("contains an IP address in a nonstandard notation");
             }
             if ServerName::try_from(host.as_str()).is_err() {
-                return Err("holds no DNS name");
+                return Err("contains no valid DNS name");
             }
         }
         Ok(Self { url: format!("https://{rest}"), host, address })
     }
 }
 
-/// Addresses that are refused before anybody dials. Where a name leads is checked when it is dialled.
+/// Refuses special addresses before a connection is opened. The addresses of a host name are
+/// checked when it is dialled.
 fn check_server(
     server: &ServerUrl,
     loopback: Loopback,
@@ -739,7 +745,7 @@ fn check_server(
 }
 
 fn decode(data: &str, field: &str) -> Result<Vec<u8>, KubeconfigRefusal> {
-    // Line breaks are what folding leaves behind; Go ignores them too.
+    // Folded text contains line breaks; Go ignores them too.
     let joined: String = data.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     STANDARD
         .decode(joined)
@@ -755,11 +761,11 @@ fn certificates(
         .collect::<Result<_, _>>()
         .map_err(|_| unusable("is not PEM"))?;
     if found.is_empty() {
-        return Err(unusable("holds no certificate in PEM"));
+        return Err(unusable("contains no PEM certificate"));
     }
     for certificate in &found {
         if !matches!(x509_parser::parse_x509_certificate(certificate), Ok(([], _))) {
-            return Err(unusable("holds a certificate that can't be read"));
+            return Err(unusable("contains an unreadable certificate"));
         }
     }
     Ok(found)
@@ -772,16 +778,16 @@ fn check_key(chain: Vec<CertificateDer<'static>>, pem: &[u8]) -> Result<(), &'st
     let key = rustls::crypto::ring::default_provider()
         .key_provider
         .load_private_key(key)
-        .map_err(|_| "holds a key that can't be used")?;
+        .map_err(|_| "contains an unusable key")?;
     match rustls::sign::CertifiedKey::new(chain, key).keys_match() {
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err("doesn't fit the certificate")
+            Err("does not match the certificate")
         }
         _ => Ok(()),
     }
 }
 
-/// A key of the file as it may stand in a message: short, and without control characters.
+/// Returns a key of the file for use in a message: short, and without control characters.
 fn shown(key: &str) -> String {
     key.escape_debug().take(60).collect()
 }

@@ -1,7 +1,7 @@
-//! The member clusters: from a kubeconfig in a Secret to a running registry, and back out again.
+//! The member clusters: from a kubeconfig in a Secret to a running registry, and to its removal.
 //!
-//! Owns which clusters there are and their tasks. A cluster that is down, slow, forbidden or nonsense
-//! changes nothing for any other. Never reads a member's objects: that is its registry's work.
+//! Owns the set of clusters and their tasks. A cluster that is down, slow, forbidden or invalid
+//! does not affect any other. Never reads a member's objects: its registry does.
 
 pub mod callers;
 pub mod credentials;

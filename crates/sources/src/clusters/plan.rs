@@ -1,11 +1,12 @@
-//! From what runs and what the Secrets want to what is to be done. Pure: no task, no clock.
+//! Computes the actions that bring the running clusters in line with the Secrets. Pure: no task, no
+//! clock.
 //!
-//! The rules: of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by
-//! name); the others are on standby and are looked at again each time, so that one takes over as soon as
-//! the first goes. A Secret that turns bad keeps the cluster it holds running as it was, but for what its
-//! annotations say. A cluster whose
-//! last Secret goes stays, without its credential, until the grace is over. Both only where there is
-//! something to keep: a cluster that never synced is as its Secrets are.
+//! Of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by name).
+//! The others are on standby and are considered on each plan, so that one takes over as soon as the
+//! first is deleted. If a Secret becomes invalid, the cluster that it holds keeps running
+//! unchanged, except for the settings in the Secret's annotations. A cluster whose last Secret is
+//! deleted stays, without its credential, until the grace period is over. Both rules apply only to
+//! clusters with data: a cluster that never synced follows its Secrets at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,150 +25,154 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The clusters that are members because of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlannedMembers {
-    /// By ID.
+    /// By cluster ID.
     pub clusters: BTreeMap<ClusterId, PlannedCluster>,
 }
 
-/// One of them.
+/// One cluster of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedCluster {
-    /// The Secret that holds it, or held it last.
+    /// The Secret that holds the cluster, or held it last.
     pub secret: ObjectName,
-    /// Its network, where the Secret fixes it.
+    /// Its network, if the Secret fixes it.
     pub network: Option<NetworkId>,
-    /// What an operator has asked for it.
+    /// The mode that an operator requested.
     pub mode: Mode,
-    /// The UID that an operator says it has.
+    /// The expected UID of the cluster, from the operator.
     pub uid: Option<Arc<str>>,
-    /// The trust domain of its workloads, where the Secret names one.
+    /// The trust domain of the cluster's workloads, if the Secret names one.
     pub trust_domain: Option<Arc<str>>,
-    /// When the Secret was made that held it first, as long as its data is kept; `None` where that is not
-    /// known. Clusters are merged in this order.
+    /// Creation time of the first Secret that held the cluster, as long as the data exists; `None`
+    /// if unknown. Clusters are merged in this order.
     pub created: Option<i64>,
-    /// Held, or leaving.
+    /// Whether a Secret holds the cluster.
     pub hold: Hold,
 }
 
 /// Whether a Secret holds a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
-    /// It does, and says how the API server is reached.
+    /// A Secret holds it and defines how to reach the API server.
     Held(Access),
-    /// One did when the process before this one ended; the Secrets have not been read since.
+    /// A Secret held it when the previous process ended; the Secrets have not been read since.
     Assumed,
-    /// None does. The data stays until then; the credential has gone.
+    /// No Secret holds it. The data stays until the grace period is over; the credential is
+    /// dropped.
     Leaving {
-        /// When the grace is over.
+        /// The end of the grace period.
         until: Instant,
     },
 }
 
-/// One thing to be done.
+/// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A cluster that was not there.
+    /// Adds a new cluster.
     Add {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
         /// The Secret that holds it.
         secret: ObjectName,
-        /// When that was made.
+        /// The creation time of the Secret.
         created: Option<i64>,
-        /// What is wanted of it.
+        /// The specification from the Secret.
         member: MemberSpec,
     },
-    /// A cluster that was held by another Secret, or by none any more, goes on under this one.
+    /// Continues a cluster under another Secret, after its previous Secret lost it or was deleted.
     Adopt {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
         /// The Secret that holds it now.
         secret: ObjectName,
-        /// Since when it counts as a member: the Secret that held its data first says so.
+        /// Creation time of the first Secret that held the cluster's data: the cluster is a member
+        /// since then.
         created: Option<i64>,
-        /// What is wanted of it.
+        /// The specification from the Secret.
         member: MemberSpec,
     },
-    /// Its API server is reached in another way: make the new before breaking the old.
+    /// Reads the cluster with a different access: the new run starts before the old one stops.
     Replace {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// The new way.
+        /// The new access.
         access: Access,
     },
-    /// The network that its Secret fixes has changed.
+    /// Changes the network that the Secret fixes.
     SetNetwork {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// The network.
+        /// The new network.
         network: Option<NetworkId>,
     },
-    /// What an operator asks for it has changed.
+    /// Changes the mode that an operator requests.
     SetMode {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// The mode.
+        /// The new mode.
         mode: Mode,
     },
-    /// The UID that it should have, as an operator says, has changed.
+    /// Changes the UID that the operator expects.
     SetUid {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// The UID.
+        /// The new UID.
         uid: Option<Arc<str>>,
     },
-    /// The trust domain of its workloads, as the Secret names it, has changed.
+    /// Changes the trust domain of the workloads that the Secret names.
     SetTrustDomain {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// The trust domain.
+        /// The new trust domain.
         trust_domain: Option<Arc<str>>,
     },
-    /// No Secret holds it any more: drop the credential, keep the data for now.
+    /// Starts the grace period, because no Secret holds the cluster: drops the credential, keeps
+    /// the data for now.
     StartGrace {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
-        /// When the grace is over.
+        /// The end of the grace period.
         until: Instant,
     },
-    /// Every trace of it goes.
+    /// Removes all state of the cluster.
     Withdraw {
-        /// Its ID.
+        /// The cluster ID.
         id: ClusterId,
     },
 }
 
-/// A Secret's key that holds no cluster.
+/// A data key of a Secret that holds no cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idle {
     /// The Secret.
     pub secret: ObjectName,
     /// The data key.
     pub key: String,
-    /// Its network, where it is usable and fixes one.
+    /// The network of the cluster in the value, if it is usable and fixes one.
     pub network: Option<NetworkId>,
-    /// The trust domain of its workloads, where it is usable and names one.
+    /// The trust domain of the workloads of the cluster in the value, if it is usable and names
+    /// one.
     pub trust_domain: Option<Arc<str>>,
-    /// Why it holds none.
+    /// Why it holds no cluster.
     pub refusal: KubeconfigRefusal,
 }
 
 impl Idle {
-    /// Whether it is usable, and waits for its ID to become free.
+    /// Whether the value is usable, and waits for its ID to become free.
     pub fn on_standby(&self) -> bool {
         self.refusal.code == &codes::ID_TAKEN
     }
 }
 
-/// What is to be done, and what is to be reported.
+/// The actions to carry out, and the refusals to report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// To be done, in this order.
+    /// The actions, in order.
     pub actions: Vec<Action>,
-    /// Keys that hold no cluster, by cluster and age.
+    /// Data keys that hold no cluster, by cluster ID and age.
     pub idle: Vec<Idle>,
-    /// Why the present Secret of a running cluster is not used; the cluster runs on as it was.
+    /// Why the current Secret of a running cluster is not used; the cluster continues unchanged.
     pub kept: BTreeMap<ClusterId, KubeconfigRefusal>,
-    /// When to plan again, whatever happens before.
+    /// The latest time of the next plan.
     pub wake: Option<Instant>,
 }
 
@@ -177,8 +182,9 @@ struct IdClaim<'a> {
     member: &'a Result<MemberSpec, KubeconfigRefusal>,
 }
 
-/// Plans. `config_cluster` is the ID that no Secret may take; `grace` is how long a cluster's data
-/// outlives its Secret, zero for not at all; `has_data` says whether there is any of a cluster.
+/// Computes a plan. No Secret may take the ID `config_cluster`. `grace` is how long a cluster's
+/// data outlives its Secret; zero removes it at once. `has_data` returns whether data of a cluster
+/// exists.
 pub fn plan(
     running: &PlannedMembers,
     secrets: &[MemberSecret],
@@ -187,7 +193,7 @@ pub fn plan(
     has_data: &dyn Fn(&ClusterId) -> bool,
     now: Instant,
 ) -> Plan {
-    // Where nothing is held there is nothing to keep.
+    // A cluster without data needs no grace period.
     let grace_of = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
     let mut plan = Plan::default();
     let mut claims: BTreeMap<&ClusterId, Vec<IdClaim<'_>>> = BTreeMap::new();
@@ -197,7 +203,7 @@ pub fn plan(
         }
         for (id, member) in &secret.clusters {
             if config_cluster == Some(id) {
-                let fact = format!("the ID {id} is the config cluster's");
+                let fact = format!("the ID {id} belongs to the config cluster");
                 let refusal = KubeconfigRefusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
                 plan.refuse(secret, id.as_str(), refusal);
             } else {
@@ -212,7 +218,7 @@ pub fn plan(
     }
     for (id, claims) in &claims {
         let running = running.clusters.get(*id);
-        // One that turned bad before it was of any use keeps nothing from anybody.
+        // A Secret that became invalid before its cluster had data does not keep the ID.
         let held = running.filter(|one| !matches!(one.hold, Hold::Leaving { .. }) && has_data(id));
         let holder =
             held.and_then(|one| claims.iter().position(|claim| claim.secret.name == one.secret));
@@ -221,7 +227,7 @@ pub fn plan(
     plan
 }
 
-/// The oldest first; those of unknown age last, by name.
+/// Sorts Secrets by age, the oldest first. Secrets of unknown age come last, by name.
 fn by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
     let mut sorted: Vec<_> = secrets.iter().collect();
     sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
@@ -234,8 +240,8 @@ impl Plan {
         self.idle.push(Idle { secret, key, network: None, trust_domain: None, refusal });
     }
 
-    /// Decides who holds `id`, and what that changes. `claims` are in order of age; the one at `holder`
-    /// has it now, and data of it.
+    /// Decides which Secret holds `id`, and the resulting actions. `claims` are sorted by age. The
+    /// claim at index `holder` holds the ID now, and its cluster has data.
     fn settle(
         &mut self,
         id: &ClusterId,
@@ -246,7 +252,7 @@ impl Plan {
         now: Instant,
     ) {
         let usable = claims.iter().position(|claim| claim.member.is_ok());
-        // A holder that turned bad keeps its cluster from those that are younger.
+        // A holder that became invalid keeps its cluster from younger Secrets.
         let winner = match (usable, holder) {
             (Some(usable), Some(holder)) => Some(usable.min(holder)),
             (usable, holder) => usable.or(holder),
@@ -258,7 +264,7 @@ impl Plan {
             }
             Some(IdClaim { secret, member: Err(refusal) }) => {
                 self.kept.insert(id.clone(), refusal.clone());
-                // The credential is kept; what an operator asks for beside it counts.
+                // The access stays; the other settings of the operator apply.
                 if let (Some(cluster), Some(settings)) = (running, &secret.settings) {
                     self.set(id, cluster, settings);
                 }
@@ -282,7 +288,7 @@ impl Plan {
                     refusal: standby(winner.secret),
                 }),
                 (Err(refusal), _) => self.refuse(claim.secret, id.as_str(), refusal.clone()),
-                // Without a winner nobody is usable.
+                // Without a winner, no claim is usable.
                 (Ok(_), None) => {}
             }
         }
@@ -316,7 +322,7 @@ impl Plan {
         }
     }
 
-    /// What its Secret's annotations change.
+    /// Plans the changes from the Secret's annotations.
     fn set(&mut self, id: &ClusterId, cluster: &PlannedCluster, settings: &MemberSettings) {
         let MemberSettings { network, mode, uid, trust_domain } = settings.clone();
         if cluster.network != network {
@@ -340,7 +346,7 @@ impl Plan {
                 return self.actions.push(Action::Withdraw { id });
             }
             Hold::Held(_) | Hold::Assumed => {
-                // Beyond what the clock can count is for ever.
+                // A grace period beyond the range of the clock never ends.
                 let until = now.checked_add(grace).unwrap_or(now + FOR_EVER);
                 self.actions.push(Action::StartGrace { id, until });
                 until
@@ -354,19 +360,21 @@ impl Plan {
     }
 }
 
-/// The winner is older than any usable claim that lost.
+/// Returns the refusal of a usable claim that lost: the winner is older.
 fn standby(winner: &MemberSecret) -> KubeconfigRefusal {
     let age = match winner.created {
         Some(created) => format!("older, since {created}"),
         None => "first by name".to_owned(),
     };
-    let fact =
-        format!("the ID is held by Secret {} ({age}); takes over when that goes", winner.name);
+    let fact = format!(
+        "Secret {} holds the ID ({age}); this Secret takes over when that one is deleted",
+        winner.name
+    );
     KubeconfigRefusal::new(&codes::ID_TAKEN, "", fact)
 }
 
 impl PlannedMembers {
-    /// Notes that `action` has been begun.
+    /// Records that `action` has been started.
     pub fn apply(&mut self, action: &Action) {
         match action {
             Action::Add { id, secret, created, member }

@@ -1,9 +1,10 @@
-//! The one owner of the member clusters and their tasks.
+//! The owner of the member clusters and their tasks.
 //!
-//! Reads the Secrets, plans, and carries the plan out: each cluster's registry is a task of its own, so that one that
-//! hangs or panics is the only one affected. A changed kubeconfig starts a second run beside the first; the first stops
-//! when what the second reports has been passed on, and not before. What a run reports passes through a gate here,
-//! which stays shut while the run speaks for another cluster than it should. Never looks into an update of a registry.
+//! Reads the Secrets, computes a plan, and carries it out. Each cluster's registry is a separate
+//! task, so that a registry that hangs or panics affects no other. A changed kubeconfig starts a
+//! second run in addition to the first; the first stops only after the second run's data has been
+//! passed on. The updates of a run pass through a gate, which is closed while the run reads a
+//! different cluster than it should. Never inspects the content of a registry's update.
 
 mod assumed;
 mod context;
@@ -44,30 +45,32 @@ use strait_model::policy::{Policy, WhenDark};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
 
-/// Clusters that sync for the first time at once: more would only share the same bandwidth.
+/// Number of concurrent first syncs: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;
-/// The least time between two looks: of hundreds of clusters some have news all the time.
+/// The minimum interval between two steps: among hundreds of clusters, some status changes all the
+/// time.
 const PACE: Duration = Duration::from_millis(50);
-/// How often members are looked at without news whose state may change by the time alone.
+/// Interval at which unchanged members are checked whose state may change with time.
 const TICK: Duration = Duration::from_secs(1);
-/// How often at all members without news: the end of a token draws near.
+/// Interval at which all members are checked without any change: tokens may expire soon.
 const TURN: Duration = Duration::from_secs(60);
-/// How long the configuration may take to be read before the members are presumed to be those that are
-/// remembered: its API server may be as dead as theirs.
+/// How long to wait for the configuration before the remembered members are presumed to exist: the
+/// API server of the config cluster may be down as well.
 pub const CONFIGURATION_WAIT: Duration = Duration::from_secs(1);
-/// How long a stopped task may take to end before its cluster is withdrawn nonetheless.
+/// How long to wait for a stopped task before its cluster is withdrawn nonetheless.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// What others see.
+/// The state that other parts of the program read.
 #[derive(Debug, Clone)]
 pub struct ReconcilerOutputs {
-    /// Every cluster and every Secret's key that holds none: the config cluster first, then by ID.
+    /// The status of every cluster, and of every data key that holds none: the config cluster
+    /// first, then by ID.
     pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    /// The clusters held.
+    /// The clusters that are members.
     pub known: watch::Receiver<Arc<KnownClusters>>,
-    /// Whether the state of the clusters is complete enough to answer from.
+    /// Whether the state of the clusters is complete enough to serve it.
     pub settled: watch::Receiver<MembersSettled>,
-    /// Their API servers.
+    /// Clients of the members' API servers.
     pub clients: watch::Receiver<Arc<MemberClients>>,
 }
 
@@ -107,15 +110,16 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
     }
 }
 
-/// The reconciler, lent to the task that runs it. It goes back when the task ends, by a panic too, and
-/// the next one goes on with it: clusters within their grace have no Secret to be found again by.
+/// The reconciler while a task runs it. It is returned when the task ends, also by a panic, and the
+/// next task continues with it: clusters within their grace period could not be restored from a
+/// Secret.
 struct ReconcilerGuard {
     owner: Arc<Mutex<Option<Reconciler>>>,
     lent: Option<Reconciler>,
 }
 
 impl ReconcilerGuard {
-    /// `None` while another task has it, which can't be: there is one at a time.
+    /// Returns `None` while another task has it, which cannot happen: only one runs at a time.
     fn take(owner: &Arc<Mutex<Option<Reconciler>>>) -> Option<Self> {
         let lent = owner.lock().unwrap_or_else(PoisonError::into_inner).take();
         lent.is_some().then(|| Self { owner: Arc::clone(owner), lent })
@@ -134,18 +138,18 @@ impl Drop for ReconcilerGuard {
     }
 }
 
-/// At which members to look.
+/// The set of members to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MembersToLookAt {
-    /// At those that have news.
+    /// Members with changes.
     News,
-    /// At those, and at those whose state may change by the time alone.
+    /// Members with changes, and members whose state may change with time.
     Unsettled,
-    /// At all: what concerns all of them has changed.
+    /// All members: something that concerns all of them has changed.
     All,
 }
 
-/// What is shown of a member.
+/// The published state of a member.
 struct MemberView {
     status: ClusterStatus,
     known: KnownCluster,
@@ -157,28 +161,29 @@ struct Reconciler {
     context: Arc<ReconcilerContext>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     config_access: Option<watch::Receiver<Access>>,
-    /// What the plan was made for.
+    /// The objects that the current plan is based on.
     planned_for: Option<Arc<Objects>>,
-    /// The Secrets as read, so that only those that changed are read again.
+    /// The parsed Secrets, so that only changed ones are parsed again.
     read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
     running: PlannedMembers,
     plan: Plan,
     members: BTreeMap<ClusterId, Member>,
-    /// Members as they were known before, until they are members again.
+    /// Remembered members that are not members again yet.
     remembered: BTreeMap<ClusterId, RememberedMember>,
-    /// When those are presumed to be members still; none once that is done or needless.
+    /// When the remembered members are presumed to exist; `None` once that is done or unnecessary.
     presume_at: Option<Instant>,
-    /// Whether the members are those that are remembered, the Secrets being unread.
+    /// Whether the members come from the remembered state because the Secrets have not been read.
     assumed: bool,
-    /// Until when what is remembered waits for clusters that may yet say what is newer; none once that is over.
+    /// How long remembered members wait for other clusters whose data may be newer; `None` once
+    /// that is over.
     fresh_by: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// What is shown of each member.
+    /// The published state of each member.
     shown: BTreeMap<ClusterId, MemberView>,
-    /// What is shown of what is no member.
+    /// The published state of data keys that hold no member.
     idle: Vec<ClusterStatus>,
-    /// The states last shown, by cluster and Secret, and since when.
+    /// The last published states, by cluster and Secret, and when each began.
     states: BTreeMap<(String, Option<String>), (ClusterState, Timestamp)>,
     started: SystemTime,
 }
@@ -234,7 +239,7 @@ impl Reconciler {
         }
     }
 
-    /// Does everything that is to be done now. Doing it again does nothing.
+    /// Does all pending work. Idempotent.
     async fn step(&mut self, mut look: MembersToLookAt) {
         let now = Instant::now();
         let objects = self.objects.borrow_and_update().clone();
@@ -268,7 +273,8 @@ impl Reconciler {
         self.publish(&ids, look, now);
     }
 
-    /// The members to look at. The config cluster first: of two IDs for one cluster it is the one that counts.
+    /// Returns the members to check. The config cluster comes first: if two IDs denote one cluster,
+    /// its ID takes precedence.
     fn to_look_at(&self, look: MembersToLookAt, now: Instant) -> Vec<ClusterId> {
         let noted = self.context.take_noted();
         let is_meant = |id: &ClusterId| match look {
@@ -300,7 +306,7 @@ impl Reconciler {
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
         let grace = config.removal_grace;
-        // What is on disk is there before a member has begun with it.
+        // Data restored from disk exists before a member has started to use it.
         let has_data = |id: &ClusterId| match self.members.get(id) {
             Some(member) => member.holds_data(),
             None => self.running.clusters.contains_key(id) && self.remembered.contains_key(id),
@@ -313,7 +319,8 @@ impl Reconciler {
         }
         report(&self.plan, &plan);
         self.plan = plan;
-        // A member that nothing names any more is forgotten: one that comes by its ID is another.
+        // Forgets a member that is not named any more: a later cluster with its ID is a different
+        // one.
         let named = |id: &ClusterId| {
             let mut secrets = self.read.values();
             config_cluster.as_ref() == Some(id)
@@ -322,19 +329,21 @@ impl Reconciler {
         self.remembered.retain(|id, _| named(id));
     }
 
-    /// What follows from an action beyond what [`Self::tend`] sees from [`PlannedMembers`].
+    /// Carries out the part of an action that [`Self::tend`] does not derive from
+    /// [`PlannedMembers`].
     async fn carry_out(&mut self, action: &Action, now: Instant) {
         match action {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
             Action::Adopt { id, secret, member: wanted, .. } => {
-                info!(cluster = %id, %secret, "cluster goes on under this Secret");
+                info!(cluster = %id, %secret, "cluster continues under this Secret");
                 let without_secret = !self.is_still_there(id);
-                // A Secret that was presumed and is there means nothing new.
+                // A presumed Secret that turns out to exist changes nothing.
                 let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
                     cluster.hold == Hold::Assumed && cluster.secret == *secret
                 });
                 if let Some(member) = self.members.get_mut(id) {
-                    // Another Secret may mean another cluster by the same name, unless it leads to the same.
+                    // Another Secret may mean another cluster with the same name, unless its access
+                    // is the same.
                     if !as_assumed && !member.reads_from(&wanted.access) {
                         member.uid = None;
                     }
@@ -351,15 +360,17 @@ impl Reconciler {
             | Action::SetTrustDomain { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
-            Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
+            Action::StartGrace { id, .. } => {
+                info!(cluster = %id, "no Secret holds the cluster any more")
+            }
             Action::Withdraw { id } => {
                 info!(cluster = %id, "cluster withdrawn");
                 self.withdraw(id).await;
             }
         }
-        // Last: what a panic cut short is planned again.
+        // Last, so that an action that a panic interrupted is planned again.
         self.running.apply(action);
-        // Data that outlived the process keeps the age at which it was merged.
+        // Data that was restored keeps the age with which it was merged.
         if let Action::Add { id, .. } = action
             && let Some(created) = self.remembered.get(id).and_then(|known| known.created)
             && let Some(cluster) = self.running.clusters.get_mut(id)
@@ -368,32 +379,32 @@ impl Reconciler {
         }
     }
 
-    /// Whether the Secret that held `id` until now still has it, be it unusable.
+    /// Whether the Secret that held `id` until now still contains it, usable or not.
     fn is_still_there(&self, id: &ClusterId) -> bool {
         let holder = self.running.clusters.get(id).map(|cluster| &cluster.secret);
         let secret = holder.and_then(|holder| self.read.get(holder));
         secret.is_some_and(|(_, read)| read.clusters.contains_key(id))
     }
 
-    /// Reports that the shard has ended, after the last update of its tasks: a new cluster by that ID must not be taken
-    /// down by it.
+    /// Reports the end of the shard, after the last update from the cluster's tasks: otherwise it
+    /// could remove a new cluster with this ID.
     async fn withdraw(&mut self, id: &ClusterId) {
         if let Some(mut member) = self.members.remove(id) {
             member.freeze();
             for tasks in &member.ending {
                 if !tasks.shut_down(STOP_LIMIT).await {
-                    warn!(cluster = %id, "a stopped task has not ended; its cluster is withdrawn");
+                    warn!(cluster = %id, "stopped task has not ended; withdrawing its cluster");
                 }
             }
         }
         let shard = ShardKey::kubernetes(id.clone());
         let epoch = self.context.next_epoch();
         let removed = RegistryUpdate { shard, epoch, change: ShardChange::Removed };
-        // An error means that there is nobody to notify: the process ends.
+        // An error means that no receiver is left: the process is ending.
         let _ = self.context.config.updates.send(removed).await;
     }
 
-    /// Makes each of these members run as it should.
+    /// Brings the run of each of these members in line with the plan.
     async fn tend(&mut self, ids: &[ClusterId], now: Instant) {
         for id in ids {
             #[cfg(test)]
@@ -427,14 +438,14 @@ impl Reconciler {
         }
     }
 
-    /// A member that was none until now: with what is remembered of it.
+    /// Creates a new member from its remembered state.
     async fn begin(&mut self, id: &ClusterId, now: Instant) -> Member {
         let mut member = Member::new(now);
         let Some(remembered) = self.remembered.remove(id) else { return member };
         member.last = remembered.status();
         member.has_data = true;
         member.claimed = remembered.trust_domain();
-        // Another Secret may mean another cluster by the same name.
+        // Another Secret may mean another cluster with the same name.
         let cluster = self.running.clusters.get(id);
         if cluster.is_none_or(|cluster| remembered.is_of(&cluster.secret)) {
             member.uid = remembered.uid;
@@ -442,10 +453,10 @@ impl Reconciler {
         member.restored = Some(RestoredFacts { remark: remembered.remark });
         member.passed.note(&remembered.contents);
         info!(cluster = %id, "cluster restored from disk, until it syncs");
-        // Older than any run, so that the first update of any takes its place.
+        // Older than any run, so that the first update of any run replaces it.
         let (shard, epoch) = (ShardKey::kubernetes(id.clone()), Epoch(0));
         let word = RegistryUpdate { shard, epoch, change: ShardChange::Reset(remembered.contents) };
-        // An error means that there is nobody to notify: the process ends.
+        // An error means that no receiver is left: the process is ending.
         let _ = self.context.config.updates.send(word).await;
         member
     }
@@ -460,7 +471,8 @@ impl Reconciler {
             pages: budget.pages.unwrap_or(usual.pages),
             memory_bytes: budget.memory_bytes.unwrap_or(usual.memory_bytes),
         };
-        // Identities are written while objects are read: of another trust domain they are read anew.
+        // Identities are composed while objects are read: a different trust domain requires a new
+        // read.
         let cluster = self.running.clusters.get(id);
         let claimed = member.claimed.as_ref();
         let mesh = self.trust_domain.borrow().clone();
@@ -473,7 +485,7 @@ impl Reconciler {
         let own_mesh = match cluster.map(|cluster| &cluster.trust_domain) {
             None => OwnMesh::Unread,
             Some(Some(named)) => {
-                OwnMesh::Overruled(format!("the Secret's annotation {named} counts").into())
+                OwnMesh::Overruled(format!("the Secret's annotation {named} applies").into())
             }
             Some(None) => match refused() {
                 Some(why) => OwnMesh::Overruled(why.into()),
@@ -485,8 +497,8 @@ impl Reconciler {
         member.align(&how, || start_run(&self.context, id, &how, &passed, held));
     }
 
-    /// The trust domain of the workloads of a cluster: what its Secret states, else its own where it may name that,
-    /// else the mesh's. Of the config cluster its own is the mesh's.
+    /// Returns the trust domain of a cluster's workloads: the one in its Secret, else the cluster's
+    /// own if it may claim that, else the mesh's. The config cluster uses the mesh's.
     fn trust_domain_of(
         &self,
         id: &ClusterId,
@@ -500,8 +512,8 @@ impl Reconciler {
         own.or_else(|| self.trust_domain.borrow().clone())
     }
 
-    /// Whether a cluster may say itself that its workloads are of a trust domain: where no policy says so,
-    /// it may not be one that an operator has named as that of another.
+    /// Checks whether a cluster may claim its workloads' trust domain itself. Unless the policy
+    /// decides, it may not claim a domain that an operator assigned to another cluster.
     fn may_name(&self, id: &ClusterId, domain: &str) -> Result<(), String> {
         if self.trust_domain.borrow().as_deref() == Some(domain) {
             return Ok(());
@@ -517,13 +529,16 @@ impl Reconciler {
         match self.running.clusters.iter().find(|(other, cluster)| is_named(other, cluster)) {
             Some((other, _)) => {
                 let code = &codes::TRUST_DOMAIN_REFUSED;
-                Err(format!("{code}: it is {other}'s, by the annotation of that Secret"))
+                Err(format!(
+                    "{code}: it belongs to {other}, according to the annotation of that Secret"
+                ))
             }
             None => Ok(()),
         }
     }
 
-    /// What an operator asks for a cluster, and where: what its Secret states goes before the policy.
+    /// Returns the mode that an operator requests for a cluster, and its origin. The Secret takes
+    /// precedence over the policy.
     fn mode_of(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> (Mode, String) {
         match cluster.map(|cluster| cluster.mode).filter(|mode| *mode != Mode::Normal) {
             Some(mode) => (mode, "strait.dev/mode".to_owned()),
@@ -534,8 +549,9 @@ impl Reconciler {
         }
     }
 
-    /// The members whose endpoints leave because nothing has been heard of them for too long, and by which
-    /// rule. Nothing leaves while no API server answers at all, of several: then it is we who are cut off.
+    /// Returns the members whose endpoints are withdrawn because the cluster has been unreachable
+    /// for too long, and the rule. No endpoints are withdrawn while all of several API servers are
+    /// unreachable: then Strait itself is cut off.
     fn withdrawn(&self, wall: SystemTime) -> BTreeMap<ClusterId, String> {
         let policy = self.policy.borrow();
         let dark: BTreeMap<&ClusterId, SystemTime> = self
@@ -553,15 +569,15 @@ impl Reconciler {
             let leaving = cluster.is_some_and(|one| matches!(one.hold, Hold::Leaving { .. }));
             let age = wall.duration_since(since).unwrap_or_default();
             (age >= after && !paused && !leaving).then(|| {
-                (id.clone(), format!("not heard of for more than {after:?} (policy {rule})"))
+                (id.clone(), format!("unreachable for more than {after:?} (policy {rule})"))
             })
         });
         withdrawn.collect()
     }
 
-    /// Another member that is the cluster with this UID. Clusters restored from one etcd snapshot have one UID: if the
-    /// Secret `is_pinned` to it, members whose Secrets are pinned to it too are other clusters. The config cluster has no
-    /// Secret and counts as pinned.
+    /// Returns another member that is the cluster with this UID. Clusters restored from one etcd
+    /// snapshot share a UID: if the Secret `is_pinned` to it, members whose Secrets are pinned to
+    /// it too are other clusters. The config cluster has no Secret and counts as pinned.
     fn same_uid_as(&self, uid: &str, is_pinned: bool) -> Option<&ClusterId> {
         let is_other = |id: &ClusterId| {
             let cluster = self.running.clusters.get(id);
@@ -572,19 +588,19 @@ impl Reconciler {
     }
 }
 
-/// Logs what is newly refused.
+/// Logs new refusals.
 fn report(before: &Plan, now: &Plan) {
     for idle in now.idle.iter().filter(|idle| !before.idle.contains(idle)) {
         warn!(secret = %idle.secret, key = ?idle.key, reason = %idle.refusal, "cluster not added");
     }
     for (id, refusal) in &now.kept {
         if before.kept.get(id) != Some(refusal) {
-            warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster runs on as before");
+            warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster continues unchanged");
         }
     }
 }
 
-/// Waits for a change; for ever where there can't be one any more.
+/// Waits for a change. Never returns if no change is possible.
 async fn changed<T>(receiver: Option<&mut watch::Receiver<T>>) {
     if let Some(receiver) = receiver
         && receiver.changed().await.is_ok()

@@ -1,4 +1,4 @@
-//! What is remembered of a member from before this process started.
+//! The state of a member from before this process started.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,33 +9,34 @@ use crate::store::ObjectName;
 use strait_model::registry::Contents;
 use strait_model::{Mode, NetworkId};
 
-/// A member as it was last known. It counts until the member's API server has been read in full again.
+/// The last known state of a member. It applies until the member's API server has been read
+/// completely again.
 #[derive(Debug, Clone, Default)]
 pub struct RememberedMember {
-    /// The Secret that held it, as `namespace/name`; none for the config cluster.
+    /// The Secret that held it, as `namespace/name`; `None` for the config cluster.
     pub secret: Option<Arc<str>>,
     /// The network that the Secret fixed.
     pub network: Option<NetworkId>,
-    /// When the Secret was made that held it first, in seconds since the Unix epoch.
+    /// Creation time of the first Secret that held it, in seconds since the Unix epoch.
     pub created: Option<i64>,
-    /// What an operator had asked for it.
+    /// The mode that an operator had requested.
     pub mode: Mode,
-    /// The UID of its `kube-system`.
+    /// The UID of the cluster's namespace `kube-system`.
     pub uid: Option<String>,
-    /// When its API server had last answered.
+    /// When its API server last responded.
     pub last_contact: Option<SystemTime>,
-    /// Services held.
+    /// Number of services.
     pub services: usize,
-    /// Endpoints held.
+    /// Number of endpoints.
     pub endpoints: usize,
-    /// What an operator should know of how it is remembered.
+    /// A note for operators about the restored state.
     pub remark: Option<String>,
-    /// What it held.
+    /// The services, endpoints and workloads of the member.
     pub contents: Contents,
 }
 
 impl RememberedMember {
-    /// The member as it was held, for as long as nobody knows whether it still is.
+    /// Returns the previously planned member, for use until the Secrets have been read.
     pub(super) fn assumed(&self) -> Option<PlannedCluster> {
         let (network, mode) = (self.network.clone(), self.mode);
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
@@ -43,25 +44,25 @@ impl RememberedMember {
         Some(PlannedCluster { secret, network, mode, uid, trust_domain, created, hold })
     }
 
-    /// The trust domain in which it was read: that of any of its pods.
+    /// Returns the trust domain that was used when it was read, taken from any pod.
     pub(super) fn trust_domain(&self) -> Option<Arc<str>> {
         let (_, pod) = self.contents.workloads.as_ref()?.iter().next()?;
         let (domain, _) = pod.profile.identity.strip_prefix("spiffe://")?.split_once('/')?;
         Some(domain.into())
     }
 
-    /// Whether `secret` is the one that held it.
+    /// Whether `secret` held the member.
     pub(super) fn is_of(&self, secret: &ObjectName) -> bool {
         self.holder().as_ref() == Some(secret)
     }
 
-    /// The Secret that held it; none for the config cluster.
+    /// The Secret that held it; `None` for the config cluster.
     pub fn holder(&self) -> Option<ObjectName> {
         let (namespace, name) = self.secret.as_deref()?.split_once('/')?;
         Some(ObjectName { namespace: namespace.into(), name: name.into() })
     }
 
-    /// What is shown of it until anything newer is known.
+    /// Returns the status to show until newer data is known.
     pub(super) fn status(&self) -> RunStatus {
         RunStatus {
             last_contact: LastContact::at(self.last_contact),
@@ -80,7 +81,7 @@ mod tests {
     use strait_model::testing::workload;
 
     #[test]
-    fn a_member_is_presumed_in_the_trust_domain_in_which_it_was_read() {
+    fn presumed_member_keeps_the_trust_domain_of_its_last_read() {
         let in_domain = |domain: Option<&str>| {
             let workloads = domain.map(|domain| {
                 let (key, mut pod) = workload("web.ns", "10.0.0.1", &[]);

@@ -1,9 +1,11 @@
-//! New tokens for members whose reader may ask for one itself (`strait cluster add --self-renew`).
+//! Renewal of tokens of members whose reader may request tokens for itself (`strait cluster add
+//! --self-renew`).
 //!
-//! When half of a token's life is over, its own API server is asked for the next one with it, which is tried and then
-//! put into the Secret; whoever watches the Secret takes it from there, as if an operator had rotated it. Needs `get`
-//! and `patch` of Secrets in the system namespace. Of several replicas one writes: the others' patches name a version
-//! that has gone. What fails changes nothing: the old token serves on, and its end is reported.
+//! After half of a token's lifetime, Strait uses it to request the next one from the cluster's API
+//! server, tries the new token, and writes it into the Secret. The watch of the Secret then
+//! delivers it, as if an operator had rotated it. Needs `get` and `patch` of Secrets in the system
+//! namespace. Only a single replica succeeds in writing: the patches of the others name an outdated
+//! version. A failure changes nothing: the old token stays in use, and its expiry is reported.
 
 #[cfg(test)]
 mod tests;
@@ -28,35 +30,35 @@ use crate::store::{ObjectName, Objects, WatchedSecret};
 use strait_kube_client::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
 use strait_model::{ClusterId, WriterRole};
 
-/// The longest sleep: clocks are set, too.
+/// The maximum sleep, because clocks can be set.
 const TICK: Duration = Duration::from_secs(60);
-/// How long a token that could not be renewed rests.
+/// The pause after a token could not be renewed.
 const REST: Duration = Duration::from_secs(600);
-/// How long one renewal may take.
+/// The time limit of one renewal.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Whether a Secret's tokens are to be renewed from here.
+/// Whether Strait renews the tokens in a Secret.
 pub fn is_wanted(secret: &WatchedSecret) -> bool {
     secret.annotations.get(SELF_RENEW_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-/// A token that may be renewed.
+/// A token that can be renewed.
 #[derive(Debug, Clone)]
 struct Renewable {
     secret: ObjectName,
     id: ClusterId,
-    /// The kubeconfig as it stands in the Secret.
+    /// The kubeconfig in the Secret.
     held: Vec<u8>,
     access: Access,
     token: String,
     lifetime: Lifetime,
 }
 
-/// Why a token was not renewed, as text.
+/// Why a token was not renewed.
 type Fact = String;
 
-/// Renews tokens for as long as there is a configuration, where this process is the one that writes. `access` is that
-/// of the config cluster.
+/// Renews tokens until the sender of the configuration is dropped, while this process has the
+/// writer role. `access` is that of the config cluster.
 pub async fn run(
     access: watch::Receiver<Access>,
     role: watch::Receiver<WriterRole>,
@@ -77,15 +79,15 @@ pub async fn run(
             }
             let config = access.borrow().clone();
             let renewed = timeout(LIMIT, renew(&config, one)).await;
-            let renewed = renewed.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
+            let renewed = renewed.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}")));
             match renewed {
                 Ok(expires) => info!(cluster = %one.id, %expires, "token renewed"),
                 Err(fact) => {
                     let expires = one.lifetime.expires;
-                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one serves on");
+                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one stays in use");
                 }
             }
-            // Until the new one is seen here, the old one rests, too.
+            // The old token is not renewed again until the watch delivers the new one.
             resting.insert(key, now + REST);
         }
         let now = Timestamp::now();
@@ -126,7 +128,7 @@ async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
     let fact = |what: &'static str| move |error: ApiError| format!("{what}: {error}");
     let client = |access: &Access| ApiClient::new(access).map_err(|error| error.to_string());
     let (namespace, name) = token::account_of(&one.token)
-        .ok_or_else(|| "the token is no service account's".to_owned())?;
+        .ok_or_else(|| "the token does not belong to a service account".to_owned())?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
     let seconds = one.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);
     let request = json!({
@@ -134,7 +136,7 @@ async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
         "spec": { "expirationSeconds": seconds },
     });
     let answer: Value =
-        client(&one.access)?.create(&path, &request).await.map_err(fact("asking for it"))?;
+        client(&one.access)?.create(&path, &request).await.map_err(fact("requesting it"))?;
     let token = answer["status"]["token"].as_str().unwrap_or_default();
     let expires = Lifetime::of_token(token).map(|lifetime| lifetime.expires);
     let expires = expires.filter(|expires| *expires > one.lifetime.expires);

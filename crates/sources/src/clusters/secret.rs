@@ -1,6 +1,7 @@
-//! A Secret that describes member clusters, read and written.
+//! Reads and writes Secrets that describe member clusters.
 //!
-//! Each data key is a cluster ID, each value a kubeconfig; what is wrong with one costs only that one.
+//! Each data key is a cluster ID, each value a kubeconfig. An error in one value affects only that
+//! value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,61 +19,62 @@ use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
 /// `drain` or `pause`.
 pub const MODE_ANNOTATION: &str = "strait.dev/mode";
-/// The UID of the namespace `kube-system` of the cluster that is meant: no other is taken, and this one is,
-/// whatever was there before.
+/// The expected UID of the cluster's namespace `kube-system`. No other cluster is accepted, and
+/// this one is accepted even if a different cluster had this ID before.
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
-/// The trust domain of the workloads of the Secret's clusters, where it is not the mesh's.
+/// The trust domain of the workloads of the Secret's clusters, if it is not the mesh's.
 pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
-/// `true`: the control plane renews the Secret's tokens itself, where their accounts may ask for one.
+/// `true`: Strait renews the Secret's tokens itself, if their accounts may request tokens.
 pub const SELF_RENEW_ANNOTATION: &str = "strait.dev/self-renew";
-/// Istio's mark of which cluster a Secret is about; written for people and tools, never read.
+/// Istio's annotation that names the Secret's cluster; written for people and tools, never read.
 const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
 
-/// What one Secret wants.
+/// The content of one Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSecret {
     /// The Secret.
     pub name: ObjectName,
-    /// When it was made: the older of two holds an ID.
+    /// Its creation time: the older of two Secrets holds an ID.
     pub created: Option<Timestamp>,
     /// Its clusters, each usable or refused.
     pub clusters: BTreeMap<ClusterId, Result<MemberSpec, KubeconfigRefusal>>,
-    /// Data keys that can't be cluster IDs.
+    /// Data keys that cannot be cluster IDs.
     pub invalid_keys: BTreeMap<String, KubeconfigRefusal>,
-    /// What its annotations say, where they are sound: that holds for a cluster whose kubeconfig isn't, too.
+    /// The settings in its annotations, if they are valid. They apply even to a cluster whose
+    /// kubeconfig is invalid.
     pub settings: Option<MemberSettings>,
 }
 
-/// What is wanted of one cluster.
+/// The specification of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSpec {
-    /// How its API server is reached.
+    /// How to reach its API server.
     pub access: Access,
-    /// Its network, where the Secret fixes it.
+    /// Its network, if the Secret fixes it.
     pub network: Option<NetworkId>,
-    /// What an operator has asked for it.
+    /// The mode that an operator requested.
     pub mode: Mode,
-    /// The UID that an operator says it has.
+    /// The expected UID of the cluster, from the operator.
     pub uid: Option<Arc<str>>,
-    /// The trust domain of its workloads; without it the mesh's.
+    /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
 }
 
-/// What the annotations of a Secret say.
+/// The settings in the annotations of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSettings {
     /// The network that it fixes.
     pub network: Option<NetworkId>,
-    /// What an operator asks for.
+    /// The mode that an operator requests.
     pub mode: Mode,
-    /// The UID that an operator names.
+    /// The expected UID of the cluster.
     pub uid: Option<Arc<str>>,
-    /// The trust domain of the workloads; without it the mesh's.
+    /// The trust domain of the workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
 }
 
 impl MemberSpec {
-    /// What of it annotations say.
+    /// Returns the settings that come from annotations.
     pub(super) fn settings(&self) -> MemberSettings {
         let Self { network, mode, uid, trust_domain, .. } = self.clone();
         MemberSettings { network, mode, uid, trust_domain }
@@ -80,7 +82,7 @@ impl MemberSpec {
 }
 
 impl MemberSecret {
-    /// One that is thought to be there, and of which no more is known than its clusters.
+    /// Creates a Secret that is presumed to exist, with known clusters and no other content.
     pub(super) fn unread(
         name: ObjectName,
         ids: BTreeSet<ClusterId>,
@@ -95,7 +97,7 @@ impl MemberSecret {
         }
     }
 
-    /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
+    /// Parses `secret`. `loopback` decides whether loopback addresses are allowed.
     pub fn read(secret: &WatchedSecret, loopback: Loopback) -> Self {
         let settings = settings(&secret.annotations);
         let mut read = Self {
@@ -137,10 +139,10 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, Ku
         Some(_) => return Err(refused(MODE_ANNOTATION, "is neither drain nor pause")),
     };
     let network = match annotations.get(NETWORK_ANNOTATION).map(String::as_str) {
-        // A template's empty value says nothing.
+        // A template may leave the value empty.
         None | Some("") => None,
         Some(name) if is_label_value(name) => Some(NetworkId::from(name)),
-        Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a network's name")),
+        Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a valid network name")),
     };
     let uid = match annotations.get(UID_ANNOTATION).map(String::as_str) {
         None | Some("") => None,
@@ -155,7 +157,7 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, Ku
     Ok(MemberSettings { network, mode, uid, trust_domain })
 }
 
-/// Whether `text` can be the value of a Kubernetes label, as networks are named by labels elsewhere.
+/// Whether `text` is a valid value of a Kubernetes label: elsewhere, labels name the networks.
 fn is_label_value(text: &str) -> bool {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     text.len() <= 63
@@ -164,8 +166,8 @@ fn is_label_value(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// The Secret, in YAML, that makes `cluster` a member; [`MemberSecret::read`] gives back what went in. With
-/// `self_renew` its token is to be renewed by the control plane.
+/// Returns the Secret, in YAML, that makes `cluster` a member. [`MemberSecret::read`] returns the
+/// arguments again. With `self_renew`, Strait renews its token.
 pub fn to_yaml(
     namespace: &str,
     cluster: &ClusterId,
@@ -205,7 +207,7 @@ pub fn to_yaml(
     out
 }
 
-/// The name of the Secret that we make for `cluster`.
+/// Returns the name of the Secret that Strait creates for `cluster`.
 pub fn name_of(cluster: &ClusterId) -> String {
     format!("strait-cluster-{cluster}")
 }
@@ -234,7 +236,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
     }
 
     #[test]
-    fn one_secret_may_carry_many_clusters_and_a_bad_one_costs_only_itself() {
+    fn invalid_cluster_does_not_affect_others_in_the_same_secret() {
         let data = [
             ("east", KUBECONFIG),
             ("west.yaml", KUBECONFIG),
@@ -286,7 +288,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn written_secret_reads_back_unchanged() {
         let member = MemberSpec {
             access: Access {
                 server: "https://10.0.0.1:6443".parse().expect("a URL"),

@@ -1,5 +1,5 @@
-//! How each member cluster fares, as `/debug/clusters` shows it. Pure: from facts to a state and the
-//! reason for it.
+//! The status of each member cluster, as shown in `/debug/clusters`. Pure: computes a state and its
+//! reason from facts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,101 +17,103 @@ use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
 use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 
-/// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
-/// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
+/// How long an API server may be unreachable before its cluster is stale: a reconnect is not worth
+/// reporting. A dead server is noticed within a few more seconds, so that it shows within 20 s.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// One entry of `/debug/clusters` (docs/reference/interface.md).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
-    /// The cluster ID, or the key of the Secret that can't be one.
+    /// The cluster ID, or a data key of the Secret that is not a valid ID.
     pub id: String,
-    /// The Secret, `namespace/name`; none for the config cluster.
+    /// The Secret, `namespace/name`; `None` for the config cluster.
     pub secret: Option<String>,
-    /// What it is in.
+    /// The state.
     pub state: ClusterState,
-    /// Why, with a code where there is one.
+    /// The reason of the state, with an error code if one applies.
     pub reason: Option<String>,
-    /// Since when it is in it; left out while that is [`ClusterState::Live`].
+    /// When the state began; omitted for [`ClusterState::Live`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// The network fixed by the Secret; whoever knows the network in force puts it here.
+    /// The network that the Secret fixes; replaced with the effective network where that is known.
     pub network: Option<NetworkId>,
-    /// The trust domain of its workloads.
+    /// The trust domain of the cluster's workloads.
     pub trust_domain: String,
-    /// When its API server last answered anything well-formed.
+    /// The last valid response of the API server.
     pub last_contact: LastContact,
-    /// The kinds that its API server no longer lists or watches while it answers other requests. Left out if there are
-    /// none.
+    /// The kinds that its API server no longer lists or watches while it answers other requests.
+    /// Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outdated: Vec<OutdatedStatus>,
-    /// Services held.
+    /// Number of services.
     pub services: usize,
-    /// Endpoints held.
+    /// Number of endpoints.
     pub endpoints: usize,
-    /// Endpoints that at least one connected proxy's network can't be given; filled in by whoever
-    /// knows the proxies.
+    /// Number of endpoints that at least one connected proxy's network cannot receive. Filled in by
+    /// the component that knows the proxies.
     pub withheld: usize,
-    /// The same by the code of the reason; left out where there are none.
+    /// Number of withheld endpoints by the code of the reason. Omitted if empty.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub withheld_by: BTreeMap<&'static str, usize>,
-    /// Kubernetes objects held.
+    /// Number of Kubernetes objects.
     pub objects: usize,
-    /// Full lists after the first.
+    /// Number of full lists after the first.
     pub relists: u64,
-    /// Lists that lacked most of what was known, and were asked for again; for the metrics.
+    /// Number of lists that lacked most of the known objects and were therefore repeated; for the
+    /// metrics.
     #[serde(skip)]
     pub doubts: u64,
-    /// Questions to its API server that failed; for the metrics.
+    /// Number of failed requests to its API server; for the metrics.
     #[serde(skip)]
     pub errors: u64,
-    /// How long its first sync took; for the metrics.
+    /// Duration of the first sync; for the metrics.
     #[serde(skip)]
     pub sync_took: Option<Duration>,
-    /// What says that it is in another network than the one that its Secret fixes; filled in by
-    /// whoever knows what it says. Left out where nothing does.
+    /// Claims that it is in a different network than its Secret fixes. Filled in by the component
+    /// that knows them. Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_claims: Vec<IgnoredClaim>,
-    /// About how much memory all takes that is held of it, for the metrics; see `budget` in docs/guide/policy.md.
+    /// Approximate memory of all its data in bytes, for the metrics; see `budget` in
+    /// docs/guide/policy.md.
     #[serde(skip)]
     pub memory_bytes: usize,
-    /// When it is asked again, while it is left alone for misbehaving.
+    /// The time of the next attempt, while the cluster is in quarantine for misbehaving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt: Option<Timestamp>,
-    /// What an operator asks for it; left out where that is nothing.
+    /// The mode that an operator requests; omitted by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// The token by which it is read; left out where that is none, or has no end.
+    /// The token that is used to read it; omitted if no token is used or it does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<TokenStatus>,
-    /// The clusters whose pods have addresses of its own in the same network; filled in likewise. Left out
-    /// where there are none.
+    /// The clusters whose pods use the same addresses in the same network. Filled in by the
+    /// component that knows them. Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_addresses: Vec<SameAddress>,
-    /// The clusters whose nodes give their pods addresses of ranges of its own nodes' in the same network; filled in
-    /// likewise. Left out where there are none.
+    /// The clusters whose nodes assign pod addresses from the same ranges as its own nodes, in the
+    /// same network. Filled in by the component that knows them. Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_ranges: Vec<SameRange>,
-    /// The ranges of which its nodes give addresses to pods.
+    /// The ranges from which its nodes assign pod addresses.
     #[serde(skip)]
     pub pod_ranges: Arc<[IpNet]>,
-    /// How far the mesh's roots have come in it; left out where none are written.
+    /// How far the mesh's roots have been distributed in it; omitted if none are written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<RootsStatus>,
-    /// Whose data is served, where any is; for whoever keeps it.
+    /// The owner of the served data, if any; for the component that stores it.
     #[serde(skip)]
     pub kept: Option<ClusterIdHolder>,
 }
 
 impl ClusterStatus {
-    /// Whether its API server is out of contact, so that its nodes get no new tokens for their pods either. A server
-    /// that answers all but some kinds is in contact.
+    /// Whether its API server is unreachable, so that its nodes get no new tokens for their pods. A
+    /// server that fails only for some kinds is reachable.
     pub fn is_dark(&self) -> bool {
         self.state.is_dark() && self.outdated.is_empty()
     }
 
-    /// A live member that reports nothing, for tests, which set the fields they need.
+    /// Creates the status of a live member without any data. Tests set the fields they need.
     pub fn live(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -151,7 +153,7 @@ impl ClusterStatus {
 pub struct OutdatedStatus {
     /// The kind in plural, such as `endpointslices`.
     pub kind: &'static str,
-    /// Since when.
+    /// When updates stopped.
     pub since: Timestamp,
 }
 
@@ -161,61 +163,62 @@ impl fmt::Display for OutdatedStatus {
     }
 }
 
-/// The token by which a cluster is read.
+/// The token that is used to read a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenStatus {
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
-    /// Whether that is so soon that somebody should see to it.
+    /// Whether it expires so soon that an operator should act.
     pub ends_soon: bool,
-    /// Whether the control plane renews it itself.
+    /// Whether Strait renews it itself.
     pub renews_itself: bool,
 }
 
-/// Whose data is served under a cluster's ID.
+/// The owner of the data that is served under a cluster's ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterIdHolder {
-    /// The UID of the namespace `kube-system`, where it is known.
+    /// The UID of the namespace `kube-system`, if known.
     pub uid: Option<String>,
 }
 
-/// The states of docs/reference/interface.md.
+/// The state of a cluster. The states are defined in docs/reference/interface.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ClusterState {
-    /// Not all is there yet.
+    /// The first lists are not complete.
     Syncing,
-    /// All is there and kept up to date.
+    /// All data is present and kept up to date.
     Live,
-    /// Out of contact, or a kind is no longer updated; what was last known stays in use.
+    /// Unreachable, or a kind is no longer updated; the last known data stays in use.
     Stale,
-    /// It never synced, and no longer holds up readiness.
+    /// The cluster never synced, and no longer delays readiness.
     Timeout,
-    /// The credential is not accepted.
+    /// The API server does not accept the credential.
     AuthFailed,
-    /// Its certificate is not acceptable.
+    /// The API server's certificate is not accepted.
     TlsFailed,
-    /// What the Secret says is refused.
+    /// The content of the Secret is refused.
     Rejected,
-    /// Its ID, or the cluster itself, is held by another Secret.
+    /// Another Secret holds its ID, or the cluster itself.
     Conflict,
-    /// The kubeconfig leads to a different cluster than before.
+    /// The kubeconfig now leads to a different cluster.
     IdentityChanged,
-    /// It answers with nonsense, or with too much.
+    /// The API server responds with invalid data, or with too much.
     Misbehaving,
-    /// Frozen at what was last known: its last change is on hold, or it comes and goes.
+    /// Frozen at the last known data: the last change is being delayed, or contact fails
+    /// repeatedly.
     Quarantined,
-    /// Frozen, as an operator asked.
+    /// Frozen at the request of an operator.
     Paused,
-    /// On its way out: by its Secret's end, or as an operator asked.
+    /// Being removed: because its Secret was deleted, or at the request of an operator.
     Draining,
-    /// From disk, and not yet synced since.
+    /// Restored from disk, and not synced since.
     Restored,
 }
 
 impl ClusterState {
-    /// Whether its API server is out of contact, or some kinds of it are no longer updated.
+    /// Whether its API server is unreachable, or some kinds are no longer updated.
     fn is_dark(self) -> bool {
         matches!(self, Self::Stale | Self::Timeout | Self::Restored)
     }
@@ -238,7 +241,7 @@ impl ClusterState {
         Self::Restored,
     ];
 
-    /// The name of the state.
+    /// Returns the name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Syncing => "syncing",
@@ -259,49 +262,50 @@ impl ClusterState {
     }
 }
 
-/// What is served is from before the process started.
+/// Facts about served data from before the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RestoredFacts {
-    /// How it came to be remembered, where that is out of the ordinary.
+    /// A note about how it was restored, if that was unusual.
     pub(super) remark: Option<String>,
 }
 
-/// What is known of a member that a state follows from.
+/// The facts that determine the state of a member.
 pub(super) struct MemberFacts<'a> {
-    /// How the run that serves fares, or fared.
+    /// The status of the run whose data is served.
     pub(super) status: &'a RunStatus,
-    /// Whether anything it reported has been passed on.
+    /// Whether any update has been passed on.
     pub(super) has_data: bool,
-    /// Whether that is from before the process started, and what there is to say of it.
+    /// Set if the data is from before the process started.
     pub(super) restored: Option<&'a RestoredFacts>,
-    /// How long it was waited for, where that was in vain.
+    /// How long it was waited for, if it timed out.
     pub(super) timed_out: Option<Duration>,
-    /// How long until it is withdrawn, where no Secret holds it.
+    /// The time until it is withdrawn, if no Secret holds it.
     pub(super) leaving_in: Option<Duration>,
     pub(super) mode: Mode,
-    /// Who asked for that.
+    /// Where the mode was requested.
     pub(super) mode_by: &'a str,
-    /// How it stands, where it comes and goes.
+    /// The stage of the quarantine, if contact fails repeatedly.
     pub(super) flapping: Option<Stage>,
-    /// What is held back of what it says.
+    /// A description of the delayed changes.
     pub(super) held: Option<String>,
-    /// Why its endpoints leave, where it is out of contact for too long.
+    /// Why its endpoints are withdrawn, if it has been unreachable for too long.
     pub(super) withdrawn: Option<&'a str>,
-    /// For how long tokens of its pods are taken after their end while it is out of contact, and by which rule.
+    /// The grace period for expired tokens of the cluster's pods while it is unreachable, and the
+    /// rule that grants it.
     pub(super) dark_tokens: Option<(Duration, String)>,
-    /// Why the present Secret is not used.
+    /// Why the current Secret is not used.
     pub(super) kept: Option<&'a KubeconfigRefusal>,
-    /// Whether it never had one in this process: all there is of it is from disk.
+    /// Whether it has had no Secret in this process: all its data is from disk.
     pub(super) without_secret: bool,
-    /// How the run beside it fares, which is to take over.
+    /// The status of the concurrent run that is to replace the serving run.
     pub(super) successor: Option<&'a RunStatus>,
-    /// Why what a run says is not passed on.
+    /// Why the reports of a run are not passed on.
     pub(super) barred: Option<&'a KubeconfigRefusal>,
     pub(super) stale_after: Duration,
     pub(super) now: SystemTime,
 }
 
-/// The state and its reason.
+/// Returns the state and its reason.
 pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     let mut reasons = Vec::new();
     let state = state(facts, &mut reasons);
@@ -312,14 +316,14 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
         facts.dark_tokens.as_ref().filter(|_| state.is_dark() && outdated(facts).next().is_none())
     {
         reasons.push(format!(
-            "tokens of its pods are taken for {grace:?} after they end (policy {rule})"
+            "tokens of its pods are accepted for {grace:?} after they expire (policy {rule})"
         ));
     }
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
     if let Some(refusal) = facts.kept.filter(|_| state != ClusterState::Rejected) {
-        reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
+        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
     }
     if let Some(successor) = facts.successor {
         let why = match trouble(successor) {
@@ -335,7 +339,7 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
             let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
-            reasons.push(format!("{code}: {count} objects left out, last: {last}"));
+            reasons.push(format!("{code}: {count} objects omitted, last: {last}"));
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
@@ -344,11 +348,11 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
-        reasons.push(format!("its Secret has gone; withdrawn in {seconds} s"));
+        reasons.push(format!("its Secret was deleted; withdrawn in {seconds} s"));
         return ClusterState::Draining;
     }
     if facts.mode == Mode::Pause {
-        let nothing = if facts.has_data { "" } else { "; nothing is known of it" };
+        let nothing = if facts.has_data { "" } else { "; it has no data" };
         reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
         return ClusterState::Paused;
     }
@@ -364,7 +368,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(Stage::Frozen(left)) = facts.flapping {
         let seconds = left.as_secs_f64().ceil();
         reasons.push(format!(
-            "{}: contact comes and goes; frozen at what was last known, next try in {seconds} s",
+            "{}: contact fails repeatedly; frozen at the last known state, next attempt in {seconds} s",
             codes::FLAPPING
         ));
         return ClusterState::Quarantined;
@@ -379,7 +383,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     }
     if facts.flapping == Some(Stage::Trial) && state == ClusterState::Live {
         reasons.push(format!(
-            "{}: it came and went; on trial until contact has held",
+            "{}: contact failed repeatedly; on trial until contact is stable",
             codes::FLAPPING
         ));
         return ClusterState::Quarantined;
@@ -396,10 +400,10 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
 }
 
 fn drained(facts: &MemberFacts<'_>) -> String {
-    format!("drained by {}: no proxy is given its endpoints", facts.mode_by)
+    format!("drained by {}: no proxy receives its endpoints", facts.mode_by)
 }
 
-/// Whether proxies are given what is known of it.
+/// Whether proxies receive its data.
 fn is_in_use(facts: &MemberFacts<'_>) -> bool {
     facts.mode != Mode::Drain && facts.withdrawn.is_none()
 }
@@ -407,7 +411,7 @@ fn is_in_use(facts: &MemberFacts<'_>) -> bool {
 fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     let status = facts.status;
     match trouble(status) {
-        // Whoever can't log in, or can't be trusted, won't sync by waiting.
+        // A rejected credential or certificate is not resolved by waiting.
         Some((state, code, text)) if state != ClusterState::Stale => {
             reasons.push(format!("{code}: {text}"));
             return state;
@@ -431,7 +435,8 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
                     true => String::new(),
                     false => format!("; not updated: {}", kinds.join(", ")),
                 };
-                let fate = if is_in_use(facts) { "; what was last known stays in use" } else { "" };
+                let fate =
+                    if is_in_use(facts) { "; its last known state stays in use" } else { "" };
                 reasons.push(format!("{code}: {text}{kinds}{fate}"));
                 return ClusterState::Stale;
             }
@@ -445,19 +450,19 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         ClusterState::Timeout
     } else {
         if facts.has_data && is_in_use(facts) {
-            reasons.push("what was last known stays in use until it has synced anew".to_owned());
+            reasons.push("its last known state stays in use until it has synced again".to_owned());
         }
         ClusterState::Syncing
     }
 }
 
-/// Whether the API server answered anything lately.
+/// Whether the API server responded recently.
 fn is_in_contact(facts: &MemberFacts<'_>) -> bool {
     let age = facts.status.last_contact.get().and_then(|last| facts.now.duration_since(last).ok());
     age.is_some_and(|age| age < facts.stale_after)
 }
 
-/// The kinds that are no longer updated although the API server answers other requests.
+/// Returns the kinds that are no longer updated although the API server answers other requests.
 pub(super) fn outdated(facts: &MemberFacts<'_>) -> impl Iterator<Item = OutdatedStatus> {
     let kinds = if is_in_contact(facts) { &*facts.status.outdated } else { &[] };
     let is_old = |kind: &&OutdatedKind| {
@@ -469,7 +474,7 @@ pub(super) fn outdated(facts: &MemberFacts<'_>) -> impl Iterator<Item = Outdated
     })
 }
 
-/// How old what is served is, and why there is nothing newer.
+/// Describes the age of the served data, and why there is no newer data.
 fn restored(facts: &MemberFacts<'_>, trouble: Option<(&Code, &str)>) -> String {
     let age = facts.status.last_contact.get().and_then(|last| facts.now.duration_since(last).ok());
     let trouble = trouble.map(|(code, fact)| format!("{code}: {fact}"));
@@ -484,7 +489,7 @@ fn timeout(facts: &MemberFacts<'_>, text: Option<&str>) -> String {
     format!("{}: not synced within {limit:?}{cause}; it joins when it syncs", codes::SYNC_TIMEOUT)
 }
 
-/// What stands between us and an API server, if anything does.
+/// Returns the problem with an API server, if any.
 pub(super) fn trouble(status: &RunStatus) -> Option<(ClusterState, &'static Code, &str)> {
     match &status.contact {
         ApiContact::Connecting | ApiContact::Good => None,
@@ -524,7 +529,7 @@ mod tests {
         Case { status, has_data: true, ..never_synced(ApiContact::Good) }
     }
 
-    /// Of a server that answered other requests `seconds_ago`.
+    /// Creates a case in which the server answered other requests `seconds_ago`.
     fn frozen(kind: &'static str, for_seconds: u64, seconds_ago: u64) -> Case {
         let fact = ApiContact::Unreachable(format!("{kind}: the server answered 500"));
         let mut case = synced(fact, seconds_ago);
@@ -564,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_follows_from_the_facts() {
+    fn facts_determine_the_state() {
         use ApiContact::*;
         let unreachable = || Unreachable("connection refused".to_owned());
         let auth = || AuthFailed("401".to_owned());
@@ -576,14 +581,14 @@ mod tests {
             Case { restored: true, status, ..case }
         };
         for (case, state, reason) in [
-            (restored(Connecting, 119), ClusterState::Restored, "last heard of 119 s ago"),
+            (restored(Connecting, 119), ClusterState::Restored, "last contact 119 s ago"),
             (restored(Good, 200_000), ClusterState::Restored, "2 d ago"),
             (late(restored(unreachable(), 0)), ClusterState::Restored, "STR0301"),
             (restored(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (
                 Case { flapping: Some(Stage::Frozen(Duration::from_secs(9))), ..synced(Good, 0) },
                 ClusterState::Quarantined,
-                "STR0308: contact comes and goes; frozen at what was last known, next try in 9 s",
+                "STR0308: contact fails repeatedly; frozen at the last known state, next attempt in 9 s",
             ),
             (
                 Case { flapping: Some(Stage::Trial), ..synced(Good, 0) },
@@ -627,12 +632,12 @@ mod tests {
             (
                 frozen("endpointslices", 600, 0),
                 ClusterState::Stale,
-                "STR0301: endpointslices: the server answered 500; not updated: endpointslices since 1970-01-12T13:36:40Z; what",
+                "STR0301: endpointslices: the server answered 500; not updated: endpointslices since 1970-01-12T13:36:40Z; its last known state",
             ),
             (
                 frozen("pods", 600, 60),
                 ClusterState::Stale,
-                "STR0301: pods: the server answered 500; what was last known",
+                "STR0301: pods: the server answered 500; its last known state",
             ),
             (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (late(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
@@ -654,12 +659,12 @@ mod tests {
             (
                 Case { mode: Mode::Drain, ..synced(unreachable(), 60) },
                 ClusterState::Draining,
-                "drained by strait.dev/mode: no proxy is given its endpoints; STR0301: connection refused",
+                "drained by strait.dev/mode: no proxy receives its endpoints; STR0301: connection refused",
             ),
             (
                 Case { mode: Mode::Drain, ..restored(Connecting, 119) },
                 ClusterState::Draining,
-                "endpoints; from disk, last heard of 119 s ago",
+                "endpoints; from disk, last contact 119 s ago",
             ),
             (Case { mode: Mode::Drain, ..never_synced(Good) }, ClusterState::Syncing, ""),
             (
@@ -670,7 +675,7 @@ mod tests {
             (
                 Case { mode: Mode::Pause, ..never_synced(Good) },
                 ClusterState::Paused,
-                "nothing is known",
+                "it has no data",
             ),
         ] {
             let (found, why) = judged(&case);
@@ -682,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_spelled_alike_everywhere() {
+    fn states_are_spelled_the_same_everywhere() {
         for state in ClusterState::ALL {
             let json = serde_json::to_value(state).expect("a state serialises");
             assert_eq!(json, state.as_str());

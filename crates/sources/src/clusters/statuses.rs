@@ -1,9 +1,10 @@
-//! What objects of the mesh's configuration say of themselves, written into the config cluster: routes of the Gateway API,
-//! Ingresses, and with `--write-status` those of Istio's kinds.
+//! Writes the status of configuration objects into the config cluster: Gateway API routes,
+//! Ingresses, and with `--write-status` also Istio objects.
 //!
-//! A courtesy beside `/debug/config`: the mesh needs none of it, and where it may not be written nothing else suffers. Each is read
-//! before it is changed, and changed only while it still is what was read, so that what other controllers say stays.
-//! Needs `get` of the objects and `patch` of their `status`.
+//! Supplements `/debug/config`: the mesh does not need it, and a missing permission has no other
+//! effect. Each object is read before it is changed, and changed only if it is unchanged since, so
+//! that entries of other controllers stay. Needs `get` of the objects and `patch` of their
+//! `status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +22,20 @@ use strait_base::codes;
 use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::{ObjectKey, WantedStatus, WriterRole};
 
-/// The pause between two that are written: at most 20 a second.
+/// The pause between two writes: at most 20 writes per second.
 const PACE: Duration = Duration::from_millis(50);
-/// How long the same is not written again to the same object, and nothing to any of a kind where it may not be.
+/// How long the same status is not written to the same object again. Also the pause for a kind
+/// after a denied write.
 const REST: Duration = Duration::from_secs(600);
-/// Somebody else has written in between (HTTP 409).
+/// Another writer has changed the object in between (HTTP 409).
 const CONFLICT: u16 = 409;
-/// How often a status is tried that others write at the same time.
+/// Number of attempts if other writers change the object at the same time.
 const TRIES: usize = 3;
-/// How long nothing is written after a fault that may pass; of a fault with one object, nothing to that.
+/// The pause after a transient error. An error with one object pauses that object only.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Writes what is wanted, for as long as somebody wants it and while this process is the one that writes.
+/// Writes the wanted statuses while this process has the writer role. Ends when the sender of
+/// statuses is dropped.
 pub async fn run(
     access: watch::Receiver<Access>,
     mut role: watch::Receiver<WriterRole>,
@@ -46,7 +49,7 @@ pub async fn run(
         let all = Arc::clone(&wanted.borrow_and_update());
         let mut rest = REST;
         for status in all.iter() {
-            // It may have changed since the first of them.
+            // The role may have changed since the first write.
             if *role.borrow() != WriterRole::Writes {
                 break;
             }
@@ -74,29 +77,29 @@ pub async fn run(
     }
 }
 
-/// What was written, and whether it may be.
+/// The statuses that were written, and the kinds whose writes are denied.
 #[derive(Debug, Default)]
 struct TriedStatuses {
     last: BTreeMap<ObjectKey, TriedStatus>,
-    /// By group and kind, when it was last said that those of the kind may not be written.
+    /// By group and kind, when a denied write of the kind was last reported.
     denied: BTreeMap<[Arc<str>; 2], Instant>,
 }
 
-/// One that was tried.
+/// A status that was tried.
 #[derive(Debug)]
 struct TriedStatus {
     status: WantedStatus,
-    /// When the same may be tried again.
+    /// When the same status may be tried again.
     until: Instant,
-    /// Whether there is nothing to try before something else is wanted.
+    /// Whether nothing remains to be tried until the wanted status changes.
     is_done: bool,
 }
 
-/// What comes after a status was written, or was not.
+/// How to continue after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextWrite {
     Go,
-    /// It failed as every other would, for now.
+    /// Pause all writes: the write failed for a reason that currently affects every write.
     Pause,
 }
 
@@ -108,7 +111,7 @@ impl TriedStatuses {
             && !last.is_some_and(|last| last.status == *status && now < last.until)
     }
 
-    /// When one of those that are wanted is to be tried again, since it is not done.
+    /// Returns when the next unfinished wanted status is to be tried again.
     fn again(&self, wanted: &[WantedStatus]) -> Option<Instant> {
         let may = wanted.iter().filter(|status| !self.denied.contains_key(&kind_of(status)));
         let tried = may.filter_map(|status| self.last.get(status.key()));
@@ -135,7 +138,7 @@ impl TriedStatuses {
                     WantedStatus::Ingress(_) => &codes::INGRESS_STATUS_DENIED,
                 };
                 if self.denied.insert(kind_of(status), now).is_none() {
-                    warn!(%code, %error, %object, next = code.next, "statuses of this kind may not be written");
+                    warn!(%code, %error, %object, next = code.next, "no permission to write statuses of this kind");
                 }
                 return NextWrite::Go;
             }
@@ -145,21 +148,21 @@ impl TriedStatuses {
                 | ApiError::Tls(_)
                 | ApiError::TooManyRequests { .. }),
             ) => {
-                debug!(%error, %object, "statuses can't be written now");
+                debug!(%error, %object, "cannot write statuses; they will be retried");
                 return NextWrite::Pause;
             }
-            // It has gone, or it is of another store.
+            // The object was deleted, or it belongs to another store.
             Err(error @ ApiError::NotFound(_)) => {
-                debug!(%error, %object, "a status was not written");
+                debug!(%error, %object, "status not written");
                 true
             }
             Err(ApiError::Rejected(answer)) => {
-                debug!(error = %answer, %object, "a status was not written");
+                debug!(error = %answer, %object, "status not written");
                 answer.code != CONFLICT
             }
-            // The fault may be with this object alone: the others are tried all the same.
+            // The error may concern this object only: the others are tried nevertheless.
             Err(error) => {
-                debug!(%error, %object, "a status could not be written");
+                debug!(%error, %object, "cannot write a status");
                 false
             }
         };
@@ -170,13 +173,13 @@ impl TriedStatuses {
     }
 }
 
-/// The group and the kind of an object. A right is for all of a kind.
+/// Returns the group and the kind of an object. Permissions apply to a whole kind.
 fn kind_of(status: &WantedStatus) -> [Arc<str>; 2] {
     let ObjectKey { group, kind, .. } = status.key();
     [Arc::clone(group), Arc::clone(kind)]
 }
 
-/// Writes one, in the first version of its kind that the server has.
+/// Writes one status, with the first version of the kind that the server supports.
 async fn write(access: &watch::Receiver<Access>, status: &WantedStatus) -> Result<(), ApiError> {
     let access = access.borrow().clone();
     let client =
@@ -192,7 +195,7 @@ async fn write(access: &watch::Receiver<Access>, status: &WantedStatus) -> Resul
 }
 
 async fn write_at(client: &ApiClient, path: &str, status: &WantedStatus) -> Result<(), ApiError> {
-    // Somebody else may be quicker.
+    // Another writer may be faster.
     for _ in 1..TRIES {
         match write_once(client, path, status).await {
             Err(ApiError::Rejected(answer)) if answer.code == CONFLICT => {}
@@ -205,7 +208,7 @@ async fn write_at(client: &ApiClient, path: &str, status: &WantedStatus) -> Resu
 async fn write_once(client: &ApiClient, path: &str, status: &WantedStatus) -> Result<(), ApiError> {
     let held: Value = client.get(path).await?;
     if held["metadata"]["generation"].as_i64() != Some(status.generation()) {
-        // It is another form of the object, of which this process will hear.
+        // The object has changed. This process will receive the new version.
         return Ok(());
     }
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

@@ -1,4 +1,5 @@
-//! The whole way over simulated API servers: Secrets of a config cluster, kubeconfigs, registries.
+//! End-to-end tests with simulated API servers: Secrets of a config cluster, kubeconfigs,
+//! registries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ async fn sim(id: &str) -> SimCluster {
     sim
 }
 
-/// The mesh of the config cluster `hub`, and which clusters' services it holds.
+/// The mesh of the config cluster `hub`, and the clusters whose services it contains.
 struct Mesh {
     hub: SimCluster,
     outputs: ReconcilerOutputs,
@@ -43,7 +44,7 @@ impl Mesh {
         let hub = sim("hub").await;
         let tasks = Supervisor::new();
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
-        let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
+        let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is valid"));
         let (updates, words) = mpsc::channel(100);
         let known = store::RememberedStore::default();
         let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), known, &tasks).objects;
@@ -104,7 +105,7 @@ impl Mesh {
 }
 
 #[tokio::test]
-async fn clusters_join_by_a_secret_and_leave_without_it() {
+async fn clusters_join_with_a_secret_and_leave_without_it() {
     let (east, west) = (sim("east").await, sim("west").await);
     let mut mesh = Mesh::start().await;
     mesh.until_held(&["hub"]).await;
@@ -119,7 +120,7 @@ async fn clusters_join_by_a_secret_and_leave_without_it() {
     .await;
     assert_eq!(*mesh.outputs.settled.borrow(), MembersSettled::All);
 
-    // A new token, and the old one void: the Secret brings it.
+    // A new token, with the old one revoked: the Secret delivers it.
     east.rotate_token();
     mesh.join(&east);
     mesh.until(&[
@@ -131,7 +132,7 @@ async fn clusters_join_by_a_secret_and_leave_without_it() {
 
     let secret = west.member_secret(SYSTEM);
     let name = secret["metadata"]["name"].as_str().expect("a name");
-    mesh.hub.store().delete("Secret", SYSTEM, name).expect("there is one");
+    mesh.hub.store().delete("Secret", SYSTEM, name).expect("it exists");
     mesh.until_held(&["east", "hub"]).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::Live)]).await;
     assert!(!mesh.outputs.known.borrow().contains(&ClusterId::from("west")));
@@ -139,7 +140,7 @@ async fn clusters_join_by_a_secret_and_leave_without_it() {
 }
 
 #[tokio::test]
-async fn a_dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
+async fn dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
     let (east, west) = (sim("east").await, sim("west").await);
     let mut mesh = Mesh::start().await;
     mesh.join(&east);
@@ -159,7 +160,8 @@ async fn a_dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
         ("west", ClusterState::Live),
     ])
     .await;
-    // 10 s of silence, and what it takes to notice: that it was heard just before is no contact of now.
+    // 10 s without a response, plus the time to notice: a response just before does not count as
+    // contact now.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     east.restart().await;
     mesh.until(&[
@@ -194,14 +196,14 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
         assert_ne!(word.shard.cluster.as_str(), "east", "{word:?}");
     }
 
-    // The one that is meant is back.
+    // The expected cluster is back.
     swap(own).await;
     mesh.until(&live).await;
 
-    // The other one is meant.
+    // The UID of the other cluster is now expected.
     swap(other.store().snapshot()).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::IdentityChanged)]).await;
-    let uid = other.store().get("Namespace", "", "kube-system").expect("it is there").value();
+    let uid = other.store().get("Namespace", "", "kube-system").expect("it exists").value();
     let mut secret = east.member_secret(SYSTEM);
     secret["metadata"]["annotations"]["strait.dev/cluster-uid"] = uid["metadata"]["uid"].clone();
     mesh.hub.store().apply(secret).expect("a Secret");
@@ -209,7 +211,7 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
 }
 
 #[tokio::test]
-async fn another_cluster_in_the_place_of_the_config_cluster_takes_no_member_away() {
+async fn replaced_config_cluster_removes_no_member() {
     let (east, other) = (sim("east").await, sim("other").await);
     let mut mesh = Mesh::start().await;
     mesh.join(&east);
@@ -225,7 +227,7 @@ async fn another_cluster_in_the_place_of_the_config_cluster_takes_no_member_away
     };
     swap(other.store().snapshot()).await;
     mesh.until(&[("hub", ClusterState::IdentityChanged), ("east", ClusterState::Live)]).await;
-    // Longer than what a Secret that goes leaves behind.
+    // Longer than the grace period after a Secret is deleted.
     tokio::time::sleep(Duration::from_secs(3)).await;
     mesh.until(&[("hub", ClusterState::IdentityChanged), ("east", ClusterState::Live)]).await;
     swap(own).await;

@@ -1,7 +1,8 @@
-//! How long a bearer token lives, read out of the token itself.
+//! Reads the lifetime of a bearer token from the token itself.
 //!
-//! A service account's token is a JWT: its claims can be read by whoever holds it. Nothing here verifies it, which is
-//! its API server's part; a wrong date costs a warning or a renewal too early or too late, and no right.
+//! A service account's token is a JWT: its claims are readable. Nothing here verifies it; its API
+//! server does. A wrong date causes a missing or unnecessary warning, or a renewal too early or too
+//! late, and grants no permission.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,20 +11,20 @@ use serde_json::Value;
 
 use strait_kube_client::{Access, ApiCredential};
 
-/// A token that ends sooner than this is reported.
+/// A token that expires sooner than this is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// From when to when a token is valid.
+/// The period in which a token is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
-    /// When it was made, where it says so.
+    /// When it was issued, if the token contains that.
     pub issued: Option<Timestamp>,
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
 impl Lifetime {
-    /// That of a token in the form of a JWT with an end; `None` for any other.
+    /// Returns the lifetime of a JWT with an expiry; `None` for any other token.
     pub fn of_token(token: &str) -> Option<Self> {
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
         let claims: Value = serde_json::from_slice(&claims).ok()?;
@@ -31,7 +32,7 @@ impl Lifetime {
         Some(Self { issued: date("iat").or_else(|| date("nbf")), expires: date("exp")? })
     }
 
-    /// That of the token by which an API server is called, where that is what it takes.
+    /// Returns the lifetime of the token in the credential of an API server, if it has one.
     pub fn of(access: &Access) -> Option<Self> {
         match &access.credential {
             ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
@@ -43,27 +44,27 @@ impl Lifetime {
         }
     }
 
-    /// Whether somebody should see to it: seven days before the end, or, where the whole life is short, when a
-    /// third of it is left.
+    /// Whether an operator should act: less than seven days before expiry, or less than a third of
+    /// the lifetime if that is shorter.
     pub fn ends_soon(&self, now: Timestamp) -> bool {
         let third = self.whole().map_or(SOON, |whole| whole / 3);
         self.expires.duration_since(now) < SOON.min(third)
     }
 
-    /// When it is to be renewed by whoever does that in good time: when half of its life is over.
+    /// Returns the time of automatic renewal: when half of the lifetime is over.
     pub fn half(&self) -> Timestamp {
         let whole = self.whole().unwrap_or(2 * SOON);
         self.expires.saturating_sub(whole / 2).unwrap_or(self.expires)
     }
 
-    /// How long it lives in all.
+    /// Returns the length of the lifetime.
     pub fn whole(&self) -> Option<SignedDuration> {
         let whole = self.expires.duration_since(self.issued?);
         (whole > SignedDuration::ZERO).then_some(whole)
     }
 }
 
-/// The namespace and the name of the service account whose token it is.
+/// Returns the namespace and name of the service account of a token.
 pub fn account_of(token: &str) -> Option<(String, String)> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&claims).ok()?;
@@ -75,7 +76,7 @@ pub fn account_of(token: &str) -> Option<(String, String)> {
     [namespace, name].into_iter().all(is_name).then(|| (namespace.to_owned(), name.to_owned()))
 }
 
-/// A token of that lifetime, which no API server takes.
+/// Creates a token with this lifetime, which no API server accepts.
 #[cfg(test)]
 pub(crate) fn example(issued: i64, expires: i64) -> String {
     let claims = serde_json::json!({ "iat": issued, "exp": expires }).to_string();
@@ -93,17 +94,17 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_when_it_ends() {
+    fn token_contains_its_expiry() {
         let month = Lifetime::of_token(&example(0, 30 * DAY)).expect("a JWT");
         assert_eq!((month.issued, month.expires, month.half()), (Some(at(0)), at(30), at(15)));
         assert!(!month.ends_soon(at(22)) && month.ends_soon(at(24)) && month.ends_soon(at(31)));
-        // One that lives shorter than what is soon for others.
+        // The lifetime is shorter than the usual warning period.
         let short = Lifetime::of_token(&example(0, 3 * DAY)).expect("a JWT");
         assert!(!short.ends_soon(at(1)) && short.ends_soon(at(2) + SignedDuration::from_secs(1)));
     }
 
     #[test]
-    fn what_says_nothing_of_an_end_has_none() {
+    fn token_without_an_expiry_has_no_lifetime() {
         for token in
             ["", "opaque", "a.b.c", "e30.e30.", "e30.bnVsbA.x", &format!("{}=", example(0, 1))[4..]]
         {

@@ -1,8 +1,11 @@
-//! Which of several control planes beside each other writes into clusters: the holder of a Lease in the config cluster.
+//! Election of the control plane replica that writes into clusters: the holder of a Lease in the
+//! config cluster.
 //!
-//! All of them read and serve; one writes, so that two that see the mesh differently for a while don't write against each
-//! other. Who can't renew the Lease stops before another takes it, and then only makes what is missing, of which an API server
-//! takes one; who ends gives it up. Where Leases may not be had each writes. Needs `get`, `create` and `update` of the Lease.
+//! All replicas read and serve; one writes, so that two replicas with different views of the mesh
+//! don't overwrite each other. A holder that cannot renew the Lease stops writing before another
+//! takes it; from then on it only creates missing objects, because an API server accepts one
+//! creation. A process that ends gives up the Lease. If Leases are forbidden, each replica writes.
+//! Needs `get`, `create` and `update` of the Lease.
 
 use std::time::{Duration, Instant};
 
@@ -18,33 +21,33 @@ use strait_model::WriterRole;
 
 /// The Lease's name, in the system namespace.
 const NAME: &str = "strait-writer";
-/// How long a holder that is not heard of is waited for.
+/// How long the Lease may stay unchanged before another replica takes it.
 const LIFE: Duration = Duration::from_secs(15);
-/// How often it is renewed, and looked at by those who wait for it.
+/// The interval at which the holder renews it and the others check it.
 const TURN: Duration = Duration::from_secs(5);
-/// How long one look may take. With [`STOPS_AFTER`] it is less than [`LIFE`], so that a holder that hears nothing has stopped
-/// before another takes the Lease.
+/// Time limit of one check. Together with [`STOPS_AFTER`] it is less than [`LIFE`], so that a
+/// holder without a connection has stopped before another replica takes the Lease.
 const LOOK: Duration = Duration::from_secs(4);
-/// How long a holder goes on whose Lease was not renewed.
+/// How long a holder continues without a renewal.
 const STOPS_AFTER: Duration = Duration::from_secs(10);
-/// How soon it looks again where it could not.
+/// The pause after a failed check.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long it rests where it may not be had.
+/// The pause after the API server denied access to the Lease.
 const REST: Duration = Duration::from_secs(600);
 
-/// What is to be done with the Lease as it stands.
+/// What to do with the Lease in its current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// It is ours: say so again.
+    /// This process holds it: renew it.
     Renew,
-    /// Nobody's, or of one who is not heard of any more.
+    /// The Lease has no holder or has expired: take it.
     Take,
-    /// Another's.
+    /// Another process holds it.
     Wait,
 }
 
-/// How the Lease was seen last. Clocks of several machines differ: another's life is told by whether its Lease
-/// changes while we look.
+/// The last observed state of the Lease. Clocks of machines differ: whether another holder is alive
+/// is determined by changes of the Lease while this process observes it.
 #[derive(Debug, Default)]
 struct LeaseSeen(Option<(String, Instant)>);
 
@@ -69,34 +72,34 @@ impl LeaseSeen {
     }
 }
 
-/// What of the Lease is one process's.
+/// The election from the point of view of one process.
 #[derive(Debug)]
 pub struct WriterLease {
-    /// How the config cluster is reached.
+    /// The access of the config cluster.
     pub access: watch::Receiver<Access>,
     /// The system namespace.
     pub namespace: String,
-    /// A name that no other process has.
+    /// The unique name of this process.
     pub us: String,
-    /// What this process may write.
+    /// The current role of this process.
     pub role: watch::Sender<WriterRole>,
-    /// The process is about to end.
+    /// Cancelled when the process is about to end.
     pub drain: CancellationToken,
-    /// Whether another may take it: told once, after `drain`.
+    /// Set to true once, after `drain`, when another process may take the Lease.
     pub given_up: watch::Sender<bool>,
 }
 
 impl WriterLease {
-    /// Holds the Lease, or waits for it, until the process is about to end; then gives it up.
+    /// Holds the Lease or waits for it until the process is about to end, then gives it up.
     pub async fn run(&self) {
         let mut seen = LeaseSeen::default();
-        // When it was last certainly ours: from before we said so.
+        // When the Lease was last certainly held: the time before the renewal was sent.
         let mut renewed = None;
         while !self.drain.is_cancelled() {
             let began = Instant::now();
             let looked = timeout(LOOK, self.turn(&mut seen)).await;
             let looked = looked.unwrap_or_else(|_| {
-                Err(ApiError::Unreachable(format!("no answer within {LOOK:?}")))
+                Err(ApiError::Unreachable(format!("no response within {LOOK:?}")))
             });
             let pause = match looked {
                 Ok(held) => {
@@ -105,13 +108,13 @@ impl WriterLease {
                     TURN
                 }
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                    debug!(%error, "the Lease may not be had; this control plane writes by itself");
+                    debug!(%error, "no permission for the Lease; this control plane writes without it");
                     self.take_role(WriterRole::Writes);
                     REST
                 }
                 Err(error) => {
-                    debug!(%error, "the Lease is not known now");
-                    // Not in one expression: what is borrowed can't be replaced.
+                    debug!(%error, "cannot read or renew the Lease");
+                    // A separate statement: a borrowed value cannot be replaced.
                     let role = *self.role.borrow();
                     self.take_role(after_fault(role, renewed, Instant::now()));
                     RETRY
@@ -122,13 +125,13 @@ impl WriterLease {
                 () = self.drain.cancelled() => {}
             }
         }
-        // First nothing more is written here.
+        // Stop all writes first.
         let held = *self.role.borrow() != WriterRole::Waits;
         self.take_role(WriterRole::Waits);
         if held && !matches!(timeout(LOOK, self.give_up()).await, Ok(Ok(()))) {
             warn!(
                 lease = NAME,
-                "the Lease was not given up; another control plane writes when its life is over"
+                "the Lease was not released; another control plane writes after it expires"
             );
         }
         self.given_up.send_replace(true);
@@ -138,11 +141,11 @@ impl WriterLease {
     fn take_role(&self, role: WriterRole) {
         let before = self.role.send_replace(role);
         if before != role {
-            info!(lease = NAME, ?role, "what this control plane writes into clusters has changed");
+            info!(lease = NAME, ?role, "the role of this control plane as writer has changed");
         }
     }
 
-    /// One look at the Lease, and what follows from it; whether it is ours then.
+    /// Checks the Lease once, and acts on it. Returns whether this process holds it afterwards.
     async fn turn(&self, seen: &mut LeaseSeen) -> Result<bool, ApiError> {
         let client = self.client()?;
         let now = now();
@@ -177,7 +180,7 @@ impl WriterLease {
         taken(client.replace::<Value>(&self.path(NAME), &lease).await)
     }
 
-    /// Makes it nobody's, where it is ours.
+    /// Removes the holder from the Lease, if it is this process.
     async fn give_up(&self) -> Result<(), ApiError> {
         let client = self.client()?;
         let mut lease: Value = client.get(&self.path(NAME)).await?;
@@ -199,7 +202,8 @@ impl WriterLease {
     }
 }
 
-/// Whether it is ours by this write. Where somebody was quicker it is not: the next look tells.
+/// Returns whether the write took the Lease. A conflict means that another process was faster: the
+/// next check shows which.
 fn taken(written: Result<Value, ApiError>) -> Result<bool, ApiError> {
     match written {
         Ok(_) => Ok(true),
@@ -212,7 +216,8 @@ fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// What a process may write that can't look at the Lease: as before, until another may have taken it.
+/// Returns the role of a process that cannot check the Lease: unchanged until another process may
+/// have taken the Lease.
 fn after_fault(role: WriterRole, renewed: Option<Instant>, now: Instant) -> WriterRole {
     match role {
         WriterRole::Writes if renewed.is_none_or(|at| now.duration_since(at) >= STOPS_AFTER) => {
@@ -229,7 +234,7 @@ mod tests {
     use strait_kube_client::{ApiCredential, Loopback, Redacted};
 
     #[test]
-    fn a_lease_is_taken_when_its_holder_is_not_heard_of_for_its_life() {
+    fn lease_is_taken_after_it_was_not_renewed_for_its_duration() {
         let lease = |holder: &str, version: &str| {
             json!({ "metadata": { "resourceVersion": version },
                     "spec": { "holderIdentity": holder, "leaseDurationSeconds": 15 } })
@@ -242,15 +247,15 @@ mod tests {
         assert_eq!(seen.next(&lease("b", "2"), "a", at(16)), Next::Wait, "it was renewed");
         assert_eq!(seen.next(&lease("b", "2"), "a", at(31)), Next::Take);
         assert_eq!(seen.next(&lease("a", "3"), "a", at(32)), Next::Renew);
-        assert_eq!(seen.next(&lease("", "4"), "a", at(33)), Next::Take, "it was given up");
+        assert_eq!(seen.next(&lease("", "4"), "a", at(33)), Next::Take, "it was released");
         let endless = json!({ "metadata": { "resourceVersion": "5" },
             "spec": { "holderIdentity": "b", "leaseDurationSeconds": 4_000_000_000_u64 } });
         assert_eq!(seen.next(&endless, "a", at(40)), Next::Wait);
-        assert_eq!(seen.next(&endless, "a", at(100)), Next::Take, "nobody holds it for ever");
+        assert_eq!(seen.next(&endless, "a", at(100)), Next::Take, "it has no holder");
     }
 
     #[tokio::test]
-    async fn where_nobody_can_be_asked_the_role_stays_and_the_end_is_not_held_up() {
+    async fn role_is_kept_and_shutdown_is_not_delayed_without_an_api_server() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = format!("https://{}", nobody.local_addr().expect("bound"));
         drop(nobody);
@@ -278,12 +283,12 @@ mod tests {
         assert_eq!(*seen.borrow(), WriterRole::Waits);
         drain.cancel();
         let told = timeout(LIFE, over.wait_for(|over| *over)).await;
-        told.expect("in time").expect("it is told");
+        told.expect("in time").expect("it is notified");
         tasks.stop();
     }
 
     #[test]
-    fn who_can_not_renew_stops_before_another_takes_over() {
+    fn holder_that_cannot_renew_stops_before_another_takes_over() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let after = |role, seconds| after_fault(role, Some(start), at(seconds));
@@ -291,7 +296,7 @@ mod tests {
         assert_eq!(after(WriterRole::Writes, 10), WriterRole::Creates);
         assert_eq!(after(WriterRole::Creates, 11), WriterRole::Creates);
         assert_eq!(after(WriterRole::Waits, 11), WriterRole::Waits);
-        // A look that began just before it has ended before the Lease's life has.
+        // A check that began just before the role ended is over before the Lease expires.
         assert!(STOPS_AFTER + LOOK + RETRY <= LIFE);
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of each place of keys, and what is to be fetched when. Pure.
+//! The known keys of each key location, and the schedule of fetches. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,39 +12,41 @@ use super::schedule;
 use strait_model::Namespace;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
 
-/// The most places that are asked, and as many again whose last keys are remembered.
+/// Maximum number of locations that are fetched. For the same number of further locations, the last
+/// keys are remembered.
 const PLACES_MAX: usize = 256;
-/// The most that are asked at once.
+/// Maximum number of concurrent fetches.
 const ASKED_MAX: usize = 8;
-/// The most of these that policies of one namespace name: its servers may hang.
+/// Maximum number of concurrent fetches for the policies of one namespace, because its servers may
+/// hang.
 const ASKED_SHARE: usize = 4;
 
-/// All places that policies name.
+/// All key locations that policies name.
 #[derive(Debug, Default)]
 pub(super) struct KeyBook {
     entries: BTreeMap<KeyPlace, KeyEntry>,
-    /// Places that are too many, with what is remembered of them.
+    /// Locations beyond the limit, with their remembered keys.
     beyond: BTreeMap<KeyPlace, Option<GoodKeys>>,
 }
 
-/// One place.
+/// The state of one location.
 #[derive(Debug)]
 pub(super) struct KeyEntry {
     wanted: WantedKeys,
-    /// When to ask; `None` while it is being asked.
+    /// The time of the next fetch; `None` during a fetch.
     due: Option<Instant>,
     failures: u32,
-    /// The last keys that made sense.
+    /// The last valid keys.
     pub(super) good: Option<GoodKeys>,
-    /// Why the last try failed.
+    /// Why the last fetch failed.
     pub(super) trouble: Option<String>,
-    /// Whether it has been tried.
+    /// Whether a fetch has completed.
     tried: bool,
 }
 
 impl KeyBook {
-    /// Takes what policies name now. What is `remembered` of a new place counts until it has been asked, and for as long as
-    /// it is one too many.
+    /// Sets the locations that policies name now. The `remembered` keys of a new location apply
+    /// until it has been fetched, and while it exceeds the limit.
     pub(super) fn want(
         &mut self,
         wanted: &BTreeMap<KeyPlace, WantedKeys>,
@@ -78,8 +80,9 @@ impl KeyBook {
         }
     }
 
-    /// The places in the order in which they are taken: of each namespace the first, then of each the second, and so on, so
-    /// that none takes what others need. Those that are known come before those that are new.
+    /// Returns the locations in the order of selection: the first of each namespace, then the
+    /// second of each, and so on, so that no namespace uses the share of another. Known locations
+    /// come before new ones.
     fn in_turn<'a>(
         &self,
         wanted: &'a BTreeMap<KeyPlace, WantedKeys>,
@@ -103,7 +106,7 @@ impl KeyBook {
         ranked.into_iter().map(|(.., place)| place).collect()
     }
 
-    /// How many places of each namespace are being asked.
+    /// Returns the number of running fetches, in total and by namespace.
     fn asked(&self) -> (usize, BTreeMap<&Namespace, usize>) {
         let (mut all, mut counts) = (0, BTreeMap::new());
         for entry in self.entries.values().filter(|entry| entry.due.is_none()) {
@@ -115,7 +118,8 @@ impl KeyBook {
         (all, counts)
     }
 
-    /// What can be asked next: what has waited longest, of the namespaces of which the fewest places are being asked.
+    /// Returns the next location to fetch: the one due for longest, among the namespaces with the
+    /// fewest running fetches.
     fn first(&self, now: Option<Instant>) -> Option<(Instant, KeyPlace)> {
         let (all, counts) = self.asked();
         if all >= ASKED_MAX {
@@ -128,13 +132,14 @@ impl KeyBook {
         let waiting = self.entries.iter().filter_map(|(place, entry)| {
             let due = entry.due.filter(|due| now.is_none_or(|now| *due <= now))?;
             let load = load(entry);
-            // When anything is due is the question where no time is given.
+            // Without a time, the question is when anything is due.
             (load < ASKED_SHARE).then_some((now.map(|_| load), due, place))
         });
         waiting.min().map(|(_, due, place)| (due, place.clone()))
     }
 
-    /// What to ask now, each with its time; it counts as being asked from here on.
+    /// Returns the locations to fetch now, each with its time limit, and marks them as being
+    /// fetched.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(KeyPlace, Duration)> {
         let mut due = Vec::new();
         while let Some((_, place)) = self.first(Some(now)) {
@@ -145,26 +150,27 @@ impl KeyBook {
         due
     }
 
-    /// When something is to be asked next, if it can be.
+    /// Returns when the next fetch is due, if one is possible.
     pub(super) fn next(&self) -> Option<Instant> {
         self.first(None).map(|(due, _)| due)
     }
 
-    /// The last keys of each place that made sense.
+    /// Returns the last valid keys of each location.
     pub(super) fn good(&self) -> RememberedKeys {
         let held = self.entries.iter().map(|(place, entry)| (place, &entry.good));
         let all = held.chain(&self.beyond);
         all.filter_map(|(place, good)| Some((place.clone(), good.clone()?))).collect()
     }
 
-    /// Takes an answer. What is no longer wanted is forgotten.
+    /// Processes the result of a fetch. Results for locations that are no longer wanted are
+    /// dropped.
     pub(super) fn answered(
         &mut self,
         place: &KeyPlace,
         answer: Result<FetchedSet, String>,
         (now, time, random): (Instant, SystemTime, f64),
     ) {
-        // One that was dropped and came back is asked again anyway.
+        // A location that was dropped and added again is fetched again anyway.
         let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.due.is_none()) else {
             return;
         };
@@ -185,17 +191,17 @@ impl KeyBook {
         entry.due = Some(now + wait);
     }
 
-    /// Whether each has been tried.
+    /// Whether a fetch of each location has completed.
     pub(super) fn is_tried(&self) -> bool {
         self.entries.values().all(|entry| entry.tried)
     }
 
-    /// The places, with what is known of each.
+    /// Returns the locations with their state.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&KeyPlace, &KeyEntry)> {
         self.entries.iter()
     }
 
-    /// What policies are made with.
+    /// Returns the keys for the generation of policies.
     pub(super) fn fetched(&self) -> FetchedKeys {
         let known = self.entries.iter().map(|(place, entry)| {
             let keys = entry.good.as_ref().map(|good| Arc::clone(&good.keys));
@@ -203,8 +209,7 @@ impl KeyBook {
         });
         let beyond = self.beyond.iter().map(|(place, good)| {
             let trouble = format!(
-                "more than {PLACES_MAX} places of keys are named, the most of them by policies of few namespaces, and this is \
-                 not asked"
+                "more than {PLACES_MAX} key locations are named, most of them by policies of few namespaces, and this one is not fetched"
             );
             let keys = good.as_ref().map(|good| Arc::clone(&good.keys));
             (place.clone(), KeyState { keys, trouble: Some(trouble) })
@@ -221,7 +226,7 @@ mod tests {
         KeyPlace::Uri(format!("https://{name}/keys").into())
     }
 
-    /// Places as policies name them; the namespace stands before a slash.
+    /// Creates wanted locations; the namespace is before the slash.
     fn wanted(names: &[&str]) -> BTreeMap<KeyPlace, WantedKeys> {
         let wanted = |name: &&str| {
             let namespace = name.split_once('/').map_or("shop", |(namespace, _)| namespace);
@@ -231,7 +236,7 @@ mod tests {
         names.iter().map(wanted).collect()
     }
 
-    /// Those that an earlier process has kept.
+    /// Creates keys that an earlier process stored.
     fn old_keys() -> GoodKeys {
         GoodKeys { keys: "old".into(), at: SystemTime::UNIX_EPOCH, from: [].into() }
     }
@@ -252,7 +257,7 @@ mod tests {
             Self { now, book }
         }
 
-        /// Who is asked when so many seconds have gone by.
+        /// Returns how many fetches start after this many seconds.
         fn after(&mut self, seconds: u64) -> usize {
             self.now += Duration::from_secs(seconds);
             self.book.due(self.now).len()
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_fetched_at_once_and_again_and_the_last_good_ones_stay() {
+    fn keys_are_fetched_at_once_and_refreshed_and_the_last_valid_keys_stay() {
         let mut hours = Hours::new(&["a"]);
         assert!(!hours.book.is_tried());
         assert_eq!(hours.after(0), 1);
@@ -288,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_wanted_is_forgotten_and_an_answer_for_it_too() {
+    fn unwanted_locations_and_their_results_are_dropped() {
         let mut hours = Hours::new(&["a", "b"]);
         assert_eq!(hours.after(0), 2);
         let (now, nothing) = (hours.now, BTreeMap::new());
@@ -296,13 +301,13 @@ mod tests {
         hours.answer("a", set("1"));
         hours.book.want(&wanted(&["a", "b"]), &nothing, now);
         assert_eq!(hours.state("a").keys, None);
-        hours.answer("a", set("late, of a fetch from before"));
+        hours.answer("a", set("a late result of an earlier fetch"));
         assert_eq!(hours.state("a").keys, None);
-        assert_eq!(hours.after(0), 1, "asked anew");
+        assert_eq!(hours.after(0), 1, "fetched again");
     }
 
     #[test]
-    fn few_are_asked_at_once_the_longest_due_first_and_each_namespace_has_a_share() {
+    fn concurrent_fetches_are_limited_in_total_and_per_namespace() {
         let mut hours = Hours::new(&["a/1", "a/2", "a/3", "a/4", "a/5", "a/6"]);
         assert_eq!((hours.after(0), hours.book.next()), (ASKED_SHARE, None), "they hang");
         let now = hours.now;
@@ -313,7 +318,7 @@ mod tests {
         hours.answer("a/1", Err("no answer".to_owned()));
         let now = hours.now;
         let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
-        assert_eq!(next, [place("f/1")], "who has none before who has three");
+        assert_eq!(next, [place("f/1")], "a namespace without a fetch precedes one with three");
         hours.answer("b/1", set("1"));
         hours.now += Duration::from_secs(60);
         let now = hours.now;
@@ -321,18 +326,19 @@ mod tests {
         assert_eq!(
             next,
             [place("a/5")],
-            "what was due first, not what failed and comes before it by name"
+            "the location due first, not the failed one before it by name"
         );
     }
 
     #[test]
-    fn places_are_shared_among_namespaces_and_what_is_beyond_keeps_its_keys() {
+    fn location_limit_is_shared_among_namespaces_and_excess_locations_keep_their_keys() {
         let many: Vec<_> = (0..2 * PLACES_MAX).map(|at| format!("a/{at:04}")).collect();
         let mut names: Vec<_> = many.iter().map(String::as_str).collect();
         names.extend(["z/1", "z/2"]);
         let (mut book, now) = (KeyBook::default(), Instant::now());
         let kept = |name: &str| (place(name), old_keys());
-        // After a restart, with keys of the last that a tenant names, and of one of another's.
+        // After a restart, with keys of the last location of one tenant, and of one location of
+        // another.
         let last = names[2 * PLACES_MAX - 1];
         let remembered = [kept("z/2"), kept(last), kept("a/0400")].into();
         book.want(&wanted(&names), &remembered, now);
@@ -342,7 +348,7 @@ mod tests {
         }
         let beyond = book.fetched().remove(&place("a/0300")).expect("it is wanted");
         assert!(beyond.trouble.is_some_and(|fact| fact.contains("more than 256")));
-        // When others come, one that is no longer asked keeps what it had.
+        // When other locations are added, a location that is no longer fetched keeps its keys.
         let others: Vec<_> = (0..PLACES_MAX).map(|at| format!("n{at:04}/1")).collect();
         names.extend(others.iter().map(String::as_str));
         book.want(&wanted(&names), &BTreeMap::new(), now);
@@ -352,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_counts_until_it_was_asked() {
+    fn remembered_keys_apply_until_the_first_fetch() {
         let mut book = KeyBook::default();
         let remembered = [(place("a"), old_keys())].into();
         book.want(&wanted(&["a"]), &remembered, Instant::now());

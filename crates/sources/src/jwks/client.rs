@@ -1,4 +1,4 @@
-//! Asks for keys: one request, few redirects, everything bounded.
+//! Fetches keys: one request, few redirects, limits on time and size.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,15 +23,16 @@ use super::schedule;
 use strait_base::verifying_keys::{cut, verifying_keys};
 use strait_model::fetched_keys::{KeyPlace, shown_uri};
 
-/// The most bytes of an answer.
+/// Maximum size of a response in bytes.
 const BODY_MAX: usize = 1024 * 1024;
-/// The most bytes that an error repeats of what a server or a policy says.
+/// Maximum size in bytes of text from a server or a policy in an error.
 const REPEATED_MAX: usize = 256;
-/// The most redirects of one fetch.
+/// Maximum number of redirects of one fetch.
 const REDIRECTS_MAX: usize = 3;
-/// Where an issuer says where its keys are (OpenID Connect Discovery 1.0, 4).
+/// The path at which an issuer publishes the location of the keys (OpenID Connect Discovery 1.0,
+/// 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
-/// Where systems keep the roots that they trust, the first that is there.
+/// The files in which systems store trusted root certificates. The first that exists is used.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -39,99 +40,97 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Why keys could not be fetched.
+/// The reason why keys could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFetchError {
-    /// What is asked for is nothing that can be.
+    /// The URI is not valid.
     #[error("{uri} {fact}")]
     Place {
-        /// What.
+        /// The URI.
         uri: String,
-        /// Why not.
+        /// The reason.
         fact: &'static str,
     },
-    /// It may not be dialled.
+    /// The address must not be dialled.
     #[error("{host} is {address}, {fact}")]
     Refused {
-        /// What was to be dialled.
+        /// The host.
         host: String,
-        /// Where it leads.
+        /// Its address.
         address: IpAddr,
-        /// Why not.
+        /// The reason.
         fact: String,
     },
-    /// A redirect is not followed.
+    /// A redirect that is not followed.
     #[error("a redirect to {location:?} {fact}")]
     Redirect {
-        /// Where to.
+        /// The target.
         location: String,
-        /// Why not.
+        /// The reason.
         fact: &'static str,
     },
-    /// Too many of these.
+    /// Too many redirects.
     #[error("more than {REDIRECTS_MAX} redirects")]
     Redirects,
-    /// It can't be reached.
+    /// The host cannot be reached.
     #[error("{host} can't be reached")]
     Reach {
-        /// What.
+        /// The host.
         host: String,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// There is no root by which a server could be known.
-    #[error(
-        "no root certificates are known by which {host} could be known; --jwks-roots names a file of them"
-    )]
+    /// No root certificates are available to verify the server.
+    #[error("no root certificates are available to verify {host}; set --jwks-roots FILE")]
     NoRoots {
         /// The server.
         host: String,
     },
-    /// HTTP was not spoken as it should be.
-    #[error("no answer of HTTP")]
+    /// The server violated HTTP.
+    #[error("invalid HTTP response")]
     Http(#[source] hyper::Error),
-    /// It took too long.
-    #[error("no answer within {0:?}")]
+    /// The time limit expired.
+    #[error("no response within {0:?}")]
     Late(Duration),
-    /// Something else than keys was answered.
-    #[error("it answers {0}")]
+    /// The server responded with a status other than success.
+    #[error("the response has status {0}")]
     Status(StatusCode),
-    /// The answer is longer than is read, or breaks off.
-    #[error("an answer of more than {BODY_MAX} bytes, or one that breaks off")]
+    /// The response exceeds the size limit or is incomplete.
+    #[error("a response of more than {BODY_MAX} bytes, or an incomplete one")]
     Body,
-    /// The answer makes no sense.
-    #[error("its answer {0}")]
+    /// The content of the response is invalid.
+    #[error("its response {0}")]
     Answer(String),
 }
 
-/// Keys as they were fetched.
+/// Fetched keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FetchedSet {
-    /// A JSON Web Key Set of those that verify.
+    /// A JSON Web Key Set with the keys that verify signatures.
     pub(super) keys: Arc<str>,
-    /// How long they are fresh, as the server says.
+    /// How long they are fresh, according to the server.
     pub(super) max_age: Option<Duration>,
-    /// The addresses that were dialled for them.
+    /// The addresses that were dialled to fetch them.
     pub(super) from: Arc<[IpAddr]>,
 }
 
-/// Fetches keys.
+/// A client that fetches keys.
 #[derive(Debug, Clone)]
 pub struct KeyClient {
-    /// What may be dialled.
+    /// The addresses that may be dialled.
     pub rules: DialRules,
-    /// Roots beside those of the system, in a file of PEM that is read anew for each fetch.
+    /// A PEM file of root certificates in addition to the system's. It is read for each fetch.
     pub roots: Option<PathBuf>,
 }
 
-/// What is answered, and how long it is fresh.
+/// A response, and how long it is fresh.
 struct GuardedAnswer {
     text: Vec<u8>,
     max_age: Option<Duration>,
 }
 
 impl KeyClient {
-    /// Fetches the keys of a place within `limit`.
+    /// Fetches the keys of a location within `limit`.
     pub(super) async fn fetch(
         &self,
         place: &KeyPlace,
@@ -149,15 +148,17 @@ impl KeyClient {
         };
         let answer = self.get(target, &mut from).await?;
         let text = String::from_utf8(answer.text);
-        let text = text.map_err(|_| KeyFetchError::Answer("is no text".to_owned()))?;
-        // Many keys on curves take their time, which nothing else waits for.
+        let text = text.map_err(|_| KeyFetchError::Answer("is not text".to_owned()))?;
+        // Verifying many elliptic curve keys takes time; a separate thread keeps other tasks
+        // running.
         let keys = tokio::task::spawn_blocking(move || verifying_keys(&text)).await;
         let keys = keys.unwrap_or_else(|error| Err(format!("can't be read: {error}")));
         let keys = keys.map_err(KeyFetchError::Answer)?;
         Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age, from: from.into() })
     }
 
-    /// Where an issuer says that its keys are, and whether that is the host and port that the policy itself writes.
+    /// Returns the location of an issuer's keys, and whether the policy itself names its host and
+    /// port.
     async fn discovered(
         &self,
         issuer: &str,
@@ -168,8 +169,8 @@ impl KeyClient {
         let wrong = |fact: String| KeyFetchError::Answer(fact);
         let answer = self.get((at, true), from).await?;
         let found: Value = serde_json::from_slice(&answer.text)
-            .map_err(|error| wrong(format!("is no JSON: {error}")))?;
-        // Whose keys they are is what this is about (4.3).
+            .map_err(|error| wrong(format!("is not JSON: {error}")))?;
+        // The document must be about this issuer (4.3).
         if found.get("issuer").and_then(Value::as_str) != Some(issuer) {
             let other = found.get("issuer").unwrap_or(&Value::Null).to_string();
             return Err(wrong(format!("is about issuer {}", cut(&other, REPEATED_MAX))));
@@ -185,8 +186,8 @@ impl KeyClient {
         Ok((target, is_own))
     }
 
-    /// What is answered there; `is_own` is whether the policy itself writes the host and port. What is dialled for it is
-    /// added to `dialled`.
+    /// Fetches a document. `is_own` is whether the policy itself names the host and port. The
+    /// dialled addresses are added to `dialled`.
     async fn get(
         &self,
         (mut target, mut is_own): (KeyTarget, bool),
@@ -200,7 +201,7 @@ impl KeyClient {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
                     KeyFetchError::Place {
                         uri: cut(&target.host, REPEATED_MAX),
-                        fact: "is no host",
+                        fact: "is not a host name",
                     }
                 })?;
                 let connector = tokio_rustls::TlsConnector::from(self.tls(&target.host).await?);
@@ -225,7 +226,8 @@ impl KeyClient {
         Err(KeyFetchError::Redirects)
     }
 
-    /// A connection to the first good address of a host, looked up now: an earlier look-up could have been answered otherwise.
+    /// Connects to the first allowed address of a host. The name is resolved now, because an
+    /// earlier lookup may have had a different result.
     async fn dialled(&self, target: &KeyTarget, is_own: bool) -> Result<TcpStream, KeyFetchError> {
         let KeyTarget { host, port, .. } = target;
         let literal: Option<IpAddr> = host.parse().ok();
@@ -271,15 +273,15 @@ impl KeyClient {
     }
 }
 
-/// Where an issuer is asked where its keys are.
+/// Returns the discovery URL of an issuer.
 pub(super) fn discovery(issuer: &str) -> String {
     format!("{}{DISCOVERY}", issuer.trim_end_matches('/'))
 }
 
-/// Looks whether the file of further roots can be read and holds any.
+/// Checks that the file of additional root certificates can be read and contains at least one.
 ///
 /// # Errors
-/// What the system says, or what is wrong with it.
+/// Fails if the file cannot be read or is invalid.
 pub fn check_roots(file: &Path) -> std::io::Result<()> {
     let invalid = |fact: String| std::io::Error::new(std::io::ErrorKind::InvalidData, fact);
     let text = std::fs::read(file)?;
@@ -287,13 +289,13 @@ pub fn check_roots(file: &Path) -> std::io::Result<()> {
     for (at, certificate) in CertificateDer::pem_slice_iter(&text).enumerate() {
         let number = at + 1;
         let certificate = certificate
-            .map_err(|error| invalid(format!("certificate {number} is no PEM: {error}")))?;
+            .map_err(|error| invalid(format!("certificate {number} is not PEM: {error}")))?;
         roots
             .add(certificate)
-            .map_err(|error| invalid(format!("certificate {number} can't be a root: {error}")))?;
+            .map_err(|error| invalid(format!("certificate {number} cannot be a root: {error}")))?;
     }
     match roots.is_empty() {
-        true => Err(invalid("it holds no certificate in PEM".to_owned())),
+        true => Err(invalid("it contains no PEM certificate".to_owned())),
         false => Ok(()),
     }
 }
@@ -313,13 +315,13 @@ fn reach(host: &str, source: std::io::Error) -> KeyFetchError {
     KeyFetchError::Reach { host: cut(host, REPEATED_MAX), source }
 }
 
-/// What comes back.
+/// The result of one HTTP exchange.
 enum Exchanged {
     Answer(GuardedAnswer),
     Redirect(String),
 }
 
-/// One request over a connection of its own.
+/// Sends one request over a dedicated connection.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     target: &KeyTarget,
@@ -333,7 +335,7 @@ async fn exchange(
         .body(Empty::<bytes::Bytes>::new());
     let unusable = |_| KeyFetchError::Place {
         uri: cut(&shown_uri(&target.path), REPEATED_MAX),
-        fact: "can't be asked for",
+        fact: "cannot be requested",
     };
     let request = request.map_err(unusable)?;
     let asked = async move {
@@ -353,7 +355,7 @@ async fn exchange(
     };
     match select(pin!(asked), pin!(connection)).await {
         Either::Left((answer, _)) => answer,
-        // What it has read is still to be taken.
+        // The response that it has read must still be returned.
         Either::Right((_, asked)) => asked.await,
     }
 }

@@ -1,4 +1,5 @@
-//! The task that fetches: waits for what is due, asks, tells what was found.
+//! The task that fetches keys: waits for the next due location, fetches it, and publishes the
+//! result.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -20,28 +21,29 @@ use strait_base::source_status::{SourceFacts, SourceStatusTable};
 use strait_base::verifying_keys::cut;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys, shown_uri};
 
-/// What a fetcher is given.
+/// The inputs of a fetcher.
 #[derive(Debug, Clone)]
 pub struct FetcherInputs {
-    /// The places that policies name, each with what they want of it.
+    /// The locations that policies name, each with its settings.
     pub wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
-    /// How places are asked.
+    /// The client that fetches keys.
     pub client: Arc<KeyClient>,
-    /// The file in which keys are kept, where any is.
+    /// The file in which keys are stored, if any.
     pub file: Option<PathBuf>,
-    /// Where it says how each place fares.
+    /// The table in which the status of each location is published.
     pub statuses: SourceStatusTable,
-    /// Where it says what is known, and whether each place has been tried.
+    /// The channel on which the known keys are published, and whether a fetch of each location has
+    /// completed.
     pub told: watch::Sender<(Arc<FetchedKeys>, bool)>,
 }
 
-/// Fetches until nobody can want anything any more.
+/// Fetches keys until the sender of locations is dropped.
 pub async fn run(mut inputs: FetcherInputs) {
     let mut remembered = match inputs.file.clone() {
         Some(file) => {
             let read = tokio::task::spawn_blocking(move || kept::read(&file)).await;
             read.unwrap_or_else(|error| Err(error.into())).unwrap_or_else(|error| {
-                warn!(%error, "keys of tokens that were kept in the state directory can't be read; all are fetched anew");
+                warn!(%error, "cannot read the token keys stored in the state directory; fetching all of them again");
                 RememberedKeys::new()
             })
         }
@@ -50,7 +52,7 @@ pub async fn run(mut inputs: FetcherInputs) {
     remembered.retain(|place, good| match good.check(&inputs.client.rules) {
         Ok(()) => true,
         Err(fault) => {
-            warn!(%place, %fault, "keys of tokens that were kept in the state directory are not used");
+            warn!(%place, %fault, "token keys stored in the state directory are not used");
             false
         }
     });
@@ -90,7 +92,7 @@ pub async fn run(mut inputs: FetcherInputs) {
 }
 
 impl FetcherInputs {
-    /// Says what is known, where that is something else than before.
+    /// Publishes the known keys if they have changed.
     fn tell(&self, book: &KeyBook, lines: &mut BTreeMap<KeyPlace, SourceFacts>) {
         let mut gone = std::mem::take(lines);
         for (place, entry) in book.entries() {
@@ -101,7 +103,7 @@ impl FetcherInputs {
             }
             lines.insert(place.clone(), facts);
         }
-        // Two places may differ in what is not shown alone.
+        // Two locations may differ only in a part that their status line does not show.
         let is_shared = |it: &KeyPlace| lines.keys().any(|one| line(one) == line(it));
         let gone = gone.keys().filter(|place| !is_shared(place));
         gone.for_each(|place| self.statuses.forget(&line(place)));
@@ -116,7 +118,7 @@ impl FetcherInputs {
         });
     }
 
-    /// Writes the last good keys down, where they differ from those in the file.
+    /// Writes the last valid keys to the file if they differ from its content.
     async fn keep(&self, book: &KeyBook, remembered: &mut RememberedKeys) {
         let now = book.good();
         let keys = |all: &RememberedKeys| -> Vec<_> {
@@ -131,12 +133,12 @@ impl FetcherInputs {
         let written = remembered.clone();
         let done = tokio::task::spawn_blocking(move || kept::write(&file, &written)).await;
         if let Ok(Err(error)) = done {
-            warn!(%error, "keys of tokens can't be kept in the state directory");
+            warn!(%error, "cannot store token keys in the state directory");
         }
     }
 }
 
-/// The name of a place's line.
+/// Returns the name of a location's status line.
 fn line(place: &KeyPlace) -> Arc<str> {
     match place {
         KeyPlace::Uri(uri) => format!("jwks {}", shown_uri(uri)).into(),
@@ -150,7 +152,7 @@ fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> So
         KeyPlace::Issuer(issuer) => shown_uri(&super::client::discovery(issuer)),
     };
     let mut facts = before.cloned().unwrap_or_else(|| SourceFacts::starting("jwks", address()));
-    // Nobody waits for it longer than the feed does.
+    // Nothing waits for it longer than the feed does.
     facts.synced = true;
     if let Some(good) = &entry.good {
         facts.last_contact = Some(good.at);
@@ -166,19 +168,20 @@ fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> So
 
 fn log(place: &KeyPlace, answer: &Result<FetchedSet, KeyFetchError>) {
     match answer {
-        Ok(set) => debug!(%place, bytes = set.keys.len(), "keys of tokens fetched"),
+        Ok(set) => debug!(%place, bytes = set.keys.len(), "token keys fetched"),
         Err(error) => {
             let code = &codes::ACCESS_KEYS_FETCH;
             let error = in_full(error);
-            info!(%place, error, %code, next = code.next, "keys of tokens not fetched");
+            info!(%place, error, %code, next = code.next, "token keys not fetched");
         }
     }
 }
 
-/// The most bytes of why a fetch failed: what TLS says of a certificate names all that is in it.
+/// Maximum size in bytes of the reason of a failed fetch: TLS errors list all names of a
+/// certificate.
 const TROUBLE_MAX: usize = 1024;
 
-/// An error with its causes.
+/// Returns an error with its causes.
 pub(super) fn in_full(error: &KeyFetchError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -189,7 +192,7 @@ pub(super) fn in_full(error: &KeyFetchError) -> String {
     cut(&text, TROUBLE_MAX)
 }
 
-/// At that time, if ever.
+/// Waits until that time; forever without a time.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

@@ -1,5 +1,5 @@
-//! Which addresses keys are fetched from. Who writes a RequestAuthentication names one, so it must lead neither to
-//! ourselves nor to the metadata service of a cloud. Pure.
+//! Checks which addresses keys may be fetched from. The author of a RequestAuthentication chooses
+//! the address, so it must not lead to Strait itself or to a cloud's metadata service. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,31 +9,32 @@ use ipnet::IpNet;
 
 use strait_base::address::{ReservedAddress, Special, special};
 
-/// The metadata services of clouds at an address that could be anybody's (Alibaba, Azure, Oracle).
+/// Metadata services of clouds at addresses outside the special ranges (Alibaba, Azure, Oracle).
 const METADATA: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
 
-/// What may be dialled.
+/// Rules about the addresses that may be dialled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DialRules {
-    /// Whether an address of the host itself may be, where the policy itself writes it as such, and after that from there;
-    /// a name that leads there never is, nor what another server says.
+    /// Whether a loopback address may be dialled. It must be written literally in the policy, or be
+    /// reached from a literal loopback address; a host name that resolves to loopback, or a
+    /// redirect of another server to it, is never allowed.
     pub loopback: bool,
-    /// Further addresses that never are.
+    /// Further addresses that are never dialled.
     pub denied: Vec<IpNet>,
 }
 
-/// Why an address is not dialled.
+/// The reason why an address is not dialled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AddressFault {
-    /// It names no other host.
+    /// The address does not denote another host.
     Special(Special),
-    /// A cloud has its metadata service there.
+    /// A cloud has its metadata service at the address.
     Metadata,
-    /// An operator says so.
+    /// The operator denies the address.
     Denied(IpNet),
 }
 
@@ -48,8 +49,8 @@ impl fmt::Display for AddressFault {
 }
 
 impl DialRules {
-    /// Whether an address that a host was found to have, or is written as, may be dialled.
-    /// `is_own` is whether the policy itself writes the address.
+    /// Checks whether an address may be dialled. `is_own` is whether the policy itself names the
+    /// address.
     pub(super) fn check(&self, address: IpAddr, is_own: bool) -> Result<(), AddressFault> {
         let is_allowed = |special: &Special| {
             special.kind == ReservedAddress::Loopback && is_own && self.loopback
@@ -63,9 +64,9 @@ impl DialRules {
         self.denial(address).map_or(Ok(()), Err)
     }
 
-    /// What an operator says against an address.
+    /// Returns the operator's denial of an address, if any.
     pub(super) fn denial(&self, address: IpAddr) -> Option<AddressFault> {
-        // An IPv4 address is the same within an IPv6 one.
+        // An IPv4 address is equal to its IPv6-mapped form.
         let plain = address.to_canonical();
         let mut denied = self.denied.iter();
         let range = denied.find(|range| range.contains(&plain) || range.contains(&address))?;
@@ -73,7 +74,8 @@ impl DialRules {
     }
 }
 
-/// Whether it is one of those, by itself or within an IPv6 address that is translated (RFC 6052, 2.1) or tunnelled.
+/// Whether an address is that of a metadata service, directly or within a translated (RFC 6052,
+/// 2.1) or tunnelled IPv6 address.
 fn leads_to_metadata(address: IpAddr) -> bool {
     let inner = match address.to_canonical() {
         IpAddr::V4(v4) => Some(v4),
@@ -91,35 +93,35 @@ fn leads_to_metadata(address: IpAddr) -> bool {
     inner.is_some_and(|inner| METADATA.contains(&inner))
 }
 
-/// A place of keys, taken apart.
+/// The parts of a URI of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyTarget {
     pub(super) is_tls: bool,
-    /// A name, or an address without brackets.
+    /// A host name, or an address without brackets.
     pub(super) host: String,
     pub(super) port: u16,
     /// Path and query.
     pub(super) path: String,
-    /// `HOST[:PORT]`, as it is asked for.
+    /// `HOST[:PORT]`, as in the URI.
     pub(super) authority: String,
 }
 
 impl KeyTarget {
-    /// Takes a URI apart: http or https, a host, no user.
+    /// Parses a URI: http or https, a host, no user.
     pub(super) fn read(text: &str) -> Result<Self, &'static str> {
-        let uri: Uri = text.parse().map_err(|_| "is no URI")?;
+        let uri: Uri = text.parse().map_err(|_| "is not a URI")?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
             _ => return Err("is neither http nor https"),
         };
-        let authority = uri.authority().ok_or("names no host")?;
+        let authority = uri.authority().ok_or("has no host")?;
         if authority.as_str().contains('@') {
-            return Err("has a user in it, which is not sent");
+            return Err("contains a user name, which is not supported");
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
-            return Err("names no host");
+            return Err("has no host");
         }
         let usual = if is_tls { 443 } else { 80 };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -128,16 +130,16 @@ impl KeyTarget {
             host: host.to_owned(),
             port: match authority.port() {
                 Some(port) => port.as_u16(),
-                // What the parser can't take for a port it leaves away.
+                // The parser silently drops an invalid port.
                 None if authority.as_str().ends_with(authority.host()) => usual,
-                None => return Err("names no port from 1 to 65535"),
+                None => return Err("has no port from 1 to 65535"),
             },
             path: path.to_owned(),
             authority: authority.as_str().to_owned(),
         })
     }
 
-    /// Where a redirect leads: another place of the same scheme.
+    /// Returns the target of a redirect, which must have the same scheme.
     pub(super) fn redirected(&self, location: &str) -> Result<Self, &'static str> {
         let next = match location.strip_prefix('/') {
             Some(rest) if !rest.starts_with('/') => {
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_address_leads_to_ourselves_or_to_metadata() {
+    fn loopback_and_metadata_addresses_are_refused() {
         let rules = DialRules::default();
         let refused = |rules: &DialRules, address: &str, is_literal| {
             rules.check(address.parse().expect("an address"), is_literal).is_err()
@@ -186,9 +188,9 @@ mod tests {
             assert!(!refused(&rules, good, false), "{good}");
         }
         let own = DialRules { loopback: true, ..rules.clone() };
-        assert!(!refused(&own, "127.0.0.1", true), "written as such");
-        assert!(refused(&own, "127.0.0.1", false), "a name that leads there");
-        assert!(refused(&own, "169.254.169.254", true), "nothing but loopback");
+        assert!(!refused(&own, "127.0.0.1", true), "a literal address");
+        assert!(refused(&own, "127.0.0.1", false), "a host name that resolves to it");
+        assert!(refused(&own, "169.254.169.254", true), "only loopback");
         let denied = vec!["10.0.0.0/8".parse().expect("a range")];
         let rules = DialRules { denied, ..rules };
         assert!(refused(&rules, "10.9.9.9", true) && refused(&rules, "::ffff:10.9.9.9", true));
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_of_http_alone_and_redirects_stay_in_their_scheme() {
+    fn only_http_uris_are_accepted_and_redirects_keep_their_scheme() {
         let read = |text: &str| KeyTarget::read(text);
         let place = read("https://a.example/keys?x=1").expect("a place");
         assert_eq!((place.is_tls, place.port, &*place.path), (true, 443, "/keys?x=1"));
@@ -213,9 +215,9 @@ mod tests {
         ] {
             read(bad).expect_err(bad);
         }
-        let next = place.redirected("https://b.example/k").expect("of the same scheme");
+        let next = place.redirected("https://b.example/k").expect("the same scheme");
         assert_eq!(next.host, "b.example");
-        assert_eq!(place.redirected("/other").expect("of the same host").authority, "a.example");
+        assert_eq!(place.redirected("/other").expect("the same host").authority, "a.example");
         for bad in ["http://a.example/keys", "//b.example/k", "ftp://a/", "keys"] {
             place.redirected(bad).expect_err(bad);
         }

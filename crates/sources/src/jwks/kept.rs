@@ -1,4 +1,5 @@
-//! Keys as they are kept over a restart, in a file of the state directory: public keys, so it holds no secret.
+//! Storage of keys for restarts, in a file of the state directory. The keys are public, so the file
+//! contains no secret.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,37 +14,38 @@ use super::guard::{AddressFault, DialRules};
 use strait_base::durable;
 use strait_model::fetched_keys::KeyPlace;
 
-/// The most bytes of the file. What is written stays within: 512 places of 2 KiB with keys of 64 KiB have 34 MiB, and a
-/// quotation mark counts twice.
+/// Maximum size of the file in bytes. Written files are smaller: 512 locations of 2 KiB with keys
+/// of 64 KiB take 34 MiB, and a quotation mark takes two bytes.
 const FILE_MAX: u64 = 96 * 1024 * 1024;
 
-/// The last keys of each place that made sense.
+/// The last valid keys of each location.
 pub(super) type RememberedKeys = BTreeMap<KeyPlace, GoodKeys>;
 
-/// Keys that made sense.
+/// Valid keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GoodKeys {
     /// A JSON Web Key Set.
     pub(super) keys: Arc<str>,
-    /// When they came.
+    /// When they were fetched.
     pub(super) at: SystemTime,
-    /// The addresses that were dialled for them, redirects among them; none where an older version kept them.
+    /// The addresses that were dialled to fetch them, including redirects; empty if an older
+    /// version stored them.
     pub(super) from: Arc<[IpAddr]>,
 }
 
-/// Why keys that were kept are not used.
+/// The reason why stored keys are not used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnusableKeys {
-    /// They came from an address that may not be dialled any more.
+    /// They came from an address that must not be dialled any more.
     #[error("they came from {0}, {1}")]
     From(IpAddr, AddressFault),
-    /// Nobody knows from where they came, and some addresses are denied.
-    #[error("it was not kept from where they came, and --jwks-deny names addresses")]
+    /// Their source addresses are unknown, and some addresses are denied.
+    #[error("their source address is unknown, and --jwks-deny names addresses")]
     FromUnknown,
 }
 
 impl GoodKeys {
-    /// Whether they may still be used.
+    /// Checks whether they may still be used.
     pub(super) fn check(&self, rules: &DialRules) -> Result<(), UnusableKeys> {
         if self.from.is_empty() && !rules.denied.is_empty() {
             return Err(UnusableKeys::FromUnknown);
@@ -64,10 +66,10 @@ struct KeptKeys {
     from: Vec<IpAddr>,
 }
 
-/// What is in the file; nothing where there is none.
+/// Reads the file. Returns nothing if it does not exist.
 ///
 /// # Errors
-/// Why it can't be read, or makes no sense.
+/// Fails if the file cannot be read or is invalid.
 pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
     let bytes = match durable::read_at_most(file, FILE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -77,7 +79,7 @@ pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
     let read = |one: KeptKeys| {
         let place: Arc<str> = one.place.into();
         let place = if one.issuer { KeyPlace::Issuer(place) } else { KeyPlace::Uri(place) };
-        // A file is no more to be believed than a server.
+        // The file is checked like a server's response.
         let keys = strait_base::verifying_keys::verifying_keys(&one.keys).ok()?;
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(one.fetched))?;
         Some((place, GoodKeys { keys: keys.into(), at, from: one.from.into() }))
@@ -85,7 +87,7 @@ pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
     Ok(kept.into_iter().filter_map(read).collect())
 }
 
-/// Puts the keys in place of what is in the file.
+/// Replaces the content of the file.
 pub(super) fn write(file: &Path, keys: &RememberedKeys) -> io::Result<()> {
     let kept = keys.iter().map(|(place, GoodKeys { keys, at, from })| {
         let (KeyPlace::Uri(text) | KeyPlace::Issuer(text)) = place;
@@ -125,7 +127,7 @@ mod tests {
             (&["192.0.2.1", "10.0.0.1"], &["10.0.0.0/8"], false),
             (&[], &[], true),
             (&[], &["10.0.0.0/8"], false),
-            // Written as such in a policy, which is known when it is dialled.
+            // Written literally in a policy, which is checked when it is dialled.
             (&["127.0.0.1"], &["10.0.0.0/8"], true),
         ] {
             assert_eq!(good(from).check(&rules(denied)).is_ok(), is_used, "{from:?} {denied:?}");

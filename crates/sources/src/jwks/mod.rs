@@ -1,9 +1,10 @@
-//! Keys of token issuers, fetched where RequestAuthentications say that they are (`jwksUri`), or found by asking the issuer.
+//! Keys of token issuers, fetched from the `jwksUri` of RequestAuthentications or found through the
+//! issuer's discovery document.
 //!
-//! One task fetches, off the way of every push; what it has last found that makes sense is kept for as long as it is asked
-//! for, over a restart too. Whoever writes a policy names the address, so what is dialled is guarded (`guard.rs`): no
-//! loopback, link-local or metadata address, no other scheme, few redirects, a bounded body. Never decides what becomes of
-//! tokens: `access` does.
+//! One task fetches, independent of pushes. Its last valid result is stored while policies name the
+//! location, also across restarts. The author of a policy chooses the address, so dialling is
+//! restricted (`guard.rs`): no loopback, link-local or metadata address, no other scheme, few
+//! redirects, a limited body. How tokens are treated is decided by `access`, never here.
 
 mod book;
 mod client;

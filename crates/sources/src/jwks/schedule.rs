@@ -2,30 +2,31 @@
 
 use std::time::Duration;
 
-/// Without a word from the server.
+/// Refresh interval if the server specifies none.
 const REFRESH: Duration = Duration::from_secs(20 * 60);
-/// What a server says counts between these.
+/// Minimum and maximum of the interval that a server specifies.
 const REFRESH_LIMITS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(6 * 60 * 60)];
-/// After the first failure in a row; twice as long after each further one.
+/// Pause after the first of several failures in a row. It doubles with each further failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// The longest.
+/// Maximum pause after a failure.
 const RETRY_MOST: Duration = Duration::from_secs(60 * 60);
 
-/// How long after a success to ask again; `random` is from 0 to 1, so that not all ask at once.
+/// Returns the time from a success to the next fetch. `random` from 0 to 1 spreads the fetches.
 pub(super) fn after_success(max_age: Option<Duration>, random: f64) -> Duration {
     let [least, most] = REFRESH_LIMITS;
     let wait = max_age.unwrap_or(REFRESH).clamp(least, most);
-    // Never later than the server said, within limits.
+    // Never later than the server specified, within the limits.
     wait.mul_f64(0.9 + 0.1 * random).max(least)
 }
 
-/// How long after so many failures in a row, at least 1.
+/// Returns the pause after this number of failures in a row, at least 1.
 pub(super) fn after_failure(failures: u32, random: f64) -> Duration {
     let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
     RETRY_FIRST.saturating_mul(doubled).min(RETRY_MOST).mul_f64(0.5 + 0.5 * random)
 }
 
-/// How long an answer is fresh: the `max-age` of `Cache-Control` (RFC 9111, 5.2.2.1); zero where it is not to be kept.
+/// Returns how long a response is fresh: the `max-age` of `Cache-Control` (RFC 9111, 5.2.2.1); zero
+/// if it must not be cached.
 pub(super) fn max_age(cache_control: &str) -> Option<Duration> {
     let mut found = None;
     for directive in cache_control.split(',') {
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_how_long_within_limits() {
+    fn server_sets_the_interval_within_limits() {
         let cases = [
             (None, 1200),
             (Some(0), 60),
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_each_up_to_an_hour() {
+    fn pauses_grow_with_each_failure_up_to_an_hour() {
         let waits = [1, 2, 3, 4, 12, 13, 40].map(|failures| after_failure(failures, 1.0).as_secs());
         assert_eq!(waits, [1, 2, 4, 8, 2048, 3600, 3600]);
         assert_eq!(after_failure(3, 0.0), seconds(2));
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn freshness_is_read_of_any_form() {
+    fn max_age_is_read_in_any_form() {
         let cases = [
             ("public, max-age=300, must-revalidate", Some(300)),
             ("Max-Age=\"60\"", Some(60)),

@@ -1,4 +1,5 @@
-//! Keys from servers on loopback: over TLS and without, which rotate them, hang, redirect, and answer nonsense.
+//! Tests of fetches from servers on loopback, with and without TLS, that rotate keys, hang,
+//! redirect and send invalid data.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,7 +23,7 @@ use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 const LIMIT: Duration = Duration::from_secs(10);
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
-/// A set with one key, the example of RFC 7517, A.1, under this name.
+/// Returns a key set with one key of this name, the example of RFC 7517, A.1.
 fn set(kid: &str) -> String {
     json!({ "keys": [{ "kty": "EC", "crv": "P-256", "kid": kid, "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
         "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM" }] })
@@ -40,7 +41,8 @@ fn redirect(to: &str) -> Response<Full<Bytes>> {
     answer.body(Full::default()).expect("an answer")
 }
 
-/// A server, over TLS where it is given what for; by the path, and its own port. It never answers `/hangs`.
+/// Starts a server, with TLS if there is an acceptor. `answer` maps the path and the port to a
+/// response. It never responds to `/hangs`.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn serve(tls: Option<tokio_rustls::TlsAcceptor>, answer: Answer) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -129,7 +131,7 @@ fn answers() -> Answer {
 }
 
 #[tokio::test]
-async fn keys_come_from_where_they_are_and_nothing_else_does() {
+async fn only_valid_keys_from_allowed_addresses_are_fetched() {
     let port = serve(None, answers()).await;
     let base = format!("http://127.0.0.1:{port}");
     let own = client(true);
@@ -148,7 +150,7 @@ async fn keys_come_from_where_they_are_and_nothing_else_does() {
         ),
         ("/other-loopback", "127.0.0.2 is 127.0.0.2, a loopback address, which is never dialled"),
         ("/round", "more than 3 redirects"),
-        ("/garbage", "is no JSON"),
+        ("/garbage", "is not JSON"),
         ("/none", "it is empty"),
         ("/private", "private key"),
         ("/huge", "more than 1048576 bytes"),
@@ -163,20 +165,20 @@ async fn keys_come_from_where_they_are_and_nothing_else_does() {
     let error = own.fetch(&uri(format!("{base}/hangs")), limit).await.expect_err("it hangs");
     assert!(matches!(error, KeyFetchError::Late(_)), "{error}");
     let other = KeyPlace::Issuer(format!("{base}/tenant").into());
-    let error = own.fetch(&other, LIMIT).await.expect_err("of another issuer");
+    let error = own.fetch(&other, LIMIT).await.expect_err("a different issuer");
     assert!(error.to_string().contains("https://another"), "{error}");
-    // What a server says is no word of the policy's.
+    // The response of a server does not count as named by the policy.
     let led = KeyPlace::Issuer(format!("{base}/led").into());
     let error = own.fetch(&led, LIMIT).await.expect_err("another loopback address");
     assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
-    // Where loopback is no place of keys, nothing is dialled there, by whatever name.
+    // If loopback is not allowed, it is not dialled under any name.
     for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"] {
         let place = uri(format!("http://{host}:{port}/keys"));
         let error = client(false).fetch(&place, LIMIT).await.expect_err(host);
         assert!(matches!(error, KeyFetchError::Refused { .. }), "{host}: {error}");
     }
     let place = uri(format!("http://localhost:{port}/keys"));
-    let error = own.fetch(&place, LIMIT).await.expect_err("a name that leads to loopback");
+    let error = own.fetch(&place, LIMIT).await.expect_err("a host name that resolves to loopback");
     assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
     let denied = vec!["127.0.0.0/8".parse().expect("a range")];
     let denying = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };
@@ -185,7 +187,7 @@ async fn keys_come_from_where_they_are_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn over_tls_a_server_must_be_known() {
+async fn server_certificate_must_be_trusted() {
     let key = rcgen::KeyPair::generate().expect("a key");
     let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");
@@ -206,26 +208,27 @@ async fn over_tls_a_server_must_be_known() {
     let known = KeyClient { roots: Some(roots), ..client(true) };
     let found = known.fetch(&place, LIMIT).await.expect("known");
     assert_eq!(&*found.keys, set("1"));
-    let error = client(true).fetch(&place, LIMIT).await.expect_err("of nobody that is trusted");
+    let error = client(true).fetch(&place, LIMIT).await.expect_err("from an untrusted CA");
     assert!(
         matches!(error, KeyFetchError::Reach { .. } | KeyFetchError::NoRoots { .. }),
         "{error}"
     );
     let down = uri(format!("https://127.0.0.1:{port}/other-scheme"));
-    // It leads to https, which is the same scheme here, and to the same place.
+    // The redirect leads to https, the same scheme here, and to the same host.
     known.fetch(&down, LIMIT).await.expect("the same scheme");
 }
 
-/// Why a fetch failed stands in the log, in a status, and once for each rule that names the place.
+/// The reason of a failed fetch appears in the log, in a status, and in each rule that names the
+/// location.
 #[tokio::test]
-async fn whatever_a_server_answers_little_is_said_of_it() {
+async fn errors_repeat_little_of_a_response() {
     let port = serve(None, answers()).await;
     let base = format!("http://127.0.0.1:{port}");
     let places = [
         (uri(format!("{base}/zeros")), "lists 400000 keys"),
         (uri(format!("{base}/strange")), "a redirect to"),
         (KeyPlace::Issuer(format!("{base}/long").into()), "is about issuer [0,0,"),
-        (KeyPlace::Issuer(format!("{base}/far").into()), "is no URI"),
+        (KeyPlace::Issuer(format!("{base}/far").into()), "is not a URI"),
     ];
     for (place, part) in places {
         let error = client(true).fetch(&place, LIMIT).await.expect_err(part);
@@ -234,7 +237,7 @@ async fn whatever_a_server_answers_little_is_said_of_it() {
     }
 }
 
-/// What the fetcher says, once it is of this kind.
+/// Waits until the fetcher publishes matching keys.
 async fn told(
     seen: &mut watch::Receiver<(Arc<FetchedKeys>, bool)>,
     is: impl Fn(&FetchedKeys) -> bool,
@@ -246,9 +249,9 @@ async fn told(
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a test's own task, which it ends")]
-async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
+async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
-    // Down at first, then one key, then nothing that makes sense.
+    // Down at first, then one key, then invalid data.
     let port = serve(
         None,
         Arc::new(|_, _| match ASKED.fetch_add(1, Ordering::Relaxed) {
@@ -282,7 +285,7 @@ async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
         facts.expect("a line")
     };
     assert_eq!(line(&statuses).trouble.expect("it fails").code.id, "STR0833");
-    // A second later it answers.
+    // One second later, it responds.
     let state = told(&mut seen, |all| all[&place].keys.is_some()).await;
     assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
     let facts = line(&statuses);
@@ -292,15 +295,16 @@ async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is kept");
+    tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is stored");
     first.abort();
-    // The next process asks and gets nonsense, and has what was good.
+    // The next process receives invalid data, and uses the stored keys.
     let (told_by, mut seen) = watch::channel(Default::default());
     let second = tokio::spawn(run(FetcherInputs { told: told_by, ..inputs.clone() }));
     let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
     assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
     second.abort();
-    // Where an operator denies that address meanwhile, the next neither dials it nor uses what came from it.
+    // If an operator denies that address in the meantime, the next process neither dials it nor
+    // uses keys from it.
     let (told_by, mut seen) = watch::channel(Default::default());
     let denied = vec!["127.0.0.0/8".parse().expect("a range")];
     let client = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };

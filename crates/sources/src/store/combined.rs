@@ -1,10 +1,13 @@
-//! Several stores of objects as one: Strait's own, further directories, servers of MCP over xDS.
+//! Combines several stores of objects into one: Strait's own, further directories, servers of MCP
+//! over xDS.
 //!
-//! Of an object that several stores have, the first store's counts and the others are shadowed, which is
-//! shown. That follows from what each store holds now, so the end of a winner uncovers the next, and a change of a
-//! shadowed object changes nothing. What comes of the first store is shared with it, and costs what the others hold. Secrets, ConfigMaps and Namespaces come from Strait's
-//! own store alone. A store that has not been read since the start holds what is remembered of it. Owns
-//! which further stores are read; never decides what an object means.
+//! If several stores contain an object, the first store's version applies and the others are
+//! shadowed, which is reported. This is computed from the current contents, so that the next
+//! version applies when the first is deleted, and a change of a shadowed object has no effect. The
+//! result shares the objects of the first store, so that it only costs memory for the other stores.
+//! Secrets, ConfigMaps and Namespaces come from Strait's own store only. A store that has not been
+//! read since the start contains its remembered objects. Owns the set of further stores; never
+//! interprets an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,24 +24,24 @@ use strait_model::{
     Collection, Difference, Labels, NamespaceFilter, ObjectFiles, RememberedObjects,
 };
 
-/// The kind of Strait's own store where that is an API server.
+/// The kind of Strait's own store if it is an API server.
 pub const OWN_CLUSTER: &str = "cluster";
-/// The kind of Strait's own store where that is a directory.
+/// The kind of Strait's own store if it is a directory.
 pub const OWN_DIRECTORY: &str = "directory";
 
-/// One store, in the order of the list it stands in.
+/// One store. The order of the list of stores is their precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Store {
-    /// Strait's own. Where the list leaves it out it comes first.
+    /// Strait's own store. If it is not on the list, it comes first.
     Own,
-    /// A directory of manifests, of which the objects of the mesh count.
+    /// A directory of manifests. Only objects of the mesh are used.
     Directory(PathBuf),
     /// A server of MCP over xDS.
     Mcp(mcp::McpServer),
 }
 
 impl Store {
-    /// The name on the board.
+    /// Returns its name in the status table.
     fn name(&self, own: &Arc<str>) -> Arc<str> {
         match self {
             Self::Own => Arc::clone(own),
@@ -48,39 +51,39 @@ impl Store {
     }
 }
 
-/// What the stores need.
+/// The inputs of the combined stores.
 #[derive(Debug, Clone)]
 pub struct StoresConfig {
     /// Strait's own store.
     pub own: watch::Receiver<Option<Arc<Objects>>>,
-    /// How its API server is reached; of a directory it says nothing.
+    /// The contact with its API server; never changes for a directory.
     pub own_contact: watch::Receiver<SourceFacts>,
-    /// What it is: `directory` or `cluster`, and where.
+    /// Its kind, `directory` or `cluster`, and its location.
     pub own_kind: (&'static str, String),
     /// All stores in order; may change.
     pub stores: watch::Receiver<Vec<Store>>,
-    /// The namespaces of Strait's own API server whose objects count. Who writes a directory, or serves MCP,
-    /// has chosen already.
+    /// The namespaces of Strait's own API server whose objects apply. Directories and MCP servers
+    /// are not filtered, because their operators select the objects themselves.
     pub namespaces: watch::Receiver<Arc<NamespaceFilter>>,
-    /// The namespace of objects in directories that name none.
+    /// The namespace of objects in directories that specify none.
     pub system_namespace: String,
-    /// Where stores say how they fare.
+    /// The table in which stores publish their status.
     pub source_statuses: SourceStatusTable,
-    /// What each store held before this process started.
+    /// The contents of each store from before this process started.
     pub remembered: RememberedStores<RememberedObjects>,
-    /// Whether what they hold is remembered over a restart.
+    /// Whether contents are stored for restarts.
     pub is_kept: bool,
-    /// Told what each store holds that is to be remembered; `None` until that is known.
+    /// Receives the contents of each store that are to be remembered; `None` until they are known.
     pub held: watch::Sender<Option<Arc<StoreContents>>>,
 }
 
 impl StoresConfig {
-    /// The name of Strait's own store on the board.
+    /// Returns the name of Strait's own store in the status table.
     pub fn own_name(&self) -> Arc<str> {
         own_name(self.own_kind.0)
     }
 
-    /// How a store fares of which nothing has been heard.
+    /// Returns the status of a store before its first response.
     fn facts(&self, store: &Store, name: &Arc<str>) -> SourceFacts {
         let (kind, address) = match store {
             Store::Own => (self.own_kind.0, self.own_kind.1.clone()),
@@ -95,24 +98,24 @@ impl StoresConfig {
     }
 }
 
-/// The name of Strait's own store of a kind on the board.
+/// Returns the name in the status table of Strait's own store of this kind.
 pub fn own_name(kind: &str) -> Arc<str> {
     format!("config {kind}").into()
 }
 
-/// What each store holds that is to be remembered, by name.
+/// The contents of each store that are to be remembered, by name.
 pub type StoreContents = BTreeMap<Arc<str>, RememberedObjects>;
 
-/// What each store holds, by name. A store writes its own line.
+/// The contents of each store, by name. Each store writes its own entry.
 type ContentsByStore = BTreeMap<Arc<str>, HeldObjects>;
 
-/// What a store holds of the mesh's objects.
+/// The objects of the mesh in a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct HeldObjects {
     objects: Collection,
-    /// Of a directory, in which file which of them are.
+    /// For a directory, the file of each object.
     files: Arc<ObjectFiles>,
-    /// Those that can't be read as they are stored now.
+    /// Objects whose current stored version cannot be read.
     unread: Arc<UnreadObjects>,
 }
 
@@ -139,12 +142,12 @@ impl From<&RememberedObjects> for HeldObjects {
     }
 }
 
-/// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
-/// add to it.
+/// Reads all stores. The value is `None` until Strait's own store has been read once. Stores that
+/// are read later add to it.
 pub fn watch(config: StoresConfig, tasks: &Supervisor) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     let further = tasks.clone();
-    // Before anybody looks whether all sources have been read.
+    // Before any component checks whether all sources have been read.
     announce(&config);
     tasks.spawn_restarting("stores", Duration::from_secs(1), move || {
         run(config.clone(), sender.clone(), further.clone())
@@ -155,7 +158,7 @@ pub fn watch(config: StoresConfig, tasks: &Supervisor) -> watch::Receiver<Option
 fn announce(config: &StoresConfig) {
     let own = config.own_name();
     for store in config.stores.borrow().iter() {
-        // Others say whether our own has been read.
+        // The readers of Strait's own store report whether it has been read.
         if *store != Store::Own {
             let name = store.name(&own);
             config.source_statuses.report(&name, &config.facts(store, &name));
@@ -166,7 +169,7 @@ fn announce(config: &StoresConfig) {
     }
 }
 
-/// A store that is read; it ends when this is dropped.
+/// The reader of a store; it stops when this value is dropped.
 struct StoreTask(Supervisor);
 
 impl Drop for StoreTask {
@@ -236,7 +239,7 @@ async fn run(
                 }
                 modified
             });
-            // Only now: whoever is notified that a source has been read must find what it reported.
+            // Last, so that a component that is notified about a source finds its contents.
             further.keys().for_each(|name| config.source_statuses.synced(name));
         }
         remember(&config.held, all);
@@ -248,25 +251,25 @@ async fn run(
             changed = held_seen.changed() => changed,
         };
         if changed.is_err() {
-            // Nobody is left who could change anything.
+            // No further change is possible.
             return std::future::pending().await;
         }
     }
 }
 
-/// Waits for a change; for ever where there can't be one any more.
+/// Waits for a change. Never returns if no change is possible.
 async fn changed(facts: &mut watch::Receiver<SourceFacts>) {
     if facts.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// The objects of an API server whose namespaces belong to the mesh. One of which nothing is known has no
-/// labels. What differs from one version to the next is all that is looked at, unless other namespaces belong to it.
+/// The objects of an API server in namespaces of the mesh. A namespace that is not known has no
+/// labels. Only differences between versions are processed, unless the set of namespaces changes.
 #[derive(Default)]
 struct AdmittedObjects {
     namespaces: BTreeSet<Arc<str>>,
-    /// Of these.
+    /// The objects in these namespaces.
     all: Collection,
     admitted: Collection,
 }
@@ -300,7 +303,8 @@ impl AdmittedObjects {
     }
 }
 
-/// What each store holds, our own among them: what it reported, else what is remembered of it.
+/// Returns the contents of each store, including Strait's own: the reported or else the remembered
+/// contents.
 fn with_remembered(
     config: &StoresConfig,
     own_name: &Arc<str>,
@@ -320,7 +324,7 @@ fn with_remembered(
     all
 }
 
-/// Tells whoever remembers what stores hold.
+/// Publishes the contents of the stores that are to be remembered.
 fn remember(to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
     let held = |HeldObjects { objects, files, .. }| RememberedObjects { objects, files };
     let all: StoreContents = all.into_iter().map(|(name, one)| (name, held(one))).collect();
@@ -333,7 +337,7 @@ fn remember(to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore
     });
 }
 
-/// Starts to read a further store.
+/// Starts reading a further store.
 fn read(
     store: &Store,
     own: &Arc<str>,
@@ -371,7 +375,7 @@ fn read(
     }
 }
 
-/// Where one store writes what it holds, and how it fares.
+/// Publishes the contents and the status of one store.
 #[derive(Debug, Clone)]
 pub(super) struct StoreReporter {
     name: Arc<str>,
@@ -380,7 +384,7 @@ pub(super) struct StoreReporter {
 }
 
 impl StoreReporter {
-    /// What it holds now.
+    /// Publishes its current contents.
     pub(super) fn hold(&self, objects: HeldObjects) {
         self.held.send_if_modified(|held| {
             let differs = held.get(&self.name).is_none_or(|before| *before != objects);
@@ -391,7 +395,7 @@ impl StoreReporter {
         });
     }
 
-    /// How it fares.
+    /// Publishes its status.
     pub(super) fn report(&self, facts: &SourceFacts) {
         self.source_statuses.report(&self.name, facts);
     }
@@ -422,7 +426,8 @@ fn lines(warnings: &[Warning]) -> Vec<String> {
     warnings.iter().take(WARNINGS_MAX).map(Warning::to_string).collect()
 }
 
-/// Says on the own store's line what of all stores is shadowed: there is one place to look.
+/// Reports the shadowed objects of all stores in the status of Strait's own store, so that they are
+/// in one place.
 fn tell_shadowed(
     source_statuses: &SourceStatusTable,
     name: &Arc<str>,
@@ -433,14 +438,14 @@ fn tell_shadowed(
     source_statuses.report(name, facts);
 }
 
-/// An object that counts for nothing, since a store before has it.
+/// An object without effect, because an earlier store contains it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Shadowed {
-    /// `ServiceEntry shop/db`.
+    /// The object, such as `ServiceEntry shop/db`.
     object: String,
     loser: Arc<str>,
     winner: Arc<str>,
-    /// The hosts that it names.
+    /// The hosts in it.
     hosts: Vec<Arc<str>>,
 }
 
@@ -449,7 +454,7 @@ impl std::fmt::Display for Shadowed {
         let Self { object, loser, winner, .. } = self;
         write!(
             f,
-            "STR0222: {object} of {loser} counts for nothing: {winner} has it, and comes first"
+            "STR0222: {object} of {loser} has no effect: {winner} has it, and takes precedence"
         )
     }
 }
@@ -460,7 +465,7 @@ struct CombinedContents {
     shadowed: Vec<Shadowed>,
 }
 
-/// The objects of all stores. Pure.
+/// Combines the objects of all stores. Pure.
 fn combine(
     own: &Objects,
     own_name: &Arc<str>,
@@ -512,7 +517,7 @@ fn combine(
     }
 }
 
-/// The hosts that an object names.
+/// Returns the hosts in an object.
 fn hosts(object: &Value) -> Vec<Arc<str>> {
     let hosts = object.pointer("/spec/hosts").and_then(Value::as_array);
     let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
@@ -547,7 +552,7 @@ mod tests {
         Store::Mcp(mcp::McpServer { address: address.into(), tls: None, node })
     }
 
-    /// The hosts that count, and who shadows whom.
+    /// Returns the effective hosts, and the shadowed objects.
     fn result(
         own: &Objects,
         stores: &[Store],
@@ -565,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_store_of_the_list_counts_and_its_end_uncovers_the_next() {
+    fn first_store_of_the_list_applies_and_the_next_after_its_deletion() {
         let own = own(&[entry("v1", "db", "own")]);
         let (a, b) = (server("a:1"), server("b:1"));
         let mut further: ContentsByStore = [
@@ -580,17 +585,17 @@ mod tests {
         assert_eq!(found, hosts(&["a", "mq"]));
         assert_eq!(shadowed, ["xds://a:1 over own", "xds://a:1 over xds://b:1"]);
 
-        // Strait's own store comes first where the list leaves it out.
+        // Strait's own store comes first if the list omits it.
         assert_eq!(result(&own, &[a, b], &further).0, hosts(&["own", "mq"]));
         assert_eq!(result(&own, &[], &further), (hosts(&["own"]), vec![]));
 
-        // A shadowed object changes: nothing does.
+        // The change of a shadowed object has no effect.
         let before = combine(&own, &"own".into(), &all, &further).objects.others;
         further
             .insert("xds://b:1".into(), held(&[entry("v1", "db", "c"), entry("v1", "mq", "mq")]));
         assert_eq!(combine(&own, &"own".into(), &all, &further).objects.others, before);
 
-        // The winner goes, and the next one after it.
+        // The first version is deleted, and the next one applies.
         further.insert("xds://a:1".into(), HeldObjects::default());
         assert_eq!(result(&own, &all, &further).0, hosts(&["own", "mq"]));
         let none = Objects::default();
@@ -600,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_an_api_server_count_where_their_namespace_is_admitted() {
+    fn objects_of_an_api_server_apply_in_admitted_namespaces() {
         use strait_model::LabelSelector;
         let namespace = |name: &str, label: &str| {
             let labels = [(label.to_owned(), "on".to_owned())].into();
@@ -646,13 +651,13 @@ mod tests {
     }
 
     #[test]
-    fn a_shadowed_objects_warning_names_both_stores() {
+    fn warning_about_a_shadowed_object_names_both_stores() {
         let own = own(&[entry("v1", "db", "own")]);
         let further = [("xds://a:1".into(), held(&[entry("v1", "db", "a")]))].into();
         let combined = combine(&own, &"config directory".into(), &[server("a:1")], &further);
         assert_eq!(
             combined.shadowed[0].to_string(),
-            "STR0222: ServiceEntry shop/db of xds://a:1 counts for nothing: config directory has it, and comes first"
+            "STR0222: ServiceEntry shop/db of xds://a:1 has no effect: config directory has it, and takes precedence"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Credentials from a program, as client-go's credential plugins give them.
+//! Credentials from a program, like client-go's credential plugins.
 //!
-//! Only for the operator's own kubeconfig: a member's can't name a program. The program has no terminal,
-//! must end within [`LIMIT`], and what it prints is a credential, so it never reaches a log.
+//! Only for the operator's own kubeconfig: a member's cannot name a program. The program has no
+//! terminal and must end within [`LIMIT`]. Its output is a credential, so it is never logged.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use strait_kube_client::{ApiCredential, Redacted};
 
-/// How long a program may take. Those of clouds ask their API, and may be slow once.
+/// The time limit of a program. Programs of cloud providers call an API, which may be slow.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// `users[].user.exec`.
@@ -36,10 +36,10 @@ struct Variable {
     value: String,
 }
 
-/// What a program gave.
+/// The credential from a program.
 pub(super) struct ExecToken {
     pub(super) credential: ApiCredential,
-    /// Until when it says that this is good.
+    /// When it expires, according to the program.
     pub(super) ends: Option<Timestamp>,
 }
 
@@ -58,7 +58,7 @@ struct ExecCredentialStatus {
 }
 
 impl Program {
-    /// A command with a slash in it is relative to the kubeconfig; others are found on PATH.
+    /// Resolves a command with a slash relative to the kubeconfig; others are found on PATH.
     pub(super) fn beside(mut self, folder: &Path) -> Self {
         if self.command.contains('/') {
             self.command = folder.join(&self.command).to_string_lossy().into_owned();
@@ -66,11 +66,11 @@ impl Program {
         self
     }
 
-    /// Runs it once. `cluster` is passed to it where it asks for that.
+    /// Runs the program once. `cluster` is passed to it if it requests that.
     pub(super) async fn run(&self, cluster: Option<&Value>) -> Result<ExecToken, String> {
         let Self { command, .. } = self;
         if self.interactive_mode.as_deref() == Some("Always") {
-            return Err(format!("{command} wants a terminal, which a server has not"));
+            return Err(format!("{command} requires a terminal, which is not available"));
         }
         let mut spec = json!({ "interactive": false });
         if let Some(cluster) = cluster {
@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-/// The credential that a program printed.
+/// Parses the credential that a program printed.
 fn issued(printed: &[u8]) -> Option<ExecToken> {
     let answer: ExecCredential = serde_saphyr::from_slice(printed).ok()?;
     let status = answer.status?;
@@ -130,14 +130,14 @@ fn issued(printed: &[u8]) -> Option<ExecToken> {
 mod tests {
     use super::*;
 
-    /// A program that runs `script`.
+    /// Creates a program that runs `script`.
     fn program(script: &str) -> Program {
         let text = json!({ "command": "sh", "args": ["-c", script], "env": [{ "name": "WHO", "value": "me" }] });
         serde_json::from_value(text).expect("a program")
     }
 
     #[tokio::test]
-    async fn a_program_is_told_what_it_needs_and_gives_a_credential() {
+    async fn program_receives_its_inputs_and_returns_a_credential() {
         let script = r#"case "$KUBERNETES_EXEC_INFO" in *'"server":"https://a"'*) ;; *) exit 3;; esac
             printf '{"status":{"token":"%s","expirationTimestamp":"2030-01-01T00:00:00Z"}}' "$WHO""#;
         let issued = program(script).run(Some(&json!({"server": "https://a"}))).await.expect("it");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_fails_is_named_with_its_last_words_and_not_with_what_it_printed() {
+    async fn failed_program_is_reported_with_its_errors_and_without_its_output() {
         for (script, said) in [
             ("echo canary; echo early >&2; echo 'log in first' >&2; exit 2", "log in first"),
             ("echo canary", "no ExecCredential"),

@@ -1,11 +1,13 @@
-//! Objects from a directory of YAML and JSON files (`--config-dir`), watched.
+//! Objects from a watched directory of YAML and JSON files (`--config-dir`).
 //!
-//! Owns what was last good of each file: a file that can't be read, or in which any document is wrong,
-//! keeps the objects it had before, and a warning says where and why. One that was never good since the start
-//! gives what documents of it are good, and beside them what it is remembered to have held before. Not recursive; hidden files are
-//! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files. A look that finds hardly
-//! anything of what was there, as where a volume is not mounted, counts when the next one finds the same; so does one that
-//! lacks most of the access policies, whatever else is there.
+//! Owns the last valid contents of each file. A file that cannot be read, or that contains an
+//! invalid document, keeps its previous objects, and a warning reports the position and the reason.
+//! A file that has never been valid since the start contributes its valid documents and its
+//! remembered objects. Not recursive. Hidden files are ignored, so that a ConfigMap volume
+//! (`..data`, swapped as a whole) reads as its files. A scan that lacks most of the previous
+//! objects, for example because a volume is not mounted, is accepted only if the next scan has the
+//! same result. The same applies to a scan that lacks most of the access policies, whatever else it
+//! contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,21 +36,23 @@ use strait_model::ObjectKey;
 mod config_file;
 mod remembered;
 
-/// The most bytes of one file: several of the largest Secrets an API server takes.
+/// Maximum size of a file in bytes: several of the largest Secrets that an API server accepts.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The most documents of one file.
+/// Maximum number of documents in a file.
 const DOCUMENTS_MAX: usize = 65_536;
-/// The most values in one file: of a few bytes each these are as many as fit.
+/// Maximum number of values in a file: as many as fit if each takes a few bytes.
 const NODES_MAX: usize = 4_000_000;
-/// How often the directory is looked at where nobody notifies us of changes.
+/// The interval of scans without notifications of changes.
 const POLL: Duration = Duration::from_secs(2);
-/// How often where somebody does: what is written elsewhere, as on a network volume or behind a link, isn't notified.
+/// The interval of scans with notifications: changes made elsewhere, as on a network volume or
+/// behind a link, cause none.
 const POLL_TOLD: Duration = Duration::from_secs(10);
-/// How long a burst of changes may go on before we look; a writer that doesn't rename gets to finish.
+/// How long to wait for the end of a burst of changes, so that writers that don't rename can
+/// finish.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Watches `directory`. The value is `None` until it has been read once; an empty directory is read. `known` is what
-/// it held before this process started.
+/// Watches `directory`. The value is `None` until it has been read once; an empty directory counts
+/// as read. `known` is its content from before this process started.
 pub fn watch(
     directory: PathBuf,
     system_namespace: String,
@@ -62,23 +66,24 @@ pub fn watch(
     receiver
 }
 
-/// What `directory` holds now; one that can't be read holds nothing but the warning.
+/// Reads `directory` once. A directory that cannot be read has no objects, only the warning.
 pub fn read_once(directory: &Path, system_namespace: &str) -> Objects {
     let mut files = DirectoryFiles::new(system_namespace.to_owned());
     files.look(directory, Instant::now()).unwrap_or_else(|| files.objects())
 }
 
-/// What some files of manifests hold.
+/// The contents of files of manifests.
 #[derive(Debug, Default)]
 pub struct ManifestContents {
-    /// The objects that a directory of configuration may hold; among the warnings are files that can't be read wholly.
+    /// The objects that a configuration directory may contain. Warnings include files that cannot
+    /// be read completely.
     pub objects: Objects,
-    /// What member clusters have: Services and Pods.
+    /// The objects of member clusters: Services and Pods.
     pub members: Vec<Value>,
 }
 
-/// Reads files of manifests, each by the name that warnings give it, as those of a directory of configuration are read; of two
-/// objects of one name the one in the first file (by name) counts.
+/// Reads files of manifests, with the names for warnings, like the files of a configuration
+/// directory. Of two objects with one name, the one in the first file (by name) applies.
 pub fn read_manifests(
     files: impl IntoIterator<Item = (String, Vec<u8>)>,
     system_namespace: &str,
@@ -103,10 +108,10 @@ pub fn read_manifests(
     ManifestContents { objects: all.objects(), members: found }
 }
 
-/// The files of a directory that count as manifests, by path.
+/// Returns the paths of the manifest files in a directory.
 ///
 /// # Errors
-/// The directory can't be read.
+/// Fails if the directory cannot be read.
 pub fn manifests_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names(directory)?.0.into_keys().map(|name| directory.join(name)).collect())
 }
@@ -117,7 +122,7 @@ async fn run(
     known: RememberedStore,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
-    // One place: a full channel means that a look is due already.
+    // Capacity 1: a full channel means that a scan is pending already.
     let (poke, mut poked) = mpsc::channel(1);
     let watcher = watcher(&directory, poke);
     let mut files = DirectoryFiles::new(system_namespace);
@@ -131,7 +136,7 @@ async fn run(
             })
             .await
         };
-        // A panic in there: the supervisor starts us again.
+        // The scan panicked: the supervisor restarts this task.
         let Ok((after, changed)) = looked else { return };
         files = after;
         if let Some(new) = changed {
@@ -154,7 +159,7 @@ async fn run(
     }
 }
 
-/// Tells of changes at once, where the system can; else polling has to do.
+/// Reports changes immediately if the system supports it; otherwise only polling detects them.
 fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let watcher = folder::watch(directory, move || {
         let _ = poke.try_send(());
@@ -162,13 +167,13 @@ fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<RecommendedWatche
     match watcher {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            warn!(directory = %directory.display(), %error, "not told of changes; looking every 2 s");
+            warn!(directory = %directory.display(), %error, "no notifications of changes; polling every 2 s");
             None
         }
     }
 }
 
-/// Logs what is newly wrong.
+/// Logs new warnings.
 fn report(before: Option<&Objects>, now: &Objects) {
     for warning in &now.warnings {
         if !before.is_some_and(|before| before.warnings.contains(warning)) {
@@ -177,22 +182,22 @@ fn report(before: Option<&Objects>, now: &Objects) {
     }
 }
 
-/// What is known of the files of a directory.
+/// The state of the files in a directory.
 struct DirectoryFiles {
     system_namespace: String,
     files: BTreeMap<String, Arc<ConfigFile>>,
-    /// What was there before this process started, until all has been read once.
+    /// The content from before this process started, until everything has been read once.
     remembered: RememberedFiles,
     guard: MassDeletionGuard<GuardedObjects>,
-    /// Why the directory itself can't be read.
+    /// Why the directory itself cannot be read.
     failure: Option<Warning>,
-    /// Pipes, sockets and devices by names of files that count, which are ignored.
+    /// Pipes, sockets and devices with names of manifests, which are ignored.
     special: BTreeSet<String>,
     read_once: bool,
 }
 
-/// Of which objects a look must have most, each for itself: a few policies would not be missed among thousands of other
-/// objects.
+/// The sets of objects that a scan must mostly contain, each checked separately: the loss of a few
+/// policies would not be noticed among thousands of other objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GuardedObjects {
     All,
@@ -201,12 +206,12 @@ enum GuardedObjects {
 }
 
 impl GuardedObjects {
-    /// As a doubt names them.
+    /// The name in warnings.
     fn as_str(self) -> &'static str {
         match self {
             Self::All => "it",
-            Self::Policies => "of access policies it",
-            Self::Restricting => "of policies that restrict access it",
+            Self::Policies => "for access policies, it",
+            Self::Restricting => "for policies that restrict access, it",
         }
     }
 }
@@ -224,7 +229,7 @@ impl DirectoryFiles {
         }
     }
 
-    /// Reads what has changed; `None` when nothing has.
+    /// Reads the changed files. Returns `None` if nothing has changed.
     fn look(&mut self, directory: &Path, now: Instant) -> Option<Objects> {
         let (names, special) = match names(directory) {
             Ok(names) => names,
@@ -233,14 +238,16 @@ impl DirectoryFiles {
                     source: directory.display().to_string(),
                     document: None,
                     line: None,
-                    text: format!("STR0219: can't be read ({error}); what was read before is kept"),
+                    text: format!(
+                        "STR0219: can't be read ({error}); the previous version stays in use"
+                    ),
                 };
                 let news = self.failure.as_ref() != Some(&warning);
                 if news && !self.read_once {
                     warn!(%warning, "no configuration yet");
                 }
                 self.failure = Some(warning);
-                // A directory that was never there is not an empty configuration.
+                // A directory that never existed is not an empty configuration.
                 return (news && self.read_once).then(|| self.objects());
             }
         };
@@ -253,7 +260,7 @@ impl DirectoryFiles {
         for (name, stamp) in names {
             let before = self.files.get(&name);
             let file = match before {
-                // Not even opened for the look: there may be thousands.
+                // Unchanged files are not opened: there may be thousands.
                 Some(before) if before.stamp == Some(stamp) => Some(Arc::clone(before)),
                 _ => self.look_at(directory, &name),
             };
@@ -269,7 +276,7 @@ impl DirectoryFiles {
             return None;
         }
         if !self.admits(&found, now) {
-            // A doubt that is there already is no news.
+            // An existing doubt is not reported again.
             return (!was_doubted && self.read_once).then(|| self.objects());
         }
         self.files = found;
@@ -278,7 +285,7 @@ impl DirectoryFiles {
         Some(self.objects())
     }
 
-    /// Whether these files count; else they are to be looked at again.
+    /// Whether these files are accepted; otherwise they must be read again.
     fn admits(&mut self, found: &BTreeMap<String, Arc<ConfigFile>>, now: Instant) -> bool {
         let there: BTreeSet<&ObjectKey> = found.values().flat_map(|file| &*file.keys).collect();
         let policies = || found.values().flat_map(|file| &file.policies);
@@ -307,11 +314,11 @@ impl DirectoryFiles {
         self.guard.admits_all([all, policies, restricting], now)
     }
 
-    /// Reads one file; `None` where it has gone.
+    /// Reads one file; `None` if it no longer exists.
     fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<ConfigFile>> {
         let before = self.files.get(name);
         let read = match read(&directory.join(name)) {
-            // Gone between listing and opening.
+            // Deleted between listing and opening.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Ok((stamp, bytes)) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
@@ -336,7 +343,7 @@ impl DirectoryFiles {
                 wrong.text =
                     format!("STR0219: {}; {}", wrong.text, file.fate(self.remembered.is_kept));
                 file.warnings = vec![wrong];
-                // The same again, as of one that can't be opened.
+                // Unchanged, like a file that still cannot be opened.
                 if let Some(before) = before.filter(|before| ***before == file) {
                     return Some(Arc::clone(before));
                 }
@@ -346,7 +353,7 @@ impl DirectoryFiles {
         Some(Arc::new(file))
     }
 
-    /// All objects; of two with the same name the one in the first file (by name) counts.
+    /// Returns all objects. Of two with the same name, the one in the first file (by name) applies.
     fn objects(&self) -> Objects {
         let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
@@ -355,7 +362,7 @@ impl DirectoryFiles {
             document: None,
             line: None,
             text: format!(
-                "{}: {} {doubt}, what was read before is kept",
+                "{}: {} {doubt}, the previous version stays in use",
                 codes::MASS_WITHDRAWAL,
                 of.as_str()
             ),
@@ -365,8 +372,10 @@ impl DirectoryFiles {
             warnings.extend(file.warnings.iter().cloned());
             for (key, object) in file.counting() {
                 if let Some((first, _)) = all.get(key) {
-                    let text =
-                        format!("{} {} is in {first} already; that one counts", key.kind, key.name);
+                    let text = format!(
+                        "{} {} is in {first} already; that one is used",
+                        key.kind, key.name
+                    );
                     warnings.push(Warning {
                         source: name.clone(),
                         document: None,
@@ -393,7 +402,7 @@ impl DirectoryFiles {
                     if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
                     let text = format!(
-                        "Secret {} is ignored: only those in namespace {} count",
+                        "Secret {} is ignored: only those in namespace {} are used",
                         secret.name, self.system_namespace
                     );
                     let source = name.to_owned();
@@ -427,7 +436,8 @@ impl DirectoryFiles {
     }
 }
 
-/// The files that count, by name, and the names of pipes, sockets and devices: to open one may take for ever.
+/// Returns the manifest files by name, and the names of pipes, sockets and devices: opening one may
+/// block forever.
 fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<String>)> {
     let (mut names, mut special) = (BTreeMap::new(), BTreeSet::new());
     for entry in fs::read_dir(directory)? {
@@ -438,7 +448,7 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
         if !counts {
             continue;
         }
-        // A folder by such a name is none of ours; a link to a file is.
+        // A folder with a manifest's name is ignored; a link to a file is not.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };
         if metadata.is_file() {
             names.insert(name, Stamp::of(&metadata));
@@ -449,7 +459,7 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
     Ok((names, special))
 }
 
-/// The content, and the stamp that it had.
+/// Returns the content, and its stamp.
 fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     let file = strait_base::durable::open_file(path)?;
     let stamp = Stamp::of(&file.metadata()?);
@@ -461,21 +471,21 @@ fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     Ok((stamp, bytes))
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Default)]
 struct ParsedFile {
     objects: Vec<(ObjectId, StoreObject)>,
-    /// What member clusters have, each with what is said of it where it is in a directory of configuration.
+    /// Objects of member clusters, each with the warning for a configuration directory.
     members: Vec<(Value, Warning)>,
 }
 
-/// The first thing that is wrong in a file, and what of it is good.
+/// The first error in a file, and its valid objects.
 struct FileFault {
     wrong: Warning,
     good: Vec<(ObjectId, StoreObject)>,
 }
 
-/// The objects of one file.
+/// Parses the objects of one file.
 fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<ParsedFile, FileFault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
@@ -487,7 +497,7 @@ fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<ParsedFile,
     })
 }
 
-/// The documents of a text, each by itself.
+/// Splits a text into documents.
 fn documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let mut start = 0;
@@ -508,10 +518,10 @@ fn is_marker(line: &str) -> bool {
     line == "---" || line.starts_with("--- ")
 }
 
-/// The objects of a text, or the first thing that is wrong in it.
+/// Parses the objects of a text, or returns the first error.
 fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFile, Warning> {
     let options = serde_saphyr::options! {
-        // The size of a file bounds the rest: all objects of a cluster may be in one.
+        // The file size limits the rest: one file may contain all objects of a cluster.
         budget: serde_saphyr::budget! {
             max_depth: 64,
             max_documents: DOCUMENTS_MAX,
@@ -522,14 +532,14 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
         emit_comments: false,
         strict_booleans: true,
     };
-    // What is kept of each document would lie between what is left of the others as trees.
+    // As text, because trees of all documents at once would fragment memory.
     let documents: Vec<Spanned<ValueText>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let by_line = documents_by_line(text);
             let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
             // The parser's own message may quote the text, which may be a Secret.
             let fact = match error.without_snippet() {
-                serde_saphyr::Error::DuplicateMappingKey { .. } => "has one key twice there",
+                serde_saphyr::Error::DuplicateMappingKey { .. } => "has a duplicate key there",
                 _ => "is neither YAML nor JSON there",
             };
             warning(name, at, fact)
@@ -561,7 +571,7 @@ fn warning(file: &str, at: Option<(usize, u64)>, text: &str) -> Warning {
     }
 }
 
-/// For each line of a text which document, from 1, it is in.
+/// Returns the document number (from 1) of each line.
 fn documents_by_line(text: &str) -> Vec<usize> {
     let mut documents = 0;
     let count = |line: &str| {
@@ -575,13 +585,14 @@ fn documents_by_line(text: &str) -> Vec<usize> {
     text.lines().map(count).collect()
 }
 
-/// Which document, from 1, the line (from 1) is in: behind the last line the last.
+/// Returns the document number of a line (both from 1). Lines after the last belong to the last
+/// document.
 fn document_at(documents: &[usize], line: u64) -> usize {
     let line = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
     documents.get(line).or(documents.last()).copied().unwrap_or(1)
 }
 
-/// Takes any bytes as a file of manifests. What is good of it is named.
+/// Parses any bytes as a file of manifests. Valid objects must have names.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
     let objects = match parse("fuzz.yaml", bytes, "strait-system") {

@@ -1,5 +1,6 @@
-//! The kinds of the mesh's objects, one row each: where they are found and how they are read. Whoever wants another
-//! kind adds a row; API servers, directories and MCP servers are then read for it, and it is remembered over a restart.
+//! The kinds of the mesh's objects, one row each: their location and how they are read. A new kind
+//! needs only a new row: it is then read from API servers, directories and MCP servers, and
+//! remembered across restarts.
 
 use std::cmp::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -12,15 +13,16 @@ use strait_model::{
     ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectJson, ObjectKey,
 };
 
-/// From the body of an object to the form in which manifests have it.
+/// Converts the body of an object to the form in manifests.
 pub(super) type ReadSpec = fn(&[u8]) -> Result<Value, UnreadableSpec>;
 
-/// A kind of objects that are kept as they are stored. What they mean others decide.
+/// A kind of objects that are stored unchanged. Other modules interpret them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoreKind {
     /// The API group.
     pub(super) group: &'static str,
-    /// The versions that servers may have, the best first. What an object says is the same in all.
+    /// The versions that servers may support, preferred first. Objects have equal content in all
+    /// versions.
     pub(super) versions: &'static [&'static str],
     /// The kind in plural, as in paths.
     pub(super) plural: &'static str,
@@ -28,12 +30,12 @@ pub(super) struct StoreKind {
     pub(super) kind: &'static str,
     /// Whether its objects are in namespaces.
     pub(super) namespaced: bool,
-    /// Reads the body of an object that comes as protobuf, as a manifest has it; `None` where MCP servers are not asked
-    /// for the kind.
+    /// Converts the protobuf body of an object to the form in manifests; `None` if the kind is not
+    /// requested from MCP servers.
     pub(super) spec: Option<ReadSpec>,
 }
 
-/// All of them. API servers need not have any.
+/// All kinds. API servers may lack any of them.
 pub(super) const ALL: &[StoreKind] = &[
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -61,7 +63,7 @@ pub(super) const ALL: &[StoreKind] = &[
     },
     StoreKind {
         group: ISTIO_NETWORKING,
-        // The only one that there is of it.
+        // The only version that exists.
         versions: &["v1alpha3"],
         plural: "envoyfilters",
         kind: "EnvoyFilter",
@@ -70,7 +72,7 @@ pub(super) const ALL: &[StoreKind] = &[
     },
     StoreKind {
         group: ISTIO_NETWORKING,
-        // The only one that there is of it.
+        // The only version that exists.
         versions: &["v1beta1"],
         plural: "proxyconfigs",
         kind: "ProxyConfig",
@@ -172,23 +174,24 @@ pub(super) const ALL: &[StoreKind] = &[
     },
 ];
 
-/// The group and the kind of each of [`ALL`], which all keys of such objects share.
+/// The group and the kind of each entry of [`ALL`], which all keys of such objects share.
 static NAMES: LazyLock<Vec<[Arc<str>; 2]>> =
     LazyLock::new(|| ALL.iter().map(|one| [one.group.into(), one.kind.into()]).collect());
 
-/// A group and a kind, as keys hold them.
+/// Returns a group and a kind as shared strings, for use in keys.
 pub(super) fn names(group: &str, kind: &str) -> [Arc<str>; 2] {
     let known = NAMES.iter().find(|[one, other]| (&**one, &**other) == (group, kind));
     known.cloned().unwrap_or_else(|| [group.into(), kind.into()])
 }
 
-/// Those that MCP servers are asked for.
+/// Returns the kinds that are requested from MCP servers.
 pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(|one| one.spec.is_some())
 }
 
-/// Those that count for the proxies of a member that has them, where an operator says so. Not what says who may call whom, what
-/// is true for the whole mesh, what webhooks read, and what has a status that its owner waits for.
+/// Returns the kinds that may apply to the proxies of the member that contains them, if the
+/// operator enables that. Excludes access policies, settings of the whole mesh, objects that
+/// webhooks read, and objects whose status must be written.
 pub(super) fn of_members() -> impl Iterator<Item = &'static StoreKind> {
     let is_left_out = |one: &&StoreKind| {
         let kinds = ["ServiceEntry", "WorkloadEntry", "ProxyConfig"];
@@ -197,7 +200,7 @@ pub(super) fn of_members() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(move |one| !is_left_out(one))
 }
 
-/// A kind that says who may call whom.
+/// Creates a kind of access policies.
 const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> StoreKind {
     StoreKind {
         group: ISTIO_SECURITY,
@@ -210,18 +213,18 @@ const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> Sto
 }
 
 impl StoreKind {
-    /// Whether nobody may go on as if there were none: its objects restrict who may call whom, so that a server which
-    /// refuses to list them must not pass for one that has none.
+    /// Whether its objects restrict access: a server that refuses to list them must not be treated
+    /// as one without any.
     pub(super) fn restricts(&self) -> bool {
         self.group == ISTIO_SECURITY
     }
 
-    /// The row of an object.
+    /// Returns the row of an object.
     pub(super) fn of(key: &ObjectKey) -> Option<&'static Self> {
         ALL.iter().find(|one| one.holds(key))
     }
 
-    /// Where an API server has an object of this kind, by each version that there may be.
+    /// Returns the API paths of an object, one for each version.
     pub(super) fn paths(&self, key: &ObjectKey) -> Vec<String> {
         let Self { group, plural, .. } = self;
         let ObjectKey { namespace, name, .. } = key;
@@ -236,7 +239,7 @@ impl StoreKind {
         (self.group, self.kind) == (&*key.group, &*key.kind)
     }
 
-    /// The key of an object of this kind.
+    /// Returns the key of an object of this kind.
     pub(super) fn key(&self, namespace: &str, name: &str) -> ObjectKey {
         let [group, kind] = names(self.group, self.kind);
         ObjectKey {
@@ -247,7 +250,7 @@ impl StoreKind {
         }
     }
 
-    /// What an object says of itself: the kind, and the version that is written into all that are kept.
+    /// Sets the kind and version of an object, the same version for all stored objects.
     pub(super) fn stamp(&self, object: &mut Value) {
         let version = self.versions.first().copied().unwrap_or_default();
         object["apiVersion"] = format!("{}/{version}", self.group).into();
@@ -255,17 +258,17 @@ impl StoreKind {
     }
 }
 
-/// What an access policy does to callers.
+/// The effect of an access policy on callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyEffect {
-    /// Without it callers are let in that are kept out now.
+    /// Without it, rejected callers would be accepted.
     Restricts,
-    /// It lets in, or only looks on.
+    /// The policy accepts callers, or only audits.
     Other,
 }
 
 impl PolicyEffect {
-    /// `None` of what is no access policy.
+    /// Returns the effect; `None` if the object is not an access policy.
     pub(super) fn of(key: &ObjectKey, object: &ObjectJson) -> Option<Self> {
         if &*key.group != ISTIO_SECURITY {
             return None;
@@ -275,7 +278,7 @@ impl PolicyEffect {
             "AuthorizationPolicy" => {
                 let object = object.to_value();
                 match object.pointer("/spec/action").and_then(Value::as_str) {
-                    // One without rules lets nobody in.
+                    // A policy without rules rejects all callers.
                     None | Some("ALLOW") => object.pointer("/spec/rules/0").is_none(),
                     Some("AUDIT") => false,
                     Some(_) => true,

@@ -1,9 +1,9 @@
 //! Objects from the config cluster's API server: the Secrets that describe member clusters and the
-//! ConfigMaps of the mesh, both in the system namespace, the entries of all namespaces, and the labels of
-//! these.
+//! ConfigMaps of the mesh, both in the system namespace; the configuration objects of all
+//! namespaces; and the labels of namespaces.
 //!
-//! Owns what was last known of them: while the API server is away, everything stays, and a list that lacks most of it
-//! is asked for again before it counts.
+//! Owns their last known state: while the API server is unreachable, everything stays. A list that
+//! lacks most known objects is requested again before it applies.
 
 mod contact;
 #[cfg(any(test, fuzzing))]
@@ -38,28 +38,28 @@ use strait_kube_client::{
 };
 use strait_model::{Collection, ObjectJson, ObjectKey, filling};
 
-/// Events that wait to be applied. A full channel makes the readers wait.
+/// Capacity of the event channel. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
-/// Far more Secrets than there are clusters; each may have 1 MiB.
+/// Maximum number of Secrets, far more than there are clusters; each may have 1 MiB.
 const OBJECTS_MAX: usize = 10_000;
-/// Far more entries, and namespaces, than any mesh has.
+/// Maximum number of objects of a kind, and of namespaces.
 const ENTRIES_MAX: usize = 200_000;
-/// The pause between two looks whether the cluster that is meant answers again.
+/// The pause between two checks whether the right cluster responds again.
 const BACK_PAUSE: Duration = Duration::from_secs(2);
 
-/// What is reported of the config cluster.
+/// The published state of the config cluster.
 #[derive(Debug, Clone)]
 pub struct ConfigClusterState {
     /// Its objects; `None` until all have been read once.
     pub objects: watch::Receiver<Option<Arc<Objects>>>,
-    /// What keeps them from being read the first time, and from where, as text.
+    /// Why the first read has not completed, and the source of that error.
     pub unread: watch::Receiver<Option<String>>,
-    /// When contact was lost, and that it is back.
+    /// Loss and return of contact.
     pub contact: watch::Receiver<SourceFacts>,
 }
 
-/// Watches the config cluster. A new `access` (a mounted token that was renewed) is taken up without
-/// forgetting anything. `known` is what it held before.
+/// Watches the config cluster. A new `access` (a renewed mounted token) is used without losing any
+/// state. `known` is the content from before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
@@ -90,7 +90,7 @@ async fn run(
     told: StorePublisher,
 ) {
     let mut index = StoreIndex::knowing(&told.last().unwrap_or(known));
-    // The cluster that was read first, where that may be known.
+    // The UID of the cluster that was read first, if known.
     let mut uid: Option<String> = None;
     loop {
         let current = access.borrow_and_update().clone();
@@ -164,35 +164,35 @@ async fn run(
         let Some((was, is)) = lost else { continue };
         let [was, is] = [was, is].map(Option::unwrap_or_default);
         let fact = format!(
-            "another cluster answers: its UID was {was} and is {is}; what was last known stays. To accept it start strait serve anew"
+            "a different cluster responds: its UID was {was} and is {is}; the last known state stays in use. To accept it, restart strait serve"
         );
         let code = &codes::IDENTITY_CHANGED;
-        warn!(server = %current.server, %code, reason = fact, "the config cluster is another one");
+        warn!(server = %current.server, %code, reason = fact, "the config cluster is a different one");
         told.contact.send_modify(|facts| facts.failed(SystemTime::now(), fact, code));
         tokio::select! {
             () = until_back(&client, &uid) => {}
             () = renewed(&mut access) => {}
         }
-        // What the other one reported is forgotten.
+        // Discards the reports of the other cluster.
         index = told.last().map_or_else(StoreIndex::default, |known| StoreIndex::knowing(&known));
     }
 }
 
 impl StorePublisher {
-    /// What was last sent.
+    /// Returns the contents that were last published.
     fn last(&self) -> Option<RememberedStore> {
         self.objects.borrow().as_deref().map(RememberedStore::of)
     }
 }
 
-/// Waits until the cluster of this UID answers.
+/// Waits until the cluster with this UID responds.
 async fn until_back(client: &ApiClient, uid: &Option<String>) {
     while cluster_uid(client).await != *uid {
         tokio::time::sleep(BACK_PAUSE).await;
     }
 }
 
-/// Waits for another access; for ever where none can come any more.
+/// Waits for a new access. Never returns if no change is possible.
 async fn renewed(access: &mut watch::Receiver<Access>) {
     if access.changed().await.is_err() {
         std::future::pending::<()>().await;
@@ -231,7 +231,7 @@ async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInpu
     );
 }
 
-/// Watches one selection, and says with each event whose it is.
+/// Watches one selection, and passes on each event with its reader.
 async fn pass_on<T>(
     client: &ApiClient,
     selection: ListSelection,
@@ -247,7 +247,7 @@ async fn pass_on<T>(
     pass_on_within::<T>(client, selection, (reader, limits), sink).await;
 }
 
-/// Watches the objects of a kind that are kept as they are.
+/// Watches the objects of a kind that are stored unchanged.
 pub(super) async fn pass_on_kept(
     client: &ApiClient,
     selection: ListSelection,
@@ -267,7 +267,7 @@ async fn pass_on_within<T>(
     T: OwnedObject,
     ReadObject: From<T>,
 {
-    // One place: waiting is done in `sink`.
+    // Capacity 1: buffering happens in `sink`.
     let (events, mut told) = mpsc::channel::<WatchEvent<T>>(1);
     let forward = async {
         while let Some(event) = told.recv().await {
@@ -299,7 +299,7 @@ where
     }
 }
 
-/// Data is left untyped, so that an error never quotes it.
+/// Data is not parsed into types, so that an error never quotes it.
 #[derive(Deserialize)]
 struct SecretObject {
     #[serde(default)]
@@ -316,7 +316,7 @@ struct ConfigMapObject {
     data: BTreeMap<String, String>,
 }
 
-/// A namespace, of which the labels count.
+/// A namespace. Only its labels are used.
 #[derive(Deserialize)]
 struct NamespaceObject {
     #[serde(default)]
@@ -338,8 +338,8 @@ impl From<NamespaceObject> for ReadObject {
     }
 }
 
-/// An object of the mesh's configuration. What it means others decide, so that one that is wrong keeps
-/// nobody from reading the rest. A list is held whole before any of it counts.
+/// A configuration object of the mesh. It is not interpreted here, so that an invalid one does not
+/// prevent reading the others. A list is stored completely before any of it applies.
 #[derive(Deserialize)]
 struct KeptObject {
     #[serde(default)]
@@ -355,7 +355,8 @@ impl OwnedObject for KeptObject {
 }
 
 impl From<KeptObject> for ReadObject {
-    /// Leaves out what changes without meaning: versions of the whole, and who manages which field.
+    /// Omits fields that change without changing the meaning: the resource version and managed
+    /// fields.
     fn from(KeptObject { metadata, spec, status }: KeptObject) -> Self {
         let name = name_of(&metadata.key());
         let kept = json!({
@@ -420,11 +421,11 @@ fn name_of_key(key: &ObjectKey) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
-/// What of a list must have most of what was known.
+/// A set of objects that a list must mostly contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GuardedList {
     Whole(StoreReader),
-    /// The policies in it that restrict: few, beside those that let in.
+    /// The restrictive policies among them: few, compared with policies that allow.
     Restricting(StoreReader),
 }
 
@@ -436,30 +437,31 @@ impl GuardedList {
     }
 }
 
-/// What is known, by reader. Pure.
+/// The known objects by reader. Pure.
 #[derive(Default)]
 struct StoreIndex {
     secrets: BTreeMap<(StoreReader, ObjectName), Arc<WatchedSecret>>,
     config_maps: BTreeMap<(StoreReader, ObjectName), Arc<WatchedConfigMap>>,
     kept: Collection,
     namespaces: BTreeMap<ObjectName, Arc<WatchedNamespace>>,
-    /// Readers that have listed once, or that may not and needn't.
+    /// Readers that have listed once, or that are denied and not required.
     read: BTreeMap<StoreReader, ()>,
-    /// About one object, or about all that a reader reads.
+    /// Warnings about one object, or about everything that a reader reads.
     warnings: BTreeMap<(StoreReader, Option<ObjectName>), Warning>,
-    /// Readers that can't read, and why.
+    /// Readers that fail, and why.
     failing: BTreeMap<StoreReader, (&'static str, String)>,
-    /// What was known of before anything was read, and who has not found most of it yet: by the first reader of
-    /// a group. A first list is held against it.
+    /// Objects from before the start that the first reader of a group, and the other, have mostly
+    /// not found yet. First lists are compared with them.
     expected: BTreeMap<StoreReader, BTreeSet<ObjectName>>,
-    /// Lists that were hard to believe.
+    /// Doubtful lists.
     guard: MassDeletionGuard<GuardedList>,
-    /// The kinds that are to be listed again, by plural.
+    /// The kinds to list again, in plural.
     again: BTreeSet<&'static str>,
 }
 
 impl StoreIndex {
-    /// An index of a cluster that is known to have held this, and has not been read since. The entries count.
+    /// Creates an index of a cluster with known content that has not been read since. Its
+    /// configuration objects apply.
     fn knowing(known: &RememberedStore) -> Self {
         let kept: Collection = (known.entries.iter())
             .filter(|(key, _)| StoreKind::of(key).is_some())
@@ -475,14 +477,14 @@ impl StoreIndex {
         Self { kept, expected: expected.into(), ..Self::default() }
     }
 
-    /// Takes an event in. Returns all objects if they may have changed and have all been read once.
+    /// Applies an event. Returns all objects if they may have changed and have all been read once.
     fn apply(&mut self, StoreInput { reader, event }: StoreInput, now: Instant) -> Option<Objects> {
         if matches!(event, WatchEvent::Failed(ApiError::Gone(_) | ApiError::VersionAhead(_))) {
-            // Versions grow old; it is listed anew.
+            // Versions expire; the reader lists again.
             return None;
         }
         if !matches!(event, WatchEvent::Failed(_)) && self.failing.remove(&reader).is_none() {
-            // Nothing is new by that alone.
+            // This alone is not a change.
             if matches!(event, WatchEvent::Answered) {
                 return None;
             }
@@ -532,12 +534,12 @@ impl StoreIndex {
         self.complete()
     }
 
-    /// All objects, once all have been read.
+    /// Returns all objects once all have been read.
     fn complete(&self) -> Option<Objects> {
         StoreReader::every().all(|reader| self.read.contains_key(&reader)).then(|| self.objects())
     }
 
-    /// What a reader has found.
+    /// Returns the objects that a reader has found.
     fn held_by(&self, reader: StoreReader) -> impl Iterator<Item = ObjectName> {
         fn of<T>(
             map: &BTreeMap<(StoreReader, ObjectName), T>,
@@ -556,14 +558,14 @@ impl StoreIndex {
             .chain(kept)
     }
 
-    /// Whether a list of these counts; else it is to be asked for again.
+    /// Whether a list with these names is accepted; otherwise it must be requested again.
     fn admits(&mut self, reader: StoreReader, names: &BTreeSet<ObjectName>, now: Instant) -> bool {
         let (mut known, mut found) = (0, 0);
         for name in self.held_by(reader) {
             known += 1;
             found += usize::from(names.contains(&name));
         }
-        // A first list that lacks something takes nothing away that isn't held.
+        // A first list cannot remove anything that is not stored.
         if known == 0 {
             return true;
         }
@@ -572,7 +574,7 @@ impl StoreIndex {
         self.guarded(reader, [whole, restricting], now)
     }
 
-    /// What a list of these has of the policies that restrict.
+    /// Returns the part of a list that consists of restrictive policies.
     fn restricting_part(
         &self,
         reader: StoreReader,
@@ -591,8 +593,8 @@ impl StoreIndex {
         part.lacking(gone).of_several()
     }
 
-    /// Looks whether what was known before is among the first lists of all that read such things; if not, all of
-    /// them are to be asked for again before they count as read.
+    /// Checks that the first lists of all readers in a group contain the objects known from before.
+    /// If not, all of them must be requested again before they count as read.
     fn find_expected(&mut self, reader: StoreReader, now: Instant) {
         let group = reader.group();
         let [first, _] = group;
@@ -623,13 +625,13 @@ impl StoreIndex {
         if self.guard.doubted() > before {
             let doubts = self.guard.waiting().filter(|(list, _)| list.reader() == reader);
             doubts.for_each(
-                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "not taken at once"),
+                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "sudden loss of objects: requesting the list again before it applies"),
             );
         }
         admitted
     }
 
-    /// Drops what a reader has found, as far as it has gone.
+    /// Removes a reader's objects that no longer exist.
     fn forget_kept(&mut self, reader: StoreReader, has_gone: impl Fn(&ObjectKey) -> bool) {
         let StoreReader::Kept(kind) = reader else { return };
         let of_kind = self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
@@ -637,7 +639,7 @@ impl StoreIndex {
         gone.iter().for_each(|key| drop(self.kept.remove(key)));
     }
 
-    /// The kinds that are to be listed again.
+    /// Returns and clears the kinds to list again.
     fn take_asked_again(&mut self) -> impl Iterator<Item = &'static str> {
         std::mem::take(&mut self.again).into_iter()
     }
@@ -661,12 +663,12 @@ impl StoreIndex {
                     self.kept.insert(kind.key(&name.namespace, &name.name), object);
                 }
             }
-            // What it was before stays.
+            // The previous version stays.
             ReadObject::Unusable(name, fact) => self.warn(reader, Some(name), fact),
         }
     }
 
-    /// What it was before stays, whatever it is now.
+    /// Keeps the previous version of an invalid object.
     fn invalid(&mut self, reader: StoreReader, invalid: strait_kube_client::InvalidField) {
         let name = invalid.key.as_ref().map(name_of);
         self.warn(reader, name, invalid.reason);
@@ -679,18 +681,18 @@ impl StoreIndex {
             _ => false,
         };
         if done_without {
-            // Nobody can look for it.
+            // No reader can look for it.
             reader.group().iter().for_each(|one| drop(self.expected.remove(one)));
             let first = self.read.insert(reader, ()).is_none();
-            // An API server that has just started knows no custom kind for a moment: what restricts access stays until
-            // a list lacks it.
+            // An API server that has just started temporarily lacks custom kinds: objects that
+            // restrict access stay until a list lacks them.
             if first && matches!(error, ApiError::NotFound(_)) && reader.is_optional() {
-                // What was known from before was of a kind that is there no more.
+                // The objects from before are of a kind that no longer exists.
                 self.forget_kept(reader, |_| true);
             }
         }
         if matches!((reader, error), (StoreReader::Kept(_), ApiError::NotFound(_))) {
-            // Such objects are not installed there. We go on asking.
+            // The kind is not installed. Requests continue.
             return;
         }
         let code = match error {
@@ -716,7 +718,7 @@ impl StoreIndex {
         }
     }
 
-    /// Why not all has been read once, where something stands in the way.
+    /// Returns why the first read has not completed, if an error prevents it.
     fn unread(&self) -> Option<String> {
         let mut failing = self.failing.iter().filter(|(one, _)| !self.read.contains_key(one));
         let (reader, (_, fact)) = failing.next()?;
@@ -726,7 +728,8 @@ impl StoreIndex {
     fn objects(&self) -> Objects {
         let mut secrets: Vec<_> = self.secrets.values().cloned().collect();
         secrets.sort_by(|a, b| a.name.cmp(&b.name));
-        // Found by two readers; while a change has reached one of them only, either will do.
+        // Found by two readers. While a change has reached only one reader, either version is
+        // acceptable.
         secrets.dedup_by(|a, b| a.name == b.name);
         let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));
         let doubts = self.guard.waiting().map(|(list, doubt)| doubted(*list, doubt));
@@ -748,14 +751,15 @@ impl StoreIndex {
 fn doubted(list: GuardedList, doubt: &Doubt) -> Warning {
     let of = match list {
         GuardedList::Whole(_) => "its list",
-        GuardedList::Restricting(_) => "of those that restrict access its list",
+        GuardedList::Restricting(_) => "for policies that restrict access, its list",
     };
-    let text = format!("{}: {of} {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
+    let text =
+        format!("{}: {of} {doubt}, the previous version stays in use", codes::MASS_WITHDRAWAL);
     Warning { source: list.reader().all(), document: None, line: None, text }
 }
 
 fn failure(reader: StoreReader, (code, fact): &(&str, String)) -> Warning {
-    let text = format!("{code}: {fact}; what was read before is kept");
+    let text = format!("{code}: {fact}; the previous version stays in use");
     Warning { source: reader.all(), document: None, line: None, text }
 }
 

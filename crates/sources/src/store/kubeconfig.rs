@@ -1,7 +1,7 @@
-//! The operator's own kubeconfig: found, merged and read as kubectl does it.
+//! The operator's own kubeconfig: found, merged and read like in kubectl.
 //!
-//! Unlike a member's kubeconfig it is trusted: it may name files and a program. It may not skip TLS
-//! verification, since a control plane must know whom it listens to.
+//! Unlike a member's kubeconfig it is trusted: it may name files and a program. It must not skip
+//! TLS verification, because a control plane must know which server it reads from.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::exec::{ExecToken, Program};
 use super::own_cluster_error::OwnClusterError;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
-/// The files that kubectl would read: those of `KUBECONFIG`, else `~/.kube/config`.
+/// Returns the files that kubectl would read: the list in `KUBECONFIG`, else `~/.kube/config`.
 pub fn usual_files() -> Vec<PathBuf> {
     let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let listed: Vec<_> =
@@ -29,7 +29,7 @@ pub fn usual_files() -> Vec<PathBuf> {
     listed
 }
 
-/// What is read of a kubeconfig, or of several: of each name the first entry counts.
+/// The parsed part of one or several kubeconfigs: the first entry with a name applies.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
@@ -80,14 +80,14 @@ struct UserEntry {
     auth_provider: Option<IgnoredAny>,
 }
 
-/// One context: a cluster, and how to log in to it.
+/// One context: a cluster, and the credential for it.
 pub(super) struct ChosenContext {
     pub(super) name: String,
     cluster: UserCluster,
     user: UserEntry,
 }
 
-/// Reads `files`, those that are there, and chooses a context: `context`, else the current one.
+/// Reads the existing `files` and selects a context: `context`, else the current one.
 pub(super) fn choose(
     files: &[PathBuf],
     context: Option<&str>,
@@ -120,7 +120,7 @@ pub(super) fn choose(
     };
     let lacks = |kind: &str, other: &str| OwnClusterError::Kubeconfig {
         path: shown().into(),
-        reason: format!("context {name:?} names {kind} {other:?}, which is not there"),
+        reason: format!("context {name:?} names {kind} {other:?}, which does not exist"),
     };
     let cluster = take(&mut merged.clusters, &wanted.cluster)
         .ok_or_else(|| lacks("cluster", &wanted.cluster))?;
@@ -140,7 +140,7 @@ fn take<T>(list: &mut Vec<NamedEntry<T>>, name: &str) -> Option<T> {
     Some(list.swap_remove(at).value)
 }
 
-/// One file, its paths relative to itself; `None` where there is none.
+/// Reads one file, whose paths are relative to itself; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -150,7 +150,7 @@ fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
     if text.trim().is_empty() {
         return Ok(Some(Kubeconfig::default()));
     }
-    // A snippet of the text would show its credentials.
+    // A snippet of the text could contain credentials.
     let mut config: Kubeconfig =
         serde_saphyr::from_str(&text).map_err(|error| error.without_snippet().to_string())?;
     config.current_context = config.current_context.filter(|name| !name.is_empty());
@@ -187,20 +187,20 @@ impl Kubeconfig {
 }
 
 impl ChosenContext {
-    /// What can't work, whatever files hold and programs print.
+    /// Checks for settings that cannot work, whatever the files contain and programs print.
     fn check(&self) -> Result<(), String> {
         if self.cluster.insecure_skip_tls_verify {
             return Err("insecure-skip-tls-verify is not supported; name the CA instead".to_owned());
         }
         if self.user.auth_provider.is_some() {
-            return Err("auth-provider is not supported, nor is it by kubectl since 1.26; use exec, a token or a client certificate".to_owned());
+            return Err("auth-provider is not supported (kubectl removed it in 1.26); use exec, a token or a client certificate".to_owned());
         }
         self.server().map(|_| ())
     }
 
     fn server(&self) -> Result<http::Uri, String> {
         let server = &self.cluster.server;
-        server.parse().map_err(|_| format!("server {server:?} is no URL"))
+        server.parse().map_err(|_| format!("server {server:?} is not a URL"))
     }
 
     /// Whether its credential comes from a program.
@@ -208,7 +208,8 @@ impl ChosenContext {
         self.user.exec.is_some()
     }
 
-    /// How the cluster is reached now, and until when: files are read and a program is run anew each time.
+    /// Returns the current access to the cluster, and its expiry. Reads files and runs a program on
+    /// each call.
     pub(super) async fn access(&self) -> Result<(Access, Option<jiff::Timestamp>), String> {
         let cluster = &self.cluster;
         let ca_pem = bytes(
@@ -233,7 +234,7 @@ impl ChosenContext {
         Ok((access, ends))
     }
 
-    /// What a program is passed about the cluster (client.authentication.k8s.io/v1, `Cluster`).
+    /// Returns the cluster information for a program (client.authentication.k8s.io/v1, `Cluster`).
     fn exec_cluster(&self, ca_pem: Option<&[u8]>) -> Value {
         let mut cluster_info = json!({ "server": self.cluster.server });
         if let Some(name) = &self.cluster.tls_server_name {
@@ -246,7 +247,7 @@ impl ChosenContext {
     }
 }
 
-/// Inline data, else what the file holds.
+/// Returns the inline data, else the content of the file.
 fn bytes(data: Option<&String>, file: Option<&PathBuf>) -> Result<Option<Vec<u8>>, String> {
     match (data.filter(|data| !data.is_empty()), file) {
         (Some(data), _) => BASE64
@@ -261,7 +262,7 @@ fn bytes(data: Option<&String>, file: Option<&PathBuf>) -> Result<Option<Vec<u8>
 }
 
 impl UserEntry {
-    /// The credential that it holds, or that is in its files.
+    /// Returns the credential in it or in its files.
     fn credential(&self) -> Result<ApiCredential, String> {
         let token = match (self.token.as_ref().filter(|token| !token.is_empty()), &self.token_file)
         {
@@ -310,7 +311,7 @@ mod tests {
         )
     }
 
-    /// Reads `texts` as files of one list, beside a file `token` and a program `login`.
+    /// Reads `texts` as a list of files, in a folder with a file `token` and a program `login`.
     async fn access(texts: &[&str], context: Option<&str>) -> Result<Access, String> {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_several_files_the_first_to_name_something_wins() {
+    async fn first_of_several_files_with_an_entry_wins() {
         let second = "current-context: b\ncontexts: [{name: b, context: {cluster: c}}, {name: a, context: {cluster: d}}]\nclusters: [{name: c, cluster: {server: 'https://other'}}]\n";
         let files = ["current-context: ''\n", &config("{token: t}"), second];
         for (context, user) in [(None, true), (Some("a"), true), (Some("b"), false)] {
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_not_be_used_is_named() {
+    async fn unusable_settings_are_reported() {
         for (text, context, said) in [
             (&*config("{tokenFile: nowhere}"), None, "nowhere"),
             (&config("{exec: {command: /nowhere/aws}}"), None, "/nowhere/aws"),

@@ -1,8 +1,9 @@
-//! The traffic objects of a member cluster, where an operator says that they count for its proxies (`trafficFrom` of the
-//! policy file). While nobody does, nothing is asked.
+//! The traffic objects of a member cluster, if the operator applies them to its proxies
+//! (`trafficFrom` of the policy file). Otherwise no requests are sent.
 //!
-//! Owns what was last known of them: while the API server is away everything stays, and a list that lacks most of it is asked
-//! for again before it counts. What they mean is decided elsewhere.
+//! Owns their last known state: while the API server is unreachable everything stays, and a list
+//! that lacks most known objects is requested again before it applies. They are interpreted
+//! elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,14 +18,16 @@ use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
 use strait_model::{Collection, OwnTraffic};
 
-/// Events that wait to be applied. A full channel makes the readers wait.
+/// Capacity of the event channel. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
-/// Events that are applied before what comes of them is passed on.
+/// Maximum number of events that are applied before the result is published.
 const BATCH: usize = 256;
-/// Bytes of an object: they are decoded whole, which takes a multiple of them.
+/// Maximum size of an object in bytes: objects are decoded completely, which takes a multiple of
+/// their size.
 const OBJECT_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the traffic objects of a cluster for as long as they are wanted, by whichever client its run has.
+/// Reads the traffic objects of a cluster while they are wanted, with the current client of the
+/// cluster's run.
 pub async fn follow(
     mut wanted: watch::Receiver<bool>,
     mut client: watch::Receiver<Option<ApiClient>>,
@@ -59,7 +62,7 @@ pub async fn follow(
     }
 }
 
-/// The kinds that are read, in plural.
+/// Returns the plural names of the kinds that are read.
 pub fn kinds_in_plural() -> impl Iterator<Item = &'static str> {
     kinds::of_members().map(|kind| kind.plural)
 }
@@ -100,19 +103,19 @@ async fn read(client: ApiClient, limits: ReadLimits, told: &watch::Sender<OwnTra
     }
 }
 
-/// What is known, by kind. Pure.
+/// The known objects by kind. Pure.
 #[derive(Default)]
 struct MemberIndex {
     kept: Collection,
     limits: ReadLimits,
-    /// Kinds that have been listed once, or that are not there or may not be read.
+    /// Kinds that have been listed once, do not exist or may not be read.
     read: BTreeSet<StoreReader>,
-    /// What keeps kinds from being read.
+    /// Why kinds cannot be read.
     troubles: BTreeMap<StoreReader, String>,
-    /// What is wrong with single objects.
+    /// Errors in single objects.
     invalid: BTreeMap<(StoreReader, String), String>,
     guard: MassDeletionGuard<StoreReader>,
-    /// The kinds that are to be listed again, by plural.
+    /// The kinds to list again, in plural.
     again: BTreeSet<&'static str>,
 }
 
@@ -158,7 +161,7 @@ impl MemberIndex {
                 self.kept.remove(&kind.key(&key.namespace, &key.name));
                 self.invalid.remove(&(reader, key.to_string()));
             }
-            // What it was before stays.
+            // The previous version stays.
             WatchEvent::Invalid(one) => {
                 let name = one.key.as_ref().map(ToString::to_string).unwrap_or_default();
                 self.invalid.insert((reader, name), one.reason);
@@ -171,8 +174,7 @@ impl MemberIndex {
         let key = kind.key(&name.namespace, &name.name);
         self.invalid.remove(&(reader, name.to_string()));
         if self.kept.get(&key).is_none() && self.kept.len() >= self.limits.objects {
-            let text =
-                format!("there are more than {}, the most that is held", self.limits.objects);
+            let text = format!("there are more than {}, which is the limit", self.limits.objects);
             self.invalid.insert((reader, name.to_string()), text);
             return;
         }
@@ -184,10 +186,10 @@ impl MemberIndex {
     fn failed(&mut self, reader: StoreReader, kind: &StoreKind, error: &ApiError) {
         let plural = kind.plural;
         let text = match error {
-            // Versions grow old; it is listed anew.
+            // Versions expire; the reader lists again.
             ApiError::Gone(_) | ApiError::VersionAhead(_) => return,
-            // Not installed. What was known stays until a list lacks it: a server that has just started knows no custom
-            // kind for a moment.
+            // Not installed. Known objects stay until a list lacks them: a server that has just
+            // started temporarily lacks custom kinds.
             ApiError::NotFound(_) => {
                 self.read.insert(reader);
                 self.troubles.remove(&reader);
@@ -197,14 +199,16 @@ impl MemberIndex {
                 self.read.insert(reader);
                 let code = &codes::OWN_TRAFFIC_DENIED;
                 format!(
-                    "{code}: {plural}: {error} (trafficFrom of the policy file names this cluster, and none of them counts; \
-                     strait cluster add --own-traffic gives the right)"
+                    "{code}: {plural}: {error} (trafficFrom of the policy file names this cluster, but none of them apply; strait cluster add --own-traffic grants the permission)"
                 )
             }
             ApiError::Misbehaving(_) | ApiError::OverBudget(_) => {
-                format!("{}: {plural}: {error} (what was known of them stays)", codes::MISBEHAVING)
+                format!(
+                    "{}: {plural}: {error} (the last known ones stay in use)",
+                    codes::MISBEHAVING
+                )
             }
-            // The probe of the cluster says so.
+            // The probe of the cluster reports it.
             _ => return,
         };
         self.troubles.insert(reader, text);
@@ -214,9 +218,12 @@ impl MemberIndex {
         let is_read = kinds::of_members().all(|kind| self.read.contains(&StoreReader::Kept(kind)));
         let invalid = self.invalid.iter().map(|((reader, name), reason)| {
             let code = &codes::TRAFFIC_MALFORMED;
-            format!("{code}: {} {name}: {reason}; what it said before stays", reader.plural())
+            format!(
+                "{code}: {} {name}: {reason}; its previous version stays in use",
+                reader.plural()
+            )
         });
-        // One says enough of what is wrong with thousands.
+        // One example is enough, there may be thousands.
         let problems = self.troubles.values().cloned().chain(invalid.take(1)).collect();
         OwnTraffic { is_wanted: true, objects: is_read.then(|| self.kept.clone()), problems }
     }

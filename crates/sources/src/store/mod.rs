@@ -1,8 +1,8 @@
-//! The objects of the config cluster, whatever they come from: files in a directory, or an API server; and
-//! further stores of objects of the mesh beside it (`combined.rs`).
+//! The objects of the config cluster, from files in a directory or from an API server, and of
+//! further stores (`combined.rs`).
 //!
-//! Owns the last good state of each and hands it over as one immutable value. Never decides
-//! what an object means: `clusters` reads the Secrets, `mesh` the ConfigMaps.
+//! Owns the last valid state of each store and publishes it as one immutable value. Never
+//! interprets an object: `clusters` reads the Secrets, `mesh` the ConfigMaps.
 
 pub mod combined;
 mod exec;
@@ -27,67 +27,70 @@ use jiff::Timestamp;
 use strait_kube_client::Redacted;
 use strait_model::{Collection, ObjectFiles, ObjectKey};
 
-/// The label under which Istio keeps its remote Secrets.
+/// The label of Istio's remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
-/// Our own label of the same meaning.
+/// Strait's own label with the same meaning.
 pub const SECRET_LABEL: (&str, &str) = ("strait.dev/cluster", "true");
 
-/// The ConfigMaps that may hold the mesh's configuration: the first that exists does. The first is ours.
+/// The ConfigMaps that may contain the mesh's configuration: the first that exists is used. The
+/// first is Strait's own.
 pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 
-/// Where an API server has an object of the mesh's configuration, by each version of its kind, the best first; nowhere where
-/// objects of the kind are not read.
+/// Returns the API paths of a configuration object, one for each version of the kind, preferred
+/// first. Empty if objects of the kind are not read.
 pub fn api_paths(key: &ObjectKey) -> Vec<String> {
     kinds::StoreKind::of(key).map(|kind| kind.paths(key)).unwrap_or_default()
 }
 
-/// Everything that is configured, read once completely.
+/// The complete configuration of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
-    /// Secrets of the system namespace that carry one of the two labels, by name.
+    /// Secrets of the system namespace with either label, by name.
     pub secrets: Vec<Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
     pub config_maps: Vec<Arc<WatchedConfigMap>>,
     /// Namespaces, by name.
     pub namespaces: Vec<Arc<WatchedNamespace>>,
-    /// Objects of all other kinds as they are.
+    /// Objects of all other kinds, unchanged.
     pub others: Collection,
-    /// What could not be read and is replaced by what it was before, or left out.
+    /// Warnings about objects that could not be read; they are replaced by their previous version,
+    /// or omitted.
     pub warnings: Vec<Warning>,
-    /// Where there may be more objects than these: a file that could not be read, or not all of it, and of which nobody
-    /// knows what it held before.
+    /// Set if objects may be missing: the file that could not be read completely and whose earlier
+    /// content is unknown.
     pub partial: Option<Arc<str>>,
-    /// Of a directory, in which file which objects are that count.
+    /// For a directory, the file of each effective object.
     pub files: Arc<ObjectFiles>,
-    /// Objects that can't be read as they are stored now: what counts is what they were before.
+    /// Objects whose current stored version cannot be read: their previous version applies.
     pub unread: Arc<UnreadObjects>,
-    /// What of several stores counts for nothing, since a store before has it: each with the hosts that it names, as
-    /// text.
+    /// Objects without effect, because an earlier store contains them: the hosts in each, and a
+    /// description.
     pub shadowed: Vec<(Vec<Arc<str>>, String)>,
 }
 
-/// Objects that can't be read as they are stored, each with what is wrong.
+/// Objects whose current stored version cannot be read, each with the error.
 pub type UnreadObjects = BTreeMap<ObjectKey, Arc<str>>;
 
-/// What a store was known to hold before it is read. Of it first answers must have most, or be repeated.
+/// The contents of a store from before it is read. First responses must contain most of them, or be
+/// confirmed.
 #[derive(Debug, Clone, Default)]
 pub struct RememberedStore {
     /// The Secrets that held members.
     pub secrets: BTreeSet<ObjectName>,
-    /// The ConfigMaps of the mesh, one of which was there.
+    /// The ConfigMaps of the mesh; at least one existed.
     pub config_maps: BTreeSet<ObjectName>,
     /// The objects of other kinds.
     pub entries: Collection,
-    /// The ConfigMap of the mesh that counted, where its content is known.
+    /// The effective ConfigMap of the mesh, if its content is known.
     pub config_map: Option<Arc<WatchedConfigMap>>,
-    /// Of a directory, in which file which objects were.
+    /// For a directory, the file of each object.
     pub files: Arc<ObjectFiles>,
-    /// Whether anything is remembered over a restart.
+    /// Whether contents are stored for restarts.
     pub is_kept: bool,
 }
 
 impl RememberedStore {
-    /// All that was read.
+    /// Creates the remembered contents from objects that were read.
     fn of(objects: &Objects) -> Self {
         Self {
             secrets: objects.secrets.iter().map(|secret| secret.name.clone()).collect(),
@@ -101,14 +104,14 @@ impl RememberedStore {
 /// A namespace and a name in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectName {
-    /// The namespace; empty for objects that have none.
+    /// The namespace; empty for objects without one.
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
 }
 
 impl ObjectName {
-    /// `namespace/name`.
+    /// Creates `namespace/name`.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -129,14 +132,14 @@ pub struct WatchedSecret {
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// When it was made, where that is known.
+    /// When it was created, if known.
     pub created: Option<Timestamp>,
-    /// Its data, decoded; `stringData` has won over `data`.
+    /// Its decoded data; `stringData` takes precedence over `data`.
     pub data: BTreeMap<String, Redacted<Vec<u8>>>,
 }
 
 impl WatchedSecret {
-    /// Whether it carries a label that makes it describe member clusters.
+    /// Whether it has a label that makes it describe member clusters.
     pub fn describes_clusters(&self) -> bool {
         [ISTIO_SECRET_LABEL, SECRET_LABEL]
             .iter()
@@ -162,7 +165,7 @@ pub struct WatchedNamespace {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Something in the source that is not used, and why.
+/// A part of the source that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
     /// The file, or the object.
@@ -171,7 +174,7 @@ pub struct Warning {
     pub document: Option<usize>,
     /// The line in the file, from 1.
     pub line: Option<u64>,
-    /// What was found, and what is done about it.
+    /// The problem, and how it is handled.
     pub text: String,
 }
 
@@ -188,7 +191,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What the store is sent: see [`strait_base::testing::fuzz`].
+/// Fuzz targets of the stores: see [`strait_base::testing::fuzz`].
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz {
     /// A file of manifests.
@@ -196,12 +199,12 @@ pub(crate) mod fuzz {
         super::files::fuzz(bytes)
     }
 
-    /// What the config cluster answers: a byte that says of which kind and how, then the answer.
+    /// Responses of the config cluster: a byte that selects kind and encoding, then the response.
     pub(crate) fn kubernetes(bytes: &[u8]) -> bool {
         super::kube::fuzz::fuzz(bytes)
     }
 
-    /// What an MCP server answers: gRPC messages, each a discovery response.
+    /// Responses of an MCP server: gRPC messages, each a discovery response.
     pub(crate) fn mcp(bytes: &[u8]) -> bool {
         super::mcp::fuzz(bytes)
     }

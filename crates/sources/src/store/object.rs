@@ -1,4 +1,4 @@
-//! From a decoded document to the objects we know.
+//! Converts a decoded document to supported objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) enum StoreObject {
     Other(ObjectJson),
 }
 
-/// What identifies an object.
+/// The identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ObjectId {
     pub(super) group: Arc<str>,
@@ -29,42 +29,45 @@ pub(super) struct ObjectId {
 }
 
 impl ObjectId {
-    /// Of a Secret.
+    /// Returns the identity of a Secret.
     pub(super) fn secret(name: &ObjectName) -> Self {
         Self { group: "".into(), kind: "Secret".into(), name: name.clone() }
     }
 
-    /// Of a ConfigMap.
+    /// Returns the identity of a ConfigMap.
     pub(super) fn config_map(name: &ObjectName) -> Self {
         Self { kind: "ConfigMap".into(), ..Self::secret(name) }
     }
 
-    /// Of an object that is kept as it is.
+    /// Returns the identity of an object that is stored unchanged.
     pub(super) fn of(key: &ObjectKey) -> Self {
         let ObjectKey { kind, group, namespace, name } = key.clone();
         Self { group, kind, name: ObjectName { namespace, name } }
     }
 
-    /// The same as a key.
+    /// Returns the identity as a key.
     pub(super) fn key(&self) -> ObjectKey {
         let Self { group, kind, name: ObjectName { namespace, name } } = self.clone();
         ObjectKey { kind, group, namespace, name }
     }
 }
 
-/// Why a document is no object that can be used.
+/// The reason why a document is not a usable object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UnusableObject {
-    /// The file is wrong.
+    /// The document is invalid.
     Invalid(String),
-    /// It is fine, and is what member clusters have: with its namespace, and what is said of it here.
+    /// A valid object that only member clusters may contain: with its namespace, and the warning
+    /// for a configuration directory.
     OfMember(Value, String),
 }
 
-/// Kinds that live outside any namespace. The rest gets the system namespace where it names none.
+/// Kinds outside any namespace. Objects of other kinds without a namespace get the system
+/// namespace.
 const WITHOUT_NAMESPACE: &[&str] = &["Namespace", "Node", "GatewayClass"];
 
-/// The objects of one document; a `List` holds several. A missing namespace is `system_namespace`.
+/// Parses the objects of one document; a `List` contains several. The default namespace is
+/// `system_namespace`.
 pub(super) fn read(
     document: Value,
     system_namespace: &str,
@@ -163,7 +166,7 @@ fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableO
     })
 }
 
-/// A Secret's data, decoded. Never says what it is.
+/// Decodes a Secret's data. Errors never quote it.
 pub(super) fn secret_data(
     data: Option<&Value>,
     string_data: Option<&Value>,
@@ -182,7 +185,7 @@ pub(super) fn secret_data(
     Ok(decoded)
 }
 
-/// A map of strings; absent is empty.
+/// Parses a map of strings; an absent one is empty.
 pub(super) fn strings(
     value: Option<&Value>,
     field: &str,

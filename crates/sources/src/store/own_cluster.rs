@@ -1,8 +1,8 @@
-//! How the config cluster is reached: from inside it by the pod's own account, or by an operator's
-//! kubeconfig.
+//! The access to the config cluster: from inside it with the pod's own account, or with an
+//! operator's kubeconfig.
 //!
-//! Owns the task that renews what ends: a mounted token, files beside a kubeconfig, the credential of a
-//! program. While it can't be renewed, the last one stays in use.
+//! Owns the task that renews credentials: a mounted token, files of a kubeconfig, the credential of
+//! a program. While a credential cannot be renewed, the last one stays in use.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,28 +16,28 @@ pub use super::own_cluster_error::OwnClusterError;
 use strait_base::task::Supervisor;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
-/// Where a pod finds its account (Kubernetes, "Accessing the API from within a Pod").
+/// The folder of a pod's account (Kubernetes, "Accessing the API from within a Pod").
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How often files are looked at, and how soon a failed renewal is tried again. A mounted token is
+/// The interval at which files are read, and the pause after a failed renewal. A mounted token is
 /// renewed long before it expires.
 const FILE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long before its end the credential of a program is renewed.
+/// How long before its expiry the credential of a program is renewed.
 const MARGIN: Duration = Duration::from_secs(60);
-/// How often a program runs that doesn't say until when its credential is good.
+/// The interval of runs of a program whose credential has no expiry.
 const PROGRAM_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The way to the config cluster.
+/// The access to the config cluster.
 pub struct OwnCluster {
-    /// How it is reached; changes when a credential is renewed.
+    /// The current access; changes when a credential is renewed.
     pub access: watch::Receiver<Access>,
     /// Whether this process runs in a pod.
     pub in_pod: bool,
 }
 
-/// Finds the config cluster: `kubeconfig` if given, else the pod's account, else as kubectl does.
+/// Finds the config cluster: `kubeconfig` if given, else the pod's account, else like kubectl.
 ///
 /// # Errors
-/// When there is none, or it can't be used.
+/// Fails if no config cluster is found, or it cannot be used.
 pub async fn own_cluster(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
@@ -79,14 +79,14 @@ fn chosen(
     }
 }
 
-/// What says how the cluster is reached.
+/// The origin of the access.
 enum ClusterAccessSource {
     Account,
     Kubeconfig(Box<ChosenContext>),
 }
 
 impl ClusterAccessSource {
-    /// How it is reached now, and until when where that is known.
+    /// Returns the current access, and its expiry if known.
     async fn access(&self) -> Result<(Access, Option<Timestamp>), String> {
         match self {
             Self::Account => Ok((pod_access()?, None)),
@@ -110,7 +110,7 @@ impl ClusterAccessSource {
                     });
                 }
                 Err(reason) => {
-                    warn!(%reason, "the config cluster's credential can't be renewed; the last one stays in use");
+                    warn!(%reason, "cannot renew the config cluster's credential; the last one stays in use");
                     failed = true;
                 }
             }
@@ -118,11 +118,11 @@ impl ClusterAccessSource {
     }
 }
 
-/// Until a program is run again.
+/// Returns the time until a program is run again.
 fn pause(ends: Option<Timestamp>) -> Duration {
     let Some(ends) = ends else { return PROGRAM_INTERVAL };
     let left = ends.duration_since(Timestamp::now()).unsigned_abs();
-    // What ends at once is not asked for without a pause.
+    // A credential that expires at once is not requested without a pause.
     if ends < Timestamp::now() {
         FILE_INTERVAL
     } else {
@@ -141,7 +141,7 @@ fn pod_access() -> Result<Access, String> {
     };
     let token = String::from_utf8(read("token")?).map_err(|_| "the token is not text")?;
     Ok(Access {
-        server: format!("https://{host}:{port}").parse().map_err(|_| "the address is no URL")?,
+        server: format!("https://{host}:{port}").parse().map_err(|_| "the address is not a URL")?,
         ca_pem: Some(read("ca.crt")?),
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(token.trim().to_owned())),
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_runs_again_before_its_credential_ends() {
+    fn program_runs_again_before_its_credential_expires() {
         let after = |seconds: i64| {
             Some(Timestamp::from_second(Timestamp::now().as_second() + seconds).expect("a time"))
         };

@@ -1,27 +1,27 @@
-//! Why the config cluster can't be reached.
+//! The reasons why the config cluster cannot be reached.
 
 use std::path::PathBuf;
 
-/// Why the config cluster can't be reached.
+/// The reason why the config cluster cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnClusterError {
-    /// Neither in a pod, nor is there a kubeconfig.
+    /// The process is not in a pod, and there is no kubeconfig.
     #[error(
         "no config cluster: this is not a pod, and there is no kubeconfig at {}; pass --kubeconfig FILE, or --config-dir DIR to do without a cluster", .0.display()
     )]
     Nowhere(PathBuf),
-    /// The file that was named is not there.
+    /// The named file does not exist.
     #[error("--kubeconfig {}: there is no such file", .0.display())]
     Missing(PathBuf),
-    /// The context is not there, or not clear.
+    /// The context does not exist or is ambiguous.
     #[error("{0}")]
     Context(String),
-    /// The kubeconfig can't be used.
+    /// The kubeconfig cannot be used.
     #[error("kubeconfig {}: {reason}", path.display())]
     Kubeconfig {
         /// The file, or the list of them.
         path: PathBuf,
-        /// The fact.
+        /// The reason.
         reason: String,
     },
     /// There is no credential for the context.
@@ -31,10 +31,10 @@ pub enum OwnClusterError {
     Credential {
         /// The context.
         context: String,
-        /// The fact.
+        /// The reason.
         reason: String,
     },
-    /// The pod's account can't be read.
+    /// The pod's account cannot be read.
     #[error("the pod's service account can't be read: {0}")]
     Account(String),
 }

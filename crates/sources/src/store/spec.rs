@@ -1,4 +1,4 @@
-//! The body of an object, from its message to the form in which manifests have it.
+//! Converts the body of an object from its protobuf message to the form in manifests.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use strait_proto::istio::security::{
 };
 use strait_proto::json::to_manifest;
 
-/// A body that is not of its kind.
+/// The body is not a valid message of the kind.
 #[derive(Debug)]
 pub(super) struct UnreadableSpec;
 
@@ -22,15 +22,16 @@ impl From<DecodeError> for UnreadableSpec {
     }
 }
 
-/// The spec of a kind that is read by its descriptor: what any field means whoever reads manifests decides.
+/// Converts the spec of a kind with its descriptor. The reader of manifests interprets the fields.
 pub(super) fn described(message: &str, body: &[u8]) -> Result<Value, UnreadableSpec> {
     to_manifest(message, body).map_err(|_| UnreadableSpec)
 }
 
-/// The spec of a ServiceEntry.
+/// Converts the spec of a ServiceEntry.
 pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let entry = ServiceEntry::decode(body)?;
-    // A number without a name is passed on as one: who reads the object says what is wrong with it.
+    // An enum number without a name is passed on unchanged: the reader of the object reports the
+    // error.
     let location = service_entry::Location::try_from(entry.location)
         .map_or(entry.location.to_string(), |known| known.as_str_name().to_owned());
     let resolution = service_entry::Resolution::try_from(entry.resolution)
@@ -56,7 +57,7 @@ pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     }))
 }
 
-/// The spec of a WorkloadEntry.
+/// Converts the spec of a WorkloadEntry.
 pub(super) fn workload_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     Ok(workload(WorkloadEntry::decode(body)?))
 }
@@ -74,7 +75,7 @@ pub(super) fn workload(entry: WorkloadEntry) -> Value {
     })
 }
 
-/// The spec of a PeerAuthentication.
+/// Converts the spec of a PeerAuthentication.
 pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: PeerAuthentication = whole(body)?;
     let mode = |mtls: &peer::MutualTls| {
@@ -90,7 +91,7 @@ pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> 
     Ok(spec)
 }
 
-/// The spec of an AuthorizationPolicy.
+/// Converts the spec of an AuthorizationPolicy.
 pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: AuthorizationPolicy = whole(body)?;
     let action = authorization_policy::Action::try_from(policy.action);
@@ -106,7 +107,8 @@ pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec>
     Ok(spec)
 }
 
-/// A message all of whose fields are known: one that we don't know may restrict what the others allow.
+/// Decodes a message whose fields are all known: an unknown field may restrict the effect of the
+/// others.
 fn whole<M: Message + Default>(body: &[u8]) -> Result<M, UnreadableSpec> {
     let message = M::decode(body)?;
     if message.encoded_len() == body.len() { Ok(message) } else { Err(UnreadableSpec) }
@@ -183,7 +185,8 @@ mod tests {
     use crate::store::kinds;
     use strait_proto::json::from_json;
 
-    /// A spec of each kind that is read by its descriptor, as a manifest has it.
+    /// Returns an example spec of each kind that is converted with its descriptor, in the form of a
+    /// manifest.
     fn specs() -> Vec<(&'static str, &'static str, Value)> {
         vec![
             (
@@ -316,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_that_is_read_by_its_descriptor_comes_as_a_manifest_has_it() {
+    fn kinds_with_a_descriptor_are_converted_to_the_form_in_manifests() {
         for (kind, message, spec) in specs() {
             let body =
                 from_json(message, &spec).unwrap_or_else(|error| panic!("{kind}: {error:?}"));
             let row = kinds::ALL.iter().find(|row| row.kind == kind).expect("a row");
-            let read = row.spec.expect("it is asked for");
-            assert_eq!(read(&body).expect("it can be read"), spec, "{kind}");
+            let read = row.spec.expect("the kind is requested");
+            assert_eq!(read(&body).expect("it is valid"), spec, "{kind}");
             assert!(read(&[0xff]).is_err());
         }
         let by_hand =
@@ -332,17 +335,17 @@ mod tests {
         assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), tried, "each of them is tried");
     }
 
-    /// So that who reads manifests says what becomes of it, as of any field that nobody knows.
+    /// The reader of manifests reports it, like any other unknown field.
     #[test]
-    fn a_field_that_the_descriptors_do_not_know_is_passed_on_by_its_number() {
+    fn unknown_field_is_passed_on_by_its_number() {
         let message = "istio.networking.v1alpha3.VirtualService";
-        // Of a match that has nothing else, in an HTTP route: field 99, a number.
+        // In a match without other fields, in an HTTP route: field 99, a number.
         let unknown = [0x98, 0x06, 0x01];
         let within = |tag: u8, inner: &[u8]| [&[tag, inner.len() as u8], inner].concat();
         let body = within(0x1a, &within(0x0a, &unknown));
-        let read = described(message, &body).expect("it can be read");
+        let read = described(message, &body).expect("it is valid");
         assert_eq!(read, json!({ "http": [{ "match": [{ "field99": null }] }] }));
-        let read = described(message, &unknown).expect("it can be read");
+        let read = described(message, &unknown).expect("it is valid");
         assert_eq!(read, json!({ "field99": null }));
     }
 }

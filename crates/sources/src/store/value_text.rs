@@ -1,16 +1,16 @@
-//! JSON that waits for what it is read with.
+//! JSON text that is parsed later, with the settings for it.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A part of what is read, as text until the rest is there: many are held at once, and a tree takes ten times as much. It is
-/// read again in a moment, so it isn't packed as what is kept is.
+/// A part of a document as text until the rest is parsed: many exist at once, and a tree takes ten
+/// times as much memory. It is parsed again soon, so it isn't packed like stored objects.
 pub(super) struct ValueText(Box<str>);
 
 impl ValueText {
-    /// What it says.
+    /// Parses the text.
     pub(super) fn to_value(&self) -> Value {
-        // It was written from a value, which was read within the same bounds.
+        // It was written from a value that was parsed within the same limits.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 }

@@ -106,6 +106,102 @@ fn listeners_and_routes_wait_for_acknowledged_clusters_and_assignments() {
     }
 }
 
+/// Some clients acknowledge a new upstream cluster before they subscribe to its assignment.
+#[test]
+fn listeners_and_routes_wait_until_the_client_subscribes_to_new_assignments() {
+    for form in FORMS {
+        let (b, both) = if form == ProtocolForm::Delta { ("b", "b=1") } else { ("a b", "a=1 b=1") };
+        play(
+            form,
+            &format!(
+                "has cds a=1
+                 has eds a=1 b=1
+                 has rds r=a
+                 ask cds
+                 -> cds #1 a=1
+                 ask eds a
+                 -> eds #2 a=1
+                 ack cds #1
+                 ack eds #2
+                 ask rds r
+                 -> rds #3 r=a
+                 ack rds #3
+                 has cds b=1
+                 has rds r=b
+                 everything
+                 -> cds #4 {both}
+                 ack cds #4
+                 patience
+                 -> waits
+                 ask eds #2 {b}
+                 -> not awaited
+                 -> eds #5 b=1
+                 patience
+                 -> waits
+                 ack eds #5
+                 -> rds #6 r=b"
+            ),
+        );
+    }
+}
+
+#[test]
+fn routes_wait_for_no_assignment_of_a_cluster_that_has_none() {
+    for form in FORMS {
+        let both = if form == ProtocolForm::Delta { "dns=1" } else { "a=1 dns=1" };
+        play(
+            form,
+            &format!(
+                "has cds a=1
+                 has eds a=1
+                 ask cds
+                 -> cds #1 a=1
+                 ask eds a
+                 -> eds #2 a=1
+                 ack cds #1
+                 ack eds #2
+                 has rds r=a
+                 ask rds r
+                 -> rds #3 r=a
+                 ack rds #3
+                 has cds dns=1
+                 has rds r=dns
+                 everything
+                 -> cds #4 {both}
+                 ack cds #4
+                 -> rds #5 r=dns"
+            ),
+        );
+    }
+}
+
+/// The assignment of a subset that no rule has any more is empty. Envoy would answer requests with
+/// 503 between it and the removal of the cluster.
+#[test]
+fn no_empty_assignment_is_sent_before_the_client_unsubscribes_from_a_removed_cluster() {
+    play(
+        ProtocolForm::Delta,
+        "has cds a=1 v1=1
+         has eds a=1 v1=1
+         ask cds
+         -> cds #1 a=1 v1=1
+         ask eds a v1
+         -> eds #2 a=1 v1=1
+         ack cds #1
+         ack eds #2
+         has cds -v1
+         has eds v1=
+         everything
+         -> cds #3 -v1
+         patience
+         -> waits
+         ask eds -v1
+         ack cds #3
+         take
+         -> nothing",
+    );
+}
+
 #[test]
 fn rejected_cluster_does_not_delay_other_types() {
     for form in FORMS {
@@ -185,8 +281,9 @@ fn cluster_removal_waits_for_acknowledged_listeners_and_routes() {
                  -> rds #6 r=
                  ack lds #5
                  ack rds #6
-                 -> eds #7 a=
-                 -> cds #8 {gone}"
+                 -> cds #7 {gone}
+                 ack cds #7
+                 -> eds #8 a="
             ),
         );
     }
@@ -475,7 +572,7 @@ fn clusters_are_removed_after_listeners_and_routes_are_acknowledged() {
             form,
             &format!(
                 "has cds a=1
-                 has eds a=1 b=1
+                 has eds a=1
                  has lds l=1
                  has rds r=a
                  ask cds
@@ -1481,6 +1578,10 @@ impl ResourceSource for Source {
         }
         let known = self.resources.get(&kind).and_then(|of_kind| of_kind.get(name)).cloned();
         known.or_else(|| (!kind.is_wildcard()).then(|| Arc::new(Resource::new(name, ""))))
+    }
+
+    fn is_assigned(&self, cluster: &Resource) -> bool {
+        self.of(ResourceType::Endpoint).any(|one| one.name == cluster.name)
     }
 }
 

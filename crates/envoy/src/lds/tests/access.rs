@@ -1,4 +1,4 @@
-//! What access policies make of a workload's way in, and what real Envoys make of that.
+//! Tests of the inbound configuration that access policies result in, also with real Envoys.
 
 use serde_json::json;
 
@@ -6,21 +6,22 @@ use super::*;
 use strait_model::Collection;
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 
-/// What these objects come to, where the policies of `root` are for the whole mesh.
+/// Returns the event for these access policies; policies in the namespace `root` apply to the whole
+/// mesh.
 pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> MeshEvent {
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
     let settings = AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
     let mut index = AccessIndex::new(settings.clone());
     let change = index.apply(&settings, &objects).expect("the first time");
     for (name, report) in change.policies.reports() {
-        // Tokens of rules without keys, or that cannot be read, are refused, which is in force.
+        // A rule for tokens without keys or that cannot be read is active: its tokens are refused.
         let is_fine = report.faults.is_empty() || name.kind == PolicyKind::Request;
         assert!(is_fine, "{name}: {:?}", report.faults);
     }
     MeshEvent::Access(change.policies, change.causes)
 }
 
-/// The policies of namespace `ns`, each a kind and a spec.
+/// Returns the event for policies of namespace `ns`, each with a kind and a spec.
 fn event(policies: &[(&str, Value)]) -> MeshEvent {
     let object = |(at, (kind, spec)): (usize, &(&str, Value))| {
         json!({
@@ -33,7 +34,8 @@ fn event(policies: &[(&str, Value)]) -> MeshEvent {
     event_of("root", policies.iter().enumerate().map(object))
 }
 
-/// A pod with the label `app` that a proxy stands beside, which serves these ports, after these events.
+/// Returns the mesh after these events, with a pod with the label `app` that serves these ports,
+/// and the sidecar of the pod.
 pub(super) fn guarded_by(
     (namespace, label): (&str, &str),
     ports: Vec<Port>,
@@ -51,7 +53,7 @@ pub(super) fn guarded_by(
     (mesh.next_version().expect("a first version").0, sidecar(&name, "east"))
 }
 
-/// The same in namespace `ns`, under these policies.
+/// Returns the mesh of a pod in namespace `ns` with these policies, and the sidecar of the pod.
 fn guarded(ports: Vec<Port>, policies: &[(&str, Value)]) -> (Arc<PushContext>, Proxy) {
     guarded_by(("ns", "app"), ports, [event(policies)])
 }
@@ -75,7 +77,7 @@ fn inbound_chains(listener: &Value) -> Vec<String> {
 }
 
 #[test]
-fn each_mode_takes_its_connections_on_ports_of_every_kind() {
+fn each_mode_accepts_its_connections_on_ports_of_every_kind() {
     let to = "inbound|8080||";
     let rest = "InboundPassthroughCluster";
     let http = "[istio-http/1.0 istio-http/1.1 istio-h2]";
@@ -115,14 +117,14 @@ fn each_mode_takes_its_connections_on_ports_of_every_kind() {
             ]
         };
         assert_eq!(found[own.len()..], others, "{mode}");
-        // Where nothing takes TLS, nothing looks for it.
+        // Without an accepted TLS connection there is no TLS inspector.
         let inspectors = listener["listener_filters"].to_string();
         assert_eq!(inspectors.contains("tls_inspector"), mode == "STRICT", "{mode}");
     }
 }
 
 #[test]
-fn ports_have_modes_of_their_own_whether_a_service_has_them_or_not() {
+fn port_modes_apply_with_and_without_a_service() {
     let ports = json!({ "8080": { "mode": "DISABLE" }, "9090": { "mode": "DISABLE" } });
     let listener = inbound_listener(vec![port("http", 80, 8080)], &[peer("STRICT", ports)]);
     let found = inbound_chains(&listener);
@@ -144,7 +146,7 @@ fn filters(listener: &Value, port: u64) -> Vec<Value> {
 }
 
 #[test]
-fn rules_stand_before_all_that_answers_in_the_order_in_which_they_decide() {
+fn rbac_filters_precede_all_responding_filters_in_order_of_evaluation() {
     let policy = |action: &str| {
         let spec = json!({ "action": action, "rules": [{ "to": [{ "operation": { "ports": ["8080"] } }] }] });
         ("AuthorizationPolicy", spec)
@@ -155,7 +157,7 @@ fn rules_stand_before_all_that_answers_in_the_order_in_which_they_decide() {
     let http = manager["http_filters"].as_array().expect("a list");
     let action = |filter: &Value| text(&filter["typed_config"]["rules"]["action"]);
     assert_eq!([action(&http[0]), action(&http[1])], ["LOG", "DENY"]);
-    // ALLOW is the default, which JSON leaves out.
+    // ALLOW is the default value, which JSON omits.
     let key = &http[2]["typed_config"]["rules"]["policies"]["ns[ns]-policy[p0]-rule[0]"];
     assert!(key["permissions"].to_string().contains("8080"), "{key}");
     assert_eq!(http.last().expect("a router")["name"], "envoy.filters.http.router");
@@ -163,12 +165,12 @@ fn rules_stand_before_all_that_answers_in_the_order_in_which_they_decide() {
     let names: Vec<_> = tcp[..4].iter().map(|filter| text(&filter["name"])).collect();
     let rbac = "envoy.filters.network.rbac";
     assert_eq!(names, [rbac, rbac, rbac, "envoy.filters.network.tcp_proxy"]);
-    // Without a rule on paths they stay as they are.
+    // Without a rule on paths, paths stay unchanged.
     assert_eq!(manager["merge_slashes"], Value::Null);
 }
 
 #[test]
-fn what_is_only_tried_is_in_shadow_and_what_allows_nothing_is_there() {
+fn allow_without_rules_denies_and_path_rules_merge_slashes() {
     let (context, proxy) =
         guarded(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", json!({}))]);
     let listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
@@ -179,12 +181,13 @@ fn what_is_only_tried_is_in_shadow_and_what_allows_nothing_is_there() {
     let listener =
         inbound_listener(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", paths)]);
     let manager = &filters(&listener, 8080)[0]["typed_config"];
-    assert_eq!(manager["merge_slashes"], true, "two slashes are no way around a rule on paths");
+    assert_eq!(manager["merge_slashes"], true, "repeated slashes do not bypass a rule on paths");
 }
 
-/// 4.3: endpoints whose workloads take no mTLS are spoken to in plain text, and only theirs is sent again.
+/// 4.3: endpoints whose workloads accept no mTLS are reached in plain text, and only their
+/// assignments are sent again.
 #[test]
-fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
+fn plain_text_endpoints_state_their_mode() {
     let mut mesh = mesh();
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
     let other = service("other.ns").vip("10.1.0.2").ports(vec![port("http", 80, 8080)]);
@@ -216,7 +219,7 @@ fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
         metadata["envoy.transport_socket_match"]["tlsMode"].clone()
     };
     assert_eq!([mode(0), mode(1)], [json!("disabled"), Value::Null]);
-    // What the source reports stays what it is, for what is remembered over a restart.
+    // The stored record from the source does not change, because it is persisted for restarts.
     let (_, record) = context.services[&host("app.ns")].reported().next().expect("a shard");
     assert!(record.endpoints.iter().all(|one| one.tls_mode == strait_model::TlsMode::Istio));
     mesh.apply(event(&[]));

@@ -1,5 +1,6 @@
-//! The flaws of a peer's access policies, and the classes of vulnerability that proxies and meshes have had, each as real
-//! requests through real Envoys. One Envoy stands in the place of the sidecars of all cases.
+//! Known flaws of another control plane's access policies and classes of vulnerabilities in proxies
+//! and meshes, tested with real requests through real Envoys. One Envoy acts as the sidecars of all
+//! cases.
 
 use std::net::IpAddr;
 
@@ -20,20 +21,25 @@ use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// A case: which flaw or class it is and what is to hold; the policies, as JSON by action or by kind and name, and how paths are
-/// normalized where the mesh config says so; and what becomes of requests.
+/// A case: the flaw or vulnerability and the expected behavior, the policies, and requests with
+/// their results.
 struct Case {
     name: &'static str,
-    /// `ALLOW`, `DENY` or `CUSTOM`: rules; `CUSTOM tried`: rules that are only tried; `KIND NAMESPACE/NAME`: a spec;
-    /// `NORMALIZATION`: of `pathNormalization`; `MTLS`: `meshMTLS`.
+    /// JSON with these keys: `ALLOW`, `DENY` or `CUSTOM` (rules), `CUSTOM tried` (rules in dry-run
+    /// mode), `KIND NAMESPACE/NAME` (a spec), `NORMALIZATION` (the value of `pathNormalization`),
+    /// `MTLS` (the value of `meshMTLS`).
     policies: &'static str,
     asked: &'static [Asked],
 }
 
-/// A request: who asks, the line, in HTTP/2 behind `h2`, header lines divided by `; `, and the status that comes back; 0 for
-/// none. The host is `a.example` where no header is one. Who asks is `plain` for anybody in plain text, `bytes` at a port of bytes, `mtls` in
-/// plain text where mTLS alone is taken; an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`) by mTLS, at a port of bytes behind
-/// the word, and behind `tls1.2` in no later version.
+/// A request: the caller, the request line (with the prefix `h2` for HTTP/2), header lines
+/// separated by `; `, and the response status, or 0 for none. Without a host header, the host is
+/// `a.example`.
+///
+/// The caller is `plain` (plain text), `bytes` (plain text at the raw TCP port), `mtls` (plain text
+/// at the port that accepts only mTLS), or an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`, by mTLS).
+/// An identity may have the prefix `bytes` (at the raw TCP port) or `tls1.2` (no later TLS
+/// version).
 type Asked = (&'static str, &'static str, &'static str, u16);
 
 #[derive(Clone, Copy)]
@@ -45,25 +51,26 @@ enum Door {
 
 const A: &str = "mesh.example/ns/shop/sa/a";
 
-/// What a peer gets wrong. Those that are not about requests to workloads have their tests where they belong.
+/// Flaws of another control plane. Flaws that do not concern requests to workloads are tested
+/// elsewhere.
 const FLAWS: [Case; 12] = [
     Case {
-        name: "F-1: a dry run of CUSTOM changes no answer",
+        name: "F-1: a dry run of CUSTOM changes no response",
         policies: r#"{"CUSTOM tried": [{}]}"#,
         asked: &[("plain", "GET /", "", 200)],
     },
     Case {
-        name: "F-1: CUSTOM that can ask nobody denies",
+        name: "F-1: CUSTOM without a usable provider denies",
         policies: r#"{"CUSTOM": [{}]}"#,
         asked: &[("plain", "GET /", "", 403)],
     },
     Case {
-        name: "F-3: DENY goes without what can't be read",
+        name: "F-3: DENY applies without an unreadable field",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}], "when": [{"key": "nobody.knows", "values": ["x"]}]}]}"#,
         asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "F-4: one bad value makes DENY no narrower",
+        name: "F-4: one invalid value does not narrow DENY",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["192.0.2.0/24", "nonsense"]}}], "to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
@@ -73,7 +80,7 @@ const FLAWS: [Case; 12] = [
         asked: &[("plain", "GET /", "", 403), (A, "GET /", "", 403)],
     },
     Case {
-        name: "F-7: namespace and trust domain are both asked for",
+        name: "F-7: namespace and trust domain must both match",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["shop"], "trustDomains": ["mesh.example"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 200),
@@ -111,7 +118,7 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-21: a host is kept out in every form",
+        name: "F-21: a host is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: a.example", 403),
@@ -124,7 +131,7 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-21: the end of a host likewise",
+        name: "F-21: a host suffix is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["*.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: x.EXAMPLE.:80", 403),
@@ -132,12 +139,12 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-22: a connection that is denied is told nothing by the workload",
+        name: "F-22: a denied connection receives nothing from the workload",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["127.0.0.0/8"]}}]}]}"#,
         asked: &[("bytes", "GET /", "", 0)],
     },
     Case {
-        name: "F-23: DENY by identity sees nobody in plain text, which a finding tells (STR0825)",
+        name: "F-23: DENY by identity matches no plain-text client, which STR0825 reports",
         policies: r#"{"DENY": [{"from": [{"source": {"principals": ["mesh.example/ns/shop/sa/a"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 403),
@@ -147,7 +154,7 @@ const FLAWS: [Case; 12] = [
     },
 ];
 
-/// What has been found in proxies and meshes before.
+/// Known vulnerabilities of proxies and meshes.
 const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2021-31920, -29492: a path in every form",
@@ -163,13 +170,13 @@ const VULNERABILITIES: [Case; 18] = [
             ("plain", "GET /\\admin", "", 403),
             ("plain", "GET /admin?x=1", "", 403),
             ("plain", "GET /administrator", "", 403),
-            // The path of another resource, which stays as it is written.
+            // The path of another resource, which is not normalized.
             ("plain", "GET /x%2Fadmin", "", 200),
             ("plain", "GET /ADMIN", "", 200),
         ],
     },
     Case {
-        name: "CVE-2021-39156: a fragment is no part of a path",
+        name: "CVE-2021-39156: a fragment is not part of a path",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("plain", "GET /admin#x", "", 400), ("plain", "GET /#/admin", "", 400)],
     },
@@ -184,7 +191,7 @@ const VULNERABILITIES: [Case; 18] = [
         asked: &[("plain", "GET /", "host: Httpbin.Foo", 403)],
     },
     Case {
-        name: "a host with what is no port, among others, in the line of the request, and under its other name",
+        name: "hosts with an invalid port, repeated hosts, hosts in the request line and in :authority",
         policies: r#"{"DENY": [
             {"to": [{"operation": {"hosts": ["a.example", "c.example:8080"]}}]},
             {"when": [{"key": "request.headers[host]", "values": ["d.example"]}]}
@@ -206,7 +213,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "an allowed host is allowed alone",
+        name: "an allowed host is the only allowed one",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: A.example.:80", 200),
@@ -227,7 +234,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-26308: the header as a whole is allowed",
+        name: "CVE-2026-26308: only the entire header is allowed",
         policies: r#"{"ALLOW": [{"when": [{"key": "request.headers[X-Role]", "values": ["admin"]}]}]}"#,
         asked: &[
             ("plain", "GET /", "x-role: admin", 200),
@@ -238,7 +245,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-39350: names are no expressions",
+        name: "CVE-2026-39350: namespaces are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["a.b"]}}]}]}"#,
         asked: &[
             ("mesh.example/ns/a.b/sa/x", "GET /", "", 200),
@@ -246,7 +253,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-39350: nor are those of accounts",
+        name: "CVE-2026-39350: accounts are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"serviceAccounts": ["shop/a.b"]}}]}]}"#,
         asked: &[
             ("mesh.example/ns/shop/sa/a.b", "GET /", "", 200),
@@ -255,29 +262,29 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2022-39388: nobody is trusted for calling from loopback",
+        name: "CVE-2022-39388: clients on loopback are not trusted",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["*"]}}]}]}"#,
         asked: &[("plain", "GET /", "x-forwarded-for: 127.0.0.1", 403), (A, "GET /", "", 200)],
     },
     Case {
-        name: "a verb is itself in its own case alone",
+        name: "a denied method is case-sensitive",
         policies: r#"{"DENY": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "", 403),
             ("plain", "get /", "", 400),
-            // HTTP/2 takes it, and servers may take it for the same.
+            // HTTP/2 accepts it, and servers may treat it like the other one.
             ("plain", "h2 GET /", "", 403),
             ("plain", "h2 get /", "", 403),
             ("plain", "h2 POST /", "", 200),
         ],
     },
     Case {
-        name: "a verb that is allowed is allowed in its own case",
+        name: "an allowed method is case-sensitive",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
         asked: &[("plain", "h2 GET /", "", 200), ("plain", "h2 get /", "", 403)],
     },
     Case {
-        name: "all that a template may have is a template to Envoy",
+        name: "Envoy accepts all characters of a path template",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/a-b.c_d~e!$&'()+,;=:@%20/{*}", "/t/{*}/", "/u/{**}"]}}]}]}"#,
         asked: &[
             ("plain", "GET /a-b.c_d~e!$&'()+,;=:@%20/x", "", 403),
@@ -287,22 +294,22 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "an address of IPv4 in the form of IPv6",
+        name: "an IPv4 address in IPv6 format",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["::ffff:127.0.0.0/104"]}}]}]}"#,
         asked: &[("plain", "GET /", "", 403)],
     },
     Case {
-        name: "TCP in place of HTTP: DENY by path denies what has none",
+        name: "TCP instead of HTTP: DENY by path denies connections",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("bytes", "GET /", "", 0), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "TCP in place of HTTP: ALLOW by path allows no connection",
+        name: "TCP instead of HTTP: ALLOW by path allows no connection",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"paths": ["/*"]}}]}]}"#,
         asked: &[("bytes mesh.example/ns/shop/sa/a", "GET /", "", 0), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "an account of another trust domain is another",
+        name: "an account in another trust domain is a different one",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["cluster.local/ns/shop/sa/a"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 200),
@@ -313,11 +320,11 @@ const VULNERABILITIES: [Case; 18] = [
     },
 ];
 
-/// What the mesh config says: of versions and ciphers of mTLS; and what of a path is the same path, of each more than of the
-/// one before.
+/// Settings of the mesh config: TLS versions and ciphers of mTLS, and path normalization in
+/// increasing strength.
 const SETTINGS: [Case; 7] = [
     Case {
-        name: "TLS 1.2 is taken where nothing is said",
+        name: "TLS 1.2 is accepted by default",
         policies: r#"{}"#,
         asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 200)],
     },
@@ -331,13 +338,13 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        // The client of 1.2 speaks AES-GCM and ChaCha20 alone.
-        name: "ciphers that a client of TLS 1.2 has none of",
+        // The TLS 1.2 client only supports AES-GCM and ChaCha20.
+        name: "ciphers that a TLS 1.2 client does not support",
         policies: r#"{"MTLS": {"cipherSuites": ["ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA"]}}"#,
         asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
     },
     Case {
-        name: "NONE: a path is what is written",
+        name: "NONE: a path is matched as written",
         policies: r#"{"NORMALIZATION": "NONE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /admin", "", 403),
@@ -348,7 +355,7 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        name: "BASE: dots are resolved, and what need not be escaped isn't",
+        name: "BASE: dots are resolved and unreserved characters unescaped",
         policies: r#"{"NORMALIZATION": "BASE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /admin", "", 403),
@@ -360,7 +367,7 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        name: "MERGE_SLASHES: several slashes are one, and escaped ones none",
+        name: "MERGE_SLASHES: repeated slashes are merged, escaped ones are not",
         policies: r#"{"NORMALIZATION": "MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /x/../admin", "", 403),
@@ -386,7 +393,7 @@ const SETTINGS: [Case; 7] = [
 ];
 
 impl Case {
-    /// What the mesh config says besides.
+    /// Returns additional lines for the mesh config.
     fn config(&self) -> String {
         let said: Value = serde_json::from_str(self.policies).expect(self.name);
         let paths = said["NORMALIZATION"].as_str();
@@ -395,7 +402,8 @@ impl Case {
         paths.into_iter().chain(mtls).collect()
     }
 
-    /// Whether the policies say how the ports take connections; else these do as the doors are named.
+    /// Returns whether the policies set the mTLS modes of ports. Otherwise each port has the mode
+    /// that its `Door` names.
     fn has_own_modes(&self) -> bool {
         self.policies.contains("PeerAuthentication")
     }
@@ -409,7 +417,7 @@ impl Case {
     }
 }
 
-/// An object as a case names it.
+/// Returns the object for an entry of a case's policies.
 fn of_case(name: &str, content: Value) -> Value {
     if let Some((kind, key)) = name.split_once(' ')
         && let Some((namespace, name)) = key.split_once('/')
@@ -435,7 +443,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// The door at which somebody asks, and the identity with which.
+/// Returns the port and the identity of a caller.
 fn door_of(who: &'static str) -> (Door, Option<&'static str>) {
     match who {
         "plain" => (Door::Plain, None),
@@ -448,7 +456,7 @@ fn door_of(who: &'static str) -> (Door, Option<&'static str>) {
     }
 }
 
-/// `METHOD PATH`, and header lines divided by `; `; the host is `a.example` where none is among them.
+/// Returns a request: `METHOD PATH` and header lines, with the default host `a.example`.
 fn head(line: &str, headers: &str) -> String {
     let lines = headers.split("; ").filter(|one| !one.is_empty());
     let lines: String = lines.map(|one| format!("{one}\r\n")).collect();
@@ -456,7 +464,7 @@ fn head(line: &str, headers: &str) -> String {
     format!("{line} HTTP/1.1\r\n{host}connection: close\r\n{lines}\r\n")
 }
 
-/// What these objects come to, some of which can't be read.
+/// Returns the event for these objects, some of which cannot be read.
 pub(super) fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
     let objects: Collection = objects.iter().cloned().map(Arc::new).collect();
     let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
@@ -524,7 +532,8 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
     }
 }
 
-/// A router of a Gateway at `port` that verifies tokens of these issuers, and leads requests by what they say.
+/// Returns a router of a Gateway at `port` that verifies tokens of these issuers and routes
+/// requests by their claims.
 fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
     let rules: Vec<_> = issuers
         .iter()
@@ -585,9 +594,9 @@ fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
     (mesh.next_version().expect("a first version").0, router)
 }
 
-/// Claims are known when a route is chosen, those of each token for themselves.
+/// Claims are known before a route is selected, separately for each token.
 #[tokio::test]
-async fn real_envoys_choose_routes_by_what_tokens_say() {
+async fn real_envoys_select_routes_by_token_claims() {
     let (a, b) = (Issuer::new("a"), Issuer::new("b"));
     let token = |issuer: &Issuer, claims: Value| {
         format!("x-{}: {}; ", issuer.name, issuer.token(issuer.name, claims))
@@ -595,9 +604,9 @@ async fn real_envoys_choose_routes_by_what_tokens_say() {
     let admin = json!({ "sub": "x", "group": "admin", "tenant": "shop-1" });
     let cases = [
         (String::new(), 204, "nobody"),
-        (token(&a, json!({ "sub": "x" })), 205, "somebody of whom nothing else is known"),
+        (token(&a, json!({ "sub": "x" })), 205, "a subject without other claims"),
         (token(&a, admin.clone()), 201, "both claims in one token"),
-        (token(&b, admin), 201, "in one of another issuer"),
+        (token(&b, admin), 201, "both claims in a token of another issuer"),
         (
             token(&a, json!({ "sub": "x", "group": "admin" }))
                 + &token(&b, json!({ "sub": "x", "tenant": "shop-1" })),
@@ -607,18 +616,22 @@ async fn real_envoys_choose_routes_by_what_tokens_say() {
         (
             token(&a, json!({ "sub": "x", "group": ["user", "admin"], "tenant": "shop-1" })),
             201,
-            "one of a list",
+            "one element of a list",
         ),
-        (token(&a, json!({ "sub": "x", "group": "admin", "tenant": "pay" })), 205, "one of two"),
-        (token(&a, json!({ "sub": "x", "realm.access": { "roles": ["buyer"] } })), 202, "deeper"),
-        (token(&a, json!({ "sub": "x", "areas": "south north" })), 203, "a list in a text"),
-        (token(&a, json!({ "sub": "x", "areas": "southnorth" })), 205, "no list in a text"),
-        ("x-a: nonsense".to_owned(), 401, "no token"),
         (
-            "@request.auth.claims.group: admin".to_owned(),
-            400,
-            "a header that is called like a claim",
+            token(&a, json!({ "sub": "x", "group": "admin", "tenant": "pay" })),
+            205,
+            "one of two claims",
         ),
+        (token(&a, json!({ "sub": "x", "realm.access": { "roles": ["buyer"] } })), 202, "deeper"),
+        (token(&a, json!({ "sub": "x", "areas": "south north" })), 203, "a list in a string"),
+        (
+            token(&a, json!({ "sub": "x", "areas": "southnorth" })),
+            205,
+            "a string without a separator",
+        ),
+        ("x-a: nonsense".to_owned(), 401, "no token"),
+        ("@request.auth.claims.group: admin".to_owned(), 400, "a header with the name of a claim"),
     ];
     let clients = MeshClients::new(Authority::new());
     for envoy in envoys() {
@@ -643,12 +656,13 @@ async fn real_envoys_choose_routes_by_what_tokens_say() {
     }
 }
 
-/// The first message of a client of TLS that asks for that name, or for none, and offers these protocols.
+/// Returns the first message of a TLS client with this SNI, or without one, and these protocols.
 fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
     let identity = "spiffe://mesh.example/ns/shop/sa/a";
     let mut config = client_config(&Authority::new(), identity, protocols);
     config.enable_sni = !name.is_empty();
-    // Libraries refuse to send some names, so another as long stands in its place.
+    // Libraries refuse to send some names, so another name of the same length is sent and then
+    // replaced.
     let letter = |at: usize| if at % 32 == 31 && at + 1 < name.len() { '.' } else { 'x' };
     let stand_in: String = (0..name.len().max(1)).map(letter).collect();
     let server = stand_in.clone().try_into().expect("a name");
@@ -664,7 +678,7 @@ fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A workload that says the same to everybody, and counts them.
+/// Starts a workload that sends the same response to all clients and counts connections.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -684,23 +698,24 @@ async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::
     (port, count)
 }
 
-/// CVE-2021-31921: a gateway in front of other networks led wherever a client's name said, to what nobody lets out.
+/// CVE-2021-31921: gateways for other networks forwarded to any name in the SNI, including services
+/// that are not exported.
 #[tokio::test]
 async fn real_envoys_lead_from_other_networks_to_what_is_let_out_and_nowhere_else() {
     const ISTIO: &[&str] = &["istio"];
     let web = "outbound_.80_._.web.ns.svc.cluster.local";
     let cases = [
         (web, ISTIO, true),
-        // Names count in any case.
+        // Names are case-insensitive.
         ("OUTBOUND_.80_._.WEB.ns.svc.cluster.local", ISTIO, true),
         ("outbound_.9000_._.web.ns.svc.cluster.local", ISTIO, true),
-        // Not of the mesh.
+        // Not clients of the mesh.
         (web, &["h2", "http/1.1"], false),
         (web, &[], false),
-        // Seen by one namespace alone, and by its own cluster alone.
+        // Visible only in one namespace or cluster.
         ("outbound_.80_._.here.ns.svc.cluster.local", ISTIO, false),
         ("outbound_.80_._.local.kube-system.svc.cluster.local", ISTIO, false),
-        // No such port, subset, or form of a name.
+        // No such port, subset, or name format.
         ("outbound_.22_._.web.ns.svc.cluster.local", ISTIO, false),
         ("outbound_.80_.v1_.web.ns.svc.cluster.local", ISTIO, false),
         ("web.ns.svc.cluster.local", ISTIO, false),

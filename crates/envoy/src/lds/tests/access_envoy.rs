@@ -1,4 +1,5 @@
-//! Random policies and requests through real Envoys, held to the oracle (`tests/access/evaluator.rs`).
+//! Random policies and requests with real Envoys, compared with the oracle
+//! (`tests/access/evaluator.rs`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,17 +30,17 @@ use crate::access_oracle::generator::{
 };
 
 const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
-/// Sets of policies, and requests of each.
+/// Number of sets of policies, and number of requests for each set.
 const SETS: usize = 120;
 const CALLS: usize = 25;
-/// How many are on their way at once: each waits for others' answers most of the time.
+/// Number of concurrent requests. Each mostly waits for responses.
 const AT_ONCE: usize = 16;
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The ports of a workload: of HTTP by mTLS alone, of HTTP in plain text alone, and of bytes either way.
+/// The ports of a workload: HTTP with mTLS only, HTTP in plain text only, and raw TCP with both.
 pub(super) type Doors = [u16; 3];
 
-/// The text of policies as it is for a workload on loopback.
+/// Returns the policy with the ports and addresses of a workload on loopback.
 fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
     let text = policy.to_string();
     let text = text
@@ -55,12 +56,13 @@ fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// A mesh in which a workload of `shop` has these ports, after what `policies` come to.
+/// Returns a mesh with a workload of `shop` on these ports, after the event `policies`, and the
+/// sidecar of the workload.
 pub(super) fn behind_doors(policies: MeshEvent, doors: Doors) -> (Arc<PushContext>, Proxy) {
     behind_doors_of("", policies, doors)
 }
 
-/// The same with these lines in the mesh config.
+/// Returns the mesh of [`behind_doors`] with additional lines in the mesh config.
 pub(super) fn behind_doors_of(
     config: &str,
     policies: MeshEvent,
@@ -83,7 +85,7 @@ pub(super) fn behind_doors_of(
     guarded_by(("shop", "web"), ports, events)
 }
 
-/// How the doors take connections.
+/// Returns a PeerAuthentication with the modes of the ports.
 pub(super) fn modes_of_doors([mtls, plain, bytes]: Doors) -> Value {
     let mode = |mode: &str| json!({ "mode": mode });
     let modes = [(mtls, "STRICT"), (plain, "DISABLE"), (bytes, "PERMISSIVE")];
@@ -101,7 +103,7 @@ fn context(policies: &[Value], doors: Doors) -> (Arc<PushContext>, Proxy) {
     behind_doors(event_of("root", all), doors)
 }
 
-/// What an Envoy that stands in the place of many sidecars is configured with.
+/// The configuration of an Envoy that acts as many sidecars.
 #[derive(Default)]
 pub(super) struct SharedEnvoy {
     listeners: Vec<Value>,
@@ -109,7 +111,7 @@ pub(super) struct SharedEnvoy {
 }
 
 impl SharedEnvoy {
-    /// Takes in a sidecar, whose workload is at `workload`.
+    /// Adds the configuration of a sidecar.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -131,7 +133,7 @@ impl SharedEnvoy {
         }
     }
 
-    /// Runs it, once Envoy has said that all of it is valid.
+    /// Validates the configuration with Envoy and starts Envoy.
     pub(super) async fn run(self, envoy: &Path, what: &str, authority: &Authority) -> Running {
         let mut bootstrap = bootstrap(self.listeners, self.clusters.into_values().collect());
         bootstrap["static_resources"]["secrets"] = authority.secrets();
@@ -140,10 +142,11 @@ impl SharedEnvoy {
     }
 }
 
-/// The matrix: who calls, from which cluster and network, on whose behalf, which path, method, host, header and port, in
-/// HTTP/1.1, HTTP/2 or bytes; under policies of all kinds, which say how the workload takes connections as well.
+/// Covers combinations of client identity, cluster and network, forwarded address, path, method,
+/// host, header and port, with HTTP/1.1, HTTP/2 or raw TCP, under policies of all kinds, including
+/// mTLS modes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn real_envoys_answer_random_requests_as_the_oracle_does() {
+async fn real_envoys_respond_to_random_requests_like_the_oracle() {
     let clients = MeshClients::new(Authority::new());
     let issuers = ISSUERS.map(Issuer::new);
     let issuer = |name: &str| issuers.iter().find(|one| one.name == name).expect("it has keys");
@@ -151,7 +154,7 @@ async fn real_envoys_answer_random_requests_as_the_oracle_does() {
         let echo = workload_server().await;
         let mut sets = Vec::new();
         let mut shared = SharedEnvoy::default();
-        // All at once: what is let go may be given out again.
+        // All ports are allocated together, because the system may assign a released port again.
         let all: [u16; 3 * SETS] = free_ports();
         for seed in 0..SETS {
             let mut random = StdRng::seed_from_u64(seed as u64);
@@ -207,7 +210,7 @@ async fn real_envoys_answer_random_requests_as_the_oracle_does() {
                 200 => Outcome::Passes,
                 401 => Outcome::Unauthorized,
                 403 => Outcome::Denied,
-                // Of bytes nobody says why they don't pass.
+                // A closed raw TCP connection does not show the reason.
                 0 if how == AsSent::Bytes && expected != Outcome::Passes => expected,
                 0 => Outcome::Closed,
                 other => panic!("seed {seed}: {other} for {how:?} {call:?}"),
@@ -222,14 +225,14 @@ async fn real_envoys_answer_random_requests_as_the_oracle_does() {
             );
             *count.entry((how, expected)).or_default() += 1;
         }
-        // A connection of bytes has no tokens.
+        // A raw TCP connection has no tokens.
         let is_mixed = count.len() == 11 && count.values().all(|count| *count > 15);
-        assert!(is_mixed, "requests by how they were sent, and what became of them: {count:?}");
+        assert!(is_mixed, "requests by kind and outcome: {count:?}");
         drop(running);
     }
 }
 
-/// The header in which a token stands, and its text.
+/// Returns the header of a token and its value.
 fn bearer(signer: &Issuer, token: &Token) -> (String, String) {
     let mut claims = json!({ "sub": token.subject });
     if !token.groups.is_empty() {
@@ -243,7 +246,7 @@ fn bearer(signer: &Issuer, token: &Token) -> (String, String) {
     (token.place.clone(), if is_usual { format!("Bearer {text}") } else { text })
 }
 
-/// How a call is sent.
+/// The way in which a call is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AsSent {
     Http1,
@@ -251,8 +254,8 @@ enum AsSent {
     Bytes,
 }
 
-/// The call as it comes over loopback. Clients of other clusters are in another network: all of them come from where its
-/// gateway is.
+/// Returns the call as it is sent over loopback. Clients of other clusters are in another network:
+/// all use the address of its gateway.
 fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
     let domain = call.identity.as_ref().map(|(domain, ..)| &**domain);
     let is_far = domain.is_some_and(|domain| !DOMAINS.contains(&domain));
@@ -274,7 +277,7 @@ fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
     Call { from, client, address, port, sni, ..call }
 }
 
-/// Clients with certificates of one authority, each made once.
+/// Clients with certificates of one authority. Each client is created once.
 pub(super) struct MeshClients {
     pub(super) authority: Authority,
     connectors: Mutex<BTreeMap<(String, &'static str), tokio_rustls::TlsConnector>>,
@@ -288,7 +291,7 @@ impl MeshClients {
         Self { authority, connectors: Mutex::default() }
     }
 
-    /// Connects as an identity, or as nobody in plain text.
+    /// Connects with an identity, or in plain text without one.
     async fn connect(
         &self,
         (from, port): (IpAddr, u16),
@@ -308,7 +311,7 @@ impl MeshClients {
         Ok(Box::new(connector.connect(name, stream).await?))
     }
 
-    /// Sends these bytes; the status that comes back, 0 for none.
+    /// Sends a request and returns the response status, or 0 for none.
     pub(super) async fn say(
         &self,
         (from, port): (IpAddr, u16),
@@ -319,14 +322,15 @@ impl MeshClients {
         let exchange = async {
             match self.connect((from, port), identity, alpn).await {
                 Ok(stream) => answered(stream, head).await,
-                // Who denies a connection may reset it.
+                // Envoy may reset a denied connection.
                 Err(_) => 0,
             }
         };
         tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer")
     }
 
-    /// Asks `METHOD PATH` of a host in HTTP/2, in plain text; the status that comes back, 0 for none.
+    /// Sends the request `METHOD PATH` to a host with HTTP/2 in plain text. Returns the response
+    /// status, or 0 for none.
     pub(super) async fn say_in_http2(&self, to: (IpAddr, u16), line: &str, host: &str) -> u16 {
         let (method, path) = line.split_once(' ').expect("a method and a path");
         let request = http::Request::builder().method(method).uri(format!("http://{host}{path}"));
@@ -336,7 +340,7 @@ impl MeshClients {
         status.unwrap_or_default()
     }
 
-    /// Sends a call with further headers; the status that comes back, 0 for none.
+    /// Sends a call with additional headers. Returns the response status, or 0 for none.
     async fn send(&self, call: &Call, how: AsSent, more: &[(String, String)]) -> u16 {
         let identity = call.identity.as_ref();
         let identity = identity.map(|(domain, namespace, account)| {
@@ -369,7 +373,7 @@ impl MeshClients {
     }
 }
 
-/// The status of an answer in HTTP/2, if any.
+/// Returns the status of an HTTP/2 response, if there is one.
 #[expect(
     clippy::disallowed_methods,
     reason = "a connection of a test, which ends with its request"
@@ -390,19 +394,20 @@ async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -
     let mut answer = vec![0; 64];
     let exchange = async {
         stream.write_all(head.as_bytes()).await?;
-        // A write to TLS that the socket does not take at once, or that tokio makes wait its turn, is kept until a flush.
+        // A TLS write that the socket does not accept immediately, or that tokio defers, stays in a
+        // buffer until a flush.
         stream.flush().await?;
-        // The first line is all that matters; Envoy takes its time to close.
+        // Only the status line matters, and Envoy closes the connection later.
         stream.read(&mut answer).await
     };
-    // Who denies a connection may reset it.
+    // Envoy may reset a denied connection.
     let read = exchange.await.unwrap_or_default();
     answer.truncate(read);
     let answer = String::from_utf8_lossy(&answer);
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default()
 }
 
-/// Sends a request; all that comes back, as far as it does.
+/// Sends a request and returns everything that is received.
 pub(super) async fn answered_whole(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     said: impl AsRef<[u8]>,
@@ -411,18 +416,18 @@ pub(super) async fn answered_whole(
     let exchange = async {
         stream.write_all(said.as_ref()).await?;
         stream.flush().await?;
-        // Who denies a connection may reset it.
+        // Envoy may reset a denied connection.
         stream.read_to_end(&mut answer).await
     };
     let _ = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Before an identity: whose client speaks no TLS later than 1.2.
+/// The prefix of an identity whose client supports no TLS version after 1.2.
 pub(super) const OLD_TLS: &str = "tls1.2 ";
 
 fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls::TlsConnector {
-    // As sidecars offer them.
+    // The protocols that sidecars offer.
     let protocols: &[&str] = match alpn {
         "istio-http/1.1" => &["istio-http/1.1", "istio", "http/1.1"],
         "istio-h2" => &["istio-h2", "istio", "h2"],
@@ -431,7 +436,7 @@ fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls:
     tokio_rustls::TlsConnector::from(Arc::new(client_config(authority, identity, protocols)))
 }
 
-/// How a client of the mesh makes itself known, and which protocols it offers.
+/// Returns the TLS configuration of a mesh client with this identity and these protocols.
 pub(super) fn client_config(
     authority: &Authority,
     identity: &str,
@@ -455,7 +460,7 @@ pub(super) fn client_config(
     config
 }
 
-/// Takes any server: who it is is not what is tried here.
+/// Accepts any server certificate. The server's identity is not tested here.
 #[derive(Debug)]
 struct AnyServer;
 
@@ -494,9 +499,9 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Every field and key that there is, in every form, for what an Envoy takes as a whole.
+/// Tests that Envoy accepts every field and key in every form.
 #[test]
-fn envoys_take_every_field_and_key() {
+fn envoys_accept_every_field_and_key() {
     let rules = json!([{
         "from": [
             { "source": { "principals": ["*", "a/ns/b/sa/c", "*/sa/c", "a/*"], "requestPrincipals": ["*", "a/b", "a*", "*b"],
@@ -536,7 +541,7 @@ fn envoys_take_every_field_and_key() {
     }
 }
 
-/// Signs tokens of one issuer.
+/// Signs the tokens of one issuer.
 pub(super) struct Issuer {
     pub(super) name: &'static str,
     key: ring::signature::EcdsaKeyPair,
@@ -577,7 +582,8 @@ fn encoded(bytes: &[u8]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A token that is there must be good, wherever it stands; one that is not there is asked for by who allows.
+/// Every token in a request must be valid, wherever it is. Only rules that allow requests can
+/// require a token.
 #[tokio::test]
 async fn real_envoys_believe_tokens_of_known_keys_alone() {
     let [a, b, d] = ["https://a", "https://b", "https://d"].map(Issuer::new);
@@ -614,30 +620,26 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
     let cases = [
         (String::new(), 403, "nobody"),
         (alice(), 200, "alice"),
-        (bearer(a.token("https://a", json!({ "sub": "bob" }))), 403, "another of a's"),
+        (bearer(a.token("https://a", json!({ "sub": "bob" }))), 403, "another subject of a"),
         (
             bearer(a.token("https://a", json!({ "sub": "bob", "groups": ["x", "admin"] }))),
             200,
-            "one of a list",
+            "one element of a list",
         ),
         (bearer(a.token("https://a", json!({ "sub": "bob", "groups": "admin" }))), 200, "a text"),
         (bearer(b.token("https://a", json!({ "sub": "alice" }))), 401, "signed by another"),
         (
             bearer(b.token("https://b", json!({ "sub": "alice" }))),
             401,
-            "where no token of b stands",
+            "b's token in the wrong header",
         ),
         (bearer("nonsense".to_owned()), 401, "no token"),
-        (of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "anybody of b's"),
-        (of_b(a.token("https://a", json!({ "sub": "alice" }))), 401, "a's where b's stand"),
+        (of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "any subject of b"),
+        (of_b(a.token("https://a", json!({ "sub": "alice" }))), 401, "a's token in b's header"),
         (alice() + &of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "both good"),
         (alice() + &of_b(a.token("https://b", json!({ "sub": "x" }))), 401, "one good, one bad"),
         (alice() + &of_b("nonsense".to_owned()), 401, "one good, one nonsense"),
-        (
-            format!("x-c: {}\r\n", a.token("https://c", json!({ "sub": "x" }))),
-            401,
-            "keys that nobody knows",
-        ),
+        (format!("x-c: {}\r\n", a.token("https://c", json!({ "sub": "x" }))), 401, "unknown keys"),
         (
             alice() + &format!("x-e: {}\r\n", a.token("https://e", json!({ "sub": "x" }))),
             401,
@@ -653,7 +655,8 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             let found = answered(stream.expect("listens"), &head).await;
             assert_eq!(found, *status, "{}: {what}", envoy.display());
         }
-        // What a workload is told is what a token says, whoever's the others are.
+        // The header of a rule contains only claims of that rule's token. A client cannot forge it, not
+        // even with a valid token of another issuer.
         for (token, told) in [
             (of_b(d.token("https://d", json!({ "sub": "dora" }))), Some("dora")),
             (of_b(b.token("https://b", json!({ "sub": "bob" }))), None),
@@ -671,7 +674,8 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
     }
 }
 
-/// Starts an Envoy with what the proxy of a workload that these policies select is sent, and returns its inbound port.
+/// Starts an Envoy with the resources of the proxy of a workload that these policies select, and
+/// returns its inbound port.
 async fn guarded_workload(
     envoy: &Path,
     authority: &Authority,
@@ -723,7 +727,7 @@ async fn real_envoys_refuse_every_request_where_an_unknown_field_may_demand_a_to
     }
 }
 
-/// Envoy takes text behind `**` in a template, and matches as `explain policy` does.
+/// Envoy accepts text after `**` in a template, and matches like `explain policy`.
 #[tokio::test]
 async fn real_envoys_match_templates_with_text_behind_any_segments() {
     let authority = Authority::new();

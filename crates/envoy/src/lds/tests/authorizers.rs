@@ -1,4 +1,4 @@
-//! Providers that policies have asked (CUSTOM), as a proxy is configured to.
+//! Tests of the proxy configuration for authorization providers (action CUSTOM).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use strait_rules::traffic::{KindSettings, TrafficIndex};
 const HTTP: &str = "envoy.filters.http.rbac";
 const ASK: &str = "envoy.filters.http.ext_authz";
 
-/// A policy of namespace `shop` that has a provider asked about these paths.
+/// Returns a policy of namespace `shop` that queries a provider about these paths.
 pub(super) fn asks(name: &str, provider: &str, operations: Value) -> Value {
     let operations = operations.as_array().expect("a list").iter();
     let to: Vec<_> = operations.map(|one| json!({ "operation": one })).collect();
@@ -24,13 +24,13 @@ pub(super) fn asks(name: &str, provider: &str, operations: Value) -> Value {
     })
 }
 
-/// The mesh config with these providers.
+/// Returns the event for a mesh config with these providers.
 pub(super) fn with_providers(providers: Value) -> MeshEvent {
     let text = json!({ "extensionProviders": providers }).to_string();
     MeshEvent::MeshConfig(Arc::new(MeshConfig::parse(&text, &Default::default()).expect("valid")))
 }
 
-/// The service of the providers, in a namespace of its own.
+/// Returns the event for the service of the providers, in a separate namespace.
 pub(super) fn authorizers(ports: Vec<Port>, endpoints: Vec<Endpoint>) -> MeshEvent {
     let service = service("opa.authz").vip("10.1.9.9").ports(ports);
     MeshEvent::Registry(shard("west", 1).network("n1").with(service, endpoints).built())
@@ -63,7 +63,7 @@ fn asked(
     guarded_by(("shop", "web"), ports, events.into_iter().chain(more))
 }
 
-/// The filters of the chains of a port: of HTTP those of the manager.
+/// Returns the filters of the chains of a port; for HTTP, the filters in the manager.
 fn filters(context: &Arc<PushContext>, proxy: &Proxy, port: u64) -> Vec<Value> {
     let listener = listeners(context, proxy).remove("virtualInbound").expect("one");
     let chains = listener["filter_chains"].as_array().cloned().expect("a list");
@@ -80,9 +80,10 @@ fn names(filters: &[Value]) -> Vec<String> {
     filters.iter().map(|filter| text(&filter["name"])).collect()
 }
 
-/// Section 10: who is asked comes before tokens and before all that decides, and providers in the order of their names.
+/// Section 10: providers are queried before tokens are verified and before any rule decides, in the
+/// order of their names.
 #[test]
-fn providers_are_asked_first_each_behind_its_own_rules() {
+fn providers_are_queried_first_each_after_its_own_rules() {
     let keys = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": "LpgXUJBl11nMkgkPS2pXhmFyJoBwEhxlerbWQGbWOlo", "y": "20_Y8LKheGvgLvTjRgg_jrS02bHFdeXxVlxUaAm-17o" }] });
     let tokens = json!({
         "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
@@ -125,7 +126,7 @@ fn providers_are_asked_first_each_behind_its_own_rules() {
     assert_eq!(service["timeout"], "600s");
     let web = &found[3]["typed_config"];
     assert_eq!(web["status_on_error"]["code"], "ServiceUnavailable");
-    assert_eq!(web["failure_mode_allow"], Value::Null, "closed unless told");
+    assert_eq!(web["failure_mode_allow"], Value::Null, "fails closed by default");
     assert_eq!(web["with_request_body"]["max_request_bytes"], 9);
     let token = json!([{ "exact": "x-token", "ignore_case": true }]);
     assert_eq!(web["allowed_headers"]["patterns"], token);
@@ -138,9 +139,10 @@ fn providers_are_asked_first_each_behind_its_own_rules() {
     assert_eq!(service["authorization_response"]["allowed_upstream_headers"]["patterns"], user);
 }
 
-/// 8.1: about connections a provider of gRPC alone is asked, by what of the rules is about connections.
+/// 8.1: only gRPC providers are queried about connections, with the parts of rules that apply to
+/// connections.
 #[test]
-fn about_connections_a_provider_of_http_is_not_asked() {
+fn http_provider_is_not_queried_about_connections() {
     let policies = vec![
         asks("w", "web", json!([{ "paths": ["/w"] }])),
         asks("r", "rpc", json!([{ "paths": ["/r"] }])),
@@ -160,9 +162,9 @@ fn about_connections_a_provider_of_http_is_not_asked() {
     assert_eq!(rule["permissions"][0]["and_rules"]["rules"][0]["any"], true, "{rule}");
 }
 
-/// F-1: what is only tried is noted where no filter looks.
+/// F-1: matches of dry-run rules are recorded under keys that no filter reads.
 #[test]
-fn a_dry_run_asks_nobody() {
+fn dry_run_queries_no_provider() {
     let mut tried = asks("t", "rpc", json!([{ "paths": ["/t"] }]));
     tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
     let (context, proxy) = asked(vec![tried.clone()], []);
@@ -178,13 +180,13 @@ fn a_dry_run_asks_nobody() {
 }
 
 #[test]
-fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
+fn requests_are_denied_with_a_reason_if_no_provider_can_be_queried() {
     let cases = [
-        ("nobody", "none of that name"),
+        ("nobody", "no entry with this name"),
         ("twice", "several"),
-        ("log", "asks nobody"),
+        ("log", "no authorization provider"),
         ("bad", "1 to 65535"),
-        ("away", "there is no service no.authz"),
+        ("away", "service no.authz does not exist"),
         ("elsewhere", "is in namespace authz"),
         ("portless", "has no port 99"),
     ];
@@ -209,7 +211,7 @@ fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
     assert!(fault.to_string().contains("not visible"), "{fault}");
 }
 
-/// A DestinationRule for the providers' service.
+/// Returns the event for a DestinationRule of the providers' service.
 fn rule_for_opa(policy: Value) -> MeshEvent {
     let rule = json!({
         "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
@@ -221,9 +223,9 @@ fn rule_for_opa(policy: Value) -> MeshEvent {
     MeshEvent::Traffic(index.apply(&objects).expect("the first time"))
 }
 
-/// Who sends a question to where the request was going asks the workload itself, and would take its answer.
+/// If a query was sent to the original destination, the workload itself would answer it.
 #[test]
-fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
+fn provider_without_load_balanced_endpoints_is_not_queried() {
     let unchosen = |resolution: Resolution| {
         let service = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
         let service = service.with(|it| it.resolution = resolution);
@@ -231,13 +233,13 @@ fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
     };
     let own = json!({ "mode": "MUTUAL" });
     let cases = [
-        (unchosen(Resolution::Headless), "endpoints are not chosen"),
-        (unchosen(Resolution::Passthrough), "endpoints are not chosen"),
+        (unchosen(Resolution::Headless), "proxies do not load-balance"),
+        (unchosen(Resolution::Passthrough), "proxies do not load-balance"),
         (
             rule_for_opa(json!({ "loadBalancer": { "simple": "PASSTHROUGH" } })),
             "PASSTHROUGH by DestinationRule authz/opa",
         ),
-        (rule_for_opa(json!({ "tls": own })), "as DestinationRule authz/opa says"),
+        (rule_for_opa(json!({ "tls": own })), "TLS settings of DestinationRule authz/opa"),
     ];
     for (event, part) in cases {
         let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
@@ -255,9 +257,9 @@ fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
     assert_eq!(names(&filters(&context, &proxy, 8080))[..2], [HTTP, ASK]);
 }
 
-/// A Sidecar says what a workload calls; whom its proxy asks is the mesh's affair.
+/// A Sidecar limits the services that a workload calls, not the providers that its proxy queries.
 #[test]
-fn a_sidecar_that_leaves_the_provider_out_leaves_the_way_to_it() {
+fn sidecar_without_the_provider_keeps_its_cluster() {
     let sidecar = json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
         "metadata": { "namespace": "shop", "name": "default" },
@@ -272,15 +274,16 @@ fn a_sidecar_that_leaves_the_provider_out_leaves_the_way_to_it() {
     let (context, proxy) = asked(vec![asks("r", "rpc", json!([{ "paths": ["/r"] }]))], [scoped()]);
     let clusters = held(&context, &proxy, ResourceType::Cluster);
     let of_opa: Vec<_> = clusters.keys().filter(|name| name.contains("opa.authz")).collect();
-    assert_eq!(of_opa, [name], "the port that is asked, and no other");
+    assert_eq!(of_opa, [name], "only the port of the provider");
     let (context, proxy) = asked(vec![], [scoped()]);
     let clusters = held(&context, &proxy, ResourceType::Cluster);
-    assert!(!clusters.contains_key(name), "nobody is asked");
+    assert!(!clusters.contains_key(name), "no provider is queried");
 }
 
-/// What becomes of the provider's service is seen by those that ask it, wherever Sidecars let them look, and by no others.
+/// Proxies that query a provider receive changes of its service, whatever Sidecars they follow.
+/// Other proxies do not.
 #[test]
-fn who_asks_a_provider_hears_of_its_service() {
+fn proxies_that_query_a_provider_receive_changes_of_its_service() {
     let sidecar_object = |namespace: &str| {
         json!({
             "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",

@@ -1,4 +1,4 @@
-//! Real Envoys that ask real providers, over HTTP and over gRPC, whether requests and connections may pass.
+//! Real Envoys query real providers about requests and connections, over HTTP and gRPC.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,11 +21,11 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::service::auth::v3 as auth;
 use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 
-/// How long a provider may take in these tests.
+/// The timeout of a provider in these tests.
 const TIMEOUT: Duration = Duration::from_millis(700);
 const SERVICE: &str = "opa.authz.svc.cluster.local";
 
-/// Serves HTTP on loopback, 1.1 and 2, until the test ends.
+/// Starts an HTTP/1.1 and HTTP/2 server on loopback that runs until the test ends.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn server<F>(answer: fn(Request<hyper::body::Incoming>) -> F) -> u16
 where
@@ -50,14 +50,14 @@ where
     port
 }
 
-/// The workload: says which headers of interest have reached it.
+/// Responds as the workload does: with the relevant headers that it received.
 async fn workload(request: Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
     let told = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
     let text = format!("<user {}>", told("x-user").unwrap_or("nobody"));
     Response::new(Full::new(text.into()))
 }
 
-/// What a provider makes of a path: a status, or no answer in time.
+/// Returns the decision of a provider by path: a status, or no response in time.
 async fn judged(path: &str) -> StatusCode {
     match path.rsplit('/').next() {
         _ if path.starts_with("/refuse/") => StatusCode::FORBIDDEN,
@@ -71,7 +71,8 @@ async fn judged(path: &str) -> StatusCode {
     }
 }
 
-/// A provider over HTTP, which lets in by the path; `who` by a header that must have come and one that must not.
+/// Responds as an HTTP provider does, by path. `who` checks for one required and one forbidden
+/// header.
 async fn over_http(request: Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
     let has = |name: &str, value: &str| {
         request.headers().get(name).is_some_and(|found| found.as_bytes() == value.as_bytes())
@@ -87,7 +88,7 @@ async fn over_http(request: Request<hyper::body::Incoming>) -> Response<Full<Byt
     answer.header("www-authenticate", "Bearer").body(Full::default()).expect("an answer")
 }
 
-/// A provider over gRPC: of requests by the path, of connections by the port.
+/// A gRPC provider that decides on requests by path and on connections by port.
 struct OverGrpc {
     allowed_port: u16,
 }
@@ -157,7 +158,7 @@ async fn grpc_server(allowed_port: u16) -> u16 {
     port
 }
 
-/// The providers; those of port 82 are away.
+/// Returns the providers. No server listens for providers with port 82.
 fn providers() -> Value {
     let http = |name: &str, port: u16, more: Value| {
         let mut fields = json!({ "service": SERVICE, "port": port, "timeout": "0.7s" });
@@ -177,7 +178,7 @@ fn providers() -> Value {
     };
     json!([
         http("web", 80, headers),
-        // The name of one begins with that of the other (F-2).
+        // The name of one provider is a prefix of another's (F-2).
         http("web-ns", 80, json!({ "pathPrefix": "/refuse" })),
         http("gone", 82, json!({})),
         http("gone-open", 82, json!({ "failOpen": true })),
@@ -215,7 +216,7 @@ fn policies([http, allowed, refused, shut, open]: [u16; 5]) -> Vec<Value> {
     ]
 }
 
-/// The status and the text of an answer.
+/// Returns the status and the text of a response.
 async fn ask(port: u16, path: &str, headers: &str) -> (u16, String) {
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("listens");
     let head = format!("GET {path} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{headers}\r\n");
@@ -225,31 +226,37 @@ async fn ask(port: u16, path: &str, headers: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn real_envoys_ask_real_providers() {
+async fn real_envoys_query_real_providers() {
     let cases = [
         ("/free", "", 200, "<user nobody>", "no rule matches"),
         ("/http/ok", "", 200, "<user alice>", "the provider allows"),
-        ("/http/ok", "x-user: mallory\r\n", 200, "<user alice>", "and says who it is"),
+        ("/http/ok", "x-user: mallory\r\n", 200, "<user alice>", "the provider sets the user"),
         ("/http/no", "", 403, "", "it denies"),
-        ("/http/login", "", 401, "www-authenticate", "with what it answers"),
-        ("/http/slow", "", 403, "", "no answer in time"),
-        ("/http/who", "x-token: good\r\nx-secret: 1\r\n", 200, "", "it sees what it should"),
-        ("/http/who", "x-secret: 1\r\n", 403, "", "and nothing else"),
-        ("/http/denied/ok", "", 403, "", "what is denied stays so"),
+        ("/http/login", "", 401, "www-authenticate", "the provider's response"),
+        ("/http/slow", "", 403, "", "no response in time"),
+        (
+            "/http/who",
+            "x-token: good\r\nx-secret: 1\r\n",
+            200,
+            "",
+            "the provider receives the allowed headers only",
+        ),
+        ("/http/who", "x-secret: 1\r\n", 403, "", "a required header is missing"),
+        ("/http/denied/ok", "", 403, "", "DENY applies after the provider"),
         ("/both/ok", "", 403, "", "one of two denies"),
-        ("/second/ok", "", 403, "", "the other alone"),
-        ("/tried/ok", "", 200, "<user nobody>", "a dry run asks nobody"),
-        ("/closed/ok", "", 403, "", "away is closed"),
-        ("/open/ok", "", 200, "", "unless it says otherwise"),
-        ("/busy/ok", "", 503, "", "with the status that it says"),
-        ("/unknown/ok", "", 403, "", "nobody of that name"),
+        ("/second/ok", "", 403, "", "only the other provider denies"),
+        ("/tried/ok", "", 200, "<user nobody>", "a dry run queries no provider"),
+        ("/closed/ok", "", 403, "", "an unreachable provider fails closed"),
+        ("/open/ok", "", 200, "", "failOpen"),
+        ("/busy/ok", "", 503, "", "statusOnError"),
+        ("/unknown/ok", "", 403, "", "an unknown provider"),
         ("/grpc/ok", "", 200, "<user bob>", "gRPC allows"),
         ("/grpc/no", "", 403, "", "denies"),
         ("/grpc/login", "", 401, "", "with its status"),
         ("/grpc/slow", "", 403, "", "is late"),
         ("/grpc-closed/ok", "", 403, "", "is away"),
-        ("/grpc-open/ok", "", 200, "", "is away and open"),
-        ("//grpc//no", "", 403, "", "however the path is written"),
+        ("/grpc-open/ok", "", 200, "", "an unreachable provider with failOpen"),
+        ("//grpc//no", "", 403, "", "a path with repeated slashes"),
     ];
     for envoy in envoys() {
         let ports: [u16; 5] = free_ports();
@@ -287,7 +294,7 @@ async fn real_envoys_ask_real_providers() {
         let mut clusters = BTreeMap::new();
         for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
             let assignment = if name.contains(SERVICE) {
-                // An endpoint of a cluster is never a loopback address.
+                // An endpoint of a cluster is never a loopback address, so it is replaced.
                 let assignment = one(&context, &proxy, ResourceType::Endpoint, &name).to_string();
                 let here = assignment.replace("10.0.0.9", "127.0.0.1");
                 serde_json::from_str(&here).expect("JSON")

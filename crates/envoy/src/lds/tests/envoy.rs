@@ -1,4 +1,5 @@
-//! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
+//! Tests of listeners and routes with a real Envoy. Skipped with a message if Envoy is not
+//! installed.
 
 mod filters;
 mod memory;
@@ -33,26 +34,29 @@ use strait_model::{ByName, Interception};
 use strait_rules::access::PeerModes;
 use strait_rules::traffic::telemetry::{self, WrittenLog};
 
-/// How long an Envoy may take to start, and a request to be answered.
+/// Maximum time for Envoy's start and for a response.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
-/// The Envoy of `STRAIT_ENVOY`, else the newest that `tests/components/install` brought.
+/// Returns the Envoy in `STRAIT_ENVOY`, or the newest one that `tests/components/install`
+/// installed.
 pub(super) fn envoy() -> Option<PathBuf> {
     found("STRAIT_ENVOY", "envoy-1.40")
 }
 
-/// The Envoy of `STRAIT_ENVOY_OLD`, else the oldest that it brought.
+/// Returns the Envoy in `STRAIT_ENVOY_OLD`, or the oldest one that `tests/components/install`
+/// installed.
 pub(super) fn old_envoy() -> Option<PathBuf> {
     found("STRAIT_ENVOY_OLD", "envoy-1.36")
 }
 
-/// Envoys of both versions, as far as they are here.
+/// Returns the installed Envoys of both versions.
 pub(super) fn envoys() -> impl Iterator<Item = PathBuf> {
     [envoy(), old_envoy()].into_iter().flatten()
 }
 
-/// The Envoy that a variable names, else the one in that folder of what was installed.
+/// Returns the Envoy that an environment variable names, or the one in a folder of the installed
+/// components.
 fn found(variable: &str, folder: &str) -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
@@ -72,12 +76,12 @@ fn found(variable: &str, folder: &str) -> Option<PathBuf> {
     found
 }
 
-/// The static secrets of a bootstrap: one identity for everybody.
+/// Returns the static secrets of a bootstrap, with one identity for all proxies.
 fn secrets() -> Value {
     Authority::new().secrets()
 }
 
-/// Signs whatever identity a test wants.
+/// A CA that signs any identity.
 pub(super) struct Authority {
     root: CertificateParams,
     key: KeyPair,
@@ -94,12 +98,12 @@ impl Authority {
         Self { root, key, pem }
     }
 
-    /// A certificate of an identity, and its key.
+    /// Returns a certificate for an identity, and its key.
     pub(super) fn sign(&self, identity: &str) -> (rcgen::Certificate, KeyPair) {
         self.sign_name(SanType::URI(identity.try_into().expect("ASCII")))
     }
 
-    /// A certificate of a name, and its key.
+    /// Returns a certificate for a name, and its key.
     fn sign_name(&self, name: SanType) -> (rcgen::Certificate, KeyPair) {
         let mut leaf = CertificateParams::default();
         leaf.subject_alt_names = vec![name];
@@ -131,7 +135,8 @@ pub(super) fn to_loopback(name: &str, port: u16) -> Value {
     json!({"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]})
 }
 
-/// A bootstrap with these listeners and upstream clusters. Its control plane is nowhere.
+/// Returns a bootstrap with these listeners and upstream clusters. Its control plane does not
+/// exist.
 pub(super) fn bootstrap(listeners: Vec<Value>, mut clusters: Vec<Value>) -> Value {
     clusters.push(json!({
         "name": "xds", "type": "STATIC", "load_assignment": to_loopback("xds", 1),
@@ -172,14 +177,14 @@ pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
     assert!(!said.contains("deprecated"), "{what}: {said}");
 }
 
-/// The names of the routes that a listener asks for.
+/// Returns the names of the route configurations that a listener requests.
 fn asked_routes(listener: &Value) -> Vec<String> {
     let config = |line: String| Some(line.split("-> http ").nth(1)?.to_owned());
     let named = |name: &String| !name.starts_with("inbound|") && !name.starts_with("Inbound");
     chains(listener).into_iter().filter_map(config).filter(named).collect()
 }
 
-/// Puts the routes into a listener that asks for them.
+/// Inlines the route configuration of a listener that requests one by name.
 fn inlined(context: &Arc<PushContext>, proxy: &Proxy, mut listener: Value) -> Value {
     let [name] = &asked_routes(&listener)[..] else { return listener };
     let config = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
@@ -196,7 +201,7 @@ fn every_protocol() -> Vec<Port> {
 }
 
 #[test]
-fn envoy_takes_every_listener_and_route() {
+fn envoy_accepts_every_listener_and_route() {
     let Some(envoy) = envoy() else { return };
     let app = service("app.ns").vip("10.1.0.1").vip("fd00::1").ports(every_protocol());
     let db = service("db.ns").headless().ports(vec![port("", 7000, 7000), port("http", 8001, 1)]);
@@ -223,7 +228,7 @@ fn envoy_takes_every_listener_and_route() {
             .filter(|listener| !asked_routes(listener).is_empty())
             .enumerate()
             .map(|(index, listener)| {
-                // Beside the listener that asks, on an address of its own.
+                // An additional listener, on a separate address.
                 let mut listener = inlined(&context, &proxy, listener.clone());
                 listener["name"] = format!("routed-{index}").into();
                 listener["address"] = at_loopback(20000 + u16::try_from(index).expect("few"));
@@ -265,7 +270,7 @@ fn envoys_resolve_names_without_deprecated_fields() {
 }
 
 #[test]
-fn envoys_take_what_the_mesh_config_turns_on() {
+fn envoys_accept_optional_settings_of_the_mesh_config() {
     let Some(envoy) = envoy() else { return };
     let operators = command_operators::all();
     let formats = [
@@ -288,9 +293,9 @@ fn envoys_take_what_the_mesh_config_turns_on() {
     }
 }
 
-/// That the check of expressions is no stricter than it has to be.
+/// The check of expressions is no stricter than Envoy.
 #[test]
-fn envoys_refuse_the_expressions_and_operators_that_are_refused() {
+fn envoys_refuse_the_expressions_and_operators_that_strait_refuses() {
     let Some(envoy) = envoy() else { return };
     let deep = telemetry::too_deep_for_envoys();
     let expressions = telemetry::UNREADABLE.into_iter().map(|(text, _)| text);
@@ -311,7 +316,8 @@ fn envoys_refuse_the_expressions_and_operators_that_are_refused() {
     }
 }
 
-/// What workloads listen with whose calls are written so, of those of a filter.
+/// Returns an inbound listener with access logs in this format, restricted to calls that match a
+/// filter.
 fn logging_listener(format: AccessLogFormat, filter: Option<&str>) -> Value {
     let (context, proxy) = serving(every_protocol());
     let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
@@ -342,7 +348,7 @@ fn logging_listener(format: AccessLogFormat, filter: Option<&str>) -> Value {
     listener.expect("a message")
 }
 
-/// An Envoy that runs until it is dropped.
+/// An Envoy process that is stopped on drop.
 pub(super) struct Running {
     _process: tokio::process::Child,
     _directory: tempfile::TempDir,
@@ -385,7 +391,7 @@ impl Running {
         request(&self.admin, path, "").await
     }
 
-    /// How many TLS handshakes an upstream cluster has made.
+    /// Returns the number of TLS handshakes of an upstream cluster.
     async fn handshakes(&self, upstream: &str) -> u64 {
         self.counter(upstream, "ssl.handshake").await
     }
@@ -399,7 +405,7 @@ impl Running {
     }
 }
 
-/// One HTTP/1.1 request, and all that came back.
+/// Sends an HTTP/1.1 request and returns everything that is received.
 async fn request(address: &str, path: &str, headers: &str) -> String {
     let exchange = async {
         let mut stream = tokio::net::TcpStream::connect(address).await?;
@@ -414,8 +420,8 @@ async fn request(address: &str, path: &str, headers: &str) -> String {
     answer.unwrap_or_else(|_| panic!("{address} does not answer")).unwrap_or_default()
 }
 
-/// A workload that answers with the HTTP version it was spoken to in and the identity it was told of, and with the header
-/// `x-told`, where there is one.
+/// Starts a workload that responds with the HTTP version of the request, the client identity in its
+/// header, and the header `x-told` if present.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 pub(super) async fn workload_server() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -445,10 +451,12 @@ pub(super) async fn workload_server() -> u16 {
     port
 }
 
-/// Ports that nobody has, and nobody is given for a connection of its own: a port that the system gives is free for as long
-/// as it is held, and an Envoy takes it some time later.
+/// Returns ports that no process uses and that the system does not assign to outgoing connections.
+/// A port that the system assigned is only reserved while its socket is open, but Envoy binds it
+/// later.
 pub(super) fn free_ports<const N: usize>() -> [u16; N] {
-    // Below those that Linux gives (`ip_local_port_range`, from 32768). Processes begin at different ones.
+    // Below Linux's range for outgoing connections (`ip_local_port_range`, from 32768). Processes
+    // start at different offsets.
     const FIRST: u32 = 16_384;
     const COUNT: u32 = 16_384;
     static NEXT: LazyLock<AtomicU32> =
@@ -472,8 +480,9 @@ pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
     cluster
 }
 
-/// A bootstrap for the sidecar of [`client`] that also serves the workload at `10.0.0.9`: the named outbound listeners on
-/// these ports, and its inbound listener on each port of `inbound`, in front of a workload on loopback.
+/// Returns a bootstrap that combines the sidecar of [`client`] with the sidecar of the workload at
+/// `10.0.0.9`: the named outbound listeners on these ports, and the inbound listener on each port
+/// of `inbound`, with the workload on loopback.
 fn bootstrap_of_both_sidecars(
     context: &Arc<PushContext>,
     outbound: &[(&str, u16)],
@@ -498,7 +507,7 @@ fn bootstrap_of_both_sidecars(
     let mut static_clusters = Vec::new();
     for (name, cluster) in held(context, &proxy, ResourceType::Cluster) {
         let assignment = match name.starts_with("outbound|") {
-            // An endpoint of a cluster is never a loopback address.
+            // An endpoint of a cluster is never a loopback address, so it is replaced.
             true => {
                 let assignment = one(context, &proxy, ResourceType::Endpoint, &name).to_string();
                 let here = assignment.replace("10.0.0.9", "127.0.0.1");
@@ -511,10 +520,10 @@ fn bootstrap_of_both_sidecars(
     bootstrap(static_listeners, static_clusters)
 }
 
-/// One Envoy is the sidecar of client and server alike. Without redirection each listener is put on a
-/// port of its own; all else is as generated.
+/// One Envoy acts as the sidecars of both client and server. Without redirection, each listener has
+/// a separate port; everything else is unchanged.
 #[tokio::test]
-async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
+async fn plain_envoys_use_mtls_with_each_other_on_ports_of_every_kind() {
     let Some(envoy) = envoy() else { return };
     let [http, grpc, bytes, undeclared, unnamed] = free_ports();
     let entries: [u16; 4] = free_ports();
@@ -534,12 +543,13 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
     let bootstrap = bootstrap_of_both_sidecars(&context, &names, &inbound, echo);
     let envoy = Running::start(&envoy, &bootstrap).await;
 
-    // Through both: what the workload sees, and that it came by mTLS.
+    // Through both sidecars: the workload receives the request with the identity from mTLS.
     let told = format!("URI={IDENTITY}");
     let expected = [
         (80, "HTTP/1.1", told.as_str()),
         (81, "HTTP/2.0", told.as_str()),
-        // Nobody looks into bytes, nor into what a client that has not looked sends.
+        // Raw TCP is not parsed, and neither is the traffic of a client that has not detected the
+        // protocol.
         (82, "HTTP/1.1", "nobody"),
         (83, "HTTP/1.1", "nobody"),
     ];
@@ -552,7 +562,8 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
         let upstream = format!("outbound|{number}||app.ns.svc.cluster.local");
         assert!(envoy.handshakes(&upstream).await > 0, "{number} came in plain text");
     }
-    // From outside the mesh, in plain text; nobody believes what such a client says of itself.
+    // In plain text from outside of the mesh: an identity that a plaintext client claims is
+    // removed.
     let claim = format!("x-forwarded-client-cert: {told}\r\n");
     for port in [http, undeclared, unnamed] {
         let answer = request(&format!("127.0.0.1:{port}"), "/", &claim).await;

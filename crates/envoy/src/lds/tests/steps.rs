@@ -1,4 +1,5 @@
-//! What a proxy holds after each response while a cluster leaves: nothing may lead to what isn't there.
+//! Checks the resources of a proxy after each response while a cluster is removed: no resource may
+//! reference a missing one.
 
 use prost::Message;
 
@@ -11,7 +12,7 @@ use strait_xds::request::AdsRequest;
 use strait_xds::session::{ProtocolForm, Response, Session};
 
 #[test]
-fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
+fn no_step_of_a_withdrawal_references_a_missing_upstream_cluster() {
     let ports = || vec![port("http", 80, 80), port("tcp", 90, 90), port("", 100, 100)];
     let one = |cluster: &str, name: &str, vip: &str, address: &str| {
         let ports = ports();
@@ -52,12 +53,12 @@ fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
     }
 }
 
-/// A client that takes what it is sent, a response at a time.
+/// A client that applies responses one by one.
 struct Client {
     session: Session,
     form: ProtocolForm,
     held: BTreeMap<(ResourceType, String), Value>,
-    /// What it watches by name.
+    /// The subscriptions by name.
     named: BTreeMap<ResourceType, Vec<String>>,
 }
 
@@ -70,8 +71,8 @@ impl Client {
         client
     }
 
-    /// Takes everything of this version, and looks at all it holds after each response. Returns how
-    /// many there were.
+    /// Applies all responses of this version and checks all resources after each. Returns the
+    /// number of responses.
     fn follow(&mut self, context: &Arc<PushContext>, proxy: &Proxy) -> usize {
         let cache = Cache::default();
         let mut proxy_config = ProxyConfig::new(context, proxy, "n1".into(), &cache);
@@ -87,7 +88,7 @@ impl Client {
         count
     }
 
-    /// Watches these names, and no others any more.
+    /// Subscribes to these names only.
     fn ask(&mut self, kind: ResourceType, names: Vec<String>) {
         let node = Some(Node { id: "n".into(), ..Default::default() });
         let type_url = kind.url().to_owned();
@@ -189,14 +190,14 @@ impl Client {
             if matches!(kind, ResourceType::Listener | ResourceType::Route) {
                 for upstream in asked(one, "cluster") {
                     let there = self.held.contains_key(&(ResourceType::Cluster, upstream.clone()));
-                    assert!(there, "{step}: {name} leads to {upstream}");
+                    assert!(there, "{step}: {name} references {upstream}");
                 }
             }
         }
     }
 }
 
-/// Every text that stands under `key`, at any depth.
+/// Returns every string under `key`, at any depth.
 fn asked(value: &Value, key: &str) -> Vec<String> {
     match value {
         Value::Object(fields) => fields

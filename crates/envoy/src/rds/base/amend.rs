@@ -1,4 +1,4 @@
-//! What becomes of the routes of a port where nothing but rules is another: few fragments are made again.
+//! Updates the routes of a port when only rules have changed. Few fragments are generated again.
 
 use std::sync::Arc;
 
@@ -14,8 +14,9 @@ use strait_model::Hostname;
 use strait_rules::traffic::HostPattern;
 
 impl RouteBase {
-    /// The same with what other rules for these hosts give them, where nothing but these rules differs from what it was
-    /// made of. `None` where more may be another than the routes of services: it has to be made from scratch then.
+    /// Returns the route with the new rules for these hosts, if nothing else has changed. Returns
+    /// `None` if more than the routes of services may differ: then the route must be generated from
+    /// scratch.
     pub(crate) fn amended(
         self: &Arc<Self>,
         context: &PushContext,
@@ -25,7 +26,7 @@ impl RouteBase {
     ) -> Option<Arc<Self>> {
         let (mut listed, mut changed) = (self.lists.clone(), Vec::new());
         for host in hosts {
-            // Who has which name, and which hosts there are beside services, is settled among all.
+            // Conflicts of names, and hosts that only rules name, depend on all hosts.
             let hostname = host.exact().filter(|_| self.disputed.is_empty())?;
             let Some(at) = self.place_of(hostname) else {
                 if self.shows_hosts_of_rules() {
@@ -79,13 +80,13 @@ impl RouteBase {
         Some(Arc::new(amended))
     }
 
-    /// The fragment of a service.
+    /// Returns the fragment of a service.
     fn place_of(&self, hostname: &Hostname) -> Option<usize> {
         let is = |place: &u32| self.addresses.services[*place as usize].0.hostname() == hostname;
         self.places.iter().position(is)
     }
 
-    /// Whether hosts may be in it that no service is.
+    /// Returns whether the route may contain hosts that no service has.
     fn shows_hosts_of_rules(&self) -> bool {
         let services = self.places.iter().map(|place| &self.addresses.services[*place as usize].0);
         lists::has_hosts_of_rules(
@@ -94,16 +95,17 @@ impl RouteBase {
         )
     }
 
-    /// How many of its chunks are none of another's.
+    /// Returns the number of chunks that are not shared with the other base.
     #[cfg(test)]
     pub(crate) fn made_beyond(&self, other: &Self) -> usize {
         let is_others = |one: &Arc<_>| other.chunks.iter().any(|other| Arc::ptr_eq(one, other));
-        assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are kept");
+        assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are shared");
         self.chunks.iter().filter(|one| !is_others(one)).count()
     }
 
-    /// How many of its chunks are made where one fragment is another: one, or two where one ends there now, and one more for
-    /// each that is as long as any may be, which moves where the next begins.
+    /// Returns the maximum number of chunks that change with one fragment: one, or two if a chunk
+    /// ends there now, and one more for each chunk of maximum length, because its end moves the
+    /// start of the next.
     #[cfg(test)]
     pub(crate) fn made_most(&self) -> usize {
         2 + self.chunks.iter().filter(|one| one.len() == FRAGMENTS_MAX).count()

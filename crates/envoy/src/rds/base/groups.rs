@@ -1,25 +1,25 @@
-//! Which hosts of a port share one virtual host: those to which rules give the same routes.
+//! Groups the hosts of a port that share one virtual host: hosts with equal routes from rules.
 //!
-//! A VirtualService of 300 hosts and 300 rules would otherwise be sent as 90,000 routes. Each host keeps its place among
-//! the fragments. The first host of a group has the virtual host, with the domains of all its members, and the fragments
-//! of the other members are empty.
+//! Otherwise a VirtualService with 300 hosts and 300 rules would be sent as 90,000 routes. Each
+//! host keeps its position among the fragments. The first host of a group has the virtual host,
+//! with the domains of all members. The fragments of the other members are empty.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::rds::lists::RouteList;
 
-/// The groups of two hosts and more. Every other host is alone.
+/// The groups with at least two hosts. Other hosts are not grouped.
 #[derive(Debug, Default)]
 pub(super) struct HostGroups {
-    /// The places of all members of a group in ascending order, by the first.
+    /// The positions of all members of a group in ascending order, by the first.
     members: HashMap<u32, Vec<u32>>,
-    /// The first member, by each of the others.
+    /// The first member of the group of each other member.
     firsts: HashMap<u32, u32>,
 }
 
 impl HostGroups {
-    /// The groups among hosts, each with its place and its routes, in ascending order.
+    /// Groups hosts by their routes. The hosts are in ascending order of position.
     pub(super) fn new<'a>(hosts: impl Iterator<Item = (usize, &'a Arc<RouteList>)>) -> Self {
         let mut known = HashMap::new();
         let mut groups = Self::default();
@@ -34,12 +34,12 @@ impl HostGroups {
         groups
     }
 
-    /// The first host of the group of a host, whose fragment is the virtual host.
+    /// Returns the first host of the group of a host. Its fragment is the virtual host.
     pub(super) fn first(&self, at: u32) -> u32 {
         self.firsts.get(&at).copied().unwrap_or(at)
     }
 
-    /// The hosts whose virtual host is the fragment at a place.
+    /// Returns the hosts of the virtual host at a position.
     pub(super) fn members(&self, at: usize) -> impl Iterator<Item = usize> {
         let place = u32::try_from(at).expect("fewer hosts");
         let members = self.members.get(&place).map_or(&[][..], |all| all);
@@ -47,7 +47,7 @@ impl HostGroups {
         members.iter().map(|at| *at as usize).chain(alone.then_some(at))
     }
 
-    /// The domains of each fragment, from the domains of each host.
+    /// Returns the domains of each fragment, given the domains of each host.
     pub(super) fn joined(&self, mut domains: Vec<Vec<String>>) -> Vec<Vec<String>> {
         for (first, members) in &self.members {
             for at in members.iter().skip(1) {
@@ -58,7 +58,8 @@ impl HostGroups {
         domains
     }
 
-    /// Returns the fragments that differ in `now`, in ascending order. The hosts at `changed` have other routes there.
+    /// Returns the fragments that differ in `now`, in ascending order. The hosts at `changed` have
+    /// other routes there.
     pub(super) fn changed_fragments(&self, now: &Self, changed: &[usize]) -> Vec<usize> {
         let mut fragments = BTreeSet::new();
         for at in changed {
@@ -66,7 +67,7 @@ impl HostGroups {
             for (groups, others) in [(self, now), (now, self)] {
                 let first = groups.first(place);
                 fragments.insert(first as usize);
-                // Without this host, or with it, another one may be the first.
+                // Adding or removing this host may change the first host of the group.
                 let members = groups.members.get(&first).into_iter().flatten();
                 fragments.extend(members.map(|at| others.first(*at) as usize));
             }

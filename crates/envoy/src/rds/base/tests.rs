@@ -63,7 +63,7 @@ fn route(context: &PushContext, dns_domain: &str, chunks: &Chunks) -> Resource {
     route
 }
 
-/// The domains of each virtual host but the last, by name.
+/// Returns the domains of each virtual host except for the last one, by name.
 fn domains(route: &Resource) -> BTreeMap<String, String> {
     let message = RouteConfiguration::decode(route.body.to_bytes()).expect("a message");
     let mut hosts = message.virtual_hosts;
@@ -79,7 +79,7 @@ fn called(hostname: &str, namespace: &str, created: i64) -> Service {
 }
 
 #[test]
-fn a_short_name_that_another_has_is_settled_as_from_scratch() {
+fn conflicts_of_short_names_are_resolved_like_from_scratch() {
     let chunks = Chunks::default();
     let alias = || {
         let target = host("web.shop");
@@ -90,7 +90,7 @@ fn a_short_name_that_another_has_is_settled_as_from_scratch() {
         ("nothing else", vec![], "web web.shop web.shop.svc"),
         ("an older host", vec![called("web", "bank", 1)], "web.shop web.shop.svc"),
         ("a younger host", vec![called("web", "bank", 9)], "web web.shop web.shop.svc"),
-        ("one of its namespace", vec![called("WEB", "shop", 9)], "web.shop web.shop.svc"),
+        ("a host in its namespace", vec![called("WEB", "shop", 9)], "web.shop web.shop.svc"),
         ("another short form", vec![called("web.shop", "shop", 9)], "web web.shop.svc"),
         ("of elsewhere", vec![called("web.shop", "bank", 9)], "web web.shop web.shop.svc"),
         (
@@ -99,7 +99,7 @@ fn a_short_name_that_another_has_is_settled_as_from_scratch() {
             &format!("web web.shop web.shop.svc {www} www www.shop www.shop.svc"),
         ),
         (
-            "an alias whose short name is another's",
+            "an alias whose short name belongs to another host",
             vec![alias(), called("www", "shop", 1)],
             &format!("web web.shop web.shop.svc {www} www.shop www.shop.svc"),
         ),
@@ -123,7 +123,7 @@ fn a_short_name_that_another_has_is_settled_as_from_scratch() {
 }
 
 #[test]
-fn addresses_headless_services_and_odd_names_are_as_from_scratch() {
+fn addresses_headless_services_and_invalid_names_are_generated_like_from_scratch() {
     let chunks = Chunks::default();
     let headless = service("db.shop").with(|it| it.resolution = Resolution::Headless);
     let at_address = called("10.1.0.1", "shop", 9);
@@ -140,7 +140,7 @@ fn addresses_headless_services_and_odd_names_are_as_from_scratch() {
 }
 
 #[test]
-fn versions_differ_where_bytes_do_and_nowhere_else() {
+fn versions_differ_exactly_if_bytes_differ() {
     let mut seen = BTreeMap::<Version, Vec<u8>>::new();
     for count in [3, 4, 40] {
         let services = (0..count).map(|number| service(&format!("s-{number}.ns-{}", number % 3)));
@@ -157,7 +157,7 @@ fn versions_differ_where_bytes_do_and_nowhere_else() {
 }
 
 #[test]
-fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
+fn new_service_changes_few_chunks_and_few_bytes_per_namespace() {
     let one = |number: u32| service(&format!("s-{number:04}.ns-{}", number % 20));
     let before = context((0..1000).filter(|number| *number != 500).map(one).collect());
     let now = context((0..1000).map(one).collect());
@@ -169,7 +169,7 @@ fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
     assert!((1..=with_new.made_most()).contains(&new), "{new} of {}", with_new.chunks.len());
     assert!(with_new.chunks.len() > 15, "{}", with_new.chunks.len());
 
-    // Of each of its own services the length and a name.
+    // An edit for the length and one for a name, for each service of the namespace.
     let own_of = |base: &RouteBase| {
         let searched = searched_domains("ns-7.svc.cluster.local");
         base.own("ns-7", &searched, &chunks).expect("nothing is disputed")
@@ -177,7 +177,7 @@ fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
     let own = own_of(&held);
     assert_eq!(own.edits.len(), 2 * 50);
     assert!((9 * 50..=10 * 50).contains(&own.text.len()), "{}", own.text.len());
-    // Which are looked into for a new version in no more chunks than are new.
+    // For a new version, at most the new chunks are processed.
     let made = std::cell::Cell::new(0);
     let own = with_new.of_namespace["ns-7"].iter();
     let those: BTreeSet<usize> = own.map(|at| with_new.chunk_of(*at as usize)).collect();
@@ -191,7 +191,7 @@ fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
     assert!(made.get() <= new, "{} of {new} new chunks", made.get());
 }
 
-/// A mesh in which objects of `evil` name hosts.
+/// Returns a mesh in which objects of `evil` name hosts.
 fn context_with_rules(services: Vec<Service>, rules: &[(&str, Value)]) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
     let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
@@ -255,7 +255,7 @@ fn services_with_equal_routes_share_a_virtual_host_in_every_dns_domain() {
 }
 
 #[test]
-fn host_with_other_routes_keeps_a_virtual_host_of_its_own() {
+fn host_with_different_routes_keeps_a_separate_virtual_host() {
     let hosts = |range: std::ops::Range<usize>| range.map(|at| format!("h{at}.example")).collect();
     let other = json!({ "hosts": ["h7.example"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "b.x.example" } }] }] });
     let rules =

@@ -1,6 +1,7 @@
-//! Clusters with traffic objects of their own, which count for their proxies: as these begin, change and end, while clusters and the
-//! rules for all change. After each step each stream holds exactly what a fresh one would be given by what is in force for
-//! its cluster, and nobody else was told of what a cluster's own objects say.
+//! Clusters that have their own active traffic objects: the editions start, change and end while
+//! clusters and the shared rules change. After each step, each stream has exactly the resources
+//! that a fresh stream would receive from its cluster's configuration, and no stream was notified
+//! of another cluster's own objects.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use strait_mesh::push::event_loop::BegunEdition;
 use strait_mesh::timeline::Delivery;
 use strait_rules::traffic::EditionIndex;
 
-/// A cluster's own objects, and what came of them.
+/// A cluster's own objects, and the edition that results from them.
 struct OwnRules {
     cluster: &'static str,
     rules: Rules,
@@ -19,21 +20,22 @@ struct OwnRules {
     running: Option<(EditionIndex, Arc<ServedHead>)>,
 }
 
-/// How often what happened.
+/// Number of occurrences of each event.
 #[derive(Debug, Default)]
 struct Seen {
     begun: usize,
     ended: usize,
     changed: usize,
-    /// Streams of a cluster with an edition that were given otherwise than they would be without.
+    /// Streams of a cluster with an edition whose resources differ from those without it.
     otherwise: usize,
-    /// Steps in which a cluster's own objects alone changed, and streams that they told something.
+    /// Steps in which only the own objects of one cluster changed, and streams that were notified
+    /// of them.
     alone: usize,
     told: usize,
 }
 
 impl OwnRules {
-    /// Has others hear of what comes of the objects as they are, as the feed has them.
+    /// Publishes the result of the current objects, as the feed does.
     fn refresh(&mut self, mesh: &mut Mesh, shared: &TrafficIndex, seen: &mut Seen) {
         let own = &self.rules.objects;
         let has_any = own.iter().any(|(key, _)| shared.counting().get(key).is_none());
@@ -86,7 +88,8 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
         let which = random.random_range(0..own.len());
         let is_alone = random.random_ratio(1, 2);
         if is_alone {
-            // Of its own it has them as they are stored; what others made of them is no matter.
+            // A cluster's own objects are used as stored, without the effects of other clusters'
+            // objects.
             ruled(random, &mut own[which].rules);
             if random.random_ratio(1, 8) {
                 own[which].is_named ^= true;
@@ -114,7 +117,7 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
             if is_alone && !is_its {
                 assert!(
                     before == watcher.held && had == tried.in_part,
-                    "{place}: told of another's"
+                    "{place}: notified of another cluster's objects"
                 );
             }
             seen.told += usize::from(is_alone && is_its && had != tried.in_part);
@@ -139,7 +142,7 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
 }
 
 #[test]
-fn each_stream_holds_what_its_clusters_own_rules_give_and_hears_of_no_others() {
+fn each_stream_follows_its_clusters_own_rules_and_is_not_notified_of_others() {
     let (mut tried, mut seen) = (Tried::default(), Seen::default());
     let rounds = rounds(1);
     for seed in 1..=rounds {

@@ -1,4 +1,4 @@
-//! What changes of Gateways, and of what is bound to them, mean for routers, and what they don't.
+//! Which changes to Gateways and to rules bound to them affect routers.
 
 use prost::Message;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ impl EditedGateways {
         Self { mesh, rules: rules(), kept: Cache::default(), before }
     }
 
-    /// Puts an object there; which of the routers hear of it.
+    /// Stores an object and returns which of the routers are notified.
     fn put(&mut self, kind: &str, name: &str, spec: Value) -> [bool; 2] {
         let key = ObjectKey {
             kind: kind.into(),
@@ -63,7 +63,7 @@ impl EditedGateways {
 }
 
 #[test]
-fn a_router_hears_of_what_its_gateways_and_their_rules_come_to_and_of_nothing_else() {
+fn router_is_notified_only_of_its_own_gateways_and_their_rules() {
     let mut mesh = EditedGateways::new();
     let server = |port: u16| json!({ "port": { "number": port, "protocol": "HTTP", "name": "http" }, "hosts": ["*"] });
     let gateway =
@@ -116,7 +116,7 @@ fn hosts_of_a_gateway_with_equal_routes_share_one_virtual_host() {
 }
 
 #[test]
-fn what_a_routers_routes_are_made_of_stays_as_long_as_its_stream_holds_it() {
+fn parts_of_a_routers_routes_stay_cached_while_its_stream_holds_them() {
     let mut mesh = EditedGateways::new();
     let server =
         json!({ "port": { "number": 80, "protocol": "HTTP", "name": "http" }, "hosts": ["*"] });

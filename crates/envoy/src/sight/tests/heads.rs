@@ -1,5 +1,6 @@
-//! Two configurations at once: streams of many kinds hold what they are given by one or the other, go from one to the other and
-//! back, while clusters change. After each step each stream holds exactly what a fresh one would be given by its head.
+//! Two configurations at the same time: streams of many kinds use one or the other and switch
+//! between them while clusters change. After each step, each stream has exactly the resources that
+//! a fresh stream would receive from its configuration.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use strait_mesh::rollout::Cohort;
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::dirty::{Dirty, Wildcards};
 
-/// A stream that looks at what it is told to look at, and at nothing else.
+/// A stream that only re-evaluates resources named in notifications.
 pub(super) struct Watcher {
     pub(super) proxy: Arc<Proxy>,
     stand: Arc<Stand>,
@@ -22,7 +23,7 @@ pub(super) struct Watcher {
     pub(super) held: Shape,
 }
 
-/// What all streams share.
+/// The state that all streams share.
 pub(super) struct Mesh {
     pub(super) heads: MeshHeads,
     outputs: LoopOutputs,
@@ -32,7 +33,7 @@ pub(super) struct Mesh {
     figures: LoopCounters,
 }
 
-/// How often what was tried.
+/// Number of occurrences of each event.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     looked: usize,
@@ -40,9 +41,9 @@ pub(super) struct Tried {
     pub(super) moved: usize,
     promoted: usize,
     ended: usize,
-    /// Streams of a share that were told of a part alone.
+    /// Streams of a cohort that were notified of some resources only.
     pub(super) in_part: usize,
-    /// Streams that were given something else than those of the other head.
+    /// Streams whose resources differ between the two configurations.
     otherwise: usize,
 }
 
@@ -109,7 +110,7 @@ impl Watcher {
         new
     }
 
-    /// Looks at everything, where it is served now.
+    /// Re-evaluates all resources in the assigned configuration.
     fn take_all(&mut self, mesh: &Mesh) -> bool {
         let head = mesh.shares.of(&self.proxy);
         let number = |head: &Option<Arc<ServedHead>>| head.as_ref().map(|head| head.number);
@@ -140,7 +141,7 @@ impl Watcher {
         moved
     }
 
-    /// Looks at what it was told to look at.
+    /// Re-evaluates the resources that the notification to the stream names.
     pub(super) fn look(&mut self, mesh: &Mesh, tried: &mut Tried) {
         let dirty = self.subscription.take();
         if dirty.is_empty() {
@@ -173,7 +174,7 @@ pub(super) fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<Stand> 
     Arc::new(Stand { proxy: Arc::clone(proxy), network, whereabouts })
 }
 
-/// Several kinds of proxies, each a few times, so that some are in a share and some not.
+/// Returns several kinds of proxies, each several times, so that only some are in a cohort.
 pub(super) fn watchers(mesh: &Mesh) -> Vec<Watcher> {
     let kinds = proxies().into_iter().filter(|proxy| !proxy.is_proxyless());
     let all = kinds.flat_map(|proxy| {
@@ -183,7 +184,7 @@ pub(super) fn watchers(mesh: &Mesh) -> Vec<Watcher> {
     all.map(|proxy| Watcher::new(mesh, proxy)).collect()
 }
 
-/// The rules as they would be after some changes, and what a head is told of these.
+/// Returns the rules after some changes, and the events for a configuration with these rules.
 fn next_rules(random: &mut StdRng, rules: &Rules) -> (Rules, Vec<MeshEvent>) {
     let mut next = Rules {
         objects: rules.objects.clone(),
@@ -224,7 +225,7 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
                 mesh.heads.apply(MeshEvent::BeginNext(Box::new(begun)));
                 next = Some((of_next, head, 0));
             }
-            // As the first version of it is there, and later: to more proxies.
+            // Extends the cohort, at the first version and later.
             Some((_, head, percent)) if random.random_ratio(1, 4) => {
                 *percent = (*percent + 30).min(90);
                 let everybody = watchers.iter().map(|watcher| &*watcher.proxy);
@@ -234,7 +235,7 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
                 }
             }
             Some((_, head, _)) if random.random_ratio(1, 12) => {
-                // Stopped, in one go with whatever comes.
+                // Ends the rollout, together with other events.
                 let (ended, _) = oneshot::channel();
                 mesh.heads.apply(MeshEvent::EndNext(ended));
                 mesh.end(head);
@@ -260,7 +261,7 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
             mesh.heads.apply(event);
         }
         mesh.publish();
-        // One for each head.
+        // One cache for each configuration.
         let scratch = [Cache::default(), Cache::default()];
         for watcher in &mut watchers {
             watcher.look(&mesh, tried);
@@ -283,7 +284,7 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
 }
 
 #[test]
-fn each_stream_holds_what_its_own_head_gives() {
+fn each_stream_has_the_resources_of_its_own_configuration() {
     let mut tried = Tried::default();
     let rounds = rounds(1);
     for seed in 1..=rounds {

@@ -1,4 +1,4 @@
-//! Who takes virtual hosts one by one ends with those that the routes of others have.
+//! Clients that request virtual hosts one by one receive the same virtual hosts as others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use strait_xds::virtual_hosts::{HeldHosts, changes};
 
 type Hosts = BTreeMap<String, route::VirtualHost>;
 
-/// Brings such a client, with what it holds of one version, to the next.
+/// Updates a client of this kind from one version to the next.
 pub(super) fn check(contexts: [&Arc<PushContext>; 2], stand: &Stand, kept: &Cache, place: &str) {
     if stand.proxy.is_proxyless() {
         return;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::pick;
 
-/// Rules for a host, by a path, of one of two classes or of none; some have TLS, or what takes all other requests.
+/// Returns an Ingress with rules for a host and path, of one of two classes or without a class.
+/// Some have TLS or a default backend.
 pub(super) fn some_ingress(random: &mut StdRng) -> Value {
     let port = |random: &mut StdRng| {
         pick(random, &[(Some(80), None), (Some(8080), None), (None, Some("http"))])
@@ -40,7 +41,7 @@ pub(super) fn some_ingress(random: &mut StdRng) -> Value {
     spec
 }
 
-/// A class that is the mesh's or another's.
+/// Returns an IngressClass of the mesh or of another controller.
 pub(super) fn some_class(random: &mut StdRng) -> Value {
     let own = strait_rules::traffic::ingress::INGRESS_CONTROLLER;
     json!({ "controller": pick(random, &[own, own, "example.com/other"]) })

@@ -1,4 +1,4 @@
-//! What gRPC's own libraries are given, in random histories.
+//! Checks of resources for gRPC libraries in random histories.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::ProxyConfig;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
-/// Routes of a library name no upstream cluster that it isn't given, for which it would wait, and none twice.
+/// Checks that the routes of a library name only existing upstream clusters, and none twice. A
+/// library waits for a missing one.
 pub(super) fn check_leads_to_known(proxy_config: &mut ProxyConfig<'_>, table: &Resource) {
     use route::route::Action;
     use route::route_action::ClusterSpecifier;

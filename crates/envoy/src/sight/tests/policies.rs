@@ -1,4 +1,4 @@
-//! Whom an edit of access policies wakes, as the event loop finds it out.
+//! Which streams an edit of access policies wakes, as the event loop computes it.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn policy(app: usize, path: &str) -> Arc<serde_json::Value> {
 }
 
 #[test]
-fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
+fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
@@ -56,9 +56,9 @@ fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     let edit = index.apply(&access_settings(), &objects("/b")).expect("a change");
     mesh.apply(MeshEvent::Access(edit.policies, edit.causes));
     let (now, mut changes) = mesh.next_version().expect("a version");
-    assert_eq!(now.definitions, before.definitions, "what is kept of services holds");
+    assert_eq!(now.definitions, before.definitions, "cached services stay valid");
     changes.look([&before, &now], &interest, &Cache::default());
-    assert_eq!(changes.same_access, [], "nobody else is looked at");
+    assert_eq!(changes.same_access, [], "no other proxy is compared");
     assert_eq!(interest.mark(&changes), PODS);
     let woken = subscriptions.iter().filter(|one| !one.take().is_empty()).count();
     assert_eq!(woken, PODS);

@@ -1,4 +1,5 @@
-//! What an edit of a VirtualService costs: the tables of routes that differ, for those who see it, and nothing else.
+//! The cost of an edit of a VirtualService: only the route configurations that differ are sent, and
+//! only to affected proxies.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +8,15 @@ use serde_json::{Value, json};
 use super::*;
 use strait_mesh::push::reach::RuleDifference;
 
-/// A mesh whose objects can be edited.
+/// A mesh with objects that can be edited.
 struct Edited {
     mesh: MeshState,
     rules: Rules,
     kept: Cache,
     before: Arc<PushContext>,
-    /// Whether those who look are gRPC's own library.
+    /// The kind of library, if the clients are gRPC libraries.
     grpc: Option<GrpcLibrary>,
-    /// What the last change was, and whom it could reach.
+    /// The last difference between rules, and the namespaces that it can affect.
     last: Option<(RuleDifference, Option<BTreeSet<Namespace>>)>,
 }
 
@@ -41,14 +42,14 @@ impl Edited {
         Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None, last: None }
     }
 
-    /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
-    /// it.
+    /// Stores a version of the VirtualService and returns the affected resources by namespace, or
+    /// `None` if no new mesh version results.
     fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
         let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
         self.store("VirtualService", "one", object)
     }
 
-    /// The same of another object.
+    /// Stores another object and returns the affected resources by namespace.
     fn put(
         &mut self,
         kind: &str,
@@ -69,7 +70,7 @@ impl Edited {
         self.seen()
     }
 
-    /// Puts an object there that nobody has heard of yet.
+    /// Stores an object without publishing it.
     fn write(&mut self, kind: &str, name: &str, object: Value) {
         let key = ObjectKey {
             kind: kind.into(),
@@ -80,14 +81,14 @@ impl Edited {
         self.rules.objects.insert(key, Arc::new(object));
     }
 
-    /// Has the mesh hear of what was written.
+    /// Publishes the stored objects.
     fn hear(&mut self) {
         if let Some(update) = self.rules.index.apply(&self.rules.objects) {
             self.mesh.apply(MeshEvent::Traffic(update));
         }
     }
 
-    /// Has `www.shop` stand for another service; what proxies see of that.
+    /// Changes the target of the alias `www.shop` and returns the affected resources.
     fn rename(&mut self, target: &str) -> Option<BTreeMap<String, SeenChanges>> {
         let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
         let update = shard("east", 1).network("n1").with(www, vec![]);
@@ -95,7 +96,7 @@ impl Edited {
         self.seen()
     }
 
-    /// What proxies see of what was just heard, by namespace.
+    /// Returns the affected resources of the published change, by namespace.
     fn seen(&mut self) -> Option<BTreeMap<String, SeenChanges>> {
         let (now, changes) = self.mesh.next_version()?;
         let grpc = self.grpc;
@@ -117,7 +118,7 @@ impl Edited {
     }
 }
 
-/// Rules for some hosts, of which something can be edited.
+/// Returns a VirtualService for some hosts.
 fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
     let to = |host: &str| json!([{ "destination": { "host": host, "port": { "number": 80 } } }]);
     let mut spec = json!({ "hosts": hosts, "http": [{ "timeout": timeout, "route": to("a") }] });
@@ -129,14 +130,14 @@ fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
 
 type SpecEdit<'a> = &'a dyn Fn(&mut Value);
 
-/// A VirtualService in which no more is another than what becomes of requests.
+/// Returns a VirtualService that differs only in the handling of requests.
 pub(super) fn with_other_requests(mut spec: Value) -> Value {
     let other = if spec["http"][0]["timeout"] == "1s" { "2s" } else { "1s" };
     spec["http"][0]["timeout"] = other.into();
     spec
 }
 
-/// The routes that each namespace hears of; the namespaces that hear of nothing are left out.
+/// Returns the affected routes of each namespace. Namespaces without affected routes are omitted.
 fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
     let told = seen.iter().filter(|(_, seen)| **seen != SeenChanges::default());
     let told = told.map(|(namespace, seen)| {
@@ -144,7 +145,7 @@ fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
             seen.lists.is_empty() && seen.assignments.is_empty() && !seen.everything,
             "{seen:?}"
         );
-        // The route of one service is asked for on ports that are sniffed alone.
+        // The route of a single service is only requested on ports with protocol detection.
         let routes = seen.routes.iter().map(|name| &**name).filter(|name| !name.contains(':'));
         let routes: Vec<_> = routes.collect();
         format!("{namespace}: {}", routes.join(" "))
@@ -160,10 +161,14 @@ fn an_edit_sends_the_tables_that_differ_and_no_more() {
     assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
     let seen = mesh.edit("2", spec(&["a"], "2s", nothing())).expect("it differs");
     assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
-    assert_eq!(mesh.edit("3", spec(&["a"], "2s", nothing())), None, "the same in another version");
+    assert_eq!(
+        mesh.edit("3", spec(&["a"], "2s", nothing())),
+        None,
+        "equal content in another version"
+    );
     let seen = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
     let seen = seen.expect("it differs");
-    // A host that has no port 80 has a route there, too.
+    // A host without port 80 also has a route there.
     assert_eq!(routes(&seen), ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]);
     let of_other_port = json!({ "http": [{ "match": [{ "port": 8080 }], "route": [{ "destination": { "host": "a" } }] }] });
     let seen = mesh.edit("5", spec(&["b.pay.svc.cluster.local"], "2s", of_other_port));
@@ -183,30 +188,34 @@ fn only_those_hear_who_see_the_object() {
     assert_eq!(routes(&seen), ["shop: 80"]);
     let of = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
     let seen = mesh.edit("3", spec(&["a"], "", of("web"))).expect("it differs");
-    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop has lost its own");
+    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop no longer has its own rules");
 }
 
 #[test]
-fn an_edit_of_rules_for_one_namespace_reaches_nobody_else() {
+fn edit_of_rules_for_one_namespace_affects_no_other_namespace() {
     let mut mesh = Edited::new();
     let of = |timeout: &str, namespaces: &[&str]| {
         spec(&["a"], timeout, json!({ "exportTo": namespaces }))
     };
     let mut reached = |version: &str, spec: Value| {
         mesh.edit(version, spec).expect("it differs");
-        let (_, reach) = mesh.last.take().expect("it was looked at");
+        let (_, reach) = mesh.last.take().expect("a comparison");
         reach.map(|all| all.iter().map(|one| one.to_string()).collect::<Vec<_>>())
     };
     let some = |all: &[&str]| Some(all.iter().map(|one| one.to_string()).collect());
     assert_eq!(reached("1", of("1s", &["."])), some(&["shop"]));
     assert_eq!(reached("2", of("2s", &["."])), some(&["shop"]));
-    assert_eq!(reached("3", of("2s", &["web"])), some(&["shop", "web"]), "shop has lost it");
+    assert_eq!(
+        reached("3", of("2s", &["web"])),
+        some(&["shop", "web"]),
+        "shop no longer has the rules"
+    );
     assert_eq!(reached("4", of("2s", &["*"])), None);
     assert_eq!(reached("5", of("1s", &["*"])), None);
 }
 
 #[test]
-fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they_lead() {
+fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
     let to = |host: &str, weight: u32| json!({ "destination": { "host": host, "port": { "number": 80 } }, "weight": weight });
     let base = json!({
         "hosts": ["a"],
@@ -226,39 +235,39 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
         ("one more rule", true, &|spec| {
             spec["http"].as_array_mut().expect("a list").insert(0, rule.clone());
         }),
-        ("where it leads", false, &|spec| spec["http"][0]["route"][1] = to("db", 10)),
-        ("which port it leads to", false, &|spec| {
+        ("the destination", false, &|spec| spec["http"][0]["route"][1] = to("db", 10)),
+        ("the port of the destination", false, &|spec| {
             spec["http"][0]["route"][0]["destination"] = json!({ "host": "a" });
         }),
         ("for which namespaces", false, &|spec| spec["exportTo"] = json!(["."])),
-        ("for requests of a namespace", false, &|spec| {
+        ("the source namespace", false, &|spec| {
             spec["http"][0]["match"] = from_web.clone();
         }),
         ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
         ("one more host", false, &|spec| spec["hosts"] = json!(["a", "db"])),
     ];
-    // Under a Sidecar a proxy is given what requests of its namespace are led to.
+    // With a Sidecar, a proxy receives the destinations of its namespace's requests.
     let from = |first: &str, second: &str| {
         let of = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
         json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])
     };
     let base_of_senders = with(&|spec| spec["http"] = from("web", "shop"));
     let of_others: (&str, bool, SpecEdit<'_>) =
-        ("whose requests lead where", false, &|spec| spec["http"] = from("shop", "web"));
+        ("the sources of two destinations", false, &|spec| spec["http"] = from("shop", "web"));
     let all = edits.map(|edit| (edit, &base)).into_iter().chain([(of_others, &base_of_senders)]);
     for ((what, expected, edit), base) in all {
         let mut mesh = Edited::new();
         mesh.edit("1", base.clone()).expect("it is new");
-        let (rules, _) = mesh.last.take().expect("it was looked at");
-        assert!(!rules.is_of_requests_alone, "there was no such object before");
+        let (rules, _) = mesh.last.take().expect("a comparison");
+        assert!(!rules.is_of_requests_alone, "the object did not exist before");
         mesh.edit("2", with(edit)).expect(what);
-        let (rules, _) = mesh.last.take().expect("it was looked at");
+        let (rules, _) = mesh.last.take().expect("a comparison");
         assert_eq!(rules.is_of_requests_alone, expected, "{what}");
     }
 }
 
 #[test]
-fn rules_of_connections_are_listeners_and_no_routes() {
+fn tcp_rules_affect_listeners_and_not_routes() {
     let mut mesh = Edited::new();
     let tcp = |host: &str| json!({ "hosts": ["db"], "tcp": [{ "route": [{ "destination": { "host": host, "port": { "number": 1 } } }] }] });
     mesh.edit("1", tcp("x.example")).expect("it is new");
@@ -270,7 +279,7 @@ fn rules_of_connections_are_listeners_and_no_routes() {
 }
 
 #[test]
-fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
+fn routes_to_an_alias_change_with_its_target() {
     let mut mesh = Edited::new();
     mesh.rename("b.pay").expect("it is new");
     let leading = json!({ "http": [{ "route": [{ "destination": { "host": "www" } }] }] });
@@ -280,14 +289,14 @@ fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
         let of_80 = |seen: &SeenChanges| seen.routes.iter().any(|name| &**name == "80");
         NAMESPACES.iter().filter(|namespace| of_80(&seen[**namespace])).count()
     };
-    let seen = mesh.rename("a.shop").expect("it stands for another");
+    let seen = mesh.rename("a.shop").expect("another target");
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
-    let seen = mesh.rename("db.shop").expect("it stands for another");
+    let seen = mesh.rename("db.shop").expect("another target");
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
 }
 
 #[test]
-fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
+fn library_is_notified_of_its_routes_and_their_destinations() {
     let mut mesh = Edited::new();
     mesh.grpc = Some(GrpcLibrary::default());
     let routes = |seen: &SeenChanges| seen.routes.iter().map(|one| one.to_string()).collect();
@@ -304,8 +313,9 @@ fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
     assert_eq!(mesh.edit("2", spec(&["a"], "", leading)), None, "it waits for its subset");
     let due = mesh.mesh.expire(Instant::now()).expect("its time is set");
     mesh.mesh.expire(due);
-    mesh.seen().expect("it is in force");
-    // A rule of one namespace gives its clients the part of another service that they are led to.
+    mesh.seen().expect("it is active");
+    // A DestinationRule in one namespace gives its clients the subset of another namespace's
+    // service to which they are routed.
     let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
     let seen = mesh.put("DestinationRule", "b", subsets).expect("it is new");
     let told: Vec<String> = routes(&seen["shop"]);
@@ -315,7 +325,7 @@ fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
 }
 
 #[test]
-fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
+fn edit_regenerates_few_chunks_of_a_route_configuration() {
     let name = |at: usize| format!("s{at}.shop");
     let mut all = shard("east", 1).network("n1");
     for at in 0..500 {
@@ -351,11 +361,11 @@ fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
     for (version, timeout) in [("2", "2s"), ("3", "3s"), ("4", "4s")] {
         let [shop, others] = ["shop", ""].map(|namespace| base(&mesh, namespace));
         let seen = mesh.edit(version, private(timeout)).expect("it differs");
-        assert_eq!(routes(&seen), ["shop: 80 8080"], "80 has hosts of rules as well");
+        assert_eq!(routes(&seen), ["shop: 80 8080"], "port 80 also has hosts that only rules name");
         let [now, others_now] = ["shop", ""].map(|namespace| base(&mesh, namespace));
         assert!(Arc::ptr_eq(&others, &others_now), "nothing differs for them");
         let made = now.made_beyond(&shop);
-        assert!((1..=now.made_most()).contains(&made), "{made} chunks were made");
+        assert!((1..=now.made_most()).contains(&made), "{made} new chunks");
         for namespace in ["shop", "pay"] {
             let [kept, fresh] =
                 [&mesh.kept, &Cache::default()].map(|cache| route_of(&mesh, cache, namespace));
@@ -365,7 +375,7 @@ fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
     }
 }
 
-/// Whoever takes a subset away before the route to it has nobody's requests fail, and wakes nobody for it.
+/// If a subset is deleted before the route to it, no request fails and no stream is woken.
 #[test]
 fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     let mut mesh = Edited::new();
@@ -394,7 +404,8 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(subsets(&mesh), 1);
 
-    // Where the route goes meanwhile the subset goes a moment after it, when nobody is sent there any more.
+    // If the route changes meanwhile, the subset is removed shortly afterwards, when it receives no
+    // more requests.
     mesh.put("DestinationRule", "a", rule(both));
     mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
     let seen = mesh.edit("2", to("v1")).expect("it differs");
@@ -407,7 +418,8 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     assert_eq!(subsets(&mesh), 1);
 }
 
-/// Objects that are applied in the right order may be heard of in the other: they come by two watches.
+/// Objects that are applied in the right order may arrive in the other order, because two watches
+/// deliver them.
 #[test]
 fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let mut mesh = Edited::new();
@@ -429,48 +441,49 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(mesh.edit("2", to("v2")), None);
     let due = mesh.mesh.expire(start).expect("it waits");
     assert_eq!(led(&mesh), ["v1"]);
-    // What comes meanwhile comes with it, and both once the subset is there.
+    // Later changes are published together with the route, once the subset exists.
     assert_eq!(mesh.put("DestinationRule", "b", json!({ "host": "b" })), None);
     assert_eq!(
         mesh.mesh.expire(start + (due - start) / 2),
         Some(due),
-        "it has no more time for that"
+        "the deadline does not change"
     );
     let both = json!([{ "name": "v1" }, { "name": "v2" }]);
     mesh.write("DestinationRule", "a", json!({ "spec": rule(both) }));
     mesh.hear();
-    assert_eq!(mesh.mesh.expire(due), None, "nothing of it is due before a version has the subset");
+    assert_eq!(mesh.mesh.expire(due), None, "no deadline before a version has the subset");
     let seen = mesh.seen().expect("it differs");
     assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
-    assert_eq!(led(&mesh), ["v1"], "the subset goes ahead");
+    assert_eq!(led(&mesh), ["v1"], "the subset is published first");
     mesh.mesh.expire(start);
     let seen = mesh.seen().expect("it differs");
     assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(led(&mesh), ["v2"]);
     assert!(!mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty());
 
-    // It doesn't come. Then nobody waits for the next one that doesn't, for a time.
+    // The subset does not arrive. For some time afterwards, other routes to missing subsets are not
+    // delayed.
     assert_eq!(mesh.edit("3", to("v3")), None);
     let left = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
     mesh.mesh.expire(left);
     mesh.mesh.expire(left + Duration::from_secs(1));
-    mesh.seen().expect("it is in force");
+    mesh.seen().expect("it is active");
     assert_eq!(led(&mesh), ["v3"]);
     mesh.edit("4", to("v4")).expect("at once");
     assert_eq!(led(&mesh), ["v4"]);
-    // What there is goes ahead of what leads there even then.
+    // Existing subsets are still published before the routes to them.
     mesh.write("DestinationRule", "a", json!({ "spec": rule(json!([{ "name": "v6" }])) }));
     mesh.edit("5", to("v6")).expect("the subset");
     assert_eq!(led(&mesh), ["v4"]);
     let mut now = left + Duration::from_secs(1);
     mesh.mesh.expire(now);
-    mesh.seen().expect("what leads there");
+    mesh.seen().expect("the route");
     assert_eq!(led(&mesh), ["v6"]);
     while let Some(next) = mesh.mesh.expire(now) {
         now = next;
     }
-    mesh.seen().expect("what was left is gone");
-    assert_eq!(mesh.edit("6", to("v5")), None, "now one does again");
+    mesh.seen().expect("the removed subset");
+    assert_eq!(mesh.edit("6", to("v5")), None, "a route waits again");
 }
 
 #[test]
@@ -506,14 +519,14 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
     {
         assert_eq!(routes(&mesh.edit(version, what).expect("it differs")), all, "edit {version}");
     }
-    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other has gone");
-    assert_eq!(routes(&seen), all, "it has gone");
+    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other host was removed");
+    assert_eq!(routes(&seen), all, "it was removed");
     assert_eq!(routes(&mesh.edit("5", below("2s")).expect("it differs")), all, "it is back");
 }
 
 /// A workload need not be a client of its own service.
 #[test]
-fn limits_of_a_rule_reach_the_workloads_of_its_service_whatever_they_import() {
+fn limits_of_a_rule_reach_the_workloads_of_its_service_regardless_of_imports() {
     let mut edited = Edited::new();
     let pod = workload("client.shop", "10.0.0.1", &[("app", "a")]);
     edited.mesh.apply(MeshEvent::Registry(

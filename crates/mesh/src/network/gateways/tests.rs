@@ -12,7 +12,7 @@ fn port(name: &str, number: u16) -> Port {
     Port { name: name.into(), number, protocol, target: TargetPort::Number(number) }
 }
 
-/// A service `gw.ns` at these external addresses, with no label that makes it a gateway.
+/// Returns a service `gw.ns` with these external addresses and without a gateway label.
 fn plain(addresses: &[&str]) -> Service {
     let mut service = Service::from(Definition {
         hostname: Hostname::of_kubernetes_service("gw", "ns", "cluster.local"),
@@ -36,7 +36,7 @@ fn plain(addresses: &[&str]) -> Service {
     service
 }
 
-/// The same, labelled as a gateway of `network`.
+/// Returns the same service, labelled as a gateway of `network`.
 fn gateway_of(network: &str, addresses: &[&str]) -> Service {
     let mut service = plain(addresses);
     service.labels.insert(NETWORK_LABEL.into(), network.into());
@@ -47,7 +47,7 @@ fn build(services: &[(&str, Service)], mesh: &str, names: &ResolvedNames) -> Net
     build_with(services, mesh, names, KnownClusters::default(), &[], &[])
 }
 
-/// The same, with members, and what the labels of system namespaces say.
+/// Builds the networks, with members, labels of system namespaces, and dead gateways.
 fn build_with(
     services: &[(&str, Service)],
     mesh: &str,
@@ -60,7 +60,7 @@ fn build_with(
     build_by(services, mesh, names, &policy, more)
 }
 
-/// The same, with a policy.
+/// Builds networks with a policy.
 fn build_by(
     services: &[(&str, Service)],
     mesh: &str,
@@ -84,13 +84,13 @@ fn build_by(
     Networks::build(services.iter().map(|(id, service)| (id, *service)), inputs)
 }
 
-/// These clusters are members whose Secret fixes the network.
+/// Returns members whose Secret fixes their network.
 fn fixed(members: &[(&str, &str)]) -> KnownClusters {
     let members = members.iter().map(|(id, network)| ((*id).into(), member(Some(network))));
     KnownClusters { clusters: members.collect() }
 }
 
-/// `network address:port cluster` of every gateway.
+/// Formats every gateway as `network address:port cluster`.
 fn shown(networks: &Networks) -> Vec<String> {
     let line = |gateway: &ResolvedGateway| {
         let cluster = gateway.cluster.clone().unwrap_or_default();
@@ -104,7 +104,7 @@ fn pending(networks: &Networks) -> Vec<&str> {
 }
 
 #[test]
-fn a_labelled_service_is_a_gateway_at_each_of_its_external_addresses() {
+fn labelled_service_is_a_gateway_at_each_external_address() {
     let gateway = gateway_of("n1", &["203.0.113.2", "203.0.113.1"]);
     let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
     assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 203.0.113.2:15443 east"]);
@@ -113,8 +113,9 @@ fn a_labelled_service_is_a_gateway_at_each_of_its_external_addresses() {
 }
 
 #[test]
-fn ports_are_the_labels_else_the_usual_as_seen_from_outside() {
-    // Label, service ports, node ports; mTLS and HBONE port, both 0 where it is no gateway.
+fn ports_are_from_the_label_or_the_default_and_external() {
+    // Label, service ports, node ports; expected mTLS and HBONE port, both 0 if the service is no
+    // gateway.
     type Case<'a> = (&'a str, &'a [u16], &'a [(u16, u16)], (u16, u16));
     let cases: [Case<'_>; 9] = [
         ("", &[15443], &[], (15443, 0)),
@@ -147,7 +148,7 @@ fn ports_are_the_labels_else_the_usual_as_seen_from_outside() {
 }
 
 #[test]
-fn a_gateway_without_an_address_is_pending() {
+fn gateway_without_an_address_is_pending() {
     let gateway = gateway_of("n1", &[]);
     let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
     assert!(shown(&networks).is_empty());
@@ -157,7 +158,7 @@ fn a_gateway_without_an_address_is_pending() {
 }
 
 #[test]
-fn a_clusters_own_gateways_come_first_and_the_networks_others_stand_in() {
+fn gateways_of_the_cluster_are_used_before_others_of_the_network() {
     let services = [
         ("east", gateway_of("n1", &["203.0.113.1"])),
         ("west", gateway_of("n1", &["203.0.113.2"])),
@@ -192,14 +193,14 @@ fn mesh_networks_names_gateways_by_address_and_by_service() {
 }
 
 #[test]
-fn a_label_overrides_the_registry_service_name() {
+fn label_overrides_the_registry_service_name() {
     let services = [("east", gateway_of("n3", &["203.0.113.7"]))];
     let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
     assert_eq!(shown(&networks), ["n1 203.0.113.9:8443 ", "n3 203.0.113.7:15443 east"]);
 }
 
 #[test]
-fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_shown() {
+fn gateways_of_a_cluster_use_its_fixed_network_and_other_claims_are_reported() {
     let named = "networks:
   n1: {endpoints: [{fromRegistry: west}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 443}]}
   n2: {endpoints: [{fromRegistry: east}]}
@@ -215,7 +216,8 @@ fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_
     assert!(!by_label.has_any_configured(&"n9".into()));
     assert_eq!(claims(&by_label), ["east: label topology.istio.io/network of Service ns/gw n9"]);
 
-    // By a name in mesh networks: of the network that it was in, and of the one that it is in.
+    // By a name in mesh networks: with a fixed network other than the configured one, and with the
+    // same one.
     let plain = [("west", plain(&["203.0.113.8"]))];
     for fixes in ["n2", "n1"] {
         let label = [("west", "n8")];
@@ -228,7 +230,7 @@ fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_
         }
         assert_eq!(claims(&networks), expected);
     }
-    // Where nothing is fixed, a cluster may have a gateway of a network that it is not in.
+    // Without a fixed network, a cluster may have a gateway of a network that it is not in.
     let free = build_with(&labelled, named, &names, none(), &[("east", "n2")], &[]);
     assert_eq!(shown(&free), ["n9 203.0.113.7:15443 east"]);
     assert!(claims(&free).is_empty());
@@ -238,7 +240,7 @@ fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_
 }
 
 #[test]
-fn only_the_network_that_has_the_cluster_gets_its_service_as_a_gateway() {
+fn registry_service_is_a_gateway_only_of_the_network_of_its_cluster() {
     let claimed_twice = "networks:
   a: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
   b: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
@@ -249,7 +251,7 @@ fn only_the_network_that_has_the_cluster_gets_its_service_as_a_gateway() {
 }
 
 #[test]
-fn a_gateway_learned_twice_takes_its_share_once() {
+fn gateway_from_two_sources_is_used_once() {
     let twice = "networks: {n1: {gateways: [{address: 203.0.113.1, port: 15443}]}}";
     let services = [("east", gateway_of("n1", &["203.0.113.1", "203.0.113.2"]))];
     let networks = build(&services, twice, &ResolvedNames::default());
@@ -261,7 +263,7 @@ fn a_gateway_learned_twice_takes_its_share_once() {
 }
 
 #[test]
-fn addresses_that_name_no_other_host_are_an_operators_to_give_and_no_clusters() {
+fn special_addresses_are_accepted_from_mesh_networks_but_not_from_clusters() {
     let gateway = gateway_of(
         "n1",
         &["0.0.0.0", "ff02::1", "127.0.0.1", "169.254.0.1", "64:ff9b::7f00:1", "2002:a9fe:a9fe::"],
@@ -274,7 +276,7 @@ fn addresses_that_name_no_other_host_are_an_operators_to_give_and_no_clusters() 
 }
 
 #[test]
-fn a_name_stands_for_its_addresses_once_resolved() {
+fn gateway_name_is_pending_until_it_is_resolved() {
     let services = [("east", gateway_of("n1", &["GW.example.org."]))];
     let networks = build(&services, "", &ResolvedNames::default());
     let wanted: Vec<&str> = networks.names_to_resolve().iter().map(|name| &**name).collect();
@@ -295,11 +297,11 @@ fn a_name_stands_for_its_addresses_once_resolved() {
     let gone = ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
     let networks = build(&services, "", &with(gone));
     assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
-    assert_eq!(networks.names_to_resolve().len(), 1, "it is asked for again");
+    assert_eq!(networks.names_to_resolve().len(), 1, "it is still resolved");
 }
 
 #[test]
-fn a_cluster_with_a_flood_of_names_leaves_the_others_theirs() {
+fn names_of_one_cluster_are_limited_without_affecting_others() {
     let names: Vec<String> = (0..1000).map(|n| format!("{n:04}.example.org")).collect();
     let flood: Vec<&str> = names.iter().map(String::as_str).collect();
     let services =
@@ -312,7 +314,7 @@ fn a_cluster_with_a_flood_of_names_leaves_the_others_theirs() {
 }
 
 #[test]
-fn the_order_of_services_changes_nothing_and_nothing_old_stays() {
+fn order_of_services_is_irrelevant_and_removed_gateways_disappear() {
     let services = [
         ("east", gateway_of("n1", &["203.0.113.1"])),
         ("west", gateway_of("n2", &["203.0.113.2"])),
@@ -327,7 +329,7 @@ fn the_order_of_services_changes_nothing_and_nothing_old_stays() {
 }
 
 #[test]
-fn only_labelled_and_named_services_concern_gateways() {
+fn only_labelled_or_named_services_affect_gateways() {
     let mesh = MeshNetworks::parse(BY_SERVICE).expect("valid mesh networks");
     let none = MeshNetworks::default();
     assert!(Networks::concerns(&gateway_of("n1", &[]), &none));
@@ -336,7 +338,7 @@ fn only_labelled_and_named_services_concern_gateways() {
 }
 
 #[test]
-fn dead_gateways_are_left_out_while_their_network_has_others() {
+fn dead_gateways_are_omitted_while_their_network_has_others() {
     let services = [
         ("east", gateway_of("n1", &["203.0.113.1", "203.0.113.2"])),
         ("west", gateway_of("n1", &["203.0.113.3"])),
@@ -363,15 +365,15 @@ fn dead_gateways_are_left_out_while_their_network_has_others() {
     };
     assert_eq!(used(&[]), [vec![1, 2], vec![3], vec![4]]);
     assert_eq!(used(&["203.0.113.1"]), [vec![2], vec![3], vec![4]]);
-    // A cluster without one that answers is reached by its network's others.
+    // A cluster whose own gateways are dead is reached through its network's other gateways.
     assert_eq!(used(&["203.0.113.3"]), [vec![1, 2], vec![1, 2], vec![4]]);
-    // The last ones stay.
+    // The last gateways of a network remain.
     let all = ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"];
     assert_eq!(used(&all), [vec![1, 2], vec![3], vec![4]]);
 }
 
 #[test]
-fn services_of_namespaces_that_the_policy_does_not_list_are_no_gateways() {
+fn service_in_an_unlisted_namespace_is_not_a_gateway() {
     let text = |list: &str| {
         format!("apiVersion: strait.dev/v1\nkind: Policy\ngatewayNamespaces: {list}\n")
     };
@@ -386,7 +388,7 @@ fn services_of_namespaces_that_the_policy_does_not_list_are_no_gateways() {
     assert!(shown(&refused).is_empty() && pending(&refused).is_empty());
     let claims: Vec<_> = refused.ignored_claims().iter().map(|(_, one)| &*one.claim).collect();
     assert_eq!(claims, ["gateway service ns/gw: policy gatewayNamespaces"]);
-    // Mesh networks are the operator's word.
+    // The policy does not apply to Services that mesh networks name.
     let mesh = "networks: {n1: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 15443}]}}";
     assert_eq!(shown(&build(&[("east", plain(&["1.1.1.1"]))], mesh, "[istio-system]")).len(), 1);
 }

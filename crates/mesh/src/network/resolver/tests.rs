@@ -1,4 +1,4 @@
-//! Against a DNS server of our own on loopback.
+//! Tests against a DNS server in this process, on the loopback interface.
 
 use std::sync::Mutex;
 
@@ -13,18 +13,18 @@ use strait_base::task::Supervisor;
 const LIMIT: Duration = Duration::from_secs(20);
 const TRY: Duration = Duration::from_millis(300);
 
-/// What the server says about a name.
+/// The response of the server for a name.
 #[derive(Clone)]
 enum Says {
     /// These addresses, with a TTL in seconds.
     Addresses(Vec<&'static str>, u32),
-    /// An alias with one TTL, and its address with another.
+    /// A CNAME record with one TTL, and its address with another.
     Alias(u32, &'static str, u32),
     Code(ResponseCode),
     Silence,
 }
 
-/// A DNS server that can be told what to say; it ends with its task.
+/// A DNS server with configurable responses; it ends with its task.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<BTreeMap<&'static str, Says>>>);
 
@@ -79,7 +79,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn each_kind_of_answer_is_told_from_the_others() {
+async fn each_kind_of_response_is_distinguished() {
     let tasks = Supervisor::new();
     let (server, address) = Server::start(&tasks).await;
     server.say("both.example", Says::Addresses(vec!["192.0.2.1", "2001:db8::1"], 30));
@@ -124,7 +124,7 @@ async fn each_kind_of_answer_is_told_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_name_is_followed_while_a_silent_one_delays_nobody() {
+async fn name_without_a_response_does_not_delay_other_names() {
     let tasks = Supervisor::new();
     let (server, address) = Server::start(&tasks).await;
     server.say("gw.example", Says::Addresses(vec!["192.0.2.1"], 0));
@@ -135,7 +135,7 @@ async fn a_name_is_followed_while_a_silent_one_delays_nobody() {
         retry_min: short,
         retry_max: short,
         grace: Duration::from_millis(400),
-        // Longer than the test may take: the silent name is never heard of in it.
+        // Longer than the test may take, so that the silent name never gets a response.
         question_max: 2 * LIMIT,
         ..DnsLimits::default()
     };
@@ -175,7 +175,7 @@ async fn a_name_is_followed_while_a_silent_one_delays_nobody() {
 }
 
 #[tokio::test]
-async fn what_was_known_before_a_restart_stays_until_dns_answers() {
+async fn addresses_from_before_a_restart_remain_until_dns_responds() {
     let tasks = Supervisor::new();
     let (server, address) = Server::start(&tasks).await;
     server.say("gw.example", Says::Code(ResponseCode::ServFail));

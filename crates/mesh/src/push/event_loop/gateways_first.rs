@@ -1,10 +1,14 @@
-//! Gateways first: routes to what only another network has come once that network's gateway knows it.
+//! Delays versions until gateways are ready: routes to a destination in another network are
+//! published after that network's gateway knows the destination.
 //!
-//! Each proxy follows a version in its own time, so a client might be led to a subset, or to a service, whose SNI the gateway on the way
-//! doesn't know yet: its requests would fail. So where a version changes what east-west gateways take in, the next one that changes more
-//! than endpoints waits for their answers. What is sent of the first (upstream clusters, assignments, the gateways' own listeners) leads
-//! nobody anywhere without the second. For [`ANSWERS_LIMIT`] at most; after a wait in vain nothing waits for [`IN_VAIN_FOR`], so that
-//! a gateway that doesn't answer delays others' changes once. (docs/decisions/0055-subsets-that-come-and-go.md)
+//! Proxies process versions at different speeds. A client could receive a route to a subset or
+//! service whose SNI the gateway on the path does not know yet, and its requests would fail. So if
+//! a version changes the inbound configuration of east-west gateways, the next version that changes
+//! more than endpoints waits for their acknowledgement. The first version contains upstream
+//! clusters, assignments and the gateways' listeners, to which no route leads without the second.
+//! The wait is limited to [`ANSWERS_LIMIT`]. After a wait that timed out, no version waits for
+//! [`IN_VAIN_FOR`], so that an unresponsive gateway delays other changes only once.
+//! (docs/decisions/0055-subsets-that-come-and-go.md)
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +16,22 @@ use tokio::sync::mpsc;
 
 use strait_base::task::until;
 
-/// How long answers of gateways are waited for.
+/// The maximum time to wait for acknowledgements of gateways.
 const ANSWERS_LIMIT: Duration = Duration::from_millis(250);
-/// How long none are after they were waited for in vain.
+/// The time without waiting after a wait that timed out.
 const IN_VAIN_FOR: Duration = Duration::from_secs(30);
 
-/// Which answers of gateways the next version waits for.
+/// The acknowledgements of gateways for which the next version waits.
 #[derive(Debug, Default)]
 pub(super) struct GatewaysFirst {
-    /// They have all answered once nobody can send any more; and until when they may.
+    /// A channel that closes when all gateways have acknowledged, and the deadline.
     awaited: Option<(mpsc::Receiver<()>, Instant)>,
     in_vain_until: Option<Instant>,
 }
 
 impl GatewaysFirst {
-    /// Notes that a version was published, for whose gateways the other end of `answers` is held until they have answered.
+    /// Records that a version was published. The senders of `answers` are held by the version's
+    /// receipts until the gateways acknowledge.
     pub(super) fn note(&mut self, answers: mpsc::Receiver<()>, now: Instant) {
         let is_in_vain = self.in_vain_until.is_some_and(|until| now < until);
         if !answers.is_closed() && !is_in_vain {
@@ -34,7 +39,7 @@ impl GatewaysFirst {
         }
     }
 
-    /// Waits until all have answered, or must have. Cancel-safe.
+    /// Waits until all gateways have acknowledged or the deadline has passed. Cancel-safe.
     pub(super) async fn answered(&mut self) {
         let Some((answers, limit)) = &mut self.awaited else { return };
         tokio::select! {
@@ -57,7 +62,7 @@ mod tests {
     use strait_model::testing::sidecar;
 
     #[tokio::test]
-    async fn the_next_version_waits_for_those_that_are_awaited_and_no_others() {
+    async fn next_version_waits_only_for_gateways() {
         let mut first = GatewaysFirst::default();
         assert!(first.answered().now_or_never().is_some(), "nothing was published");
         let (sender, answers) = mpsc::channel(1);
@@ -69,11 +74,11 @@ mod tests {
         assert!(first.answered().now_or_never().is_none());
         gateway.acknowledge(&sidecar("gateway.ns", "east"), Instant::now());
         assert!(first.answered().now_or_never().is_none());
-        // Its stream ended.
+        // The stream of the gateway ended.
         drop(ended);
-        assert!(first.answered().now_or_never().is_some(), "the client is not waited for");
+        assert!(first.answered().now_or_never().is_some(), "the client is not awaited");
         drop(client);
-        // A version that is no matter to gateways.
+        // A version that does not affect gateways.
         let (sender, answers) = mpsc::channel(1);
         drop(sender);
         first.note(answers, Instant::now());
@@ -81,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_answer_delays_one_version_for_a_while() {
+    async fn unresponsive_gateway_delays_one_version() {
         let (mut first, begun) = (GatewaysFirst::default(), Instant::now());
         let (_sender, answers) = mpsc::channel(1);
         first.note(answers, begun);
@@ -94,7 +99,7 @@ mod tests {
             drop(sender);
             is_awaited
         };
-        assert!(!note(&mut first, IN_VAIN_FOR / 2), "it was in vain a moment ago");
+        assert!(!note(&mut first, IN_VAIN_FOR / 2), "a recent wait timed out");
         assert!(note(&mut first, IN_VAIN_FOR));
     }
 }

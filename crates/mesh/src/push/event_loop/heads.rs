@@ -1,10 +1,11 @@
-//! The heads of the mesh, and how their versions are published.
+//! The heads of the mesh, and the publishing of their versions.
 //!
-//! There is one head: the mesh with the configuration that is in force. While a change of configuration is let out to a share
-//! of proxies there is a second one, the same mesh with the next configuration. It begins as a copy of the first, whose
-//! parts it shares; whatever clusters say both hear, what operators' objects say each for itself. Each has streams, a
-//! cache and versions of its own, so that what is found out of one says nothing of the other. Who reads which is
-//! not decided here. (docs/decisions/0049-shares-of-proxies.md)
+//! Normally there is one head: the mesh with the active configuration. During a rollout there is a
+//! second one: the same mesh with the next configuration. It starts as a copy of the first head,
+//! with which it shares unchanged parts. Updates of clusters apply to both heads, changes to
+//! operators' objects to one of them. Each head has its own streams, cache and versions, so changes
+//! to one do not affect the other. The assignment of proxies to heads is decided elsewhere.
+//! (docs/decisions/0049-shares-of-proxies.md)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
 use strait_model::{Causes, Proxy};
 
-/// A head that begins.
+/// The start of a second head.
 pub struct NextHead {
-    /// What its configuration is, each thing in full.
+    /// Its configuration, as complete events.
     pub configuration: Vec<MeshEvent>,
-    /// Where its versions go.
+    /// The receivers of the versions.
     pub outputs: HeadOutputs,
 }
 
@@ -39,18 +40,18 @@ impl std::fmt::Debug for NextHead {
     }
 }
 
-/// The mesh with the configuration in force, and with the next one where there is one.
+/// The mesh with the active configuration and, during a rollout, with the next one.
 pub struct MeshHeads {
     settled: MeshState,
     outputs: HeadOutputs,
     next: Option<(MeshState, HeadOutputs)>,
-    /// Who waits until the next one has gone, behind everything that came before.
+    /// Senders to notify when the second head has ended and all earlier events have been published.
     ending: Vec<oneshot::Sender<()>>,
     pub(super) gateways_first: GatewaysFirst,
 }
 
 impl MeshHeads {
-    /// One head.
+    /// Creates the first head.
     pub fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
         let outputs = HeadOutputs {
             context: outputs.context.clone(),
@@ -66,7 +67,7 @@ impl MeshHeads {
         }
     }
 
-    /// Takes one event, for all heads that it is for.
+    /// Applies an event to all heads that it concerns.
     pub fn apply(&mut self, event: MeshEvent) {
         match event {
             MeshEvent::BeginNext(head) => self.begin(*head),
@@ -90,17 +91,18 @@ impl MeshHeads {
     fn begin(&mut self, NextHead { configuration, outputs }: NextHead) {
         let mut next = self.settled.clone();
         configuration.into_iter().for_each(|event| next.apply(event));
-        // Its first version is one even where nothing comes of the configuration.
+        // Publish a first version even if the configuration changes nothing.
         next.everything = true;
-        // They follow what counts for all.
+        // Editions belong to the first head.
         next.editions.clear();
         self.next = Some((next, outputs));
     }
 
-    /// What came before the end has been published, if nothing waits.
+    /// Notifies the waiting senders if all events before the end of the second head have been
+    /// published.
     fn tell_ended(&mut self) {
         if !self.ending.is_empty() && !self.settled.is_dirty() && !self.settled.awaits() {
-            // Whoever waited may be gone.
+            // The receiver may have been dropped.
             self.ending.drain(..).for_each(|ended| _ = ended.send(()));
         }
     }
@@ -115,12 +117,12 @@ impl MeshHeads {
         self.settled.expire(now).into_iter().chain(next).min()
     }
 
-    /// Whether anything waits for the next version of a head.
+    /// Returns whether any change waits for the next version of a head.
     pub(super) fn is_dirty(&self) -> bool {
         self.all().any(MeshState::is_dirty)
     }
 
-    /// Whether more than endpoints wait.
+    /// Returns whether a change to anything other than endpoints waits.
     pub(super) fn definitions_wait(&self) -> bool {
         self.all().any(MeshState::definitions_wait)
     }
@@ -129,7 +131,7 @@ impl MeshHeads {
         std::iter::once(&self.settled).chain(self.next.iter().map(|(next, _)| next))
     }
 
-    /// The objects whose changes wait for the next version.
+    /// Returns the objects that caused the changes waiting for the next version.
     pub(super) fn causes(&self) -> Causes {
         self.settled.causes.clone()
     }
@@ -151,13 +153,14 @@ impl MeshHeads {
         }
     }
 
-    /// Asks for the names of gateways before the first version.
+    /// Starts resolving the names of gateways before the first version.
     pub(super) fn resolve(&mut self, outputs: &LoopOutputs) {
         self.settled.refresh_networks();
         self.publish_names(outputs);
     }
 
-    /// Publishes what has changed `since` then, in each head, as of `begun`. Whether anything came of it.
+    /// Publishes the next version of each head, with the changes that have been waiting since
+    /// `since`. `begun` is the start of this call. Returns whether any version was published.
     pub fn publish(
         &mut self,
         outputs: &LoopOutputs,
@@ -177,7 +180,7 @@ impl MeshHeads {
             self.tell_ended();
             return false;
         }
-        // Both before either, since what policies say is the same in both.
+        // Announce all heads before publishing any, because both share the access policies.
         let to_publish =
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
         to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
@@ -186,7 +189,8 @@ impl MeshHeads {
         let delivery = Delivery::new(since.unwrap_or_else(Instant::now)).awaited_by(&sender);
         let delivery = Arc::new(delivery);
         let (mut woken, mut entered) = (0, None);
-        // Before the rest: at the start nobody is served before his own rules are there.
+        // Publish editions first: at the start, a cluster's proxies must not be served before its
+        // own rules are available.
         let (told, of_editions) = self.tell_editions(editions, since, &delivery);
         woken += told;
         if let Some((context, changes)) = settled {
@@ -206,10 +210,10 @@ impl MeshHeads {
             let (words, told) = tell(&head, context, changes, &delivery);
             woken += told;
             let words = match is_first {
-                true => "the next configuration: nobody is given it yet".to_owned(),
-                false => format!("with the next configuration: {words}"),
+                true => "next configuration ready; no proxy receives it yet".to_owned(),
+                false => format!("in the next configuration: {words}"),
             };
-            // Mostly it is what the other head says, too.
+            // Usually both heads changed in the same way, so the first description is used.
             entered = entered.or(Some((version, words, causes)));
         }
         drop(sender);
@@ -223,7 +227,8 @@ impl MeshHeads {
         true
     }
 
-    /// Publishes the versions of editions. How many streams are woken, and what changed in one of them, in words.
+    /// Publishes the versions of editions. Returns the number of woken streams and the description
+    /// of a change.
     fn tell_editions(
         &self,
         editions: Vec<EditionVersion>,
@@ -238,14 +243,14 @@ impl MeshHeads {
             let (said, told) = tell(&outputs, context, changes, delivery);
             woken += told;
             if is_first {
-                // Until now they were served what all others are, or what some are.
+                // Until now, these proxies belonged to the other heads; wake them.
                 let others = std::iter::once(&self.outputs);
                 let others = others.chain(self.next.iter().map(|(_, head)| head));
                 for head in others {
                     let is_its = |proxy: &Proxy| proxy.cluster == cluster;
                     woken += head.interest.mark_proxies(is_its, delivery);
                 }
-                words = Some(format!("cluster {cluster}: its own traffic objects count"));
+                words = Some(format!("cluster {cluster}: its own traffic objects take effect"));
             } else if !is_empty {
                 words = Some(format!("cluster {cluster}: {said}"));
             }
@@ -273,7 +278,8 @@ impl MeshHeads {
     }
 }
 
-/// An event as another head is to hear it: all but what operators' objects say of traffic and of the mesh.
+/// Returns the event as it applies to the second head: without changes to traffic rules, mesh
+/// config and mesh networks.
 fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
     Some(match event {
         MeshEvent::Traffic(_)
@@ -304,8 +310,8 @@ fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
     })
 }
 
-/// Publishes a version of one head and notifies those for whom something differs: what it changed in words, and how many these
-/// are.
+/// Publishes a version of one head and wakes the affected streams. Returns the description of the
+/// change and the number of woken streams.
 fn tell(
     head: &HeadOutputs,
     context: Arc<PushContext>,
@@ -315,10 +321,11 @@ fn tell(
     let before = head.context.borrow().clone();
     let words = effect(before.as_deref(), &context, &changes);
     if let Some(before) = &before {
-        // Before it is published: streams that are notified find cached whatever has not changed.
+        // Compute this before publishing, so that woken streams find unchanged resources in the
+        // cache.
         changes.look([before, &context], &head.interest, &*head.sight);
     }
-    // The context first: a stream that is woken must find what it was woken for.
+    // Publish the context before waking streams: a woken stream must find the changes.
     head.context.send_replace(Some(Arc::clone(&context)));
     if let Some(before) = before {
         changes.unaffected_views = unaffected_views(&before, &context, &changes, &head.interest);

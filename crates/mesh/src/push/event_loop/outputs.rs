@@ -1,4 +1,4 @@
-//! Where versions go.
+//! The receivers of versions.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::push::context::PushContext;
 use crate::push::interest::Interest;
 use crate::push::scope::Sight;
 
-/// Where versions of one head go, and whom they concern.
+/// The receivers of the versions of one head.
 #[derive(Clone)]
 pub struct HeadOutputs {
-    /// The current version; `None` until there is one.
+    /// The current version; `None` until the first one.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
-    /// Who is notified.
+    /// The streams to notify.
     pub interest: Arc<Interest>,
-    /// What they see of a change.
+    /// Computes which proxies a change affects.
     pub sight: Arc<dyn Sight>,
 }

@@ -1,8 +1,9 @@
-//! What changes the ways to endpoints that stay as they are: by which gateways a network is entered, and whether what
-//! a cluster has counts.
+//! Changes that affect how unchanged endpoints are reached: the gateways of a network, and the mode
+//! of a cluster.
 //!
-//! On both only assignments depend, and what else is made of endpoints. So just the services with endpoints there are
-//! named as changed; who watches these and sees a difference is found out as for any other change of endpoints.
+//! Only assignments and other data that is derived from endpoints depend on these. So the change
+//! lists only the services with endpoints there. The affected streams are computed as for any other
+//! change to endpoints.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use crate::aggregate::MergedService;
 use crate::push::interest::{Changes, Dep};
 use strait_model::{ClusterId, NetworkId};
 
-/// What of the ways to endpoints waits for the next version.
+/// Changes to gateways and cluster modes that wait for the next version.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TouchedReach {
-    /// Networks with other gateways.
+    /// Networks whose gateways changed.
     pub(super) networks: BTreeSet<NetworkId>,
-    /// Clusters that were drained, went dark, or are none of that any more.
+    /// Clusters that started or stopped being drained or withdrawn.
     pub(super) clusters: BTreeSet<ClusterId>,
 }
 
@@ -25,7 +26,7 @@ impl TouchedReach {
         self.networks.is_empty() && self.clusters.is_empty()
     }
 
-    /// Whether a service has endpoints to which the way is another.
+    /// Returns whether a service has endpoints in these networks or clusters.
     fn concerns(&self, service: &MergedService) -> bool {
         service.shards.iter().any(|shard| {
             self.clusters.contains(&shard.key.cluster)
@@ -33,8 +34,8 @@ impl TouchedReach {
         })
     }
 
-    /// Names what of `services` depends on the ways that changed; `reads_more` says of which more than assignments is
-    /// made of endpoints.
+    /// Records the affected `services` as changes. `reads_more` returns whether more than the
+    /// assignments depends on a service's endpoints.
     pub(super) fn note<'a>(
         self,
         services: impl Iterator<Item = &'a Arc<MergedService>>,

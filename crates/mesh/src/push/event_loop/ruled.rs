@@ -1,5 +1,6 @@
-//! The traffic rules in force for some proxies, and what of them waits for the next version: for those of all clusters, or
-//! for those of one that has traffic objects of its own ([`Edition`]).
+//! The active traffic rules, and their changes that wait for the next version: rules for the
+//! proxies of all clusters, or for the proxies of one cluster with its own traffic objects
+//! ([`Edition`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,13 +19,14 @@ use strait_rules::traffic::destination_rule::DestinationRule;
 use strait_rules::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
 use strait_rules::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
-/// An edition of the mesh that begins: for the proxies of a cluster whose own traffic objects count for them.
+/// The start of an edition: the traffic rules for the proxies of a cluster whose
+/// own traffic objects are active.
 pub struct BegunEdition {
-    /// Whose proxies.
+    /// The cluster.
     pub cluster: ClusterId,
-    /// What holds for them.
+    /// The traffic rules for the cluster's proxies.
     pub traffic: Arc<Traffic>,
-    /// Where its versions go.
+    /// The receivers of the versions.
     pub outputs: HeadOutputs,
 }
 
@@ -34,7 +36,7 @@ impl std::fmt::Debug for BegunEdition {
     }
 }
 
-/// A version of an edition, what it changed, and where it goes.
+/// A version of an edition, with its changes and receivers.
 #[derive(Clone)]
 pub(super) struct EditionVersion {
     pub(super) cluster: ClusterId,
@@ -43,42 +45,43 @@ pub(super) struct EditionVersion {
     pub(super) outputs: HeadOutputs,
 }
 
-/// The mesh as proxies of one cluster are given it: with other rules.
+/// The mesh for the proxies of one cluster, with different traffic rules.
 #[derive(Clone)]
 pub(super) struct Edition {
     pub(super) rules: RulesInUse,
     pub(super) outputs: HeadOutputs,
 }
 
-/// How long rules wait for a subset that they lead to. Objects of two kinds come by two watches, so that a VirtualService may be
-/// heard of before the DestinationRule that was applied ahead of it.
+/// How long rules wait for a subset that no object defines. Objects of two kinds arrive by two
+/// watches, so a VirtualService may arrive before the DestinationRule that was applied first.
 const AWAITED_FOR: Duration = Duration::from_secs(1);
-/// How long none do after they have waited in vain: a subset that nobody has delays others' edits once, and not one after
-/// the other.
+/// The time without waiting after a wait that timed out, so that a missing subset delays other
+/// changes only once.
 const NOT_AWAITED_FOR: Duration = Duration::from_secs(30);
 
-/// Rules that lead to a subset which proxies don't have yet. They wait, with all that is heard meanwhile, until a version has been
-/// published with it; where no object has it, for [`AWAITED_FOR`] at most. Until then requests go where they went.
+/// Rules that route to a subset which proxies do not have yet. They wait, together with all later
+/// updates, until a version with the subset has been published, or for at most [`AWAITED_FOR`] if
+/// no object defines the subset. Until then, the previous routes remain.
 #[derive(Clone)]
 struct AwaitingRules {
-    /// The last that objects said, and all that it changes.
+    /// The latest update, combined with all earlier waiting changes.
     update: TrafficUpdate,
-    /// Whether no object has it.
+    /// Whether no object defines the subset.
     is_unknown: bool,
-    /// `None` until the time is first told.
+    /// The deadline; `None` until [`RulesInUse::expire`] is called.
     until: Option<Instant>,
 }
 
-/// Rules in force, and what of them waits for the next version.
+/// The active rules, and the changes that wait for the next version.
 #[derive(Clone, Default)]
 pub(super) struct RulesInUse {
     pub(super) traffic: Arc<Traffic>,
     kept: KeptSubsets,
-    /// What objects say that is not in force yet.
+    /// Rules that are not active yet.
     awaiting: Option<AwaitingRules>,
-    /// Until when what no object has is not waited for: it was in vain a moment ago.
+    /// Until this time, rules do not wait for undefined subsets, because a recent wait timed out.
     waits_no_more_until: Option<Instant>,
-    /// What waits for the next version.
+    /// Changes that wait for the next version.
     touched: TrafficChanges,
     withholding: Withholding,
     /// See [`PushContext::definitions`].
@@ -86,15 +89,16 @@ pub(super) struct RulesInUse {
 }
 
 impl RulesInUse {
-    /// Those of an edition that begins after that version. Nobody was given anything else there.
+    /// Returns the rules of an edition that starts after `version`. No stream has received any
+    /// other rules there.
     pub(super) fn of(traffic: Arc<Traffic>, version: u64) -> Self {
         let mut kept = KeptSubsets::default();
         kept.take(Arc::clone(&traffic), Hostname::clone);
         Self { traffic, kept, definitions: version, ..Self::default() }
     }
 
-    /// Takes what objects say now, and puts it in force, unless it [awaits](AwaitingRules) more. The objects behind what is in
-    /// force since.
+    /// Activates new rules unless they must [wait](AwaitingRules). Returns the objects that caused
+    /// the activated changes.
     pub(super) fn take(
         &mut self,
         mut update: TrafficUpdate,
@@ -108,7 +112,7 @@ impl RulesInUse {
         }
         let target = |host: &Hostname| aliases.target(host).clone();
         let missed = match self.definitions {
-            // Nobody has been given anything yet.
+            // No version has been published yet.
             0 => MissedSubsets::default(),
             _ => self.kept.missed(&update.traffic, target),
         };
@@ -136,8 +140,8 @@ impl RulesInUse {
         update.causes
     }
 
-    /// Has [subsets](KeptSubsets) go that were kept until `now`, and rules be in force that [await](AwaitingRules) more no
-    /// longer. When there is the next one to do so.
+    /// Drops [subsets](KeptSubsets) that were retained until `now`, and activates rules whose
+    /// [wait](AwaitingRules) is over. Returns when the next such change is due.
     pub(super) fn expire(
         &mut self,
         now: Instant,
@@ -171,7 +175,7 @@ impl RulesInUse {
         [self.kept.due(), awaiting, self.waits_no_more_until].into_iter().flatten().min()
     }
 
-    /// Puts in force what objects say and what is kept, which is nothing more of these rules.
+    /// Activates the current rules and retained subsets, without the dropped ones.
     fn go_without(&mut self, gone: &[Arc<DestinationRule>], domain: &str) {
         self.touched.hosts.extend(gone.iter().map(|rule| rule.host.clone()));
         self.traffic = self.kept.in_force(domain);
@@ -181,13 +185,13 @@ impl RulesInUse {
         !self.touched.is_empty()
     }
 
-    /// Whether objects say what is not in force yet: see [`AwaitingRules`].
+    /// Returns whether rules are waiting; see [`AwaitingRules`].
     pub(super) fn awaits(&self) -> bool {
         self.awaiting.is_some()
     }
 
-    /// The services that changed rules are about. Of wildcards these are all that there are of them. `renamed` are names that
-    /// stand for something else than before.
+    /// Adds the services that the changed rules affect. For wildcards, adds all matching services.
+    /// `renamed` are aliases whose target changed.
     pub(super) fn note(
         &mut self,
         (mesh, withholding): (ServiceNamesInUse<'_>, WithholdingInputs<'_>),
@@ -213,8 +217,8 @@ impl RulesInUse {
         if gateways {
             changes.deps.insert(Dep::Gateways);
         }
-        // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
-        // destinations say.
+        // Routes without a port use the only port of the destination and choose endpoints by the
+        // rules of the destination.
         let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
         let aliases = mesh.aliases;
         let mut depending = BTreeSet::new();
@@ -231,7 +235,8 @@ impl RulesInUse {
                 }
             }
         }
-        // What led to an alias leads elsewhere now, and other services may come into scopes for that.
+        // Routes to an alias now go to a different service, and other services may enter scopes
+        // because of that.
         for host in renamed {
             for name in std::iter::once(host).chain(&aliases.names_of(host)) {
                 depending.extend(services.leading_to(name));
@@ -240,7 +245,7 @@ impl RulesInUse {
         depending.into_iter().for_each(|pattern| mesh.note_ruled(pattern, changes));
     }
 
-    /// Takes note of whether a version changed more than assignments.
+    /// Records whether a version changed more than assignments.
     pub(super) fn settle(&mut self, version: u64, changes: &Changes) {
         self.kept.published();
         if changes.is_everything() || changes.is_of_services() {
@@ -249,7 +254,7 @@ impl RulesInUse {
     }
 }
 
-/// The services that rules may be about.
+/// The services that rules may match.
 #[derive(Clone, Copy)]
 pub(super) struct ServiceNamesInUse<'a> {
     pub(super) services: &'a OrdMap<Hostname, Arc<MergedService>>,
@@ -258,9 +263,9 @@ pub(super) struct ServiceNamesInUse<'a> {
 }
 
 impl ServiceNamesInUse<'_> {
-    /// A host of which rules changed, or all that there are of a wildcard.
+    /// Records a host pattern whose rules changed, and all matching services if it is a wildcard.
     fn note_ruled(self, pattern: &HostPattern, changes: &mut Changes) {
-        // A wildcard may have routes of its own.
+        // A wildcard may have its own routes.
         changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
         if pattern.exact().is_none() {
             let names = self.services.keys().chain(self.private.keys());

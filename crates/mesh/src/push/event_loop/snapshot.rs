@@ -1,4 +1,4 @@
-//! The current version of the mesh, from the state of the event loop.
+//! Creates the current version of the mesh from the state of the event loop.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl MeshState {
         self.editions.iter().map(of).collect()
     }
 
-    /// The current version of the mesh.
+    /// Returns the current version of the mesh.
     pub(super) fn context(&self) -> PushContext {
         PushContext {
             version: self.version,

@@ -1,5 +1,6 @@
-//! Which rules lead connections at a router: what chains are made of, and what is said to who asks for the way of one.
-//! (docs/reference/traffic.md, "TCP and TLS routes".)
+//! Selects the TCP and TLS rules that apply to connections at a router, for generating filter
+//! chains and for explaining the route of a connection. (docs/reference/traffic.md, "TCP and TLS
+//! routes".)
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -12,9 +13,9 @@ use strait_rules::traffic::route::{ConnectionMatch, TcpRule};
 use strait_rules::traffic::selection::Selection;
 use strait_rules::traffic::virtual_services::RoutedService;
 
-/// A match of a rule at a server that takes bytes, and what it takes there.
+/// A match of a rule at a server for raw TCP or TLS, with the connections that it accepts.
 pub struct BytesRule<'a, T> {
-    /// The object and its services.
+    /// The VirtualService with its services.
     pub routed: &'a Arc<RoutedService>,
     /// The rule.
     pub rule: &'a TcpRule,
@@ -22,21 +23,21 @@ pub struct BytesRule<'a, T> {
     pub takes: Result<T, BytesMisfit<'a>>,
 }
 
-/// Why a match of a rule takes nothing at a server.
+/// Why a match of a rule accepts no connection at a server.
 pub enum BytesMisfit<'a> {
-    /// The server has no host of the object's.
+    /// The server has none of the object's hosts.
     Hosts,
-    /// It is for another port, or for others than this router.
+    /// The match is for a different port, or does not apply to this router.
     Match(&'a ConnectionMatch),
-    /// The server has no host that meets a name of it.
+    /// The server has no host that matches this SNI name.
     Name(&'a str),
-    /// A server or a rule before it has the name.
+    /// An earlier server or rule already accepts this name.
     Taken(HostPattern),
 }
 
 impl<'a> IngressOutline<'a> {
-    /// The rules for connections that a server opens, or that need no opening, in the order in which they are asked. The first
-    /// that takes any takes all.
+    /// Returns the rules for plain TCP connections or connections whose TLS the server terminates,
+    /// in order of evaluation. The first rule that accepts a connection applies.
     pub fn opened<'s>(
         &'s self,
         placed: &'s PlacedServer<'_>,
@@ -61,8 +62,8 @@ impl<'a> IngressOutline<'a> {
         })
     }
 
-    /// The rules for connections in TLS that a port's servers pass on unopened, server by server in their order: each with a
-    /// name that clients give, which no other has.
+    /// Returns the rules for TLS connections that a port's servers pass through, server by server
+    /// in their order. Each accepts a distinct SNI name.
     pub fn unopened<'p>(
         &self,
         port: &'p GatewayPort<'_>,

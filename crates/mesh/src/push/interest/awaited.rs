@@ -1,4 +1,4 @@
-//! Whose answers to a change others wait for.
+//! Selects the streams whose acknowledgement delays the next version.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use strait_model::ProxyType;
 use strait_model::dirty::Wildcard;
 
 impl Changes {
-    /// What a stream owes that is sent it, and that stands there: east-west gateways that take in otherwise than before are awaited.
-    /// Ingress gateways look at everything where their Gateways or rules change, and lead nobody from another network on.
+    /// Returns a receipt for the stream. Receipts of east-west gateways whose inbound configuration
+    /// changed are awaited. Ingress gateways need no wait: they process everything when their
+    /// Gateways or rules change, and no traffic from another network passes through them.
     pub(super) fn receipt(
         &self,
         delivery: &Arc<Delivery>,

@@ -1,11 +1,11 @@
-//! What a stream has yet to look at, as others may see it.
+//! Access to the pending changes of a stream for other tasks.
 
 use std::sync::Arc;
 
 use super::{Interest, PendingChanges, Subscription, lock};
 use strait_model::dirty::Wildcard;
 
-/// Of one stream; it may be gone.
+/// The pending changes of one stream, which may have ended.
 #[derive(Debug, Clone)]
 pub struct StreamBacklog {
     interest: Arc<Interest>,
@@ -13,27 +13,42 @@ pub struct StreamBacklog {
 }
 
 impl Interest {
-    /// Says that a version is about to be published, of which nobody has been marked yet: see [`Self::mark`].
+    /// Announces that a version is about to be published whose streams have not been marked yet;
+    /// see [`Self::mark`].
     pub fn publishes(&self) {
         lock(&self.table).is_publishing = true;
     }
 }
 
 impl Subscription {
-    /// What it has yet to look at.
+    /// Returns a handle to the pending changes.
     pub fn backlog(&self) -> StreamBacklog {
         StreamBacklog { interest: Arc::clone(&self.interest), pending: Arc::clone(&self.pending) }
     }
 
-    /// Says that what was taken has been passed on to whoever sends it.
+    /// Reports that the taken changes have been passed to the session.
     pub fn passed_on(&self) {
         lock(&self.pending.dirty).is_in_hand = false;
     }
 }
 
 impl StreamBacklog {
-    /// Whether listeners or routes may differ from what the stream's session knows to be due, by a version that was there
-    /// before this was asked.
+    /// Returns whether a change has been published that the stream's session does not know yet.
+    pub fn may_hold_anything(&self) -> bool {
+        let table = lock(&self.interest.table);
+        if table.is_publishing {
+            return true;
+        }
+        let unread = lock(&self.pending.dirty);
+        unread.is_in_hand
+            || unread.everything
+            || !unread.lists.is_empty()
+            || !unread.routes.is_empty()
+            || !unread.names.is_empty()
+    }
+
+    /// Returns whether listeners or routes may differ from the ones that the stream's session knows
+    /// to be due, because of a version that existed before this call.
     pub fn may_hold_listeners(&self) -> bool {
         let table = lock(&self.interest.table);
         if table.is_publishing {

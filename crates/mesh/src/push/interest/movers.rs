@@ -1,4 +1,4 @@
-//! Streams that are to look at everything anew for another reason than a change of the mesh: their proxies go from one head to
+//! Wakes streams for a reason other than a change to the mesh: their proxies move from one head to
 //! another.
 
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use crate::timeline::Delivery;
 use strait_model::Proxy;
 
 impl Interest {
-    /// Has the streams of these proxies look at everything, and at what head they are given; streams of which nobody has said yet
-    /// where they stand as well. Returns how many these are.
+    /// Wakes the streams of these proxies, which then process everything and determine their head.
+    /// Streams whose location is not known yet are included. Returns their number.
     pub fn mark_proxies(
         &self,
         is_meant: impl Fn(&Proxy) -> bool,

@@ -25,7 +25,7 @@ fn endpoints_of(names: &[&str]) -> Changes {
 }
 
 #[test]
-fn only_streams_that_watch_a_host_hear_of_it() {
+fn only_streams_that_watch_a_host_are_notified() {
     let interest = Arc::new(Interest::default());
     let mut a = interest.subscribe(None);
     let b = interest.subscribe(None);
@@ -33,7 +33,7 @@ fn only_streams_that_watch_a_host_hear_of_it() {
     assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
     assert_eq!(dirty(&a), ["x", "x:1"]);
     assert!(b.take().is_empty());
-    forget(&mut a, &["x", "x:1", "what it never watched"]);
+    forget(&mut a, &["x", "x:1", "never watched"]);
     assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
     watch(&mut a, &["x"]);
     assert_eq!(interest.mark(&endpoints_of(&["x", "y"])), 1);
@@ -41,7 +41,7 @@ fn only_streams_that_watch_a_host_hear_of_it() {
 }
 
 #[test]
-fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_proxy() {
+fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy() {
     let interest = Arc::new(Interest::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let own = interest.subscribe(Some(key.clone()));
@@ -50,7 +50,7 @@ fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_prox
     assert_eq!(interest.mark(&changed), 1);
     assert!(own.take().everything);
     let changed = Changes::from_iter([Dep::Definition("x".into())]);
-    assert_eq!(interest.mark(&changed), 0, "nobody has asked for anything");
+    assert_eq!(interest.mark(&changed), 0, "no stream watches anything");
     own.watch_lists(Wildcards::ALL);
     other.watch_routes(&["80".into()], &[]);
     assert_eq!(interest.mark(&changed), 2);
@@ -69,7 +69,7 @@ fn view(network: &str) -> ViewKey {
 }
 
 #[test]
-fn who_stands_where_nothing_differs_is_left_alone() {
+fn stream_with_an_unaffected_view_is_not_notified() {
     let interest = Arc::new(Interest::default());
     let mut streams = [(); 3].map(|()| interest.subscribe(None));
     streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
@@ -86,7 +86,7 @@ fn who_stands_where_nothing_differs_is_left_alone() {
 }
 
 #[test]
-fn streams_are_counted_by_where_they_stand() {
+fn streams_are_counted_by_view() {
     let interest = Arc::new(Interest::default());
     let mut streams = [(); 5].map(|()| interest.subscribe(None));
     for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
@@ -105,7 +105,7 @@ fn streams_are_counted_by_where_they_stand() {
 }
 
 #[test]
-fn a_stream_that_ended_leaves_nothing_behind() {
+fn ended_stream_is_removed_completely() {
     let interest = Arc::new(Interest::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let mut stream = interest.subscribe(Some(key));
@@ -121,7 +121,7 @@ fn a_stream_that_ended_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_number_that_is_given_out_again_brings_nothing_of_its_former_name() {
+fn reused_number_does_not_carry_changes_of_its_former_name() {
     let interest = Arc::new(Interest::default());
     let mut stream = interest.subscribe(None);
     watch(&mut stream, &["x"]);
@@ -137,7 +137,7 @@ fn a_number_that_is_given_out_again_brings_nothing_of_its_former_name() {
 }
 
 #[tokio::test]
-async fn a_mark_before_the_wait_is_not_lost() {
+async fn mark_before_the_wait_is_not_lost() {
     let interest = Arc::new(Interest::default());
     let stream = interest.subscribe(None);
     interest.mark(&Changes::from_iter([Dep::Mesh]));

@@ -10,7 +10,8 @@ use strait_model::{Endpoint, KnownClusters, Proxy};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// `web.shop` with four endpoints, three of them of version v1, with one object of the traffic configuration or none.
+/// Returns a mesh with `web.shop` and its four endpoints, three with version v1, and at
+/// most one traffic object.
 fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
@@ -52,7 +53,7 @@ fn lost(versions: [&Arc<PushContext>; 2], percent: u8, proxy: Proxy) -> Option<L
 }
 
 #[test]
-fn a_subset_that_leads_to_fewer_endpoints_loses_them() {
+fn subset_with_fewer_endpoints_is_reported() {
     let before = mesh_with("DestinationRule", subsets(&[("one", "v1")]));
     let now = mesh_with("DestinationRule", subsets(&[("one", "v2")]));
     let found = lost([&before, &now], 20, sidecar("client.shop", "east")).expect("some");
@@ -63,12 +64,12 @@ fn a_subset_that_leads_to_fewer_endpoints_loses_them() {
         let found = lost([&before, &now], percent, sidecar("client.shop", "east"));
         assert_eq!(found.is_some(), is_lost, "{percent}");
     }
-    // The other way round it is a gain.
+    // In the opposite direction, endpoints are gained.
     assert_eq!(lost([&now, &before], 0, sidecar("client.shop", "east")), None);
 }
 
 #[test]
-fn a_subset_that_comes_or_goes_with_its_rule_loses_nothing() {
+fn added_or_removed_subset_is_not_reported() {
     let before = mesh_with("DestinationRule", subsets(&[("one", "v1"), ("two", "v2")]));
     let now = mesh_with("DestinationRule", subsets(&[("two", "v2"), ("three", "v3")]));
     let nothing = mesh_with("DestinationRule", None);
@@ -78,7 +79,7 @@ fn a_subset_that_comes_or_goes_with_its_rule_loses_nothing() {
 }
 
 #[test]
-fn a_service_that_a_sidecar_leaves_out_is_lost_to_its_namespace() {
+fn service_excluded_by_a_sidecar_is_lost_for_its_namespace() {
     let before = mesh_with("Sidecar", None);
     let now = mesh_with("Sidecar", Some(json!({ "egress": [{ "hosts": ["other/*"] }] })));
     let found = lost([&before, &now], 99, sidecar("client.shop", "east")).expect("all");

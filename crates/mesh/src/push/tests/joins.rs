@@ -1,4 +1,4 @@
-//! What entries and clusters have of each other, as both change.
+//! Joins of entries and clusters while both change.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use strait_model::testing::{sidecar, workload};
 use strait_model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
 use strait_rules::service_entry::EntryIndex;
 
-/// The word of these entries: kind, name in namespace `ns`, spec.
+/// Returns the event for these entries, each given as kind, name in namespace `ns`, and spec.
 pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
     let objects: Vec<Arc<Value>> = objects
         .iter()
@@ -26,7 +26,7 @@ pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
         .collect();
     let mut index = EntryIndex::new("cluster.local");
     let objects = objects.into_iter().collect();
-    let change = index.apply(&objects).expect("heard for the first time");
+    let change = index.apply(&objects).expect("the first update");
     let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
     MeshEvent::Entries(update, Arc::clone(index.selections()))
 }
@@ -37,7 +37,7 @@ fn database() -> Value {
         "workloadSelector": {"labels": {"app": "db"}}})
 }
 
-/// `cluster address health` of every endpoint of a host; nothing where there is no such host.
+/// Formats every endpoint of a host as `cluster address health`; empty if the host does not exist.
 fn endpoints(context: &PushContext, host: &str) -> Vec<String> {
     let service = context.services.get(&Hostname::from(host));
     let all = service.iter().flat_map(|service| service.endpoints());
@@ -52,7 +52,7 @@ fn next(mesh: &mut MeshState) -> Arc<PushContext> {
 }
 
 #[test]
-fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
+fn selected_pods_follow_their_cluster_and_readiness() {
     let pod = |name, address, app| workload(name, address, &[("app", app)]);
     let mut mesh = mesh(vec![
         shard("east", 1).pod(pod("db-0.ns", "10.0.0.1", "db")).built(),
@@ -80,11 +80,11 @@ fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), ["west 10.0.0.1 unhealthy"]);
 
     mesh.apply(entries(&[]));
-    assert!(next(&mut mesh).services.is_empty(), "nothing of it stays");
+    assert!(next(&mut mesh).services.is_empty(), "it is removed completely");
 }
 
 #[test]
-fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
+fn unready_pods_cause_no_version_if_no_entry_selects_pods() {
     let mut mesh = mesh(vec![shard("east", 1).with(service("web.ns"), vec![]).built()]);
     next(&mut mesh);
     let unready = [WorkloadKey::new("ns", "web-0")].into_iter().collect();
@@ -96,7 +96,7 @@ fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
 }
 
 #[test]
-fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
+fn service_has_its_workload_entries_while_both_exist() {
     let mut mesh = mesh(vec![shard("east", 1).built()]);
     let vm = json!({"address": "10.7.0.1", "labels": {"app": "web"}});
     mesh.apply(entries(&[("WorkloadEntry", "web-a", vm)]));
@@ -112,7 +112,7 @@ fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
 }
 
 #[test]
-fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everywhere() {
+fn entry_without_a_network_is_in_that_of_the_config_cluster_or_everywhere() {
     let config_cluster = Some("hub".into());
     let mut mesh = MeshState::new(Arc::new(FixedSettings {
         config_cluster,
@@ -133,7 +133,7 @@ fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everyw
         let network_of = |endpoint: EndpointRef<'_>, network: &NetworkId| {
             let label = endpoint.network_label;
             let again = context.place(&ClusterId::default(), label, endpoint.address).0;
-            assert_eq!(again, *network, "explain finds what was found when it was merged");
+            assert_eq!(again, *network, "explain and merging agree on the network");
             format!("{} {network}", endpoint.address)
         };
         all.map(|(_, endpoint, network)| network_of(endpoint, network)).collect::<Vec<_>>()
@@ -162,7 +162,7 @@ fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everyw
 }
 
 #[test]
-fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
+fn private_definition_does_not_affect_other_namespaces() {
     let mut mesh = mesh(vec![shard("east", 1).built()]);
     let of = |namespace: &str, address: &str, export_to: &str| {
         let spec = json!({"hosts": ["db.example"], "ports": [{"name": "tcp", "number": 5432}],
@@ -193,7 +193,7 @@ fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
 }
 
 #[test]
-fn a_proxy_is_where_its_pod_says_or_its_node_is() {
+fn proxy_location_is_that_of_its_pod_or_node() {
     let mut with_node = workload("web-0.ns", "10.0.0.1", &[]);
     with_node.1.node = Some(Arc::new("node-a".into()));
     let localities = [("node-a".into(), Arc::new(Locality::parse("r1/a")))].into();
@@ -218,9 +218,10 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     assert_eq!(at(saying("web-0.ns", "node-b")), there);
 }
 
-/// Nobody knows then which of the two a proxy is, and policies that select either may hold for it.
+/// It is unknown then which of the two machines a proxy runs on, and policies that select either
+/// may apply to it.
 #[test]
-fn a_machine_hears_of_another_at_its_address() {
+fn machine_is_notified_of_another_machine_at_its_address() {
     let mut mesh = mesh(vec![shard("east", 1).built()]);
     let vm = |app: &str| json!({"address": "10.7.0.1", "labels": {"app": app}});
     mesh.apply(entries(&[("WorkloadEntry", "web-a", vm("web"))]));
@@ -266,7 +267,7 @@ fn denied_entry_has_no_effect_for_names_of_other_namespaces() {
     mesh.apply(policy("deny"));
     let rest: BTreeSet<_> = hosts[1..].iter().map(|host| (*host).to_owned()).collect();
     assert_eq!(served(&next(&mut mesh)), rest);
-    // For its own clients an entry may have any name.
+    // An entry may have any name for clients of its own namespace.
     mesh.apply(entries(&[("ServiceEntry", "a", spec("."))]));
     assert_eq!(served(&next(&mut mesh)), all);
     mesh.apply(entries(&[("ServiceEntry", "a", spec("*"))]));

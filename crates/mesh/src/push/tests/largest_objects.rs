@@ -13,7 +13,8 @@ use strait_rules::traffic::TrafficIndex;
 /// Costs below this are too small to compare.
 const COMPARED_FROM: Duration = Duration::from_millis(10);
 
-/// The CPU time of the event loop for the most expensive version: after the object was inserted, changed, removed.
+/// The CPU time of the event loop for the most expensive version: after the object was inserted,
+/// changed, removed.
 fn cost(field: &RepeatedField, count: usize) -> Duration {
     let collection = |count| -> Collection {
         let object: ObjectJson = field.object("evil", count).into();
@@ -41,7 +42,8 @@ fn cost(field: &RepeatedField, count: usize) -> Duration {
     costs.skip(1).max().unwrap_or_default()
 }
 
-/// Four times as many entries take at most eight times as long: a square would take sixteen times.
+/// Four times as many entries may take at most eight times as long: quadratic cost would be sixteen
+/// times.
 #[test]
 fn cost_of_the_event_loop_is_linear_for_the_largest_object_of_every_kind() {
     let mut faults = Vec::new();

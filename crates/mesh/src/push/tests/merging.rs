@@ -1,11 +1,13 @@
-//! Clusters that differ on a service, or on whose an address is: who decides, and who is given what.
+//! Clusters that disagree on a service or claim the same address: which cluster decides, and what
+//! proxies receive.
 
 use super::*;
 use crate::push::addresses::addresses;
 use strait_model::{ClusterId, Protocol, Service};
 use strait_rules::traffic::Selection;
 
-/// These clusters are members since then; the others never were.
+/// Returns the event in which these clusters are members since the given times; 0 means an
+/// unknown time.
 fn since(clusters: &[(&str, i64)]) -> MeshEvent {
     let known =
         |created| KnownCluster { created: (created > 0).then_some(created), ..member(None) };
@@ -37,9 +39,10 @@ fn sockets(context: &PushContext, view: &ViewKey, number: u16) -> Vec<String> {
     members.map(|member| format!("{}:{}", member.address, member.port)).collect()
 }
 
-/// A cluster that was added with an old `web` took the port of all others from everybody, since its ID sorts first.
+/// Regression test: a newly added cluster with an old `web` replaced the port of all other
+/// clusters, because its ID sorts first.
 #[test]
-fn ports_are_the_union_and_endpoints_come_by_number_then_by_name() {
+fn ports_are_merged_and_endpoints_are_found_by_number_then_name() {
     let words = vec![
         shard("b-old", 1)
             .with(at_port(9080, 9080, "http"), vec![serving("10.0.0.1", 9080, "http")])
@@ -62,7 +65,7 @@ fn ports_are_the_union_and_endpoints_come_by_number_then_by_name() {
 }
 
 #[test]
-fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other() {
+fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
     let words = |ids: [&str; 2]| {
         let [one, other] = ids;
         vec![
@@ -73,7 +76,7 @@ fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other
     for (ages, decides) in [
         ([("east", 1), ("west", 2)], Protocol::Tcp),
         ([("east", 2), ("west", 1)], Protocol::Http),
-        // Equally old, or nobody knows: the ID.
+        // With equal or unknown ages, the ID decides.
         ([("east", 3), ("west", 3)], Protocol::Tcp),
         ([("east", 0), ("west", 0)], Protocol::Tcp),
         ([("east", 0), ("west", 9)], Protocol::Http),
@@ -89,9 +92,9 @@ fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other
     }
 }
 
-/// The config cluster decides, however young its Secret would be.
+/// The config cluster decides, even if its Secret is the youngest.
 #[test]
-fn the_config_cluster_comes_before_older_ones() {
+fn config_cluster_precedes_older_clusters() {
     let settings = FixedSettings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
     let words = vec![
         shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).built(),
@@ -104,7 +107,7 @@ fn the_config_cluster_comes_before_older_ones() {
     assert_eq!(web.port(80).map(|port| port.protocol), Some(Protocol::Http));
 }
 
-/// `name: address…` of each service at a port, for proxies of that cluster.
+/// Formats the services and their VIPs at a port as `name: address…`, for proxies of this cluster.
 fn reached(context: &PushContext, cluster: &str, number: u16) -> Vec<String> {
     let all =
         addresses(context, &cluster.into(), (&"ns".into(), &Selection::default()), (true, true));
@@ -120,7 +123,7 @@ fn reached(context: &PushContext, cluster: &str, number: u16) -> Vec<String> {
 }
 
 #[test]
-fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
+fn borrowed_vip_is_assigned_by_port_in_merging_order() {
     let at = |name: &str, created: i64, ports: &[(&str, u16)]| {
         service(name).vip("10.1.0.1").with(|one| {
             one.created = created;
@@ -138,9 +141,9 @@ fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
     for (first, second) in [("east", "west"), ("west", "east")] {
         let context = aged(&[("home", 1), (first, 2), (second, 3)], words(first, second));
         assert_eq!(reached(&context, "home", 80), ["client: ", "new: ", "old: 10.1.0.1"]);
-        // At a port that only the other has, a VIP is the other's.
+        // At a port that only the other service has, the VIP belongs to it.
         assert!(reached(&context, "home", 82).contains(&"new: 10.1.0.1".to_owned()));
-        // At home its own comes first.
+        // In its own cluster, the own VIP comes first.
         let own = reached(&context, second, 80);
         assert_eq!(own, ["client: ", "new: 10.1.0.1", "old: "]);
         let lost = addresses(
@@ -166,7 +169,7 @@ fn pods_of(clusters: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
 const AGES: [(&str, i64); 3] = [("old", 1), ("new", 2), ("third", 3)];
 
 #[test]
-fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
+fn shared_address_is_each_clusters_own_and_the_older_clusters_elsewhere() {
     let words = pods_of(&[
         ("old", &["10.0.0.1", "10.0.0.2"]),
         ("new", &["10.0.0.1", "10.0.0.3"]),
@@ -190,7 +193,7 @@ fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
     assert_eq!(given("old"), ["not 10.0.0.1 of new"]);
     assert_eq!(given("new"), ["not 10.0.0.1 of old"]);
     assert_eq!(given("third"), ["not 10.0.0.1 of new"]);
-    // What is encoded is what is explained.
+    // The encoded assignment agrees with the explanation.
     for cluster in ["old", "new", "third"] {
         let all = ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1", "10.0.0.4 1"];
         assert_eq!(members(&assigned(&context, &view(cluster))), all);
@@ -200,7 +203,7 @@ fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
 }
 
 #[test]
-fn who_shares_an_address_follows_pods_networks_and_ages() {
+fn address_claims_follow_pods_networks_and_ages() {
     let mut mesh = mesh(pods_of(&[("old", &["10.0.0.1"]), ("new", &["10.0.0.2"])]));
     mesh.apply(since(&AGES));
     let shared = |mesh: &mut MeshState| {
@@ -214,16 +217,16 @@ fn who_shares_an_address_follows_pods_networks_and_ages() {
         )
     };
     assert!(shared(&mut mesh).is_empty());
-    // The same pod behind two ports, and two services, is one.
+    // The same pod behind two ports and two services counts as one.
     let twice = vec![endpoint("10.0.0.1"), serving("10.0.0.1", 9, "other")];
     mesh.apply(says("new", 2, twice));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
     mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
-    // Whoever is older now has it.
+    // The cluster that is older now gets the address.
     mesh.apply(since(&[("old", 5), ("new", 2)]));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["new", "old"]"#]);
-    // What can't take traffic claims nothing, and what is no pod doesn't either.
+    // An endpoint that cannot receive traffic, or is no pod, claims no address.
     let unready = Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.1") };
     mesh.apply(says("new", 2, vec![unready]));
     assert!(shared(&mut mesh).is_empty());
@@ -235,7 +238,7 @@ fn who_shares_an_address_follows_pods_networks_and_ages() {
     assert!(shared(&mut mesh).is_empty());
     mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
     assert_eq!(shared(&mut mesh).len(), 1);
-    // A name for the network of one settles it.
+    // A different network for either cluster resolves the conflict.
     let elsewhere =
         shard("new", 2).network("n2").with(service("web.ns"), vec![endpoint("10.0.0.1")]);
     mesh.apply(MeshEvent::Registry(elsewhere.built()));

@@ -1,4 +1,5 @@
-//! What policy refuses, withdraws and prefers, as proxies are given it and as it is explained.
+//! Policy: refused, withdrawn and preferred endpoints, as proxies receive them and as they are
+//! explained.
 
 use serde_json::json;
 
@@ -19,7 +20,7 @@ fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
     mesh.next_version().expect("a version").0
 }
 
-/// East, west and north in one network, each with these endpoints of `web.ns`.
+/// Returns updates of clusters in one network, each with these endpoints of `web.ns`.
 fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
     let mut words = Vec::new();
     for (at, (cluster, addresses)) in endpoints.iter().enumerate() {
@@ -30,9 +31,10 @@ fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
     words
 }
 
-/// What a ServiceEntry finds in a cluster, and a WorkloadEntry there says, is the cluster's claim.
+/// Pods that a ServiceEntry selects in a cluster, and WorkloadEntries of a cluster, are claims of
+/// that cluster.
 #[test]
-fn what_entries_find_in_a_cluster_is_held_to_its_rules() {
+fn endpoints_that_entries_select_obey_the_rules_of_their_cluster() {
     let policy = "clusters: {west: {addresses: [10.2.0.0/16]}}\n\
                   owners: [{hosts: [bank.internal], clusters: [east]}]\n";
     let pod = |address| workload("db-0.ns", address, &[("app", "db")]);
@@ -80,7 +82,7 @@ fn of(cluster: &str) -> ViewKey {
     ViewKey::of(&sidecar("client.ns", cluster), "".into(), Role::Client)
 }
 
-/// `priority: address weight, …` of each group.
+/// Formats each group as `priority: address weight, …`.
 fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
     let groups = assigned(context, view).localities.into_iter().map(|group| {
         let members: Vec<_> =
@@ -90,7 +92,7 @@ fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
     groups.collect()
 }
 
-/// Every endpoint, and why it is withheld if it is.
+/// Returns every endpoint with the reason for withholding it, if any.
 fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<WithheldReason>)> {
     let merged = &context.services[&host("web.ns")];
     let all = merged.endpoints_of_port(80).map(|(shard, endpoint, network)| {
@@ -100,13 +102,13 @@ fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<Withhel
     all.collect()
 }
 
-/// Why the endpoint at `address` is withheld.
+/// Returns why the endpoint at `address` is withheld.
 fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> WithheldReason {
     let found = decided(context, view).into_iter().find(|(one, _)| one == address);
     found.and_then(|(_, reason)| reason).expect("it is there, and withheld")
 }
 
-/// What is sent and what is decided of each must be the same endpoints.
+/// Checks that the assignment contains exactly the endpoints that are not withheld.
 fn agree(context: &PushContext, view: &ViewKey) {
     let groups = assigned(context, view).localities;
     let members = groups.iter().flat_map(|group| &group.members);
@@ -119,7 +121,7 @@ fn agree(context: &PushContext, view: &ViewKey) {
 }
 
 #[test]
-fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
+fn cluster_that_may_not_export_a_name_serves_only_itself() {
     let mut bad = service("web.ns");
     bad.ports = vec![port("http", 80, 9999)];
     bad.export_to = ExportTo::parse("ns", &"ns".into());
@@ -133,21 +135,25 @@ fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
     ];
     let context = steered(words, "owners: [{namespaces: [ns], clusters: [west]}]");
     let merged = &context.services[&host("web.ns")];
-    assert_eq!(merged.primary.export_to, ExportTo::Public, "the owner decides, whoever is first");
+    assert_eq!(
+        merged.primary.export_to,
+        ExportTo::Public,
+        "the owner decides, regardless of the order"
+    );
     assert!(merged.service_accounts.iter().all(|account| !account.contains("thief")));
     assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
     assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), WithheldReason::ExportRefused);
     let gateway = ViewKey { role: Role::Gateway, ..of("east") };
-    assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway carries it");
+    assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway forwards it");
     for cluster in ["east", "west", "north"] {
         agree(&context, &of(cluster));
     }
 }
 
 #[test]
-fn addresses_that_are_nobodys_and_those_outside_the_ranges_are_withheld() {
+fn special_addresses_and_addresses_outside_the_ranges_are_withheld() {
     let addresses = ["10.1.0.1", "10.2.0.1", "127.0.0.1", "169.254.169.254"];
     let context = steered(one_network(&[("east", &addresses)]), "");
     assert_eq!(groups(&context, &of("east")), ["0: 10.1.0.1 1, 10.2.0.1 1"], "without any rule");
@@ -162,14 +168,14 @@ fn addresses_that_are_nobodys_and_those_outside_the_ranges_are_withheld() {
 }
 
 #[test]
-fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
+fn refused_network_claim_is_ignored() {
     let strayed = Endpoint { network_label: Some("n2".into()), ..endpoint("10.0.0.9") };
     let mut words = two_networks(vec![endpoint("10.0.0.1"), strayed], vec![endpoint("10.0.0.2")]);
     let thief = service("thief.strait-system").gateway_of("n2", "203.0.113.66");
     words.push(shard("north", 3).network("n3").with(thief, vec![]).built());
     let before = steered(words.clone(), "");
     assert_eq!(before.networks.of_network(&"n2".into()).len(), 2);
-    assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 counts as one of n2");
+    assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 is in n2");
     let policy = "clusters: {east: {networks: [n1]}, north: {networks: [n3]}}";
     let context = steered(words, policy);
     assert_eq!(members(&assigned(&context, &client("n2"))), ["10.0.0.2 1", "203.0.113.1 1"]);
@@ -183,11 +189,11 @@ fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
 }
 
 #[test]
-fn what_is_withdrawn_as_dark_is_told_so() {
+fn endpoints_of_an_unreachable_cluster_are_withdrawn_with_the_reason() {
     let words = one_network(&[("east", &["10.0.0.1"]), ("west", &["10.0.0.2"])]);
     let mut mesh = mesh(words);
     mesh.next_version();
-    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let why = "unreachable for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), dark)].into() };
     mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
@@ -197,7 +203,7 @@ fn what_is_withdrawn_as_dark_is_told_so() {
 }
 
 #[test]
-fn places_of_a_preference_become_priorities_without_gaps() {
+fn tiers_of_a_preference_become_priorities_without_gaps() {
     let policy = "preferences:
   - name: home
     services: {namespaces: [ns]}
@@ -212,14 +218,14 @@ fn places_of_a_preference_become_priorities_without_gaps() {
     let empty = one_network(&[("east", &[]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])]);
     let context = steered(empty, policy);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);
-    // Views that would differ don't share what is encoded.
+    // Views with different assignments share no encoded assignment.
     let service = &context.services[&host("web.ns")];
     let projected = |cluster| of(cluster).projected(&context, service);
     assert_ne!(projected("east"), projected("west"));
 }
 
 #[test]
-fn shares_of_a_place_are_kept_whatever_the_number_of_endpoints() {
+fn weights_of_a_tier_do_not_depend_on_the_number_of_endpoints() {
     let policy = "preferences:
   - name: canary
     services: {hosts: [web.ns.svc.cluster.local]}
@@ -246,13 +252,13 @@ fn shares_of_a_place_are_kept_whatever_the_number_of_endpoints() {
     close(weights(one_network(&[("east", &east), ("west", &west)]), &of("north")));
     let ends = |all: &[&str]| all.iter().map(|one| endpoint(one)).collect::<Vec<_>>();
     close(weights(two_networks(ends(&east), ends(&west)), &client("n1")));
-    // One that is there alone takes all, at its own weights.
+    // The only cluster in a tier gets all traffic, with unchanged weights.
     let alone = one_network(&[("west", &west)]);
     assert_eq!(weights(alone, &of("north")), (0, 4));
 }
 
 #[test]
-fn a_gateway_that_leads_to_several_places_stands_in_the_first() {
+fn gateway_for_several_tiers_is_listed_in_the_first() {
     let policy = "preferences:
   - name: order
     services: {namespaces: [ns]}
@@ -265,6 +271,6 @@ fn a_gateway_that_leads_to_several_places_stands_in_the_first() {
             .built(),
     );
     let context = steered(words, policy);
-    // South has no gateway of its own: the network's stands for it, and for west.
+    // South has no gateway, so the network's gateway serves both south and west.
     assert_eq!(groups(&context, &client("n1")), ["0: 203.0.113.2 2"]);
 }

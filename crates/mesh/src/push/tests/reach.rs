@@ -1,4 +1,4 @@
-//! Who hears that the way to endpoints is another, which are the same as before.
+//! Notification of streams when the path to unchanged endpoints changes.
 
 use std::sync::Mutex;
 
@@ -11,10 +11,10 @@ use strait_model::Namespace;
 use strait_model::dirty::{Wildcard, Wildcards};
 use strait_model::testing::labels;
 
-/// So many streams that watch a service as seen from a network.
+/// The number of streams that watch a service from each network.
 const STREAMS: usize = 4;
 
-/// Streams in networks `n1`, `n2` and `n3` that watch `web.ns`, and as many that watch `own.ns`.
+/// Returns streams in networks `n1`, `n2` and `n3`, half watching `web.ns` and half `own.ns`.
 fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
     let interest = Arc::<Interest>::default();
     let mut all = Vec::new();
@@ -35,7 +35,8 @@ fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
     (interest, all)
 }
 
-/// East in n1 with `web.ns` and `own.ns`, west in n2 with `web.ns`; each network with a gateway.
+/// Returns updates for: east in n1 with `web.ns` and `own.ns`, west in n2 with `web.ns`, a gateway
+/// in each network.
 fn words() -> Vec<RegistryUpdate> {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.1.0.1")]);
     let own = shard("east", 1).with(service("own.ns"), vec![endpoint("10.0.0.2")]);
@@ -43,7 +44,7 @@ fn words() -> Vec<RegistryUpdate> {
     words
 }
 
-/// Which of the streams are told of an event, each kind once.
+/// Returns the kinds of streams that an event notifies.
 fn told_of(mesh: &mut MeshState, before: &Arc<PushContext>, event: MeshEvent) -> Vec<String> {
     let (interest, all) = watchers();
     mesh.apply(event);
@@ -69,19 +70,19 @@ fn known(mode: Mode) -> MeshEvent {
 }
 
 #[test]
-fn another_gateway_is_told_to_those_who_enter_by_it_alone() {
+fn changed_gateway_notifies_only_streams_that_use_it() {
     let mut mesh = mesh(words());
     let (before, _) = mesh.next_version().expect("a first version");
     let told = told_of(&mut mesh, &before, gateway_of_west("203.0.113.9"));
     assert_eq!(
         told,
         ["web in n1", "web in n3"],
-        "who is in n2, or watches what isn't, has nothing to look at"
+        "streams in n2 and streams of other services are unaffected"
     );
 }
 
 #[test]
-fn a_gateway_that_nobody_can_dial_is_shown_and_told_to_nobody() {
+fn pending_gateway_notifies_no_stream() {
     let mut mesh = mesh(words());
     let (before, _) = mesh.next_version().expect("a first version");
     let mut gateway = service("other.strait-system").gateway_of("n2", "203.0.113.9");
@@ -92,7 +93,7 @@ fn a_gateway_that_nobody_can_dial_is_shown_and_told_to_nobody() {
 }
 
 #[test]
-fn a_drained_cluster_is_told_to_those_who_are_sent_there() {
+fn drained_cluster_notifies_streams_with_its_endpoints() {
     let mut mesh = mesh(words());
     mesh.apply(known(Mode::Normal));
     let (before, _) = mesh.next_version().expect("a first version");
@@ -100,7 +101,8 @@ fn a_drained_cluster_is_told_to_those_who_are_sent_there() {
     assert_eq!(told, ["web in n1", "web in n2", "web in n3"]);
 }
 
-/// Sees a difference of listeners wherever it looks, and says in which namespaces that was.
+/// Reports a difference of listeners at every location, and records the namespaces of the
+/// locations.
 #[derive(Default)]
 struct SeesAll(Mutex<BTreeSet<Namespace>>);
 
@@ -120,8 +122,8 @@ impl Sight for SeesAll {
     }
 }
 
-/// Streams in namespaces `ns` and `other`, and one that has not said where it stands: those that are told, and where
-/// somebody looked.
+/// Creates streams in namespaces `ns` and `other`, and one without a location. Returns the notified
+/// streams, and the namespaces for which the effect was computed.
 fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>, Vec<String>) {
     let mut mesh = mesh(vec![before]);
     let (before, _) = mesh.next_version().expect("a first version");
@@ -152,7 +154,7 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
 }
 
 #[test]
-fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
+fn changed_target_port_is_evaluated_only_in_the_namespace_of_its_pods() {
     let at = |number, target| {
         let web = service("web.ns").with(|one| {
             one.ports = vec![port("http", number, target)];
@@ -164,12 +166,12 @@ fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
     assert_eq!(
         looked_at(first(), at(80, 8081).update().built()),
         (vec!["ns", ""], vec!["ns".into()]),
-        "of whom nothing is known hears of it"
+        "a stream without a location is notified"
     );
     assert_eq!(
         looked_at(first(), at(81, 8080).update().built()),
         (vec!["ns", "other", ""], vec!["ns".into(), "other".into()]),
-        "another port concerns clients"
+        "a different port affects clients"
     );
     let gateway = |target| {
         let service = service("gateway.ns").gateway_of("n1", "203.0.113.1");
@@ -179,6 +181,6 @@ fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
     assert_eq!(
         looked_at(gateway(15443).built(), gateway(15444).update().built()).1,
         ["ns", "other"],
-        "what a gateway listens on is looked at everywhere"
+        "the ports of a gateway are evaluated everywhere"
     );
 }

@@ -1,4 +1,4 @@
-//! Who is spared the look at a change.
+//! View classes that a change does not affect.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::push::scope::Stand;
 use crate::push::view_class::unaffected_views;
 use strait_model::{Distribution, Service};
 
-/// So many streams from each of these views, all of which watch `web.ns`.
+/// Returns `streams` streams with each of these views, all watching `web.ns`.
 fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscription>) {
     let interest = Arc::<Interest>::default();
     let enter = |view: &ViewKey| {
@@ -30,7 +30,7 @@ fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscr
     (interest, subscriptions)
 }
 
-/// The networks of `n1` to `n3` from which west's new word makes no difference.
+/// Returns the networks among `n1` to `n3` in which an update of west makes no difference.
 fn unseen_from(update: RegistryUpdate, streams: usize) -> Vec<String> {
     let west = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"].map(endpoint);
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], west.to_vec()));
@@ -52,10 +52,10 @@ fn west_says(addresses: &[&str]) -> RegistryUpdate {
 }
 
 #[test]
-fn what_a_gateway_hides_concerns_its_own_network_alone() {
+fn change_behind_a_gateway_affects_only_its_own_network() {
     let moved = west_says(&["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.9"]);
     assert_eq!(unseen_from(moved.clone(), 4), ["n1", "n3"]);
-    // To look would cost as much as to wake so few.
+    // Computing the effect would cost as much as waking so few streams.
     assert!(unseen_from(moved, 3).is_empty());
     let fewer = west_says(&["10.1.0.1", "10.1.0.2"]);
     assert!(unseen_from(fewer, 4).is_empty(), "the gateway's weight differs");
@@ -69,9 +69,10 @@ fn directly(allow_direct_cross_network: bool) -> Arc<FixedSettings> {
     Arc::new(FixedSettings { allow_direct_cross_network, ..(*settings()).clone() })
 }
 
-/// Three clusters name one address of a far network, which is reached directly; the first says what it weighs.
+/// Three clusters have the same address in a remote network that is reached directly; the first
+/// cluster decides its weight.
 #[test]
-fn an_address_that_passes_from_one_cluster_to_another_may_weigh_something_else() {
+fn address_that_moves_to_another_cluster_may_change_its_weight() {
     let named = |cluster: &str, weight: Option<u32>| {
         let epoch = 1 + u64::from(cluster > "east") + u64::from(cluster > "north");
         let it = weight.map(|weight| Endpoint { weight, ..endpoint("10.9.0.1") });
@@ -94,9 +95,9 @@ fn an_address_that_passes_from_one_cluster_to_another_may_weigh_something_else()
     assert!(unaffected_views(&before, &now, &changes, &interest).is_empty());
 }
 
-/// Whatever changes: from a view whose class is spared, nothing differs.
+/// Random changes: in views whose class is unaffected, no assignment differs.
 #[test]
-fn who_is_spared_holds_what_there_is() {
+fn unaffected_views_have_unchanged_assignments() {
     let mut random = StdRng::seed_from_u64(11);
     let mut spared = 0;
     for _ in 0..60 {
@@ -157,7 +158,7 @@ fn some_endpoints(random: &mut StdRng) -> Vec<Endpoint> {
     (0..count).map(|_| one(random)).collect()
 }
 
-/// `web.ns`, mostly as any other.
+/// Returns `web.ns`, usually without special settings.
 fn some_service(random: &mut StdRng) -> Service {
     let unusual = random.random_range(0..24);
     service("web.ns").with(|service| match unusual {

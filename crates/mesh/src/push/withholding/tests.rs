@@ -15,7 +15,7 @@ use strait_rules::testing::kind_settings;
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, Selection, TrafficIndex};
 
-/// A mesh with objects, of whose rules each is taken to be 1,000 bytes.
+/// A mesh with objects; each rule counts as 1,000 bytes.
 struct Tenants {
     mesh: MeshState,
     index: TrafficIndex,
@@ -43,14 +43,14 @@ impl Tenants {
         self.policy(&format!("{{foreignBytes: {limits}}}"));
     }
 
-    /// Puts a section `traffic` of the policy file in force.
+    /// Applies a policy with this section `traffic`.
     fn policy(&mut self, traffic: &str) {
         let text = format!("apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {traffic}\n");
         let policy = Policy::parse(&text).expect("a policy");
         self.mesh.apply(MeshEvent::Policy(Arc::new(policy)));
     }
 
-    /// Puts an object there that was made at that time and has so many rules.
+    /// Adds an object with this creation time, in seconds, and this number of rules.
     fn put(&mut self, name: &str, created: u64, rules: usize, spec: Value) {
         let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
         let key = ObjectKey {
@@ -82,12 +82,12 @@ fn hosts(name: &str) -> Value {
     json!({ "hosts": [format!("{name}.example")] })
 }
 
-/// Whether the rules for `NAME.example` apply to proxies of a namespace.
+/// Returns whether the rules for `NAME.example` apply to proxies in a namespace.
 fn applies(context: &PushContext, name: &str, namespace: &str) -> bool {
     applies_to(context, &format!("{name}.example"), namespace)
 }
 
-/// Whether rules for a host apply to proxies of a namespace.
+/// Returns whether rules for a host apply to proxies of a namespace.
 fn applies_to(context: &PushContext, host: &str, namespace: &str) -> bool {
     let host = HostPattern::written(host).expect("a host");
     let namespace = Namespace::from(namespace);
@@ -110,7 +110,7 @@ fn objects_of_a_namespace_past_its_limit_apply_to_their_own_namespace_only() {
     assert!(["a", "b"].into_iter().all(|name| applies(&context, name, "evil")));
     assert!(applies(&context, "c", "pay") && applies(&context, "c", "evil"));
     assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
-    // Back below the limit.
+    // Below the limit again.
     mesh.put("evil/b", 2, 1, hosts("b"));
     let (context, changes) = mesh.next();
     assert!(applies(&context, "a", "pay") && applies(&context, "b", "pay"));
@@ -140,7 +140,7 @@ fn total_goes_to_the_namespaces_with_the_oldest_objects() {
     let seen = ["a", "b", "c"].map(|name| applies(&context, name, "pay"));
     assert_eq!(seen, [false, true, true]);
     assert!(applies(&context, "a", "young"));
-    // A policy with a higher limit lets all apply.
+    // With a higher limit in the policy, all apply.
     mesh.limit("{namespace: 2500, total: 9Ki}");
     let (context, changes) = mesh.next();
     assert!(
@@ -225,7 +225,7 @@ fn incremental_measures_equal_measures_from_scratch() {
 }
 
 #[test]
-fn denied_objects_apply_to_hosts_of_other_namespaces_at_their_own_proxies_only() {
+fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     const REVIEWS: &str = "reviews.shop.svc.cluster.local";
     let mut mesh = Tenants::new("{namespace: 1Mi, total: 1Mi}");
     let entry = service("api.pay").with(|it| it.hostname = "api.example".into());
@@ -259,7 +259,7 @@ fn denied_objects_apply_to_hosts_of_other_namespaces_at_their_own_proxies_only()
     assert!(context.traffic.virtual_services.concerns(&"evil".into()));
     assert!(changes.deps.contains(&Dep::Traffic(REVIEWS.into())), "{:?}", changes.deps);
 
-    // The service of an entry goes: the host belongs to no namespace.
+    // Without the entry's service, the host belongs to no namespace.
     let word = shard("east", 1).with(service("reviews.shop"), vec![]);
     mesh.mesh.apply(MeshEvent::Registry(word.built()));
     let (context, _) = mesh.next();

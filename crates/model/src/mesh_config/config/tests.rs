@@ -1,4 +1,4 @@
-//! What a mesh config says, and what of it is refused.
+//! Parsing of mesh configs, and rejection of invalid ones.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn parse(text: &str) -> MeshConfig {
 }
 
 #[test]
-fn what_servers_take_of_mtls_is_read_and_what_envoy_would_not_take_is_refused() {
+fn mtls_parameters_are_parsed_and_values_unknown_to_envoy_are_refused() {
     let of = |text: &str| parse(&format!("meshMTLS: {text}"));
     let ciphers = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
     let aes = "ECDHE-RSA-AES256-GCM-SHA384";
@@ -30,11 +30,11 @@ fn what_servers_take_of_mtls_is_read_and_what_envoy_would_not_take_is_refused() 
     assert_eq!(*defaults.tls_defaults.curves, ["P-256".into()]);
     assert!(defaults.ignored.is_empty(), "{:?}", defaults.ignored);
     let told = error("tlsDefaults: {ecdhCurves: [P-256, P-512]}");
-    assert!(told.contains("\"P-512\" is no curve of Envoy's"), "{told}");
+    assert!(told.contains("\"P-512\" is not a curve that Envoy supports"), "{told}");
     let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
     assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
     let told = error("meshMTLS: {cipherSuites: [RC4]}");
-    assert!(told.contains("\"RC4\" is no cipher of Envoy's"), "{told}");
+    assert!(told.contains("\"RC4\" is not a cipher that Envoy supports"), "{told}");
 }
 
 fn error(text: &str) -> String {
@@ -42,14 +42,14 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn an_empty_text_is_the_default() {
+fn empty_text_is_the_default() {
     for text in ["", "\n", "{}", "# nothing\n", "trustDomain:\nserviceSettings: null\n"] {
         assert_eq!(parse(text), MeshConfig::default(), "{text:?}");
     }
 }
 
 #[test]
-fn known_fields_take_effect_and_others_are_named() {
+fn known_fields_take_effect_and_others_are_reported() {
     let parsed = parse(
         "trustDomain: mesh.example\n\
          trustDomainAliases: [b, a, a]\n\
@@ -84,7 +84,7 @@ fn known_fields_take_effect_and_others_are_named() {
 }
 
 #[test]
-fn a_wrong_value_is_told_with_its_line_and_field() {
+fn invalid_value_is_reported_with_line_and_field() {
     let cases = [
         ("trustDomain: a\nconnectTimeout: 12x\n", "line 2, connectTimeout: ", "\"12x\""),
         ("connectTimeout: 0s\n", "line 1, connectTimeout: ", "above zero"),
@@ -111,7 +111,7 @@ fn a_wrong_value_is_told_with_its_line_and_field() {
 }
 
 #[test]
-fn the_most_specific_host_decides_what_is_cluster_local() {
+fn most_specific_host_decides_whether_a_service_is_cluster_local() {
     let config = parse(
         "serviceSettings:\n\
          - settings: {clusterLocal: true}\n  hosts: ['*.shop.svc.cluster.local', 'one.lab.svc.cluster.local']\n\
@@ -138,7 +138,7 @@ fn the_most_specific_host_decides_what_is_cluster_local() {
 }
 
 #[test]
-fn the_effective_config_reads_back_as_itself() {
+fn effective_config_round_trips() {
     let config = parse(
         "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
          extensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.b, port: 80}}]\n\
@@ -152,7 +152,7 @@ fn the_effective_config_reads_back_as_itself() {
 }
 
 #[test]
-fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
+fn limits_of_the_mesh_apply_completely_or_not_at_all() {
     let of = |text: &str| parse(&format!("defaultTrafficPolicy: {text}"));
     assert_eq!(of("{}").usual_limits, UsualLimits::default());
     let said =
@@ -176,7 +176,7 @@ fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
         ),
         (
             "{outlierDetection: {consecutiveErrors: 1}}",
-            "outlierDetection.consecutiveErrors: nothing",
+            "outlierDetection.consecutiveErrors: it is not supported",
         ),
         (
             "{connectionPool: {http: {http2KeepAlive: {interval: 1s}}}}",
@@ -189,7 +189,7 @@ fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
         ("{outlierDetection: {interval: 1us}}", "outlierDetection.interval: is less than 1 ms"),
         (
             "{connectionPool: {tcp: {maxConnectionDuration: 1us}}}",
-            "tcp.maxConnectionDuration: is less than 1 ms, which counts",
+            "tcp.maxConnectionDuration: is less than 1 ms; 1 ms applies",
         ),
         ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
     ] {

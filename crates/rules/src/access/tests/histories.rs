@@ -1,5 +1,6 @@
-//! Random histories of objects, some of them broken, missing, late or in another order: nothing ever lets in what the last
-//! good objects keep out, and a long run comes to the same as a fresh start.
+//! Random histories of objects, some of them invalid, missing, delayed or reordered. Checks that no
+//! history allows a call that the last valid objects deny, and that a long run and a fresh start
+//! have the same result.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::generator::{ISSUERS, random_mode, random_token_rule};
 use super::oracle::{PORTS, compare, keys_of, random_authorization, random_call_with_tokens};
 use super::*;
 
-/// Breaks an object in one of the ways in which people do.
+/// Breaks an object in a way that is typical of users.
 fn broken(random: &mut StdRng, mut object: Value) -> Value {
     match random.random_range(0..6) {
         0 => object["spec"]["action"] = "DENNY".into(),
@@ -30,11 +31,11 @@ fn broken(random: &mut StdRng, mut object: Value) -> Value {
     object
 }
 
-/// A PeerAuthentication or a RequestAuthentication.
+/// Returns a random PeerAuthentication or RequestAuthentication.
 fn random_other(random: &mut StdRng, (namespace, name): (&str, &str)) -> Value {
     if random.random_bool(0.6) {
         let selected = [None, Some("web"), Some("web"), Some("db")][random.random_range(0..4)];
-        // Of a selector in the root namespace there is something to say, which is of no matter here.
+        // Selectors in the root namespace cause a warning, which is not tested here.
         random_mode(random, (namespace, name), selected, PORTS)
     } else {
         let at = random.random_range(0..ISSUERS.len());
@@ -42,7 +43,7 @@ fn random_other(random: &mut StdRng, (namespace, name): (&str, &str)) -> Value {
     }
 }
 
-/// Breaks one of these in one of the ways in which people do.
+/// Breaks a PeerAuthentication or RequestAuthentication in a way that is typical of users.
 fn broken_other(random: &mut StdRng, mut object: Value) -> Value {
     match random.random_range(0..5) {
         0 => object["spec"]["mtls"] = json!({ "mode": "STRIKT" }),
@@ -54,8 +55,8 @@ fn broken_other(random: &mut StdRng, mut object: Value) -> Value {
     object
 }
 
-/// The objects as they are stored, each with whether it can be read; the last good form of each that was read, and what
-/// the process has made of them.
+/// The stored objects, each with whether it is valid; the last valid version of each; and the index
+/// built from them.
 struct History {
     random: StdRng,
     stored: BTreeMap<String, (Value, bool)>,
@@ -64,8 +65,8 @@ struct History {
 }
 
 impl History {
-    /// One object comes, goes, is edited or broken. Each name is of one kind or of two, and in one place, so that one object
-    /// comes in the place of another.
+    /// Adds, removes, edits or breaks one object. Names are reused across kinds, so that one object
+    /// replaces another.
     fn edit(&mut self) {
         let Self { random, stored, good, .. } = self;
         let number = random.random_range(0..9);
@@ -90,14 +91,14 @@ impl History {
         }
     }
 
-    /// The process ends, and another begins: of objects that can't be read it remembers what it had written down.
+    /// Restarts the process. The new index remembers the persisted versions of invalid objects.
     fn restart(&mut self) {
         let remembered = self.index.objects_as_remembered();
         self.index = index();
         self.index.remember(&remembered);
     }
 
-    /// Reads what is stored, in any order.
+    /// Applies the stored objects in random order.
     fn read(&mut self) -> Arc<AccessPolicies> {
         let Self { stored, good, .. } = self;
         good.retain(|name, _| stored.contains_key(name));
@@ -110,14 +111,14 @@ impl History {
 }
 
 impl AccessIndex {
-    /// What is written down of what it was given: what stands in for what can't be read in its place.
+    /// Returns the persisted objects: invalid ones are replaced by their last valid versions.
     fn objects_as_remembered(&self) -> Collection {
         self.objects.standing_in(&self.stand_ins())
     }
 }
 
 #[test]
-fn no_history_of_objects_ever_widens_access() {
+fn no_history_of_objects_widens_access() {
     let labels = labels(&[("app", "web")]);
     let shop = Namespace::from("shop");
     let subject = AccessSubject { namespace: &shop, labels: &labels, is_known: true };
@@ -131,7 +132,7 @@ fn no_history_of_objects_ever_widens_access() {
             index: index(),
         };
         for step in 0..6 {
-            // What comes late comes with what is newer, and only the last of it is ever read.
+            // Delayed edits arrive together with newer ones, and only the last version is read.
             for _ in 0..history.random.random_range(1..4) {
                 history.edit();
             }

@@ -1,4 +1,5 @@
-//! What authorization policies mean, and the faults of others that must not be ours (docs/guide/access.md names each).
+//! Meaning of authorization policies. Includes known faults of other implementations that Strait
+//! must not have (docs/guide/access.md lists them).
 
 use super::*;
 
@@ -44,7 +45,7 @@ fn in_plain_text() -> AccessRequest {
 fn policies_decide_in_order() {
     let mut index = index();
     let policies = index.hold([]);
-    assert!(policies.lets_in(&request("client", "/")), "nothing is said");
+    assert!(policies.lets_in(&request("client", "/")), "there are no policies");
     let nothing = policy("nothing", json!({}));
     let policies = index.hold([nothing.clone()]);
     assert!(!policies.lets_in(&request("client", "/")), "a policy without rules allows nothing");
@@ -78,7 +79,7 @@ fn fields_are_anded_and_values_ored() {
         "to": [{ "operation": { "methods": ["GET", "HEAD"], "notPaths": ["*.secret"] } }],
         "when": [{ "key": "destination.port", "values": ["8080"], "notValues": ["9090"] }],
     }]);
-    // An account and a namespace in one source are refused, so this rule allows nothing.
+    // A source with both an account and a namespace is refused, so this rule allows nothing.
     let policies = index().hold([allow(rules.clone())]);
     assert!(!policies.lets_in(&request("a", "/")));
     let mut rules = rules;
@@ -95,9 +96,9 @@ fn fields_are_anded_and_values_ored() {
     assert!(!policies.lets_in(&post));
 }
 
-/// F-1: what is only tried never changes an answer, whatever its action.
+/// F-1: a dry run never changes a decision, whatever its action.
 #[test]
-fn a_dry_run_changes_no_answer() {
+fn dry_run_changes_no_decision() {
     for (action, rules) in [("DENY", json!([{}])), ("ALLOW", Value::Null), ("AUDIT", json!([{}]))] {
         let mut tried = policy("tried", json!({ "action": action, "rules": rules }));
         tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
@@ -107,7 +108,7 @@ fn a_dry_run_changes_no_answer() {
         let policies = index().hold([tried]);
         assert_eq!(policies.lets_in(&request("client", "/")), action == "AUDIT", "{action}");
         let (_, report) = policies.reports().next().expect("a report");
-        assert_eq!(report.faults[0].code.id, "STR0823", "an annotation that means nothing is told");
+        assert_eq!(report.faults[0].code.id, "STR0823", "an invalid annotation is reported");
     }
     let mut asks =
         policy("asks", json!({ "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [{}] }));
@@ -115,9 +116,9 @@ fn a_dry_run_changes_no_answer() {
     assert!(index().hold([asks]).lets_in(&request("client", "/")), "CUSTOM");
 }
 
-/// F-2 and what follows from there being nobody to ask: what CUSTOM rules match is denied.
+/// F-2: without a provider that can be queried, matches of CUSTOM rules are denied.
 #[test]
-fn what_a_provider_would_be_asked_about_is_denied() {
+fn matches_of_a_custom_rule_without_a_provider_are_denied() {
     let asks = |name: &str, provider: &str, path: &str| {
         let rules = to(json!({ "paths": [path] }));
         policy(
@@ -130,10 +131,10 @@ fn what_a_provider_would_be_asked_about_is_denied() {
     assert_eq!(found, [true, false, false]);
 }
 
-/// What a provider can be asked about is its own to decide, in the place of the rules; what it can't be asked about passes
-/// over HTTP's providers and is denied over none.
+/// The provider decides about the requests that its rules match. Connections pass providers for
+/// HTTP only, and are denied if no provider exists.
 #[test]
-fn a_provider_is_asked_about_what_its_rules_match_and_about_nothing_else() {
+fn provider_decides_only_matches_of_its_rules() {
     let asks = |name: &str, provider: &str, path: &str| {
         let rules = to(json!({ "paths": [path] }));
         let action =
@@ -164,15 +165,16 @@ fn a_provider_is_asked_about_what_its_rules_match_and_about_nothing_else() {
     assert_eq!(decided(WireForm::Http, "/b"), ("allow", vec!["grpc".to_owned()], String::new()));
     assert_eq!(decided(WireForm::Http, "/c"), ("deny", none(), denied("c")));
     assert_eq!(decided(WireForm::Http, "/tried"), ("allow", none(), String::new()));
-    // Of a connection nothing is known: who can be asked is, by what is left of the rules.
+    // A connection has no HTTP properties, so the remaining conditions decide whether a provider is
+    // queried.
     assert_eq!(decided(WireForm::Tcp, "/"), ("deny", vec!["grpc".to_owned()], denied("c")));
     let (_, _, rule) = decided(WireForm::Grpc, "/a");
-    assert_eq!(rule, denied("a"), "a library asks nobody");
+    assert_eq!(rule, denied("a"), "a library queries no provider");
 }
 
-/// F-3: a rule that denies and has a key that nobody knows.
+/// F-3: a deny rule with an unknown key.
 #[test]
-fn a_rule_that_denies_does_not_vanish_where_a_condition_cannot_be_read() {
+fn deny_rule_with_an_unreadable_condition_stays() {
     let rules = json!([{
         "to": [{ "operation": { "paths": ["/admin"] } }],
         "when": [{ "key": "request.hedaers[x]", "values": ["1"] }],
@@ -182,7 +184,7 @@ fn a_rule_that_denies_does_not_vanish_where_a_condition_cannot_be_read() {
     assert!(policies.lets_in(&request("client", "/")));
     let (_, report) = policies.reports().next().expect("a report");
     assert_eq!(report.state, PolicyState::Partly);
-    // One that was good before stays as it was.
+    // A policy that was valid before keeps its last valid version.
     let mut index = index();
     index.hold([deny(to(json!({ "paths": ["/old"] })))]);
     let policies = index.hold([deny(rules)]);
@@ -190,9 +192,9 @@ fn a_rule_that_denies_does_not_vanish_where_a_condition_cannot_be_read() {
     assert!(policies.lets_in(&request("client", "/admin")));
 }
 
-/// F-4: one bad value among good ones.
+/// F-4: one invalid value among valid ones.
 #[test]
-fn one_bad_value_makes_no_rule_narrower_that_denies_and_none_wider_that_allows() {
+fn invalid_value_neither_narrows_a_deny_rule_nor_widens_an_allow_rule() {
     let blocks = json!({ "ipBlocks": ["10.0.0.0/8", "10.0.0.300"], "principals": ["*"] });
     assert!(!index().hold([deny(from(blocks.clone()))]).lets_in(&AccessRequest {
         peer: Some("192.0.2.1".parse().expect("an address")),
@@ -201,20 +203,21 @@ fn one_bad_value_makes_no_rule_narrower_that_denies_and_none_wider_that_allows()
     assert!(!index().hold([allow(from(blocks))]).lets_in(&request("client", "/")));
     let not = json!({ "notPaths": ["/public", ""] , "methods": ["GET"] });
     assert!(!index().hold([deny(to(not))]).lets_in(&request("client", "/public")));
-    // Of nothing but what can't be read nothing is denied, unless everything shall be.
+    // A rule with only unreadable values denies nothing, except in strict mode, where it denies
+    // everything.
     let only = deny(from(json!({ "ipBlocks": ["10.0.0.300"] })));
     assert!(index().hold([only.clone()]).lets_in(&request("client", "/")));
     let mut strict = AccessIndex::new(settings(PolicyErrors::Strict));
     assert!(!strict.hold([only]).lets_in(&request("client", "/")));
-    // One of several sources that says nothing: the others stay denied.
+    // An empty source next to a valid one: the valid one is still denied.
     let rules = json!([{ "from": [{ "source": { "principals": ["mesh.example/ns/shop/sa/evil"] } }, { "source": {} }] }]);
     let policies = index().hold([deny(rules)]);
     assert!(!policies.lets_in(&request("evil", "/")) && policies.lets_in(&request("client", "/")));
 }
 
-/// F-6: policies without rules, other names of the trust domain, and rules that come to nothing.
+/// F-6: policies without rules, aliases of the trust domain, and rules that match nothing.
 #[test]
-fn names_of_the_trust_domain_are_one() {
+fn aliases_of_the_trust_domain_are_equivalent() {
     for domain in ["mesh.example", "old.example", "cluster.local"] {
         let principal = format!("{domain}/ns/shop/sa/client");
         let policies = index().hold([deny(from(json!({ "principals": [principal] })))]);
@@ -222,7 +225,7 @@ fn names_of_the_trust_domain_are_one() {
             let request = of_identity(&format!("{own}/ns/shop/sa/client"));
             assert!(!policies.lets_in(&request), "{domain} means {own}");
         }
-        // A member's real trust domain of that name is another one.
+        // A member's real trust domain with that name is a different one.
         let foreign = of_identity("cluster.local/ns/shop/sa/client");
         assert!(policies.lets_in(&foreign), "{domain}");
     }
@@ -235,9 +238,9 @@ fn names_of_the_trust_domain_are_one() {
     assert!(!policies.lets_in(&request("client", "/")));
 }
 
-/// F-7: namespaces and trust domains of one source are both looked at.
+/// F-7: the namespace and the trust domain of one source must both match.
 #[test]
-fn a_source_of_namespace_and_trust_domain_is_of_both() {
+fn source_must_match_both_namespace_and_trust_domain() {
     let both = from(json!({ "namespaces": ["shop"], "trustDomains": ["mesh.example"] }));
     let policies = index().hold([allow(both)]);
     assert!(policies.lets_in(&request("client", "/")));
@@ -246,7 +249,7 @@ fn a_source_of_namespace_and_trust_domain_is_of_both() {
 }
 
 #[test]
-fn a_namespace_is_the_meshs_where_it_lets_in_and_anybodys_where_it_denies() {
+fn namespace_is_limited_to_the_mesh_if_allowed_and_not_if_denied() {
     for field in [json!({ "namespaces": ["shop"] }), json!({ "serviceAccounts": ["shop/client"] })]
     {
         let foreign = of_identity("foreign.org/ns/shop/sa/client");
@@ -260,9 +263,9 @@ fn a_namespace_is_the_meshs_where_it_lets_in_and_anybodys_where_it_denies() {
     assert!(!index().hold([allow(from(not))]).lets_in(&foreign));
 }
 
-/// F-21, CVE-2021-39155: hosts with another port, a dot at their end, or in other letters.
+/// F-21, CVE-2021-39155: hosts with another port, a trailing dot or another case.
 #[test]
-fn a_host_is_itself_in_every_form() {
+fn host_matches_in_every_spelling() {
     let policies = index()
         .hold([deny(to(json!({ "hosts": ["a.example", "*.b.example", "c.example:8080"] })))]);
     for host in [
@@ -275,7 +278,7 @@ fn a_host_is_itself_in_every_form() {
         "X.B.EXAMPLE.",
         "c.example:8080",
         "c.example.:8080",
-        // Whatever is said of the port, and several that a proxy has joined.
+        // Invalid ports, user info, and several hosts joined by a proxy.
         "a.example:",
         "a.example.:",
         "a.example:8x",
@@ -301,7 +304,7 @@ fn a_host_is_itself_in_every_form() {
     ] {
         assert!(policies.lets_in(&at_host(host)), "{host}");
     }
-    // What allows goes by hosts as they are.
+    // Allow rules match only valid hosts.
     let policies = index().hold([allow(to(json!({ "hosts": ["a.example", "c.example:8080"] })))]);
     for (host, passes) in [
         ("A.example.:80", true),
@@ -316,17 +319,18 @@ fn a_host_is_itself_in_every_form() {
     }
 }
 
-/// A condition on the header is one on the host, which proxies have in one place.
+/// A condition on the `host` header is a condition on the host, because proxies store it in one
+/// place.
 #[test]
-fn the_header_of_the_host_is_the_host() {
+fn condition_on_the_host_header_matches_the_host() {
     let policies = index().hold([deny(when("request.headers[Host]", &["a.example"]))]);
     assert!(!policies.lets_in(&at_host("A.example:80")));
     assert!(policies.lets_in(&at_host("b.example")));
 }
 
-/// Envoy has no other place for what HTTP/1 writes in its first line and in `host`.
+/// Envoy stores the request line of HTTP/1 and `host` in pseudo-headers.
 #[test]
-fn conditions_on_pseudo_headers_are_those_on_hosts_methods_and_paths() {
+fn conditions_on_pseudo_headers_equal_hosts_methods_and_paths() {
     for (key, field, values) in [
         ("request.headers[:authority]", "hosts", ["web.shop", "Web.Shop"]),
         ("request.headers[:method]", "methods", ["GET", "get"]),
@@ -350,7 +354,7 @@ fn conditions_on_pseudo_headers_are_those_on_hosts_methods_and_paths() {
 }
 
 #[test]
-fn value_that_nothing_can_have_says_why() {
+fn value_that_never_matches_has_a_reason() {
     use strait_model::mesh_config::PathNormalization::{MergeSlashes, None as Unchanged};
     let fact = |rules: Value, normalization| {
         let policies = index().hold([deny(rules.clone())]);
@@ -425,13 +429,13 @@ fn value_that_nothing_can_have_says_why() {
     ] {
         assert_eq!(fact(when(key, &[value]), MergeSlashes), None, "{key} {value}");
     }
-    // A path that is not normalized may be any.
+    // Without normalization, any path may occur.
     assert_eq!(fact(to(json!({ "paths": ["/a/../b"] })), Unchanged), None);
 }
 
-/// HTTP/2 brings a method in any letters, and proxies pass it on.
+/// HTTP/2 transmits methods in any case, and proxies forward them unchanged.
 #[test]
-fn a_method_is_denied_in_any_case_and_allowed_in_its_own() {
+fn method_is_denied_in_any_case_and_allowed_only_in_its_own() {
     let of = |method: &str| with_header(":method", method);
     let only = |methods: Value| to(json!({ "methods": methods }));
     let denied = index().hold([deny(only(json!(["DELETE", "P*", "*ACE"])))]);
@@ -445,9 +449,9 @@ fn a_method_is_denied_in_any_case_and_allowed_in_its_own() {
     assert!(others.lets_in(&of("GET")) && !others.lets_in(&of("delete")));
 }
 
-/// Proxies see callers in IPv4 by their addresses of IPv4.
+/// Proxies see IPv4 callers with IPv4 addresses, not with mapped IPv6 addresses.
 #[test]
-fn an_address_of_ipv4_is_itself_in_the_form_of_ipv6() {
+fn mapped_ipv6_range_matches_ipv4_addresses() {
     for range in ["::ffff:10.0.0.9", "::ffff:10.0.0.0/120", "::ffff:0:0/96"] {
         let policies = index().hold([deny(from(json!({ "ipBlocks": [range] })))]);
         assert!(!policies.lets_in(&request("client", "/")), "{range}");
@@ -457,9 +461,9 @@ fn an_address_of_ipv4_is_itself_in_the_form_of_ipv6() {
     assert!(policies.lets_in(&request("client", "/")));
 }
 
-/// CVE-2026-26308: proxies join a header that comes twice by a comma, or look at each value.
+/// CVE-2026-26308: proxies join the values of a repeated header by commas, or compare each value.
 #[test]
-fn a_header_that_comes_twice_is_denied_by_each_and_allowed_by_none() {
+fn repeated_header_is_denied_if_any_value_matches_and_never_allowed() {
     let role = |action: Value| action;
     let denied =
         index().hold([role(deny(when("request.headers[X-Role]", &["admin", "root*", "*-ops"])))]);
@@ -481,9 +485,9 @@ fn a_header_that_comes_twice_is_denied_by_each_and_allowed_by_none() {
     assert!(denied.lets_in(&with_header("x-role", "user")));
 }
 
-/// CVE-2026-39350: dots of a name are dots.
+/// CVE-2026-39350: dots in names are literal.
 #[test]
-fn names_are_never_expressions() {
+fn names_are_never_regular_expressions() {
     let policies = index().hold([allow(from(json!({ "serviceAccounts": ["shop/a.b"] })))]);
     assert!(policies.lets_in(&request("a.b", "/")) && !policies.lets_in(&request("axb", "/")));
     let policies = index().hold([allow(from(json!({ "namespaces": ["s.*"] })))]);
@@ -492,9 +496,9 @@ fn names_are_never_expressions() {
     assert_eq!(pattern.regex(), r"a\.b\(c\)\*\\.*");
 }
 
-/// F-23: without mTLS nobody has an identity.
+/// F-23: without mTLS, the client has no identity.
 #[test]
-fn plain_text_has_no_identity() {
+fn plaintext_client_has_no_identity() {
     for (field, not) in [
         ("principals", "notPrincipals"),
         ("namespaces", "notNamespaces"),
@@ -516,7 +520,7 @@ fn plain_text_has_no_identity() {
 }
 
 #[test]
-fn on_connections_rules_that_allow_by_requests_allow_nothing_and_others_deny_more() {
+fn http_rules_on_tcp_allow_nothing_and_deny_more() {
     let tcp = |policies: &AccessPolicies, port| {
         let request = AccessRequest { port: Some(port), ..AccessRequest::default() };
         policies.decides(WireForm::Tcp, &request).verdict == AccessVerdict::Allow
@@ -543,7 +547,7 @@ fn on_connections_rules_that_allow_by_requests_allow_nothing_and_others_deny_mor
 }
 
 #[test]
-fn templates_of_paths_stand_for_segments() {
+fn path_templates_match_segments() {
     let templates = ["/a/{*}/c", "/d/{**}", "/files/{**}/meta"];
     let policies = index().hold([allow(to(json!({ "paths": templates })))]);
     for (path, passes) in [
@@ -574,7 +578,7 @@ fn templates_of_paths_stand_for_segments() {
         "{*}",
         "/a/{*}*",
         "/{*}/b*",
-        // At these Envoys end, or refuse the listener.
+        // Envoy crashes on these templates, or rejects the listener.
         "/a b/{*}",
         "/a//{*}",
         "//{*}",
@@ -599,9 +603,9 @@ fn templates_of_paths_stand_for_segments() {
     }
 }
 
-/// 3.2: labels of proxies that nobody knows are claims: none gets rid of what restricts it.
+/// 3.2: labels of unknown proxies are claims, which must not remove them from restricting policies.
 #[test]
-fn a_proxy_that_nobody_knows_sheds_no_policy_that_denies() {
+fn unknown_proxy_cannot_evade_a_deny_policy() {
     let selector = json!({ "matchLabels": { "app": "web" } });
     let of = |namespace: &str, name: &str, action: &str| {
         let spec = json!({ "action": action, "selector": selector, "rules": [{}] });
@@ -622,7 +626,7 @@ fn a_proxy_that_nobody_knows_sheds_no_policy_that_denies() {
 }
 
 #[test]
-fn what_is_wrong_with_a_policy_is_named() {
+fn faults_of_a_policy_have_a_path() {
     let cases = [
         (json!({ "action": "DENNY" }), "spec.action"),
         (json!({ "action": "DENY" }), "spec.rules"),
@@ -681,9 +685,10 @@ fn what_is_wrong_with_a_policy_is_named() {
     }
 }
 
-/// Over a restart the last good form is what was remembered, and what has gone since is gone.
+/// After a restart, the last valid version is the remembered one. Objects that were deleted
+/// meanwhile do not return.
 #[test]
-fn what_was_good_before_the_start_is_the_last_good_form() {
+fn last_valid_version_survives_a_restart() {
     let good = deny(to(json!({ "paths": ["/old"] })));
     let gone =
         object("AuthorizationPolicy", "shop", "gone", json!({ "action": "DENY", "rules": [{}] }));
@@ -698,9 +703,9 @@ fn what_was_good_before_the_start_is_the_last_good_form() {
     assert_eq!(index.stand_ins().len(), 1);
 }
 
-/// F-25: order of arrival is of no matter.
+/// F-25: the order of arrival has no effect.
 #[test]
-fn equal_objects_come_to_the_same() {
+fn result_is_independent_of_the_order_of_arrival() {
     let all = [
         allow(json!([{}])),
         deny(to(json!({ "paths": ["/a"] }))),
@@ -715,7 +720,7 @@ fn equal_objects_come_to_the_same() {
 }
 
 #[test]
-fn what_a_library_does_not_look_at_allows_nothing_there_and_denies_more() {
+fn unsupported_matchers_in_grpc_libraries_allow_nothing_and_deny_more() {
     let asked = AccessRequest {
         server_name: Some("b".into()),
         headers: [("te", "b"), ("grpc-timeout", "b"), ("key-bin", "b"), ("x-role", "b")]
@@ -756,9 +761,9 @@ fn what_a_library_does_not_look_at_allows_nothing_there_and_denies_more() {
     assert!(!by_library(&index().hold([allow(elsewhere)])));
 }
 
-/// Closing more than was meant is what the strict ask for; letting in more never is.
+/// Strict mode may close more than intended; no mode may open more.
 #[test]
-fn a_policy_whose_selector_cannot_be_read_lets_nobody_in_elsewhere() {
+fn policy_with_an_unreadable_selector_allows_nothing_elsewhere() {
     let selector = json!({ "matchLabels": { "app": "w*b" } });
     let wide = policy("wide", json!({ "selector": selector, "rules": [{}] }));
     let narrow = policy("narrow", json!({ "rules": to(json!({ "paths": ["/a"] })) }));

@@ -1,4 +1,4 @@
-//! How ports take connections, by policies of all levels.
+//! mTLS modes of ports, with policies on all levels.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn of_workload(mode: &str, ports: Value) -> Value {
 }
 
 #[test]
-fn the_narrowest_level_that_says_anything_counts() {
+fn narrowest_level_with_a_mode_takes_precedence() {
     let mut index = index();
     let web = [("app", "web")];
     let policies = index.hold([]);
@@ -58,9 +58,9 @@ fn the_narrowest_level_that_says_anything_counts() {
     assert_eq!(mode(&policies, "shop", &[("app", "db")], 9090), "DISABLE");
 }
 
-/// F-8: ports of a workload whose own mode is not set.
+/// F-8: port modes of a workload whose own mode is not set.
 #[test]
-fn ports_count_whatever_the_rest_of_the_workload_does() {
+fn port_modes_apply_without_a_workload_mode() {
     let mut index = index();
     let ports = json!({ "9090": { "mode": "DISABLE" } });
     let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "portLevelMtls": ports });
@@ -76,7 +76,7 @@ fn ports_count_whatever_the_rest_of_the_workload_does() {
 }
 
 #[test]
-fn of_several_the_oldest_counts_then_the_first_by_name() {
+fn oldest_policy_takes_precedence_then_the_first_by_name() {
     let aged = |name: &str, mode: &str, time: &str| {
         let mut object = peer("shop", name, mtls(mode));
         object["metadata"]["creationTimestamp"] = time.into();
@@ -90,7 +90,7 @@ fn of_several_the_oldest_counts_then_the_first_by_name() {
 }
 
 #[test]
-fn a_selector_in_the_root_namespace_counts_for_nothing_and_is_told() {
+fn selector_in_the_root_namespace_is_ignored_with_a_warning() {
     let mut index = index();
     let policies = index.hold([peer(ROOT, "web", of_workload("STRICT", Value::Null))]);
     for namespace in ["shop", ROOT] {
@@ -100,16 +100,16 @@ fn a_selector_in_the_root_namespace_counts_for_nothing_and_is_told() {
     assert_eq!(report.faults[0].code.id, "STR0823");
 }
 
-/// Labels of proxies that nobody knows are claims: none gets rid of what makes it strict.
+/// Labels of unknown proxies are claims, which must not remove them from a strict policy.
 #[test]
-fn a_proxy_that_nobody_knows_is_as_strict_as_any_of_its_namespace() {
+fn unknown_proxy_is_as_strict_as_any_workload_of_its_namespace() {
     let ports = json!({ "9090": { "mode": "STRICT" } });
     let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "portLevelMtls": ports });
     let policies = index().hold([peer("shop", "web", spec)]);
     let claims = modes(&policies, "shop", &[("app", "else")], false);
     assert_eq!(claims.of_port(9090).mode, PeerMode::Strict);
     assert_eq!(claims.of_port(80).mode, PeerMode::Permissive);
-    // Nor does it shed what holds for the whole namespace by the labels of a workload that it doesn't hold for.
+    // Claimed labels do not remove a proxy from the policy of the whole namespace either.
     let open = of_workload("PERMISSIVE", json!({ "9090": { "mode": "DISABLE" } }));
     let policies = index().hold([peer("shop", "all", mtls("STRICT")), peer("shop", "web", open)]);
     let modes_of = |is_known| modes(&policies, "shop", &[("app", "web")], is_known);
@@ -121,7 +121,7 @@ fn a_proxy_that_nobody_knows_is_as_strict_as_any_of_its_namespace() {
 }
 
 #[test]
-fn a_mode_that_cannot_be_read_keeps_what_was() {
+fn unreadable_mode_keeps_the_last_valid_version() {
     for (errors, without) in
         [(PolicyErrors::Narrow, "PERMISSIVE"), (PolicyErrors::Strict, "STRICT")]
     {
@@ -139,9 +139,9 @@ fn a_mode_that_cannot_be_read_keeps_what_was() {
     }
 }
 
-/// A policy that can't be read takes the place of none that can.
+/// A policy that cannot be read does not replace a readable one.
 #[test]
-fn what_was_never_good_leaves_connections_as_they_are() {
+fn policy_that_was_never_valid_changes_no_mode() {
     let broken = [
         of_workload("STRIKT", json!({ "80": { "mode": "STRICT" } })),
         of_workload("DISABLE", json!({ "80": { "mode": "STRIKT" } })),
@@ -159,16 +159,16 @@ fn what_was_never_good_leaves_connections_as_they_are() {
             [80, 81].map(|port| mode(&policies, "shop", &[("app", "web")], port))
         };
         assert_eq!(of(PolicyErrors::Narrow), ["PERMISSIVE", "STRICT"], "{spec}");
-        // Of those that select by labels the first by name counts alone.
+        // Among the policies that select by labels, only the first by name applies.
         let strict = of(PolicyErrors::Strict);
         let by_labels = spec["selector"]["matchLabels"]["app"] == "web";
         assert_eq!(strict, [if by_labels { "STRICT" } else { "PERMISSIVE" }, "STRICT"], "{spec}");
     }
 }
 
-/// A namespace that asks for mTLS has it, whatever else its policy says.
+/// A namespace that requires mTLS gets it, whatever else its policy contains.
 #[test]
-fn what_asks_for_mtls_counts_beside_what_cannot_be_read() {
+fn strict_mode_applies_despite_unreadable_parts() {
     let with = |mut spec: Value, name: &str, value: Value| {
         spec[name] = value;
         spec
@@ -184,7 +184,7 @@ fn what_asks_for_mtls_counts_beside_what_cannot_be_read() {
         let (_, report) = policies.reports().next().expect("a report");
         assert_eq!(report.state, PolicyState::Partly, "{spec}");
     }
-    // What can be read of ports counts with it.
+    // The readable port modes apply too.
     let spec = of_workload("STRICT", json!({ "80": { "mode": "PERMISSIVE" }, "x": {} }));
     let policies = index().hold([peer("shop", "a", spec)]);
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "PERMISSIVE");
@@ -192,7 +192,7 @@ fn what_asks_for_mtls_counts_beside_what_cannot_be_read() {
 }
 
 #[test]
-fn what_is_wrong_with_a_peer_authentication_is_named() {
+fn faults_of_a_peer_authentication_have_a_path() {
     let cases = [
         (json!({ "portLevelMtls": { "80": {} } }), "spec.portLevelMtls"),
         (of_workload("STRICT", json!({})), "spec.portLevelMtls"),
@@ -213,7 +213,7 @@ fn what_is_wrong_with_a_peer_authentication_is_named() {
 }
 
 #[test]
-fn peer_authentication_that_another_replaces_names_it_and_says_whether_more_is_open() {
+fn replaced_peer_authentication_reports_its_replacement() {
     let of_ports = |name: &str, ports: Value| {
         let selector = json!({ "matchLabels": { "app": "web" } });
         peer("shop", name, json!({ "selector": selector, "portLevelMtls": ports }))
@@ -237,7 +237,7 @@ fn peer_authentication_that_another_replaces_names_it_and_says_whether_more_is_o
     assert_eq!(replaced(with_mesh, "b"), Some(("a".to_owned(), false)));
     let looser = vec![of_ports("a", json!({ "80": strict })), of_ports("b", json!({ "80": open }))];
     assert_eq!(replaced(looser, "b"), Some(("a".to_owned(), false)));
-    // What the applying policy opens is more open, too.
+    // A port that the applying policy opens also counts as more open.
     let opened = vec![
         of_workload_named("a", "STRICT", json!({ "80": open })),
         of_workload_named("b", "STRICT", json!({ "90": strict })),

@@ -1,4 +1,4 @@
-//! Random policies and requests, against the oracle.
+//! Compares decisions about random policies and requests with the oracle.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::oracle::{PORTS, compare, keys_of, random_authorization, random_call_w
 use super::*;
 
 #[test]
-fn random_requests_are_answered_as_the_oracle_does() {
+fn random_requests_are_decided_like_the_oracle() {
     let mut count = BTreeMap::<Outcome, usize>::new();
     for seed in 0..400 {
         let mut random = StdRng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! Policies for routers of named Gateways.
+//! Policies that target Gateways.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn gateway(name: &str) -> Value {
     json!({ "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name })
 }
 
-/// How many policies hold for a workload of `shop` with these labels.
+/// Returns how many policies apply to a workload of `shop` with these labels.
 fn held(object: Value, of: &[(&str, &str)], is_known: bool) -> usize {
     let (labels, namespace) = (labels(of), Namespace::from("shop"));
     let policies = index().hold([object]);
@@ -28,7 +28,7 @@ const PUBLIC: &[(&str, &str)] =
 const PLAIN: &[(&str, &str)] = &[("app", "gw")];
 
 #[test]
-fn a_policy_that_names_a_gateway_is_for_its_routers_in_its_own_namespace() {
+fn policy_for_a_gateway_applies_to_its_proxies_in_the_same_namespace() {
     let of = |targets: Value| naming("shop", "DENY", targets);
     let named = of(json!({ "targetRefs": [gateway("public")] }));
     assert_eq!(held(named.clone(), PUBLIC, true), 1);
@@ -40,21 +40,21 @@ fn a_policy_that_names_a_gateway_is_for_its_routers_in_its_own_namespace() {
     );
     let of_mesh = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
     assert_eq!(held(of_mesh, PUBLIC, true), 0);
-    // The single one counts where the list is empty, and not beside one.
+    // `targetRef` applies if `targetRefs` is empty, and is ignored otherwise.
     assert_eq!(
         held(of(json!({ "targetRef": gateway("public"), "targetRefs": [] })), PUBLIC, true),
         1
     );
     let beside = json!({ "targetRef": gateway("public"), "targetRefs": [gateway("private")] });
     assert_eq!(held(of(beside), PUBLIC, true), 0);
-    // One without targets selects by labels, and all in its namespace without these.
+    // Without targets, the policy selects by labels, and without labels the whole namespace.
     let by_labels = json!({ "selector": { "matchLabels": { "app": "gw" } } });
     assert_eq!(held(of(by_labels), PUBLIC, true), 1);
     assert_eq!(held(of(json!({})), PUBLIC, true), 1);
 }
 
 #[test]
-fn a_target_that_no_proxy_stands_for_selects_nobody_and_is_told() {
+fn unsupported_target_selects_no_proxy_with_a_warning() {
     let mut foreign = gateway("public");
     foreign["namespace"] = "pay".into();
     let nobodys = [
@@ -75,7 +75,7 @@ fn a_target_that_no_proxy_stands_for_selects_nobody_and_is_told() {
 }
 
 #[test]
-fn a_router_that_nobody_knows_sheds_no_policy_of_a_gateway_that_denies() {
+fn unknown_gateway_proxy_cannot_evade_a_deny_policy() {
     let named = |action: &str| naming("shop", action, json!({ "targetRefs": [gateway("public")] }));
     assert_eq!(held(named("DENY"), PLAIN, false), 1);
     assert_eq!(held(named("ALLOW"), PLAIN, false), 0);
@@ -84,7 +84,7 @@ fn a_router_that_nobody_knows_sheds_no_policy_of_a_gateway_that_denies() {
 }
 
 #[test]
-fn selector_and_targets_together_are_refused_and_what_denies_is_for_all() {
+fn deny_policy_with_selector_and_targets_applies_to_all() {
     let both = json!({
         "selector": { "matchLabels": { "app": "db" } }, "targetRefs": [gateway("public")],
     });

@@ -1,4 +1,4 @@
-//! Which tokens are believed.
+//! Tests of accepted tokens.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ fn believes(spec: Value) -> Value {
 }
 
 fn keys() -> String {
-    // The key of RFC 7517, A.1.
+    // The key of RFC 7517, appendix A.1.
     json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
         "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM" }] })
     .to_string()
@@ -23,7 +23,7 @@ fn rules(policies: &AccessPolicies) -> Vec<TokenRule> {
 }
 
 #[test]
-fn rules_of_all_policies_are_united_by_issuer_and_each_is_there_once() {
+fn rules_of_all_policies_are_merged_without_duplicates() {
     let rule = |issuer: &str| json!({ "issuer": issuer, "jwks": keys() });
     let own = believes(json!({ "jwtRules": [rule("https://b"), rule("https://a")] }));
     let of_mesh =
@@ -36,9 +36,9 @@ fn rules_of_all_policies_are_united_by_issuer_and_each_is_there_once() {
     assert_eq!(issuers, ["https://a", "https://b"]);
 }
 
-/// F-19: of several issuers each token has claims of its own.
+/// F-19: the claims of each issuer's tokens are stored separately.
 #[test]
-fn each_of_several_rules_has_a_key_of_its_own() {
+fn each_of_several_rules_has_a_separate_metadata_key() {
     assert_eq!(token_key(0, 1), "payload");
     let policy = policy(
         "allow",
@@ -115,11 +115,7 @@ fn rule_that_cannot_be_read_is_named_and_refuses_its_tokens() {
         .hold([believes(json!({ "jwtRules": [{ "issuer": "a", "jwksUri": "https://a/keys" }] }))]);
     let (_, report) = policies.reports().next().expect("a report");
     assert_eq!(report.faults[0].code.id, "STR0829");
-    assert_eq!(
-        rules(&policies)[0].keys,
-        None,
-        "it verifies nothing, and refuses what it can't verify"
-    );
+    assert_eq!(rules(&policies)[0].keys, None, "it has no keys, so it refuses all tokens");
 }
 
 #[test]
@@ -153,14 +149,14 @@ fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts()
         let expected = (false, true, PolicyState::Partly, "STR0820 STR0822".to_owned());
         assert_eq!(with(name, value), expected, "{name}");
     }
-    // A field of the whole object restricts each of its rules.
+    // An unknown field of the spec restricts all rules.
     let rule = json!({ "issuer": "a", "jwks": keys() });
     for given in [json!([rule]), json!([])] {
         let spec = json!({ "jwtRules": given, "presence": "REQUIRED" });
         let found = rules(&index().hold([believes(spec)])).remove(0);
         assert_eq!((found.keys, found.requires_token), (None, true));
     }
-    // What was valid before stays.
+    // The last valid version stays active.
     let mut index = index();
     index.hold([believes(json!({ "jwtRules": [rule] }))]);
     let mut newer = rule;
@@ -170,7 +166,7 @@ fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts()
 }
 
 #[test]
-fn unknown_field_that_restricts_makes_a_policy_of_another_kind_fail_closed() {
+fn unknown_restricting_field_makes_other_kinds_fail_closed() {
     let mut spec = json!({ "rules": [{}], "onlyFromMesh": true });
     assert!(!index().hold([policy("a", spec.clone())]).lets_in(&request("client", "/")));
     spec["action"] = "DENY".into();
@@ -186,9 +182,10 @@ fn unknown_field_that_restricts_makes_a_policy_of_another_kind_fail_closed() {
     }
 }
 
-/// Section 5: a policy is in force at once, and again when its keys have come; what was good stays.
+/// Section 5: a policy is active immediately, and again once its keys have been fetched. Fetched
+/// keys stay valid.
 #[test]
-fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
+fn fetched_keys_are_added_to_rules() {
     let mut index = index();
     let rule = |issuer: &str, uri: &str, timeout: &str| json!({ "issuer": issuer, "jwksUri": uri, "timeout": timeout });
     let own = believes(
@@ -230,18 +227,18 @@ fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
     let policies = index.take_keys(Arc::new(late)).expect("they differ");
     let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
     assert_eq!(found, [Some("1".into()), Some("2".into())]);
-    // One in each namespace that names it.
+    // One warning in each namespace whose policies use the location.
     assert_eq!(told(&policies), ["STR0833 spec.jwtRules[0].jwksUri"; 2]);
     let pay: Namespace = "pay".into();
     assert!(index.policies.changed_namespaces(&policies).is_empty() && policies.root() != &pay);
 }
 
-/// An EC key in a set, which is about so long.
+/// Returns a key set with one EC key of about this size.
 fn padded_keys(bytes: usize) -> String {
     keys().replace("\"EC\"", &format!("\"EC\",\"kid\":\"{}\"", "k".repeat(bytes)))
 }
 
-/// How many of the rules have keys, how many have none, and what is said of the policies.
+/// Returns the number of rules with keys, the number without, and the faults of all policies.
 fn counted(policies: &AccessPolicies) -> (usize, usize, Vec<String>) {
     let all = rules(policies);
     let known = all.iter().filter(|rule| rule.keys.is_some()).count();
@@ -251,9 +248,9 @@ fn counted(policies: &AccessPolicies) -> (usize, usize, Vec<String>) {
     (known, all.len() - known, faults.collect())
 }
 
-/// A listener has the keys of each rule apart, so what a tenant may write must not decide how large it is.
+/// A listener contains the keys of each rule separately, so tenants must not control its size.
 #[test]
-fn rules_of_an_object_that_are_too_many_refuse_tokens() {
+fn rules_beyond_the_limit_of_an_object_refuse_tokens() {
     let many = |count: usize, keys: &str| -> Value {
         let rule =
             |at| json!({ "issuer": "https://a", "audiences": [format!("{at}")], "jwks": keys });
@@ -262,7 +259,7 @@ fn rules_of_an_object_that_are_too_many_refuse_tokens() {
     assert_eq!(counted(&index().hold([many(256, &keys())])), (256, 0, vec![]));
     let said = vec!["tokens STR0820".to_owned(), "tokens STR0822".to_owned()];
     assert_eq!(counted(&index().hold([many(300, &keys())])), (256, 44, said.clone()));
-    // Of 17,560 bytes each, fourteen are within 256 KiB.
+    // With 17,560 bytes each, fourteen rules fit into 256 KiB.
     let large = padded_keys(17 * 1024);
     assert_eq!(counted(&index().hold([many(17, &large)])), (14, 3, said));
     let long = format!("https://{}", "a".repeat(2048));
@@ -274,7 +271,7 @@ fn rules_of_an_object_that_are_too_many_refuse_tokens() {
 }
 
 #[test]
-fn a_workload_has_so_many_keys_of_each_namespace_the_oldest_first() {
+fn keys_of_a_workload_are_limited_by_namespace_oldest_first() {
     let large = padded_keys(60 * 1024);
     let many = |namespace: &str, name: &str, label: Option<&str>| {
         let rule = |at| json!({ "issuer": format!("https://{name}/{at}"), "jwks": large });
@@ -284,7 +281,8 @@ fn a_workload_has_so_many_keys_of_each_namespace_the_oldest_first() {
         }
         object("RequestAuthentication", namespace, name, spec)
     };
-    // Of the mesh nothing is lost, whatever a namespace has; the second of the namespace is beyond.
+    // Mesh-wide rules keep their keys whatever the namespace adds. The second policy of the
+    // namespace exceeds the budget.
     let policies = index().hold([
         many(ROOT, "mesh", None),
         many("shop", "a", None),
@@ -295,13 +293,13 @@ fn a_workload_has_so_many_keys_of_each_namespace_the_oldest_first() {
     let known: Vec<_> = rules(&policies).into_iter().filter(|rule| rule.keys.is_none()).collect();
     let issuers: Vec<_> = known.iter().map(|rule| &*rule.issuer).collect();
     assert_eq!(issuers, ["https://b/1", "https://b/2"]);
-    // Nobody is selected by both.
+    // No workload is selected by both.
     let apart = [many("shop", "a", Some("db")), many("shop", "b", Some("web"))];
     assert_eq!(counted(&index().hold(apart)), (3, 0, vec![]));
 }
 
 #[test]
-fn a_place_of_keys_is_of_http_and_is_waited_for_within_limits() {
+fn key_location_is_an_http_url_with_a_limited_timeout() {
     let cases = [
         (json!({ "issuer": "a", "jwksUri": "file:///etc/passwd" }), "spec.jwtRules[0].jwksUri"),
         (
@@ -318,7 +316,7 @@ fn a_place_of_keys_is_of_http_and_is_waited_for_within_limits() {
         let (_, report) = policies.reports().next().expect("a report");
         assert_eq!(report.faults[0].path, path, "{rule}");
     }
-    // Keys that are given need not be fetched.
+    // Inline keys are not fetched.
     let both = json!({ "issuer": "a", "jwksUri": "https://a", "jwks": keys() });
     let mut index = index();
     index.hold([believes(json!({ "jwtRules": [both] }))]);
@@ -326,7 +324,7 @@ fn a_place_of_keys_is_of_http_and_is_waited_for_within_limits() {
 }
 
 #[test]
-fn scopes_and_what_a_rule_names_are_lists_in_a_text() {
+fn scopes_and_listed_claims_are_space_delimited() {
     let given = json!({ "issuer": "https://a", "jwks": keys(), "spaceDelimitedClaims": ["roles", "scope"] });
     let policies = index().hold([believes(json!({ "jwtRules": [given] }))]);
     assert_eq!(rules(&policies)[0].lists_in_text(), ["permission", "roles", "scope"]);

@@ -1,11 +1,11 @@
-//! From plain text to mTLS and back: both are taken for a while, and never for longer.
+//! Mode transitions between plaintext and mTLS: servers accept both for a limited time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
 
-/// Policies that change at seconds of one run.
+/// An index whose policies change at given seconds.
 struct Run {
     index: AccessIndex,
     begun: TimePoint,
@@ -24,14 +24,14 @@ impl Run {
         TimePoint { instant: instant + later, time: time + later }
     }
 
-    /// What is in force at that second, at which what is over has ended.
+    /// Returns the active policies at that second, after all transitions that are due.
     fn then(&mut self, seconds: f64) -> Arc<AccessPolicies> {
         let now = self.time(seconds);
         self.index.settle(now.instant);
         self.index.policies()
     }
 
-    /// The same once these are all the objects.
+    /// Replaces all objects at that second and returns the active policies.
     fn at(
         &mut self,
         seconds: f64,
@@ -42,7 +42,7 @@ impl Run {
         self.index.hold_at(now, objects)
     }
 
-    /// When the move that was begun at that second ends.
+    /// Returns the end of the transition that began at that second.
     fn end_of(&self, seconds: f64) -> Option<ModeTransition> {
         let ends = self.time(seconds + 60.0);
         Some(ModeTransition { to: PeerMode::Strict, ends })
@@ -56,12 +56,12 @@ fn mode_of(policies: &AccessPolicies, namespace: &str, app: &str) -> PortMode {
     policies.of(subject).modes.rest
 }
 
-/// How `web` of `shop` takes connections.
+/// Returns the mode of `web` in `shop`.
 fn mode(policies: &AccessPolicies) -> &'static str {
     mode_of(policies, "shop", "web").mode.as_str()
 }
 
-/// Whether clients speak to it in plain text.
+/// Returns whether clients use plaintext with `web` in `shop`.
 fn is_plain(policies: &AccessPolicies) -> bool {
     let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
     let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
@@ -78,10 +78,14 @@ fn of_app(namespace: &str, app: &str, mode: &str) -> Value {
 }
 
 #[test]
-fn servers_take_both_while_clients_learn_and_no_more_than_that() {
+fn servers_accept_both_modes_only_during_a_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     let first = run.then(0.0);
-    assert_eq!((mode(&first), run.index.settles()), ("DISABLE", None), "nobody has to learn that");
+    assert_eq!(
+        (mode(&first), run.index.settles()),
+        ("DISABLE", None),
+        "the first configuration is no transition"
+    );
     let policies = run.at(10.0, [whole("shop", "STRICT")]);
     let found = mode_of(&policies, "shop", "web");
     assert_eq!((found.mode, found.transition), (PeerMode::Permissive, run.end_of(10.0)));
@@ -89,19 +93,24 @@ fn servers_take_both_while_clients_learn_and_no_more_than_that() {
     let after = run.then(70.0);
     assert_eq!((mode(&after), run.index.settles()), ("STRICT", None));
     run.at(80.0, [whole("shop", "PERMISSIVE")]);
-    assert_eq!(run.index.settles(), None, "nobody takes less than before");
-    assert_eq!(mode(&run.at(81.0, [whole("shop", "STRICT")])), "STRICT", "all speak mTLS already");
+    assert_eq!(run.index.settles(), None, "no server accepts less than before");
+    assert_eq!(
+        mode(&run.at(81.0, [whole("shop", "STRICT")])),
+        "STRICT",
+        "all clients use mTLS already"
+    );
 }
 
-/// A client that is faster than a server would send it what it doesn't take yet.
+/// A client that switches before its server would use a protocol that the server does not accept
+/// yet.
 #[test]
-fn clients_speak_otherwise_once_servers_are_ready_for_it() {
+fn clients_switch_after_servers_are_ready() {
     use PeerMode::{Disable, Permissive, Strict};
     let cases = [
         (Disable, Strict, [true, true, false]),
         (Disable, Permissive, [true, true, false]),
         (Strict, Disable, [false, false, true]),
-        // What takes both is ready for anything.
+        // A server that accepts both is ready for either.
         (Permissive, Disable, [false, true, true]),
         (Permissive, Strict, [false, false, false]),
         (Strict, Permissive, [false, false, false]),
@@ -111,11 +120,11 @@ fn clients_speak_otherwise_once_servers_are_ready_for_it() {
         let mut run = Run::new([object(before)]);
         let settled = run.then(0.0);
         let begun = run.at(10.0, [object(now)]);
-        assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing comes of the time in between");
+        assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing changes in between");
         let told = run.then(15.0);
         let found = [&settled, &begun, &told].map(|policies| is_plain(policies));
         assert_eq!(found, expected, "{before:?} to {now:?}");
-        // Who merges endpoints looks again at those that are spoken to otherwise.
+        // Endpoints are merged again when the protocol of their clients changes.
         for (before, now) in [(&settled, &begun), (&begun, &told)] {
             if is_plain(before) != is_plain(now) {
                 assert_eq!(now.changed_modes(before), ["shop".into()].into());
@@ -123,7 +132,7 @@ fn clients_speak_otherwise_once_servers_are_ready_for_it() {
         }
         assert!(is_plain(&run.then(70.0)) == expected[2] && run.index.settles().is_none());
     }
-    // Where it goes away altogether.
+    // The policy is deleted.
     let mut run = Run::new([whole("shop", "DISABLE")]);
     let begun = run.at(10.0, []);
     let told = run.then(15.0);
@@ -131,9 +140,9 @@ fn clients_speak_otherwise_once_servers_are_ready_for_it() {
     assert_eq!(told.changed_modes(&begun), ["shop".into()].into());
 }
 
-/// What comes through a gateway is mTLS as long as any client may send it, and before the first one does.
+/// Traffic through a gateway is mTLS while any client may send mTLS, and before the first one does.
 #[test]
-fn gateways_carry_what_is_taken_and_not_what_clients_are_told_to_send() {
+fn gateways_use_mtls_while_servers_accept_it() {
     let takes_mtls = |policies: &AccessPolicies| {
         let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
         let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
@@ -153,7 +162,7 @@ fn gateways_carry_what_is_taken_and_not_what_clients_are_told_to_send() {
         let ended = run.then(70.0);
         let all = [&settled, &begun, &told, &later, &ended];
         assert_eq!(all.map(|policies| takes_mtls(policies)), expected, "{before} to {now}");
-        // Who merges endpoints looks again.
+        // Endpoints are merged again.
         let differs = [(&settled, &begun), (&later, &ended)].map(|(before, now)| {
             (takes_mtls(before) == takes_mtls(now), now.changed_modes(before))
         });
@@ -164,7 +173,7 @@ fn gateways_carry_what_is_taken_and_not_what_clients_are_told_to_send() {
 }
 
 #[test]
-fn nobody_elses_edits_prolong_a_transition() {
+fn unrelated_edits_do_not_prolong_a_transition() {
     type Edit = fn(usize) -> Value;
     let edits: [(&str, Edit); 4] = [
         ("a policy of another namespace", |at| {
@@ -175,10 +184,10 @@ fn nobody_elses_edits_prolong_a_transition() {
             let rules = json!([{ "to": [{ "operation": { "paths": [format!("/{at}")] } }] }]);
             object("AuthorizationPolicy", "shop", "edited", json!({ "rules": rules }))
         }),
-        ("another namespace that goes to and fro", |at| {
+        ("another namespace that changes repeatedly", |at| {
             whole("other", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
-        ("another workload that goes to and fro", |at| {
+        ("another workload that changes repeatedly", |at| {
             of_app("shop", "db", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
     ];
@@ -201,17 +210,17 @@ fn nobody_elses_edits_prolong_a_transition() {
 }
 
 #[test]
-fn a_mode_on_the_way_is_no_beginning_of_another_minute() {
+fn intermediate_mode_does_not_restart_the_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     assert_eq!(mode(&run.at(1.0, [whole("shop", "PERMISSIVE")])), "PERMISSIVE");
     let found = mode_of(&run.at(31.0, [whole("shop", "STRICT")]), "shop", "web");
-    assert_eq!(found.transition, run.end_of(1.0), "clients were told to speak mTLS then");
+    assert_eq!(found.transition, run.end_of(1.0), "clients switch to mTLS then");
     let ended = run.then(61.0);
     assert_eq!((mode(&ended), run.index.settles()), ("STRICT", None));
 }
 
 #[test]
-fn what_is_taken_back_is_taken_both_ways_until_clients_have_heard_of_that() {
+fn reverted_mode_starts_a_transition_back() {
     let mut run = Run::new([whole("shop", "STRICT")]);
     let policies = run.at(1.0, [whole("shop", "DISABLE")]);
     assert_eq!(mode(&policies), "PERMISSIVE");
@@ -225,12 +234,12 @@ fn what_is_taken_back_is_taken_both_ways_until_clients_have_heard_of_that() {
 }
 
 #[test]
-fn a_workload_moves_whichever_level_says_so() {
+fn transition_applies_to_policies_of_every_level() {
     let of_mesh = |mode: &str| whole(ROOT, mode);
     let cases = [
-        // The mesh's mode, where nobody says anything narrower.
+        // The mode of the mesh, without a narrower policy.
         (vec![of_mesh("DISABLE")], vec![of_mesh("STRICT")]),
-        // What ends what the namespace said.
+        // The end of a namespace's override.
         (vec![of_mesh("STRICT"), whole("shop", "DISABLE")], vec![of_mesh("STRICT")]),
         (vec![of_mesh("DISABLE")], vec![of_mesh("DISABLE"), whole("shop", "STRICT")]),
         (vec![of_app("shop", "web", "DISABLE")], vec![of_app("shop", "web", "STRICT")]),
@@ -254,7 +263,7 @@ fn a_workload_moves_whichever_level_says_so() {
 }
 
 #[test]
-fn another_root_namespace_moves_whom_it_is_about() {
+fn changed_root_namespace_starts_a_transition() {
     let mut index = index();
     let objects = collection([whole("old", "DISABLE"), whole("new", "STRICT")]);
     let of = |root: &str| AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
@@ -266,9 +275,9 @@ fn another_root_namespace_moves_whom_it_is_about() {
     assert_eq!(mode(&index.policies()), "STRICT");
 }
 
-/// Many objects that are written one after the other come in many changes.
+/// A bulk edit of many objects arrives as many changes.
 #[test]
-fn changes_within_a_second_are_one_move_which_ends_no_later_than_its_first() {
+fn changes_within_a_second_are_one_transition() {
     let all = |strict: usize| {
         (0..50).map(move |app| {
             of_app("shop", &format!("a{app}"), if app < strict { "STRICT" } else { "DISABLE" })
@@ -288,13 +297,13 @@ fn changes_within_a_second_are_one_move_which_ends_no_later_than_its_first() {
     let modes: BTreeSet<_> =
         (0..50).map(|app| mode_of(&after, "shop", &format!("a{app}")).mode).collect();
     assert_eq!((modes, run.index.settles()), ([PeerMode::Strict].into(), None));
-    // Each is told of it when its own ends.
+    // Each workload is reported when its own transition ends.
     assert_eq!(after.concerned(&during).iter().count(), 50);
 }
 
-/// What is held, and what waits behind it, is nobody's move.
+/// Neither a held configuration nor a configuration that waits behind it starts a transition.
 #[test]
-fn policies_that_nobody_is_sent_move_nobody() {
+fn unsent_policies_start_no_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     run.at(1.0, [whole("shop", "STRICT")]);
     let unsent = run.index.unsent();

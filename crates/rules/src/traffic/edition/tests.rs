@@ -1,4 +1,4 @@
-//! What holds for proxies of a cluster that has traffic objects of its own.
+//! Tests of the configuration for proxies of a cluster with its own traffic objects.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -21,7 +21,7 @@ fn object(kind: &str, name: &str, age: u32, spec: Value) -> Value {
     })
 }
 
-/// A VirtualService for `host` whose requests go to `to`.
+/// Returns a VirtualService for `host` that routes to `to`.
 fn leading(name: &str, age: u32, host: &str, to: &str) -> Value {
     let route = json!([{"route": [{"destination": {"host": to}}]}]);
     object("VirtualService", name, age, json!({"hosts": [host], "http": route}))
@@ -37,7 +37,7 @@ fn shared(objects: &[Value]) -> TrafficIndex {
     index
 }
 
-/// Where requests for the host `web` go first, for a proxy of its namespace.
+/// Returns the first destination of requests for the host `web`, for a proxy of its namespace.
 fn led_to(traffic: &Traffic) -> Option<String> {
     let host = HostPattern::of_service(&"web.shop.svc.cluster.local".into());
     let namespace = "shop".into();
@@ -46,7 +46,7 @@ fn led_to(traffic: &Traffic) -> Option<String> {
 }
 
 #[test]
-fn own_objects_count_beside_those_for_all_and_for_nobody_else() {
+fn objects_of_a_cluster_apply_only_to_its_proxies() {
     let shared = shared(&[leading("other", 0, "db", "db-2")]);
     let edition =
         EditionIndex::new("east".into(), &shared, &all(&[leading("web", 5, "web", "web-2")]));
@@ -58,13 +58,14 @@ fn own_objects_count_beside_those_for_all_and_for_nobody_else() {
 }
 
 #[test]
-fn what_the_shared_store_has_by_that_name_counts_alone_however_old_and_however_bad() {
+fn shared_object_replaces_the_object_of_a_cluster_with_the_same_name() {
     let own = all(&[leading("web", 0, "web", "web-own")]);
     let mut shared = shared(&[leading("web", 9, "web", "web-shared")]);
     let mut edition = EditionIndex::new("east".into(), &shared, &own);
     assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-shared.shop.svc.cluster.local"));
     assert_eq!(edition.reports().count(), 0);
-    // One that makes no sense keeps its own last form, and one that never made any has the name all the same.
+    // An invalid shared object keeps its last valid version. Even without one, it hides the
+    // cluster's object of that name.
     let bad = object("VirtualService", "web", 9, json!({"hosts": 7}));
     shared.apply(&all(std::slice::from_ref(&bad)));
     edition.refresh(&shared, &own);
@@ -73,7 +74,7 @@ fn what_the_shared_store_has_by_that_name_counts_alone_however_old_and_however_b
     anew.apply(&all(&[bad]));
     edition.refresh(&anew, &own);
     assert_eq!(led_to(EditionIndex::new("east".into(), &anew, &own).traffic()), None);
-    // Without it, the cluster's counts.
+    // Without the shared object, that of the cluster applies.
     shared.apply(&Collection::default());
     let update = edition.refresh(&shared, &own).expect("another rule");
     assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
@@ -81,7 +82,7 @@ fn what_the_shared_store_has_by_that_name_counts_alone_however_old_and_however_b
 }
 
 #[test]
-fn of_two_for_one_host_the_older_counts_wherever_it_is() {
+fn older_object_of_a_host_applies_in_either_store() {
     for (own_age, to) in [(1, "web-own"), (9, "web-shared")] {
         let shared = shared(&[leading("a", 5, "web", "web-shared")]);
         let own = all(&[leading("b", own_age, "web", "web-own")]);
@@ -92,31 +93,31 @@ fn of_two_for_one_host_the_older_counts_wherever_it_is() {
 }
 
 #[test]
-fn an_own_object_keeps_its_last_good_form_and_no_other_objects() {
+fn object_of_a_cluster_keeps_only_its_own_last_valid_version() {
     let shared_has = shared(&[leading("web", 1, "web", "web-shared")]);
     let empty = shared(&[]);
     let bad = all(&[object("VirtualService", "web", 0, json!({"hosts": 7}))]);
     let good = all(&[leading("web", 0, "web", "web-own")]);
     let mut edition = EditionIndex::new("east".into(), &empty, &good);
-    assert!(edition.refresh(&empty, &bad).is_none(), "its last good form stays");
+    assert!(edition.refresh(&empty, &bad).is_none(), "its last valid version stays");
     assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
     assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-own.shop.svc.cluster.local"));
-    // It stays where a setting changes that all objects are read by.
+    // It stays active if a setting changes that requires parsing all objects again.
     let mut settings = kind_settings();
     settings.virtual_services_export_to = vec![".".to_owned()];
     let mut shared_anew = shared(&[]);
     shared_anew.set(settings);
-    let update = edition.refresh(&shared_anew, &bad).expect("all are read again");
+    let update = edition.refresh(&shared_anew, &bad).expect("all objects are parsed again");
     assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
-    assert!(edition.reports().all(|(_, report)| report.state.refused), "it says so");
-    // What the shared store's said by that name is no form of it.
+    assert!(edition.reports().all(|(_, report)| report.state.refused), "it is reported");
+    // The shared object with that name is not an earlier version of it.
     let mut edition = EditionIndex::new("east".into(), &shared_has, &Collection::default());
     edition.refresh(&empty, &bad);
     assert_eq!(led_to(edition.traffic()), None);
 }
 
 #[test]
-fn causes_name_the_cluster_of_an_object_that_changed() {
+fn causes_contain_the_cluster_of_a_changed_object() {
     let empty = shared(&[]);
     let mut edition = EditionIndex::new("east".into(), &empty, &Collection::default());
     let update = edition.refresh(&empty, &all(&[leading("web", 0, "web", "db")]));
@@ -128,9 +129,9 @@ fn causes_name_the_cluster_of_an_object_that_changed() {
     assert!(!causes.contains("east"), "{causes}");
 }
 
-/// What comes of a history is what comes of its end: what an index that never was anything else makes of both.
+/// The result of a history equals that of a new index with the final objects of both stores.
 #[test]
-fn an_edition_is_what_an_index_of_both_says() {
+fn edition_equals_an_index_of_both_stores() {
     let random = &mut StdRng::seed_from_u64(7);
     let one = |random: &mut StdRng| {
         let name = format!("o{}", random.random_range(0..5));
@@ -180,7 +181,7 @@ fn an_edition_is_what_an_index_of_both_says() {
         });
         assert_eq!(rules[0], rules[1], "step {step}");
         assert!(now.virtual_services == anew.virtual_services, "step {step}");
-        // Which namespace is the root is known once there was any.
+        // The root namespace is known only after the first Sidecar.
         assert!(now.sidecars.same_in(&anew.sidecars, &"shop".into()), "step {step}");
         assert!(update.is_some() || before == *now, "step {step}");
     }

@@ -1,8 +1,8 @@
-//! Upstream clusters that users add to those of their proxies, for filters of theirs that ask somebody outside, and whether
-//! Envoys take them.
+//! Additional upstream clusters for filters that query an external server, and their validation.
 //!
-//! Followed are those that lead to addresses or names in plain text, in HTTP/1.1 or HTTP/2. What is spoken to otherwise is a
-//! ServiceEntry with a DestinationRule: then all that is said of services holds for it.
+//! Supported are clusters with addresses or DNS names in plaintext, with HTTP/1.1 or HTTP/2. Other
+//! servers need a ServiceEntry and a DestinationRule, so that the settings for services apply to
+//! them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::traffic::HostPattern;
 use strait_proto::{json, rules};
 
 const TYPE_URL: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
-/// The protocol of the servers, as `typed_extension_protocol_options` has it.
+/// Protocol options in `typed_extension_protocol_options`.
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-/// What the names of Strait's own begin with, and those of bootstraps.
+/// Name prefixes of upstream clusters that Strait generates or that bootstraps contain.
 const TAKEN: [&str; 12] = [
     "outbound|",
     "outbound_.",
@@ -32,7 +32,7 @@ const TAKEN: [&str; 12] = [
     "zipkin",
 ];
 
-/// Every path that may be said; `[]` stands for each entry of a list.
+/// All supported paths; `[]` represents each entry of a list.
 const PATHS: [&str; 13] = [
     ".name",
     ".type",
@@ -49,23 +49,23 @@ const PATHS: [&str; 13] = [
     ".alt_stat_name",
 ];
 
-/// An upstream cluster of a user's.
+/// An additional upstream cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AddedCluster {
-    /// Its name; none of Strait's own.
+    /// Name, which no upstream cluster of Strait has.
     pub name: Arc<str>,
-    /// Encoded. Equal ones are equal bytes.
+    /// Encoded configuration. Equal configurations have equal bytes.
     pub config: Arc<[u8]>,
 }
 
-/// Reads the value of a patch.
+/// Parses the value of a patch.
 ///
 /// # Errors
-/// Where it is wrong, and how.
+/// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     let wrong = |path: &str, fact: String| (path.trim_start_matches('.').to_owned(), fact);
     let fields = value.as_object();
-    let fields = fields.ok_or_else(|| wrong("", "it is no cluster".to_owned()))?;
+    let fields = fields.ok_or_else(|| wrong("", "it is not a cluster".to_owned()))?;
     let unread = |error: &dyn std::error::Error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         wrong("", cause)
@@ -76,19 +76,19 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     if let Some(fault) = rules::violation(TYPE_URL, &bytes).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
-    // As Envoy's API calls the fields, however they were written.
+    // Converts the fields to the names of Envoy's API.
     let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
     followed(&given, String::new()).map_err(|path| {
-        let instead = "write a ServiceEntry, and a DestinationRule for how it is spoken to";
-        wrong(&path, format!("this field is not followed; {instead}"))
+        let instead = "use a ServiceEntry, and a DestinationRule for its connections";
+        wrong(&path, format!("this field is not supported; {instead}"))
     })?;
     let text = |field: &str| given.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name");
     if let Some(taken) = TAKEN.iter().find(|taken| name.starts_with(**taken)) {
-        return Err(wrong("name", format!("names that begin with {taken} are not yours")));
+        return Err(wrong("name", format!("names with the prefix {taken} are reserved")));
     }
     if name.is_empty() || name.chars().any(char::is_control) {
-        return Err(wrong("name", format!("{name:?} is no name")));
+        return Err(wrong("name", format!("{name:?} is not a valid name")));
     }
     protocol(&given).map_err(|fact| wrong("typed_extension_protocol_options", fact))?;
     let kind = match text("type") {
@@ -96,16 +96,22 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
         kind => kind,
     };
     if !["STATIC", "STRICT_DNS", "LOGICAL_DNS"].contains(&kind) {
-        return Err(wrong("type", format!("{kind} is not followed; STATIC and DNS are")));
+        return Err(wrong(
+            "type",
+            format!(
+                "{kind} is not supported; use STATIC, STRICT_DNS or \
+                                          LOGICAL_DNS"
+            ),
+        ));
     }
     if !["", "ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"].contains(&text("lb_policy")) {
-        return Err(wrong("lb_policy", format!("{} is not followed", text("lb_policy"))));
+        return Err(wrong("lb_policy", format!("{} is not supported", text("lb_policy"))));
     }
     endpoints(&given, kind).map_err(|fact| wrong("load_assignment", fact))?;
     Ok(AddedCluster { name: name.into(), config: bytes.into() })
 }
 
-/// That nothing is said but what is followed; the path of what is.
+/// Checks that only supported fields are set. Returns the path of an unsupported one.
 fn followed(value: &Value, path: String) -> Result<(), String> {
     let is_known = PATHS.contains(&&*path);
     let leads_on = PATHS.iter().any(|known| known.starts_with(&path));
@@ -120,7 +126,7 @@ fn followed(value: &Value, path: String) -> Result<(), String> {
     }
 }
 
-/// HTTP/1.1 or HTTP/2, without anything further.
+/// Checks that the protocol is HTTP/1.1 or HTTP/2 without options.
 fn protocol(given: &Value) -> Result<(), String> {
     let Some(options) = given["typed_extension_protocol_options"].as_object() else {
         return Ok(());
@@ -138,7 +144,7 @@ fn protocol(given: &Value) -> Result<(), String> {
         });
     match explicit {
         Some(config) if says_no_more && is_plain(config) => Ok(()),
-        _ => Err(format!("explicit_http_config of {PROTOCOL} is followed, without options")),
+        _ => Err(format!("only explicit_http_config of {PROTOCOL} without options is supported")),
     }
 }
 
@@ -158,10 +164,10 @@ fn endpoints(given: &Value, kind: &str) -> Result<(), String> {
         let is_ip = address.parse::<IpAddr>().is_ok();
         let is_name = || HostPattern::written(address).is_ok_and(|host| host.exact().is_some());
         if !(is_ip || kind != "STATIC" && is_name()) {
-            return Err(format!("{address:?} is no address that {kind} takes"));
+            return Err(format!("{address:?} is not a valid address for {kind}"));
         }
         if !matches!(socket["port_value"].as_u64(), Some(1..=65535)) {
-            return Err(format!("{} is no port", socket["port_value"]));
+            return Err(format!("{} is not a valid port", socket["port_value"]));
         }
     }
     Ok(())

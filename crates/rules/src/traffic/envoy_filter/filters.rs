@@ -1,8 +1,8 @@
-//! Which HTTP filters users may put among those of their proxies, and whether Envoys take each as it is written.
+//! Supported HTTP filters, and validation of their configuration.
 //!
-//! An Envoy that refuses one filter refuses the listener, with all that is in it. So a filter is taken only if it is of a type
-//! that every Envoy has, keeps the rules of Envoy's API, and says nothing that Envoy checks otherwise and that isn't checked
-//! here.
+//! If Envoy rejects a filter, it rejects the listener with everything in it. A filter is therefore
+//! accepted only if every Envoy supports its type, if it follows the rules of Envoy's API, and if
+//! Envoy makes no further checks that are not repeated here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use strait_model::Hostname;
 use strait_model::mesh_config::command_operators;
 use strait_proto::{json, rules};
 
-/// An HTTP filter as users write it, which Envoys can read.
+/// An HTTP filter that Envoy accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PatchedFilter {
-    /// Its name; not empty.
+    /// Name; not empty.
     pub name: Arc<str>,
-    /// The type of its configuration.
+    /// Type URL of the configuration.
     pub type_url: Arc<str>,
-    /// The configuration, encoded. Equal ones are equal bytes.
+    /// Encoded configuration. Equal configurations have equal bytes.
     pub config: Arc<[u8]>,
-    /// Whom it asks about requests, if it does.
+    /// Upstream cluster that the filter queries about requests, if any.
     pub asks: Option<FilterUpstream>,
 }
 
-/// An upstream cluster that a filter asks about requests.
+/// An upstream cluster that a filter queries about requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilterUpstream {
-    /// Its name.
+    /// Name of the upstream cluster.
     pub name: Arc<str>,
-    /// The service, its port and its subset, where the name is that of one.
+    /// Service, port and subset, if the name is that of a service.
     pub service: Option<(Hostname, u16, Arc<str>)>,
-    /// Whether requests pass about which it gives no answer.
+    /// Whether requests pass if the upstream cluster does not respond.
     pub fails_open: bool,
 }
 
 impl FilterUpstream {
-    /// Whom a filter with these fields asks.
+    /// Returns the upstream cluster that a filter with these fields queries.
     fn of(given: &Map<String, Value>) -> Option<Self> {
         let at = |path: [&str; 3]| {
             let [service, kind, name] = path;
@@ -59,29 +59,30 @@ impl FilterUpstream {
 }
 
 const PREFIX: &str = "type.googleapis.com/";
-/// A message that holds what another type would.
+/// Messages that wrap a message of another type.
 const TYPED_STRUCTS: [&str; 2] = ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"];
-/// What travels in messages of the types below.
+/// Supported messages within messages of the types below.
 const LIBRARIES: [&str; 3] = [
     "envoy.extensions.compression.brotli.compressor.v3.Brotli",
     "envoy.extensions.compression.gzip.compressor.v3.Gzip",
     "envoy.extensions.compression.zstd.compressor.v3.Zstd",
 ];
-/// Envoy refuses a bucket that is filled more often.
+/// Minimum fill interval of a token bucket. Envoy rejects shorter ones.
 const FILL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
-/// What is wrong: the path below `patch.value`, and a fact.
+/// A fault: path below `patch.value`, and a description.
 pub(super) type FilterFault = (String, String);
 
-/// Checks what of a filter's fields Envoy's API doesn't say: the field, and a fact.
+/// Checks the fields of a filter beyond the rules of Envoy's API. Returns the field and a
+/// description of the fault.
 type FieldCheck = fn(&Map<String, Value>) -> Result<(), (&'static str, String)>;
 
-/// A type of filters.
+/// A supported filter type.
 struct FilterType {
     name: &'static str,
-    /// The fields that may be set; what others would ask of Envoy is not known here.
+    /// Supported fields. The requirements of other fields are unknown.
     fields: &'static [&'static str],
-    /// What Envoy checks beside the rules of its API.
+    /// Envoy's checks in addition to the API rules.
     check: FieldCheck,
 }
 
@@ -149,51 +150,56 @@ const TYPES: [FilterType; 6] = [
     },
 ];
 
-/// Filters that Strait makes of objects of its own kinds.
+/// Alternatives to filters that Strait generates from other kinds of objects.
 const INSTEAD: [(&str, &str); 8] = [
     (".jwt_authn.", "write a RequestAuthentication"),
     (".rbac.", "write an AuthorizationPolicy"),
     (".fault.", "write fault into a VirtualService"),
     (".cors.", "write corsPolicy into a VirtualService"),
-    (".ratelimit.", "its limits stand on routes, which are not patched; write a local_ratelimit"),
-    (".wasm.", "no programs are run in proxies; write a script in Lua"),
-    (".router.", "it is there already"),
-    (".ext_proc.", "ask by ext_authz, or by a CUSTOM AuthorizationPolicy"),
+    (
+        ".ratelimit.",
+        "its limits are configured in routes, which are not supported; use \
+                     local_ratelimit",
+    ),
+    (".wasm.", "Wasm modules are not supported; use a Lua script"),
+    (".router.", "it exists already"),
+    (".ext_proc.", "use ext_authz, or an AuthorizationPolicy with action CUSTOM"),
 ];
 
-/// Reads the value of a patch: a filter with a name and its configuration.
+/// Parses the value of a patch: the name and the configuration of a filter.
 ///
 /// # Errors
-/// Where it is wrong, and how.
+/// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
     let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
     let fields =
-        value.as_object().ok_or_else(|| at("", "it is no filter: write name and typed_config"))?;
+        value.as_object().ok_or_else(|| at("", "it is not a filter: set name and typed_config"))?;
     if let Some(other) = fields
         .keys()
         .find(|key| !["name", "typed_config", "typedConfig", "disabled"].contains(&key.as_str()))
     {
-        return Err((
-            other.clone(),
-            "of a filter its name and its typed_config are followed".into(),
-        ));
+        return Err((other.clone(), "a filter supports only name and typed_config".into()));
     }
     let name = fields.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| at("name", "Envoy takes no filter without a name"))?;
+    let name = name.ok_or_else(|| at("name", "Envoy requires a name"))?;
     if name.chars().any(char::is_control) {
-        return Err(at("name", "it has a control character"));
+        return Err(at("name", "it contains a control character"));
     }
     if fields.get("disabled").is_some_and(|disabled| disabled != &Value::Bool(false)) {
-        return Err(at("disabled", "nothing turns it on again: leave the patch out"));
+        return Err(at(
+            "disabled",
+            "a disabled filter cannot be enabled again: leave the patch out",
+        ));
     }
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
-    let config = config.ok_or_else(|| at("typed_config", "it is not there"))?;
+    let config = config.ok_or_else(|| at("typed_config", "it is missing"))?;
     let below = |(path, fact): FilterFault| (format!("typed_config{path}"), fact);
     let (type_url, config, asks) = message(config).map_err(below)?;
     Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into(), asks })
 }
 
-/// The type of a configuration, its bytes, and whom it asks.
+/// Returns the type URL and the encoded configuration of a filter, and the upstream cluster that it
+/// queries.
 fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), FilterFault> {
     let wrong = |path: &str, fact: String| (path.to_owned(), fact);
     let named = config.get("@type").and_then(Value::as_str);
@@ -210,12 +216,9 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     let Some(known) = TYPES.iter().find(|known| known.name == name) else {
         let instead = INSTEAD.iter().find(|(part, _)| name.contains(part)).map(|(_, text)| *text);
         let all: Vec<_> = TYPES.iter().filter_map(|known| known.name.split('.').nth(4)).collect();
-        let instead =
-            instead.map_or_else(|| format!("those are {}", all.join(", ")), str::to_owned);
-        return Err(wrong(
-            ".@type",
-            format!("{name:?} is none of the filters that are followed; {instead}"),
-        ));
+        let instead = instead
+            .map_or_else(|| format!("supported filters are {}", all.join(", ")), str::to_owned);
+        return Err(wrong(".@type", format!("{name:?} is not a supported filter; {instead}")));
     };
     let type_url = format!("{PREFIX}{name}");
     let unread = |error: &dyn std::error::Error| {
@@ -228,11 +231,11 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     if let Some(fault) = rules::violation(&type_url, &bytes).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
-    // As Envoy's API calls the fields, however they were written.
+    // Converts the fields to the names of Envoy's API.
     let given = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
     let given = given.as_object().cloned().unwrap_or_default();
     if let Some(other) = given.keys().find(|key| !known.fields.contains(&key.as_str())) {
-        return Err(wrong(&format!(".{other}"), format!("this field of {name} is not followed")));
+        return Err(wrong(&format!(".{other}"), format!("this field of {name} is not supported")));
     }
     (known.check)(&given).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
     let asks = FilterUpstream::of(&given);
@@ -240,7 +243,7 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     Ok((type_url, bytes, asks))
 }
 
-/// What Envoy checks of parts of messages wherever they are.
+/// Checks parts of messages that Envoy validates wherever they are.
 fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
     match value {
         Value::Array(all) => {
@@ -254,25 +257,24 @@ fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
                 match (key.as_str(), value) {
                     ("filename" | "environment_variable" | "watched_directory", _) => {
                         return wrong(
-                            "what it is at the proxy is not known here: write the text itself"
-                                .into(),
+                            "its value depends on the proxy: write the text itself".into(),
                         );
                     }
                     ("google_grpc", _) => {
-                        return wrong("write envoy_grpc: not every Envoy has the other".into());
+                        return wrong(
+                            "use envoy_grpc: not every Envoy supports google_grpc".into(),
+                        );
                     }
                     ("regex", Value::String(text)) => {
                         let regex = re2::parse(text).map_err(|fact| (path.clone(), fact))?;
                         if regex.size > re2::PLAIN_PROGRAM_MAX {
-                            return wrong("it is longer than Envoys take it".to_owned());
+                            return wrong("its program exceeds Envoy's default limit".to_owned());
                         }
                     }
                     ("@type", Value::String(name)) => {
                         let name = name.rsplit('/').next().unwrap_or_default();
                         if !LIBRARIES.contains(&name) {
-                            return wrong(format!(
-                                "{name:?} is none of the libraries that are followed"
-                            ));
+                            return wrong(format!("{name:?} is not a supported library"));
                         }
                     }
                     ("header", Value::Object(header)) => {
@@ -292,12 +294,13 @@ fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
     }
 }
 
-/// A header that is added: its value may have operators, which Envoy reads at once.
+/// Checks a header to add. Its value may contain command operators, which Envoy parses when it
+/// loads the listener.
 fn header_value(header: &Map<String, Value>) -> Result<(), String> {
     let text = |key| header.get(key).and_then(Value::as_str).unwrap_or_default();
     let name = text("key");
     if name.starts_with(':') || name.eq_ignore_ascii_case("host") {
-        return Err(format!("{name:?} is no header that may be added"));
+        return Err(format!("{name:?} is not a header that may be added"));
     }
     command_operators::check(text("value"))
 }
@@ -307,7 +310,7 @@ fn script(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
     let source = given.get("default_source_code");
     let (field, script) = match (inline, source) {
         (Some(_), Some(_)) => {
-            let fact = "inline_code is there as well, and Envoy takes one of them";
+            let fact = "inline_code is set as well, and Envoy accepts only one of them";
             return Err(("default_source_code", fact.to_owned()));
         }
         (Some(script), None) => ("inline_code", script),
@@ -329,17 +332,20 @@ fn local_ratelimit(given: &Map<String, Value>) -> Result<(), (&'static str, Stri
     let Some(bucket) = given.get("token_bucket") else {
         return Err((
             "token_bucket",
-            "it is not there, and nothing says how many requests may pass".to_owned(),
+            "it is missing, so the number of allowed requests is undefined".to_owned(),
         ));
     };
-    // Envoy 1.36 refuses a listener with 0, which newer ones take.
+    // Envoy 1.36 rejects a listener with 0, which newer versions accept.
     if bucket.get("max_tokens").and_then(Value::as_u64).unwrap_or_default() == 0 {
         return Err(("token_bucket.max_tokens", "it must be greater than 0".to_owned()));
     }
     let interval = bucket.get("fill_interval").and_then(Value::as_str).unwrap_or_default();
     let seconds: f64 = interval.trim_end_matches('s').parse().unwrap_or_default();
     if seconds < FILL_INTERVAL_MIN.as_secs_f64() {
-        return Err(("token_bucket.fill_interval", "Envoy takes none below 50 ms".to_owned()));
+        return Err((
+            "token_bucket.fill_interval",
+            "Envoy rejects intervals below 50 ms".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -348,7 +354,7 @@ fn ext_authz(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
     match (given.get("grpc_service"), given.get("http_service")) {
         (Some(grpc), None) => {
             if given.get("transport_api_version") != Some(&json!("V3")) {
-                return Err(("transport_api_version", "Envoy takes V3 alone".to_owned()));
+                return Err(("transport_api_version", "Envoy accepts only V3".to_owned()));
             }
             let other = grpc.as_object().into_iter().flat_map(Map::keys);
             let mut other = other.filter(|key| {
@@ -357,7 +363,7 @@ fn ext_authz(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
             if other.next().is_some() || grpc.get("envoy_grpc").is_none() {
                 return Err((
                     "grpc_service",
-                    "envoy_grpc, timeout and initial_metadata are followed".to_owned(),
+                    "only envoy_grpc, timeout and initial_metadata are supported".to_owned(),
                 ));
             }
         }
@@ -370,13 +376,18 @@ fn ext_authz(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
                 ));
             }
             if http.get("server_uri").is_none() {
-                return Err(("http_service.server_uri", "it is not there".to_owned()));
+                return Err(("http_service.server_uri", "it is missing".to_owned()));
             }
             if http.get("retry_policy").is_some() {
-                return Err(("http_service.retry_policy", "it is not followed".to_owned()));
+                return Err(("http_service.retry_policy", "it is not supported".to_owned()));
             }
         }
-        _ => return Err(("grpc_service", "one of it and http_service must be there".to_owned())),
+        _ => {
+            return Err((
+                "grpc_service",
+                "exactly one of grpc_service and http_service must be set".to_owned(),
+            ));
+        }
     }
     Ok(())
 }
@@ -398,7 +409,7 @@ fn metadata_rule(rule: &Value) -> Result<(), &'static str> {
         return Err("a rule must have one of header and cookie");
     }
     if has("cookie") && rule.get("remove") == Some(&Value::Bool(true)) {
-        return Err("a rule removes no cookie");
+        return Err("a rule cannot remove a cookie");
     }
     let (present, missing) = (rule.get("on_header_present"), rule.get("on_header_missing"));
     if present.is_none() && missing.is_none() {

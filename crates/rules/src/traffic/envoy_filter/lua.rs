@@ -1,18 +1,23 @@
-//! Whether Envoys can load a script: Lua as LuaJIT has it, whose top level defines and does nothing else.
+//! Checks whether Envoy can load a Lua script. The top level of the script may only contain
+//! definitions.
 //!
-//! An Envoy runs a script once when it loads it, and refuses the whole listener where that fails. What is read here is
-//! narrower than the language: what could fail then, or is rarely written (`goto`), is not taken. What is inside functions
-//! runs with requests and may do anything. (Lua 5.1 Reference Manual, 2 and 8; LuaJIT, "Extensions".)
+//! Envoy runs a script once when it loads it, and rejects the whole listener if that fails. The
+//! accepted language is smaller than Lua: constructs that could fail at load time, or that are
+//! rarely used (`goto`), are rejected. Function bodies run with requests and may do anything (Lua
+//! 5.1 Reference Manual, sections 2 and 8; LuaJIT, "Extensions").
 
-/// The longest script, in bytes: constants and jumps of one this long fit into what LuaJIT can number.
+/// Maximum length of a script in bytes. Within this length, constants and jumps fit into LuaJIT's
+/// number ranges.
 const BYTES_MAX: usize = 32 * 1024;
-/// The most that may nest; LuaJIT's limit is 200 levels, of which one here may be two.
+/// Maximum nesting depth. LuaJIT's limit is 200 levels, and one level here may be two of LuaJIT.
 const DEPTH_MAX: usize = 80;
-/// The most names of a function's own; LuaJIT's limit is 200, with those that loops have for themselves.
+/// Maximum number of local names of a function. LuaJIT's limit is 200, including internal names of
+/// loops.
 const LOCALS_MAX: usize = 120;
-/// The most names of functions around it that a function may see; LuaJIT's limit is 60 of them that it uses.
+/// Maximum number of names in enclosing functions. LuaJIT's limit is 60 used names.
 const OUTER_MAX: usize = 60;
-/// The most values in a list, and operators in a row; LuaJIT's limit is some 240 that wait for each other.
+/// Maximum number of values in a list and of operators in a row. LuaJIT's limit is about 240
+/// pending values.
 const ROW_MAX: usize = 60;
 
 const KEYWORDS: [&str; 22] = [
@@ -20,17 +25,17 @@ const KEYWORDS: [&str; 22] = [
     "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// Operators of two places, those of one character last.
+/// Binary operators, single-character ones last.
 const BINARY: [&str; 15] =
     ["..", "==", "~=", "<=", ">=", "+", "-", "*", "/", "%", "^", "<", ">", "and", "or"];
 
-/// Reads a script.
+/// Checks a script.
 ///
 /// # Errors
-/// What is wrong with it and in which line, in words.
+/// A description of the fault with its line.
 pub(super) fn check(script: &str) -> Result<(), String> {
     if script.len() > BYTES_MAX {
-        return Err(format!("it has {} bytes, of at most {BYTES_MAX}", script.len()));
+        return Err(format!("it has {} bytes, but the maximum is {BYTES_MAX}", script.len()));
     }
     let tokens = tokens(script)?;
     let mut parser = LuaParser { tokens: &tokens, at: 0, depth: 0, functions: Vec::new() };
@@ -40,14 +45,14 @@ pub(super) fn check(script: &str) -> Result<(), String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LuaToken<'a> {
     Name(&'a str),
-    /// A keyword or a sign.
+    /// A keyword or a symbol.
     Sign(&'a str),
     Number,
     Text,
     End,
 }
 
-/// A token, and the line it begins in.
+/// A token and the line number of the beginning.
 type PlacedToken<'a> = (LuaToken<'a>, usize);
 
 fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
@@ -66,12 +71,9 @@ fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
         } else if first.is_ascii_digit()
             || (first == '.' && rest[1..].starts_with(|next: char| next.is_ascii_digit()))
         {
-            (LuaToken::Number, number(rest).ok_or_else(|| in_line(start, "a number that is none"))?)
+            (LuaToken::Number, number(rest).ok_or_else(|| in_line(start, "an invalid number"))?)
         } else if matches!(first, '"' | '\'') {
-            (
-                LuaToken::Text,
-                quoted(rest).ok_or_else(|| in_line(start, "a text that does not end"))?,
-            )
+            (LuaToken::Text, quoted(rest).ok_or_else(|| in_line(start, "an unterminated string"))?)
         } else if let Some(length) = long_bracket(rest) {
             let length = length.map_err(|fact| in_line(start, fact))?;
             line += rest[..length].matches('\n').count();
@@ -96,7 +98,7 @@ fn in_line(line: usize, fact: &str) -> String {
     format!("line {line} has {fact}")
 }
 
-/// What follows blanks and comments.
+/// Returns the text after whitespace and comments.
 fn without_blanks<'a>(mut rest: &'a str, line: &mut usize) -> Result<&'a str, String> {
     loop {
         let blank = rest.find(|one: char| !matches!(one, ' ' | '\t' | '\r' | '\n'));
@@ -113,17 +115,18 @@ fn without_blanks<'a>(mut rest: &'a str, line: &mut usize) -> Result<&'a str, St
     }
 }
 
-/// The length of a text in long brackets (`[[…]]`, `[=[…]=]`), where one begins here.
+/// Returns the length of a long string (`[[…]]`, `[=[…]=]`) if one begins here.
 fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
     let inner = rest.strip_prefix('[')?;
     let level = inner.len() - inner.trim_start_matches('=').len();
     inner[level..].strip_prefix('[')?;
     let close = format!("]{}]", "=".repeat(level));
     let end = rest.find(&close).map(|at| at + close.len());
-    Some(end.ok_or("a text that does not end"))
+    Some(end.ok_or("an unterminated string"))
 }
 
-/// The length of a text in quotes; `None` of one that doesn't end in its line, or has what stands for no character.
+/// Returns the length of a quoted string; `None` if it does not end in its line or has an invalid
+/// escape.
 fn quoted(rest: &str) -> Option<usize> {
     let quote = rest.chars().next()?;
     let mut chars = rest.char_indices().skip(1);
@@ -136,7 +139,8 @@ fn quoted(rest: &str) -> Option<usize> {
                     'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '\\' | '"' | '\'' | '\n'
                 );
                 if escaped.is_ascii_digit() {
-                    // One to three digits, at most 255: three of them are checked, fewer are always right.
+                    // A decimal escape has one to three digits and is at most 255. Only three
+                    // digits can exceed that.
                     let digits: String =
                         rest[at + 1..].chars().take(3).take_while(char::is_ascii_digit).collect();
                     digits.parse::<u8>().ok()?;
@@ -152,7 +156,7 @@ fn quoted(rest: &str) -> Option<usize> {
     None
 }
 
-/// The length of a number: decimal or hexadecimal, without what LuaJIT adds to them.
+/// Returns the length of a number: decimal or hexadecimal, without LuaJIT's extensions.
 fn number(rest: &str) -> Option<usize> {
     let digits = |text: &str, is: fn(&u8) -> bool| text.bytes().take_while(is).count();
     let length = if rest.starts_with("0x") || rest.starts_with("0X") {
@@ -162,7 +166,8 @@ fn number(rest: &str) -> Option<usize> {
         }
     } else {
         let mut length = digits(rest, u8::is_ascii_digit);
-        // `1..2` is a number and what joins texts, which Lua takes for a number that is none.
+        // `1..2` is a number followed by the concatenation operator, which Lua parses as an invalid
+        // number.
         if rest[length..].starts_with('.') {
             length += 1 + digits(&rest[length + 1..], u8::is_ascii_digit);
         }
@@ -186,13 +191,13 @@ struct LuaParser<'a> {
     functions: Vec<FunctionScope>,
 }
 
-/// What is known of the function that is read.
+/// State of the function that is being parsed.
 struct FunctionScope {
-    /// Whether it takes any number of arguments (`...`).
+    /// Whether the function has variable arguments (`...`).
     takes_more: bool,
-    /// How many loops are around.
+    /// Number of enclosing loops.
     loops: usize,
-    /// How many names it has had.
+    /// Number of local names so far.
     locals: usize,
 }
 
@@ -208,7 +213,7 @@ impl<'a> LuaParser<'a> {
         Ok(())
     }
 
-    /// What may stand at the top level: definitions of functions, and names of constants.
+    /// Parses a top-level statement: the definition of a function or a constant.
     fn definition(&mut self) -> LuaRead {
         if self.takes("function") {
             self.name()?;
@@ -221,7 +226,7 @@ impl<'a> LuaParser<'a> {
         }
         let is_name = matches!(self.peek(), LuaToken::Name(_));
         if !is_name {
-            return Err(self.not_here("runs as the script is loaded; move it into a function"));
+            return Err(self.not_here("runs when the script is loaded; move it into a function"));
         }
         self.local()?;
         while self.takes(",") {
@@ -236,11 +241,11 @@ impl<'a> LuaParser<'a> {
         } else if is_local {
             Ok(())
         } else {
-            Err(self.not_here("runs as the script is loaded; move it into a function"))
+            Err(self.not_here("runs when the script is loaded; move it into a function"))
         }
     }
 
-    /// A value that nothing can go wrong with.
+    /// Parses a value that cannot fail at load time.
     fn constant(&mut self) -> LuaRead {
         match self.peek() {
             LuaToken::Number | LuaToken::Text | LuaToken::Name(_) => self.at += 1,
@@ -252,23 +257,21 @@ impl<'a> LuaParser<'a> {
             }
             LuaToken::Sign("{") => return self.deeper(Self::constant_table),
             _ => {
-                return Err(
-                    self.not_here("is no constant, at a place that runs as the script is loaded")
-                );
+                return Err(self.not_here("is not a constant, but runs when the script is loaded"));
             }
         }
-        // What follows a value goes on with it, or begins what is next.
+        // The next token must not continue the value.
         match self.peek() {
             LuaToken::Sign(sign)
                 if BINARY.contains(&sign) || matches!(sign, "(" | "[" | "." | ":") =>
             {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             LuaToken::Text => {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             LuaToken::Sign("{") => {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             _ => Ok(()),
         }
@@ -279,7 +282,7 @@ impl<'a> LuaParser<'a> {
         while self.peek() != LuaToken::Sign("}") {
             if self.takes("[") {
                 if !matches!(self.peek(), LuaToken::Number | LuaToken::Text) {
-                    return Err(self.not_here("is no constant key"));
+                    return Err(self.not_here("is not a constant key"));
                 }
                 self.at += 1;
                 self.expect("]")?;
@@ -317,7 +320,7 @@ impl<'a> LuaParser<'a> {
                 }
                 LuaToken::Sign("break") => {
                     if self.functions.last().is_none_or(|function| function.loops == 0) {
-                        return Err(self.not_here("is in no loop"));
+                        return Err(self.not_here("is not in a loop"));
                     }
                     self.at += 1;
                     self.takes(";");
@@ -435,7 +438,7 @@ impl<'a> LuaParser<'a> {
                 self.expressions()
             }
             Suffixed::Call if places == 1 => Ok(()),
-            _ => Err(self.not_here("follows what is neither a call nor a place for a value")),
+            _ => Err(self.not_here("follows an expression that is neither a call nor assignable")),
         }
     }
 
@@ -446,7 +449,7 @@ impl<'a> LuaParser<'a> {
             self.expression()?;
             count += 1;
             if count > ROW_MAX {
-                return Err(self.not_here(&format!("is behind more than {ROW_MAX} values")));
+                return Err(self.not_here(&format!("follows more than {ROW_MAX} values")));
             }
         }
         Ok(())
@@ -464,7 +467,7 @@ impl<'a> LuaParser<'a> {
                     _ => return Ok(()),
                 }
             }
-            Err(parser.not_here(&format!("is behind more than {ROW_MAX} operators")))
+            Err(parser.not_here(&format!("follows more than {ROW_MAX} operators")))
         })
     }
 
@@ -475,7 +478,7 @@ impl<'a> LuaParser<'a> {
             }
             LuaToken::Sign("...") => {
                 if self.functions.last().is_none_or(|function| !function.takes_more) {
-                    return Err(self.not_here("is in no function that has it"));
+                    return Err(self.not_here("is not in a function with variable arguments"));
                 }
                 self.at += 1;
             }
@@ -489,7 +492,7 @@ impl<'a> LuaParser<'a> {
         Ok(())
     }
 
-    /// A name or what is in brackets, and what is taken of it.
+    /// Parses a name or an expression in parentheses, with its suffixes.
     fn suffixed(&mut self) -> LuaRead<Suffixed> {
         let mut kind = match self.peek() {
             LuaToken::Name(_) => {
@@ -502,7 +505,7 @@ impl<'a> LuaParser<'a> {
                 self.expect(")")?;
                 Suffixed::Value
             }
-            _ => return Err(self.not_here("begins nothing")),
+            _ => return Err(self.not_here("is not valid here")),
         };
         loop {
             match self.peek() {
@@ -537,9 +540,9 @@ impl<'a> LuaParser<'a> {
             LuaToken::Text => self.at += 1,
             LuaToken::Sign("{") => self.table()?,
             LuaToken::Sign("(") => {
-                // Lua can't tell whether it begins what is next.
+                // Lua cannot decide whether the parenthesis begins a new statement.
                 if self.at > 0 && self.tokens[self.at - 1].1 != self.tokens[self.at].1 {
-                    return Err(self.not_here("is in another line than what it calls"));
+                    return Err(self.not_here("is on another line than the function that it calls"));
                 }
                 self.at += 1;
                 if !self.takes(")") {
@@ -547,7 +550,7 @@ impl<'a> LuaParser<'a> {
                     self.expect(")")?;
                 }
             }
-            _ => return Err(self.not_here("begins no arguments")),
+            _ => return Err(self.not_here("does not begin arguments")),
         }
         Ok(())
     }
@@ -577,7 +580,7 @@ impl<'a> LuaParser<'a> {
     fn function_body(&mut self) -> LuaRead {
         let outer: usize = self.functions.iter().map(|function| function.locals).sum();
         if outer > OUTER_MAX {
-            let fact = format!("is in functions with more than {OUTER_MAX} names of their own");
+            let fact = format!("is in functions with more than {OUTER_MAX} local names");
             return Err(self.not_here(&fact));
         }
         self.deeper(|parser| {
@@ -606,12 +609,12 @@ impl<'a> LuaParser<'a> {
         self.functions.last_mut().expect("the script is one")
     }
 
-    /// A name that the function has for itself.
+    /// Parses a local name of the function.
     fn local(&mut self) -> LuaRead {
         self.name()?;
         self.function().locals += 1;
         if self.function().locals > LOCALS_MAX {
-            return Err(format!("a function has more than {LOCALS_MAX} names of its own"));
+            return Err(format!("a function has more than {LOCALS_MAX} local names"));
         }
         Ok(())
     }
@@ -622,7 +625,7 @@ impl<'a> LuaParser<'a> {
                 self.at += 1;
                 Ok(())
             }
-            _ => Err(self.not_here("stands where a name must")),
+            _ => Err(self.not_here("is found where a name is expected")),
         }
     }
 
@@ -654,7 +657,7 @@ impl<'a> LuaParser<'a> {
         if self.takes(sign) {
             Ok(())
         } else {
-            Err(self.not_here(&format!("stands where {sign} must")))
+            Err(self.not_here(&format!("is found where {sign} is expected")))
         }
     }
 
@@ -664,17 +667,17 @@ impl<'a> LuaParser<'a> {
         let what = match self.peek() {
             LuaToken::Name(name) | LuaToken::Sign(name) => name,
             LuaToken::Number => "a number",
-            LuaToken::Text => "a text",
+            LuaToken::Text => "a string",
             LuaToken::End => "the end",
         };
         format!("line {line}: {what} {fact}")
     }
 }
 
-/// What a name is with what is taken of it.
+/// Kind of a name with its suffixes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suffixed {
-    /// Something that a value can be given to.
+    /// An assignable expression.
     Place,
     Call,
     Value,
@@ -685,7 +688,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn scripts_that_only_define_are_taken() {
+    fn scripts_with_only_definitions_are_accepted() {
         for script in [
             "",
             "-- nothing\n--[[ more\nof it ]]",
@@ -702,48 +705,51 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_envoys_may_refuse_are_not() {
+    fn scripts_that_envoy_may_reject_are_rejected() {
         for (script, wanted) in [
-            ("function f(", "line 1: the end stands where a name must"),
-            ("function f() return 1", "line 1: the end stands where end must"),
-            ("function f() x = end", "line 1: end begins nothing"),
-            ("function f() f end", "line 1: end stands where = must"),
-            ("function f() break end", "line 1: break is in no loop"),
-            ("function f() return ... end", "line 1: ... is in no function that has it"),
-            ("function f() goto x end", "line 1: goto begins nothing"),
-            ("function f() ; end", "line 1: ; begins nothing"),
-            ("function f() a = b\n(c)() end", "line 2: ( is in another line than what it calls"),
-            ("function f() x = 'a\nb' end", "line 1 has a text that does not end"),
-            ("function f() x = '\\q' end", "line 1 has a text that does not end"),
-            ("function f() x = '\\999' end", "line 1 has a text that does not end"),
-            ("function f() x = 1..2 end", "line 1 has a number that is none"),
-            ("function f() x = 12ab end", "line 1 has a number that is none"),
-            ("function f() x = [[ end", "line 1 has a text that does not end"),
+            ("function f(", "line 1: the end is found where a name is expected"),
+            ("function f() return 1", "line 1: the end is found where end is expected"),
+            ("function f() x = end", "line 1: end is not valid here"),
+            ("function f() f end", "line 1: end is found where = is expected"),
+            ("function f() break end", "line 1: break is not in a loop"),
+            (
+                "function f() return ... end",
+                "line 1: ... is not in a function with variable arguments",
+            ),
+            ("function f() goto x end", "line 1: goto is not valid here"),
+            ("function f() ; end", "line 1: ; is not valid here"),
+            (
+                "function f() a = b\n(c)() end",
+                "line 2: ( is on another line than the function that it calls",
+            ),
+            ("function f() x = 'a\nb' end", "line 1 has an unterminated string"),
+            ("function f() x = '\\q' end", "line 1 has an unterminated string"),
+            ("function f() x = '\\999' end", "line 1 has an unterminated string"),
+            ("function f() x = 1..2 end", "line 1 has an invalid number"),
+            ("function f() x = 12ab end", "line 1 has an invalid number"),
+            ("function f() x = [[ end", "line 1 has an unterminated string"),
             ("function f() x = a ! b end", "line 1 has '!'"),
             (
                 "function f() end end",
-                "line 1: end runs as the script is loaded; move it into a function",
+                "line 1: end runs when the script is loaded; move it into a function",
             ),
-            ("print(1)", "line 1: ( runs as the script is loaded; move it into a function"),
+            ("print(1)", "line 1: ( runs when the script is loaded; move it into a function"),
             (
                 "local x = require('y')",
-                "line 1: ( runs as the script is loaded; move it into a function",
+                "line 1: ( runs when the script is loaded; move it into a function",
             ),
-            ("local x = y.z", "line 1: . runs as the script is loaded; move it into a function"),
+            ("local x = y.z", "line 1: . runs when the script is loaded; move it into a function"),
             (
                 "local x = { y.z }",
-                "line 1: . runs as the script is loaded; move it into a function",
+                "line 1: . runs when the script is loaded; move it into a function",
             ),
             (
                 "local x = 1 .. {}",
-                "line 1: .. runs as the script is loaded; move it into a function",
+                "line 1: .. runs when the script is loaded; move it into a function",
             ),
-            (
-                "local x = -y",
-                "line 1: - is no constant, at a place that runs as the script is loaded",
-            ),
-            ("function a.b() end", "line 1: . stands where ( must"),
-            ("x", "line 1: the end runs as the script is loaded; move it into a function"),
+            ("local x = -y", "line 1: - is not a constant, but runs when the script is loaded"),
+            ("function a.b() end", "line 1: . is found where ( is expected"),
+            ("x", "line 1: the end runs when the script is loaded; move it into a function"),
         ] {
             assert_eq!(check(script).expect_err(script), wanted, "{script}");
         }

@@ -1,7 +1,8 @@
-//! What users merge into the HTTP connection managers of their proxies, and whether Envoys take it.
+//! Settings that users merge into HTTP connection managers, and their validation.
 //!
-//! Followed are fields that say something of connections, forwarded addresses and headers, and that an Envoy takes by themselves.
-//! What access policies count on is said elsewhere: paths by the mesh config, certificates of clients by its topology.
+//! Supported are fields for connections, forwarded addresses and headers that Envoy accepts
+//! independently of others. Settings that access policies rely on are configured elsewhere: path
+//! normalization in the mesh config, client certificates in its topology.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use strait_proto::{json, rules};
 const NAME: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const TYPE_URL: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
-/// The fields that are followed, with those of theirs that are; none where a field is followed whole.
+/// Supported fields with their supported subfields. An empty list supports all subfields.
 const FIELDS: [(&str, &[&str]); 20] = [
     ("add_user_agent", &[]),
     ("always_set_request_id_in_response", &[]),
@@ -50,36 +51,36 @@ const FIELDS: [(&str, &[&str]); 20] = [
     ("xff_num_trusted_hops", &[]),
 ];
 
-/// What there is in the place of other fields.
+/// Alternatives to unsupported fields.
 const INSTEAD: [(&str, &str); 6] = [
-    ("path", "the mesh config says which paths are the same (pathNormalization)"),
-    ("merge_slashes", "the mesh config says which paths are the same (pathNormalization)"),
-    ("client_cert", "the mesh config says what is passed on (gatewayTopology)"),
+    ("path", "set pathNormalization in the mesh config"),
+    ("merge_slashes", "set pathNormalization in the mesh config"),
+    ("client_cert", "set gatewayTopology in the mesh config"),
     ("http_filters", "patch HTTP_FILTER"),
     ("access_log", "write a Telemetry"),
     ("tracing", "write a Telemetry"),
 ];
 
-/// What is merged into a manager: a message of its type.
+/// Settings to merge into a connection manager: a message of the same type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PatchedManager {
-    /// Encoded. Equal ones are equal bytes.
+    /// Encoded configuration. Equal configurations have equal bytes.
     pub config: Arc<[u8]>,
 }
 
-/// Reads the value of a patch: a manager with the fields that are to be otherwise.
+/// Parses the value of a patch: a connection manager with the fields to change.
 ///
 /// # Errors
-/// Where it is wrong, and how.
+/// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<PatchedManager, FilterFault> {
     let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
-    let fields = value.as_object().ok_or_else(|| at("", "it is no filter: write typed_config"))?;
+    let fields = value.as_object().ok_or_else(|| at("", "it is not a filter: set typed_config"))?;
     let known = ["name", "typed_config", "typedConfig"];
     if let Some(other) = fields.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err((other.clone(), "of a filter its typed_config is followed".into()));
+        return Err((other.clone(), "only typed_config is supported".into()));
     }
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
-    let config = config.ok_or_else(|| at("typed_config", "it is not there"))?;
+    let config = config.ok_or_else(|| at("typed_config", "it is missing"))?;
     message(config).map_err(|(path, fact)| (format!("typed_config{path}"), fact))
 }
 
@@ -100,17 +101,17 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
         rules::canonical(TYPE_URL, &bytes).map_err(|error| unread(&error))
     };
     let bytes = encoded(&Value::Object(fields))?;
-    // Envoy's rules are about a whole manager: this one with what each has.
+    // Envoy's rules apply to a complete connection manager, so the required fields are added.
     let whole = encoded(&json!({ "stat_prefix": "x", "route_config": {} }))?;
     let whole = [whole, bytes.clone()].concat();
     if let Some(fault) = rules::violation(TYPE_URL, &whole).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
-    // As Envoy's API calls the fields, however they were written.
+    // Converts the fields to the names of Envoy's API.
     let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
     let given = given.as_object().cloned().unwrap_or_default();
     if given.is_empty() {
-        return Err(wrong("", "it says nothing that is not so already".to_owned()));
+        return Err(wrong("", "it sets no fields".to_owned()));
     }
     for (key, value) in &given {
         let instead = || {
@@ -118,33 +119,36 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
             other.map_or(String::new(), |(_, text)| format!("; {text}"))
         };
         let Some((_, below)) = FIELDS.iter().find(|(field, _)| field == key) else {
-            let fact = format!("this field is not followed{}", instead());
+            let fact = format!("this field is not supported{}", instead());
             return Err(wrong(&format!(".{key}"), fact));
         };
         if value.pointer("/header_key_format/stateful_formatter").is_some() {
             let path = format!(".{key}.header_key_format.stateful_formatter");
-            return Err(wrong(&path, "proper_case_words is followed".to_owned()));
+            return Err(wrong(&path, "only proper_case_words is supported".to_owned()));
         }
         let mut inner = value.as_object().into_iter().flat_map(Map::keys);
         if let Some(other) = inner.find(|one| !below.contains(&one.as_str())) {
-            return Err(wrong(&format!(".{key}.{other}"), "this field is not followed".to_owned()));
+            return Err(wrong(
+                &format!(".{key}.{other}"),
+                "this field is not supported".to_owned(),
+            ));
         }
     }
     texts(&Value::Object(given), "")?;
     Ok(PatchedManager { config: bytes.into() })
 }
 
-/// Envoy takes no time below 0, and headers no control characters.
+/// Checks texts. Envoy accepts no negative durations, and no control characters in headers.
 fn texts(value: &Value, path: &str) -> Result<(), FilterFault> {
     match value {
         Value::Object(fields) => {
             fields.iter().try_for_each(|(key, value)| texts(value, &format!("{path}.{key}")))
         }
         Value::String(text) if text.chars().any(char::is_control) => {
-            Err((path.to_owned(), "it has a control character".to_owned()))
+            Err((path.to_owned(), "it contains a control character".to_owned()))
         }
         Value::String(text) if text.starts_with('-') => {
-            Err((path.to_owned(), format!("{text:?} is less than nothing")))
+            Err((path.to_owned(), format!("{text:?} is negative")))
         }
         _ => Ok(()),
     }

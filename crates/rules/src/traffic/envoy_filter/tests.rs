@@ -13,10 +13,10 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>)
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("it is read")
+    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("the object is valid")
 }
 
-/// A filter that Envoys take.
+/// Returns a filter that Envoy accepts.
 fn buffer(name: &str) -> Value {
     json!({ "name": name, "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
@@ -28,7 +28,7 @@ fn patch(name: &str) -> Value {
     json!({ "applyTo": "HTTP_FILTER", "patch": { "operation": "INSERT_FIRST", "value": buffer(name) } })
 }
 
-/// The patch with another value somewhere.
+/// Returns the patch with one changed value.
 fn with(pointer: &str, value: Value) -> Value {
     let mut patch = patch("x");
     let mut at = &mut patch;
@@ -39,7 +39,8 @@ fn with(pointer: &str, value: Value) -> Value {
     patch
 }
 
-/// What is said of a patch that stands between two good ones, and that these hold.
+/// Returns the reason for an invalid patch between two valid ones. Checks that the valid ones
+/// apply.
 fn reasons_of(bad: Value) -> String {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [patch("a"), bad, patch("b")] }));
@@ -51,7 +52,7 @@ fn reasons_of(bad: Value) -> String {
 }
 
 #[test]
-fn sorts_of_proxies_that_an_object_tells_apart_have_a_bound() {
+fn number_of_proxy_matches_of_an_object_is_limited() {
     let of = |version: usize| {
         let mut patch = patch(&format!("f{version}"));
         patch["match"]["proxy"] = json!({ "proxyVersion": format!("^1.{version}$") });
@@ -60,40 +61,44 @@ fn sorts_of_proxies_that_an_object_tells_apart_have_a_bound() {
     let mut patches: Vec<_> = (0..PROXIES_MAX + 2).map(of).collect();
     patches.extend([of(0), patch("all")]);
     let (filter, reasons) = read("shop", "one", &json!({ "configPatches": patches }));
-    assert_eq!(filter.patches.len(), PROXIES_MAX + 2, "those that there are, and for all");
+    assert_eq!(
+        filter.patches.len(),
+        PROXIES_MAX + 2,
+        "the accepted ones, and those for all proxies"
+    );
     let paths: Vec<_> = reasons.iter().map(|reason| reason.path.as_str()).collect();
     assert_eq!(paths, [64, 65].map(|at| format!("spec.configPatches[{at}].match.proxy")));
-    assert!(reasons[0].text.starts_with("an object tells 64 sorts of proxies apart"));
+    assert!(reasons[0].text.starts_with("an object may have at most 64 different proxy matches"));
 }
 
 #[test]
-fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead() {
+fn unsupported_patch_is_left_out_with_an_alternative() {
     let cases = [
         (
             with("applyTo", json!("LISTENER")),
-            "STR1076 .applyTo: \"LISTENER\" is not patched, HTTP_FILTER is; a Sidecar",
+            "STR1076 .applyTo: \"LISTENER\" is not supported; use a Sidecar",
         ),
         (
             with("applyTo", json!("HTTP_ROUTE")),
-            "STR1076 .applyTo: \"HTTP_ROUTE\" is not patched, HTTP_FILTER is; a VirtualService",
+            "STR1076 .applyTo: \"HTTP_ROUTE\" is not supported; use a VirtualService",
         ),
-        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not patched"),
+        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not supported"),
         (with("match", json!({ "context": "EVERYWHERE" })), "STR1076 .match.context: "),
         (
             with("match", json!({ "proxy": { "proxyVersion": "1.(" } })),
-            "STR1076 .match.proxy.proxyVersion: \"1.(\" has a ( that nothing closes",
+            "STR1076 .match.proxy.proxyVersion: \"1.(\" has an unmatched (",
         ),
         (
             with("match", json!({ "proxy": { "proxyVersion": "^.{900}a" } })),
-            "STR1076 .match.proxy.proxyVersion: \"^.{900}a\" is larger than versions need",
+            "STR1076 .match.proxy.proxyVersion: \"^.{900}a\" is too large for a version",
         ),
         (
             with("match", json!({ "proxy": { "metadata": { "SOME_KEY": "x" } } })),
-            "STR1076 .match.proxy.metadata.SOME_KEY: SOME_KEY is not kept of proxies",
+            "STR1076 .match.proxy.metadata.SOME_KEY: SOME_KEY of proxies is not stored",
         ),
         (
             with("match", json!({ "proxy": { "metadata": { "CLUSTER_ID": 7 } } })),
-            "STR1076 .match.proxy.metadata.CLUSTER_ID: 7 is no text",
+            "STR1076 .match.proxy.metadata.CLUSTER_ID: 7 is not a string",
         ),
         (with("match", json!({ "proxy": { "other": 1 } })), "STR1076 .match.proxy.other: "),
         (
@@ -102,11 +107,11 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         ),
         (
             with("match", json!({ "listener": { "name": "virtualInbound" } })),
-            "STR1076 .match.listener.name: name is not followed; name its port",
+            "STR1076 .match.listener.name: name is not supported; use its port",
         ),
         (
             with("match", json!({ "listener": { "portNumber": 70000 } })),
-            "STR1076 .match.listener.portNumber: 70000 is no port",
+            "STR1076 .match.listener.portNumber: 70000 is not a valid port",
         ),
         (
             with("match", json!({ "listener": { "filterChain": { "sni": "a" } } })),
@@ -126,14 +131,14 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
             ),
             "STR1076 .match.listener.filterChain.filter.subFilter.name: ",
         ),
-        (with("match", json!([])), "STR1076 .match: it is no object"),
+        (with("match", json!([])), "STR1076 .match: it is not an object"),
         (
             with("patch/operation", json!("MERGE")),
-            "STR1076 .patch.operation: \"MERGE\" is not followed",
+            "STR1076 .patch.operation: \"MERGE\" is not supported",
         ),
         (with("patch/operation", json!("INSERT_AFTER")), "STR1076 .patch.operation: "),
         (with("patch/filterClass", json!("AUTHN")), "STR1076 .patch.filterClass: "),
-        (with("patch/value", json!(null)), "STR1077 .patch.value: it is no filter"),
+        (with("patch/value", json!(null)), "STR1077 .patch.value: it is not a filter"),
         (with("patch/value/name", json!("")), "STR1077 .patch.value.name: "),
         (
             with("patch/value/config_discovery", json!({})),
@@ -149,14 +154,14 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         ),
         (
             with("patch/value/typed_config/maxRequestBytes", json!(0)),
-            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
+            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is out of range",
         ),
         (
             with(
                 "patch/value/typed_config",
                 json!({ "@type": "x/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication" }),
             ),
-            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is none of the filters that are followed; write a RequestAuthentication",
+            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is not a supported filter; write a RequestAuthentication",
         ),
         (json!("nothing"), "STR1076 .applyTo: "),
     ];
@@ -166,7 +171,7 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
     }
 }
 
-/// A patch of that configuration.
+/// Returns a patch with this filter configuration.
 fn configured(kind: &str, config: Value) -> Value {
     let mut typed =
         json!({ "@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}") });
@@ -178,14 +183,14 @@ fn configured(kind: &str, config: Value) -> Value {
 }
 
 #[test]
-fn filter_that_envoys_would_refuse_is_left_out() {
+fn filter_that_envoy_would_reject_is_left_out() {
     const LUA: &str = "lua.v3.Lua";
     const LIMIT: &str = "local_ratelimit.v3.LocalRateLimit";
     const AUTHZ: &str = "ext_authz.v3.ExtAuthz";
     const HEADERS: &str = "header_to_metadata.v3.Config";
     let bucket = json!({ "max_tokens": 1, "fill_interval": "1s" });
     let cases = [
-        (LUA, json!({ "inline_code": "function f(" }), ".inline_code: line 1: the end stands"),
+        (LUA, json!({ "inline_code": "function f(" }), ".inline_code: line 1: the end is found"),
         (
             LUA,
             json!({ "default_source_code": { "inline_string": "print(1)" } }),
@@ -199,18 +204,18 @@ fn filter_that_envoys_would_refuse_is_left_out() {
         (
             LUA,
             json!({ "inline_code": "x = 1", "default_source_code": { "inline_string": "x = 1" } }),
-            ".default_source_code: inline_code is there as well",
+            ".default_source_code: inline_code is set as well",
         ),
         (
             LUA,
             json!({ "source_codes": { "a": { "inline_string": "" } } }),
             ".source_codes: this field",
         ),
-        (LIMIT, json!({ "stat_prefix": "a" }), ".token_bucket: it is not there"),
+        (LIMIT, json!({ "stat_prefix": "a" }), ".token_bucket: it is missing"),
         (
             LIMIT,
             json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": 1, "fill_interval": "0.01s" } }),
-            ".token_bucket.fill_interval: Envoy takes none below 50 ms",
+            ".token_bucket.fill_interval: Envoy rejects intervals below 50 ms",
         ),
         (LIMIT, json!({ "token_bucket": bucket }), ": Envoy refuses it: stat_prefix: "),
         (
@@ -228,7 +233,7 @@ fn filter_that_envoys_would_refuse_is_left_out() {
             json!({ "stat_prefix": "a", "token_bucket": bucket, "response_headers_to_add": [{ "header": { "key": ":status", "value": "1" } }] }),
             ".response_headers_to_add[0].header: ",
         ),
-        (AUTHZ, json!({}), ".grpc_service: one of"),
+        (AUTHZ, json!({}), ".grpc_service: exactly one of"),
         (
             AUTHZ,
             json!({ "grpc_service": { "envoy_grpc": { "cluster_name": "a" } } }),
@@ -264,7 +269,7 @@ fn filter_that_envoys_would_refuse_is_left_out() {
 }
 
 #[test]
-fn typed_structs_are_what_they_hold() {
+fn typed_structs_equal_the_message_inside() {
     let held = json!({ "max_request_bytes": 10 });
     let url = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
     let of = |name: &str| {
@@ -286,7 +291,7 @@ fn filter_of(patch: &PlacedPatch) -> &PatchedFilter {
     }
 }
 
-/// A patch that merges this into managers.
+/// Returns a patch that merges these settings into connection managers.
 fn merging(fields: Value) -> Value {
     let name = "envoy.filters.network.http_connection_manager";
     let kind = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -303,7 +308,7 @@ fn merging(fields: Value) -> Value {
 }
 
 #[test]
-fn what_is_merged_into_managers_is_what_envoys_take() {
+fn only_valid_settings_are_merged_into_managers() {
     let good = [
         json!({ "useRemoteAddress": true, "xffNumTrustedHops": 2, "skip_xff_append": true }),
         json!({ "stream_idle_timeout": "0s", "request_timeout": "30s" }),
@@ -315,18 +320,18 @@ fn what_is_merged_into_managers_is_what_envoys_take() {
     assert_eq!((filter.patches.len(), reasons), (4, vec![]));
     let at = |path: &str, value: Value| {
         let mut patch = merging(json!({ "via": "x" }));
-        *patch.pointer_mut(path).expect("it is there") = value;
+        *patch.pointer_mut(path).expect("the field exists") = value;
         patch
     };
     let value = "STR1077 .patch.value.typed_config";
     let cases = [
-        (merging(json!({})), format!("{value}: it says nothing")),
+        (merging(json!({})), format!("{value}: it sets no fields")),
         (merging(json!({ "request_timeout": "-1s" })), format!("{value}.request_timeout: ")),
         (merging(json!({ "via": "a\nb" })), value.to_owned()),
         (merging(json!({ "max_request_headers_kb": 0 })), format!("{value}: Envoy refuses it: ")),
         (
             merging(json!({ "merge_slashes": true })),
-            format!("{value}.merge_slashes: this field is not followed; the mesh config"),
+            format!("{value}.merge_slashes: this field is not supported; set pathNormalization"),
         ),
         (merging(json!({ "http_filters": [{ "name": "a" }] })), value.to_owned()),
         (
@@ -344,7 +349,7 @@ fn what_is_merged_into_managers_is_what_envoys_take() {
         (at("/patch/operation", json!("INSERT_FIRST")), "STR1076 .patch.operation: ".to_owned()),
         (
             at("/match/listener/filterChain/filter", json!({})),
-            "STR1076 .match.listener.filterChain.filter.name: of network filters".to_owned(),
+            "STR1076 .match.listener.filterChain.filter.name: only the network filter".to_owned(),
         ),
         (
             at("/match/listener/filterChain/filter/name", json!("envoy.filters.network.tcp_proxy")),
@@ -357,7 +362,7 @@ fn what_is_merged_into_managers_is_what_envoys_take() {
     }
 }
 
-/// A patch that adds a cluster, of which something is otherwise.
+/// Returns a patch that adds a cluster with one changed value.
 fn adding(pointer: &str, value: Value) -> Value {
     let address = json!({ "socketAddress": { "address": "limits.example", "portValue": 8081 } });
     let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -386,7 +391,7 @@ fn adding(pointer: &str, value: Value) -> Value {
 }
 
 #[test]
-fn clusters_are_added_that_envoys_take() {
+fn only_valid_clusters_are_added() {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [adding("", Value::Null)] }));
     assert_eq!((filter.patches.len(), reasons), (1, vec![]));
@@ -394,19 +399,22 @@ fn clusters_are_added_that_envoys_take() {
     let at = |field: &str, value| adding(&format!("{endpoint}/{field}"), value);
     let two = json!([{}, {}]);
     for (bad, wanted) in [
-        (adding("name", json!("outbound|80||a")), ".name: names that begin with outbound|"),
+        (adding("name", json!("outbound|80||a")), ".name: names with the prefix outbound|"),
         (adding("name", json!("")), ": Envoy refuses it"),
-        (adding("type", json!("EDS")), ".type: EDS is not followed"),
-        (adding("type", json!("STATIC")), ".load_assignment: \"limits.example\" is no address"),
+        (adding("type", json!("EDS")), ".type: EDS is not supported"),
+        (
+            adding("type", json!("STATIC")),
+            ".load_assignment: \"limits.example\" is not a valid address",
+        ),
         (adding("type", json!("ORIGINAL_DST")), ".type: "),
         (adding("connect_timeout", json!("0s")), ": Envoy refuses it"),
         (adding("lb_policy", json!("RING_HASH")), ".lb_policy: "),
         (adding("load_assignment", json!(null)), ".load_assignment: it needs an endpoint"),
         (adding("load_assignment/endpoints", two), ".load_assignment: it needs an endpoint"),
-        (at("address", json!("a b")), ".load_assignment: \"a b\" is no address"),
+        (at("address", json!("a b")), ".load_assignment: \"a b\" is not a valid address"),
         (at("portValue", json!(0)), ".load_assignment: "),
         (adding("transport_socket", json!({ "name": "x" })), ".transport_socket"),
-        (adding("outlier_detection", json!({})), ".outlier_detection: this field is not followed"),
+        (adding("outlier_detection", json!({})), ".outlier_detection: this field is not supported"),
         (adding("no_such", json!(1)), ""),
         (
             adding(
@@ -423,14 +431,14 @@ fn clusters_are_added_that_envoys_take() {
     bad["patch"]["operation"] = json!("MERGE");
     assert!(
         reasons_of(bad)
-            .starts_with("STR1076 .patch.operation: \"MERGE\" is not followed for upstream")
+            .starts_with("STR1076 .patch.operation: \"MERGE\" is not supported for upstream")
     );
     let mut bad = adding("", Value::Null);
     bad["match"] = json!({ "cluster": { "name": "a" } });
     assert!(reasons_of(bad).starts_with("STR1076 .match.cluster: "));
 }
 
-/// The names of the filters that a proxy has at a place.
+/// Returns the names of a proxy's filters for one direction.
 fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace) -> Vec<String> {
     let all = filters.at(of, place);
     all.iter()
@@ -442,7 +450,7 @@ fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace
 }
 
 #[test]
-fn several_objects_count_by_priority_then_the_roots_then_by_age_and_name() {
+fn objects_are_sorted_by_priority_root_namespace_age_and_name() {
     let one = |name: &str, more: Value| {
         let mut spec = json!({ "configPatches": [patch(name)] });
         spec.as_object_mut()
@@ -501,7 +509,8 @@ fn several_objects_count_by_priority_then_the_roots_then_by_age_and_name() {
         at("shop", &[("app", "web")], inbound),
         ["own-first", "root-web", "root", "own-a", "own-b", "own-web", "root-late"]
     );
-    // Those of the root namespace that select do so everywhere, and once in the root namespace itself.
+    // Objects of the root namespace apply to selected proxies in all namespaces, and only once in
+    // the root namespace.
     assert_eq!(at("elsewhere", &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
     assert_eq!(at(root.as_str(), &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
     assert_eq!(at("pay", &[], inbound), ["root", "in:80", "root-late"]);

@@ -1,4 +1,4 @@
-//! A Gateway as it is written. (Istio, "Gateway".)
+//! Raw form of a Gateway (Istio, "Gateway").
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct RawGatewayObject {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawServer {
-    /// Says nothing of what it serves.
+    /// Name of the server, without an effect.
     pub(super) name: String,
     pub(super) port: RawServerPort,
     pub(super) bind: String,
@@ -52,7 +52,7 @@ pub(super) struct RawServerTls {
     pub(super) cipher_suites: Vec<Arc<str>>,
 }
 
-/// A certificate with its key, and roots of clients, in files.
+/// A certificate with its key, and the root certificates for clients, in files.
 #[derive(Deserialize, Default, PartialEq, Clone)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawCertificateFiles {
@@ -62,7 +62,7 @@ pub(super) struct RawCertificateFiles {
 }
 
 impl RawCertificateFiles {
-    /// Each file, with its path below the block that is at `path`.
+    /// Returns each file with its path below the block at `path`.
     pub(super) fn named(&self, path: &str) -> [(String, &str); 3] {
         [
             ("serverCertificate", &self.server_certificate),
@@ -74,7 +74,7 @@ impl RawCertificateFiles {
 }
 
 impl RawServerTls {
-    /// All files that it names, with the path of each block of them.
+    /// Returns all file settings, each with the path of the block.
     pub(super) fn files(&self) -> Vec<(String, RawCertificateFiles)> {
         let own = RawCertificateFiles {
             server_certificate: self.server_certificate.clone(),
@@ -87,7 +87,7 @@ impl RawServerTls {
         own.into_iter().chain(all).collect()
     }
 
-    /// Whether it asks for anything but that requests go to HTTPS.
+    /// Returns whether any field other than `httpsRedirect` is set.
     pub(super) fn says_more_than_redirect(self) -> bool {
         self != Self { https_redirect: self.https_redirect, ..Self::default() }
     }

@@ -20,7 +20,7 @@ fn server(port: &Value, tls: &Value) -> (Vec<ServerProtocol>, Vec<String>) {
 }
 
 #[test]
-fn what_can_not_be_served_is_left_out_by_itself() {
+fn server_that_cannot_be_served_is_left_out_alone() {
     let port = |protocol: &str| json!({ "number": 443, "name": "a", "protocol": protocol });
     for (port, tls, lost) in [
         (
@@ -43,7 +43,7 @@ fn what_can_not_be_served_is_left_out_by_itself() {
 }
 
 #[test]
-fn names_and_hosts_that_are_there_twice_are_told() {
+fn duplicate_names_and_hosts_are_reported() {
     let server = |number: u32, name: &str| json!({ "port": { "number": number, "name": name, "protocol": "HTTP" }, "hosts": ["a.example", "*/A.example"] });
     let (gateway, reasons) = read(
         &json!({ "servers": [server(80, "http"), server(81, ""), server(82, "http"), server(83, "")] }),
@@ -61,7 +61,7 @@ fn names_and_hosts_that_are_there_twice_are_told() {
 }
 
 #[test]
-fn a_tls_block_without_a_mode_passes_on_what_it_does_not_open_and_says_so() {
+fn tls_block_without_a_mode_is_passthrough_with_a_warning() {
     let port = json!({ "number": 443, "protocol": "https" });
     let (protocols, reasons) = server(&port, &json!({}));
     assert_eq!(protocols, [ServerProtocol::Passthrough]);
@@ -69,7 +69,7 @@ fn a_tls_block_without_a_mode_passes_on_what_it_does_not_open_and_says_so() {
 }
 
 #[test]
-fn a_cipher_that_envoy_does_not_know_is_left_out() {
+fn unknown_cipher_is_left_out() {
     let port = json!({ "number": 443, "protocol": "HTTPS" });
     let ciphers = ["ECDHE-RSA-AES128-GCM-SHA256", "ODD"];
     let tls = json!({ "mode": "SIMPLE", "credentialName": "a", "cipherSuites": ciphers });
@@ -80,7 +80,7 @@ fn a_cipher_that_envoy_does_not_know_is_left_out() {
 }
 
 #[test]
-fn a_host_may_be_for_one_namespace_and_one_that_is_none_costs_only_itself() {
+fn invalid_host_is_left_out_alone() {
     let port = json!({ "number": 80, "protocol": "HTTP" });
     let hosts = ["./A.com", "shop/*.b.com", "*/*", "c", "a..b", "x/*bad"];
     let (gateway, reasons) = read(&json!({ "servers": [{ "port": port, "hosts": hosts }] }));

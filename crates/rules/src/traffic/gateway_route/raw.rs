@@ -1,4 +1,5 @@
-//! Routes as they are written. (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `ReferenceGrant`.)
+//! Raw forms of routes (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`,
+//! `ReferenceGrant`).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use strait_model::mesh_config::WrittenDuration;
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawGatewayRoute {
     pub(super) parent_refs: Vec<RawParentRef>,
-    /// On a Service its clients say which host they mean. (Gateway API, GEP-1324.)
+    /// Ignored for Services, because clients choose the host (Gateway API, GEP-1324).
     pub(super) hostnames: serde_json::Value,
     pub(super) rules: Vec<RawGatewayRule>,
 }
@@ -27,7 +28,7 @@ pub(super) struct RawConnectionRoute {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawBackendsRule {
-    /// Says nothing of what it does.
+    /// Name of the rule, without an effect.
     pub(super) name: String,
     pub(super) backend_refs: Vec<RawBackend>,
 }
@@ -78,7 +79,7 @@ pub(super) struct RawGatewayMatch {
     pub(super) method: Option<RawMethod>,
 }
 
-/// An HTTP method is a word, that of gRPC a service and a method.
+/// An HTTP method is a word; a gRPC method has a service and a method.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum RawMethod {
@@ -168,12 +169,12 @@ pub(super) struct RawPathModifier {
 }
 
 impl RawPathModifier {
-    /// What becomes of a path.
+    /// Returns the modification of a path.
     pub(super) fn read(self) -> RedirectPath {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
             ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
             ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Segments(path),
-            // API servers take no such thing.
+            // API servers reject such objects.
             _ => RedirectPath::Kept,
         }
     }

@@ -23,7 +23,7 @@ fn rule(text: &str) -> (HttpRule, Vec<(&'static Code, String)>) {
 const BACKEND: &str = "backendRefs: [{name: web, port: 80}]";
 
 #[test]
-fn parents_are_services_and_gateways_are_left_to_others() {
+fn only_services_are_parents() {
     let (route, reasons) = read(
         "HTTPRoute",
         "{parentRefs: [{group: '', kind: Service, name: web}, {group: '', kind: Service, name: api, namespace: ops, port: 81}, {name: gw}]}",
@@ -37,7 +37,7 @@ fn parents_are_services_and_gateways_are_left_to_others() {
 }
 
 #[test]
-fn conditions_are_of_whole_segments_and_the_first_of_a_name_counts() {
+fn paths_match_whole_segments_and_the_first_condition_of_a_name_applies() {
     let (rule, reasons) = rule(&format!(
         "{{matches: [{{path: {{value: /a/}}, method: GET, headers: [{{name: X, value: a}}, {{name: x, value: b}}]}}, {{path: {{type: Exact, value: /b}}}}, {{}}], {BACKEND}}}"
     ));
@@ -54,7 +54,7 @@ fn conditions_are_of_whole_segments_and_the_first_of_a_name_counts() {
 }
 
 #[test]
-fn methods_of_grpc_are_paths() {
+fn grpc_methods_are_matched_as_paths() {
     let (route, _) = read(
         "GRPCRoute",
         &format!(
@@ -74,7 +74,7 @@ fn methods_of_grpc_are_paths() {
 }
 
 #[test]
-fn a_filter_that_is_not_known_is_not_passed_over() {
+fn unknown_filter_refuses_the_rule() {
     for filter in
         ["{type: ExtensionRef}", "{type: RequestRedirect, requestRedirect: {statusCode: 304}}"]
     {
@@ -85,7 +85,7 @@ fn a_filter_that_is_not_known_is_not_passed_over() {
 }
 
 #[test]
-fn filters_change_what_they_say() {
+fn filters_modify_headers_hosts_and_paths() {
     let (rule, reasons) = rule(&format!(
         "{{filters: [
             {{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: X, value: a}}, {{name: Host, value: h}}], remove: [Z]}}}},
@@ -111,7 +111,7 @@ fn filters_change_what_they_say() {
 }
 
 #[test]
-fn a_backend_that_is_no_service_keeps_its_share() {
+fn invalid_backend_keeps_its_weight() {
     let (rule, reasons) = rule(
         "{backendRefs: [{name: web, port: 80, weight: 3}, {name: x, kind: Bucket}, {name: none, port: 80, weight: 0}, {name: noport}]}",
     );
@@ -121,7 +121,7 @@ fn a_backend_that_is_no_service_keeps_its_share() {
 }
 
 #[test]
-fn a_grant_names_kinds_namespaces_and_services() {
+fn grant_allows_listed_kinds_namespaces_and_services() {
     let spec = serde_json::json!({ "spec": {
         "from": [{ "group": GATEWAY_API, "kind": "HTTPRoute", "namespace": "web" }],
         "to": [{ "group": "", "kind": "Service", "name": "api" }, { "group": "", "kind": "Secret" }],
@@ -137,7 +137,7 @@ fn a_grant_names_kinds_namespaces_and_services() {
 }
 
 #[test]
-fn backend_may_be_a_host_of_the_mesh_or_an_import_without_a_port() {
+fn backend_may_be_a_mesh_host_or_an_import_without_a_port() {
     let (rule, reasons) = rule(
         "{backendRefs: [
             {group: networking.istio.io, kind: Hostname, name: api.example.com, port: 443},

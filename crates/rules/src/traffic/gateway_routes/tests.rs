@@ -21,7 +21,7 @@ fn route(
     )
 }
 
-/// The first host that each rule leads to, `!` where it may not.
+/// Returns the first destination of each rule, prefixed with `!` if it is not allowed.
 fn leads(service: &VirtualService) -> Vec<String> {
     let first = |one: &HttpRule| {
         let to = one.destinations.first()?;
@@ -36,7 +36,7 @@ fn backend(name: &str) -> String {
 }
 
 #[test]
-fn the_most_specific_match_comes_first_then_the_oldest_route() {
+fn most_specific_match_takes_precedence_then_the_oldest_route() {
     let mut objects = GatewayRouteObjects::default();
     let rules = |names: [&str; 6]| {
         let [prefix, exact, header, long, all, method] = names.map(backend);
@@ -63,7 +63,7 @@ fn the_most_specific_match_comes_first_then_the_oldest_route() {
 }
 
 #[test]
-fn a_route_of_another_namespace_holds_for_clients_there() {
+fn route_of_another_namespace_applies_to_its_clients() {
     let mut objects = GatewayRouteObjects::default();
     objects.insert(&route(0, "shop", "producer", "shop", &format!("[{{{}}}]", backend("web"))));
     let consumer = route(0, "client", "consumer", "shop", &format!("[{{{}}}]", backend("own")));
@@ -82,7 +82,7 @@ fn a_route_of_another_namespace_holds_for_clients_there() {
 }
 
 #[test]
-fn another_namespaces_backend_needs_a_grant() {
+fn backend_in_another_namespace_needs_a_grant() {
     let mut objects = GatewayRouteObjects::default();
     let rules = "[{backendRefs: [{name: api, namespace: ops, port: 80}]}]";
     objects.insert(&route(0, "shop", "web", "shop", rules));
@@ -104,7 +104,7 @@ fn another_namespaces_backend_needs_a_grant() {
 }
 
 #[test]
-fn services_are_told_apart_by_address_while_a_route_is_on_one_of_their_namespace() {
+fn services_of_a_namespace_with_a_route_are_distinguished_by_address() {
     let mut objects = GatewayRouteObjects::default();
     let producer = route(0, "shop", "producer", "shop", &format!("[{{{}}}]", backend("web")));
     let consumer = route(0, "client", "consumer", "ops", &format!("[{{{}}}]", backend("own")));

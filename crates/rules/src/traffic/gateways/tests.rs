@@ -22,12 +22,13 @@ fn https(port: u16, hosts: &[&str]) -> Value {
     json!({ "port": port, "hosts": hosts, "tls": tls })
 }
 
-/// What each port serves, and what is said of whom.
+/// Returns the servers of each port, and the reasons by Gateway.
 fn merged_text(gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
     merged_in(GatewayScope::AnyNamespace, gateways)
 }
 
-/// The same for a router of the namespace `edge`.
+/// Returns the servers of each port, and the reasons by Gateway, for a gateway proxy in the
+/// namespace `edge`.
 fn merged_in(scope: GatewayScope, gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
     let mut objects = GatewayObjects::default();
     let mut all = Gateways::of(scope);
@@ -59,7 +60,7 @@ fn merged_in(scope: GatewayScope, gateways: &[Arc<Gateway>]) -> (Vec<String>, Ve
 }
 
 #[test]
-fn the_oldest_server_says_what_a_port_in_plain_text_speaks() {
+fn oldest_server_decides_the_protocol_of_a_plaintext_port() {
     let older = gateway(1, "a", &json!([http(80, "a.com"), tcp(90)]));
     let later = gateway(2, "b", &json!([https(80, &["b.com"]), http(80, "b.com"), http(90, "*")]));
     let (ports, news) = merged_text(&[later, older]);
@@ -68,7 +69,7 @@ fn the_oldest_server_says_what_a_port_in_plain_text_speaks() {
 }
 
 #[test]
-fn plain_text_may_come_beside_tls() {
+fn plaintext_may_share_a_port_with_tls() {
     let older = gateway(1, "a", &json!([https(443, &["a.com"])]));
     let later = gateway(2, "b", &json!([http(443, "b.com"), https(443, &["b.com"])]));
     let (ports, news) = merged_text(&[older, later]);
@@ -77,7 +78,7 @@ fn plain_text_may_come_beside_tls() {
 }
 
 #[test]
-fn a_later_server_in_tls_loses_the_hosts_that_another_has_and_no_other() {
+fn younger_tls_server_loses_only_duplicate_hosts() {
     let older = gateway(1, "a", &json!([https(443, &["one/a.com", "two/a.com"])]));
     let later =
         gateway(2, "b", &json!([https(443, &["x/A.com", "b.com"]), https(443, &["a.com"])]));
@@ -87,7 +88,7 @@ fn a_later_server_in_tls_loses_the_hosts_that_another_has_and_no_other() {
 }
 
 #[test]
-fn gateways_that_are_scoped_take_nothing_of_routers_of_other_namespaces() {
+fn scoped_gateways_do_not_affect_proxies_of_other_namespaces() {
     let own = gateway(2, "own", &json!([https(443, &["a.com"])]));
     let mut strange = Gateway::clone(&gateway(1, "strange", &json!([https(443, &["a.com"])])));
     strange.meta.namespace = "other".into();
@@ -99,7 +100,7 @@ fn gateways_that_are_scoped_take_nothing_of_routers_of_other_namespaces() {
 }
 
 #[test]
-fn rules_that_apply_at_no_server_of_their_gateways_have_a_reason() {
+fn rules_without_a_matching_server_have_a_reason() {
     let mut all = Gateways::of(GatewayScope::AnyNamespace);
     let passthrough = json!({
         "port": { "number": 444, "name": "tls", "protocol": "TLS" }, "hosts": ["a.example"],
@@ -134,7 +135,7 @@ fn rules_that_apply_at_no_server_of_their_gateways_have_a_reason() {
     let tls = &format!("tls: [{{match: [{{sniHosts: [a.example]}}], {to}}}]");
     let tcp = &format!("tcp: [{{{to}}}]");
     let protocol = |path: &str| vec![format!("STR1047 {path}")];
-    // By another protocol.
+    // The protocol does not match.
     for (gateways, list, path) in [
         ("[passes]", http, "spec.http[0]"),
         ("[bytes]", http, "spec.http[0]"),
@@ -148,7 +149,7 @@ fn rules_that_apply_at_no_server_of_their_gateways_have_a_reason() {
     ] {
         assert_eq!(judged(gateways, list), protocol(path), "{gateways} {list}");
     }
-    // By a port, and by gateways.
+    // The port or the gateways do not match.
     let of = |list: &str, matches: &str| format!("{list}: [{{match: [{matches}], {to}}}]");
     for (list, names) in [("http", ""), ("tls", "sniHosts: [a.example], "), ("tcp", "")] {
         let gateway = match list {
@@ -161,7 +162,7 @@ fn rules_that_apply_at_no_server_of_their_gateways_have_a_reason() {
         let other = judged(gateway, &of(list, &format!("{{{names}gateways: [other]}}")));
         assert_eq!(other, [format!("STR1012 spec.{list}[0].match[0].gateways")]);
     }
-    // What applies somewhere.
+    // The rules apply at some server.
     for (gateways, list) in [
         ("[plain]", http),
         ("[ends]", http),

@@ -1,4 +1,4 @@
-//! Which rule is in force for whom, and what a change of objects touches.
+//! Tests of the rules that apply to a client, and of the changes that an object causes.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn index() -> TrafficIndex {
     index
 }
 
-/// A DestinationRule `namespace/name`, so many seconds young.
+/// Returns a DestinationRule `namespace/name`. A higher `age` makes it younger, by seconds.
 fn rule(namespace: &str, name: &str, age: u32, spec: Value) -> Arc<Value> {
     Arc::new(json!({
         "apiVersion": "networking.istio.io/v1",
@@ -40,7 +40,7 @@ fn all(objects: &[Arc<Value>]) -> Collection {
     objects.iter().cloned().collect()
 }
 
-/// The names of the objects of the rule that is in force.
+/// Returns the names of the objects of the rule that applies.
 fn in_force(index: &TrafficIndex, client: &str, host: &str, owner: &str) -> Vec<String> {
     in_force_for(index, client, &[], host, owner)
 }
@@ -64,7 +64,7 @@ fn in_force_for(
 const HOST: &str = "web.shop.svc.cluster.local";
 
 #[test]
-fn what_rules_say_alike_is_there_once() {
+fn equal_parts_of_rules_are_shared() {
     let subset = |name: &str| json!({"name": name, "labels": {"version": name}});
     let of_rule = |host: &str, connections: u32| {
         let policy = json!({"connectionPool": {"tcp": {"maxConnections": connections}}});
@@ -83,7 +83,7 @@ fn what_rules_say_alike_is_there_once() {
         let rule = index.traffic.destination_rules.of_pattern(&host(name))[0].clone();
         let client = Namespace::from("shop");
         let all = index.traffic.virtual_services.of_pattern(&host(name), &client);
-        let http = Arc::clone(&all.into_iter().next().expect("it is there").http.rules);
+        let http = Arc::clone(&all.into_iter().next().expect("it exists").http.rules);
         (rule, http)
     };
     let alike = |index: &TrafficIndex| {
@@ -102,7 +102,7 @@ fn what_rules_say_alike_is_there_once() {
     let api = [rule("shop", "api", 0, of_rule("api", 7)), routed("api", "/a")];
     index.apply(&all(&[&[web.clone(), web_routes.clone()][..], &api].concat()));
     assert_eq!(alike(&index), [true; 4]);
-    // One is edited: the other says what it said.
+    // Editing one rule leaves the other unchanged.
     let api = [rule("shop", "api", 0, of_rule("api", 8)), routed("api", "/b")];
     index.apply(&all(&[&[web, web_routes][..], &api].concat()));
     assert_eq!(alike(&index), [false, true, false, true]);
@@ -114,7 +114,7 @@ fn what_rules_say_alike_is_there_once() {
 }
 
 #[test]
-fn the_clients_namespace_comes_before_the_services_and_that_before_the_root() {
+fn namespace_of_the_client_precedes_the_service_and_the_root() {
     let mut index = index();
     let root = rule("istio-system", "mesh", 0, json!({"host": "*.local"}));
     let owner = rule("shop", "own", 1, json!({"host": "web"}));
@@ -129,7 +129,7 @@ fn the_clients_namespace_comes_before_the_services_and_that_before_the_root() {
 }
 
 #[test]
-fn the_most_specific_host_counts_within_a_namespace() {
+fn most_specific_host_applies_within_a_namespace() {
     let mut index = index();
     let wide = rule("shop", "wide", 0, json!({"host": "*.local"}));
     let near = rule("shop", "near", 1, json!({"host": "*.shop.svc.cluster.local"}));
@@ -137,9 +137,10 @@ fn the_most_specific_host_counts_within_a_namespace() {
     assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/near"]);
 }
 
-/// Flaw 4 of the peer: the most specific host is chosen before it is asked whether the client may see it.
+/// Flaw 4 of Istio: it selects the most specific host before it checks whether the rule is exported
+/// to the client.
 #[test]
-fn an_invisible_exact_rule_hides_no_visible_wildcard() {
+fn invisible_exact_rule_does_not_hide_a_visible_wildcard() {
     let mut index = index();
     let exact = rule("shop", "exact", 0, json!({"host": "web", "exportTo": ["."]}));
     let wide = rule("shop", "wide", 1, json!({"host": "*.shop.svc.cluster.local"}));
@@ -148,9 +149,10 @@ fn an_invisible_exact_rule_hides_no_visible_wildcard() {
     assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/exact"]);
 }
 
-/// Flaw 3: rules of the client's namespace that all select other pods hide those of the service's.
+/// Flaw 3: rules in the client's namespace that select other pods hide rules in the service's
+/// namespace.
 #[test]
-fn rules_that_select_other_pods_hide_nothing() {
+fn rules_for_other_pods_do_not_hide_rules_of_the_service() {
     let mut index = index();
     let selecting = json!({"host": HOST, "workloadSelector": {"matchLabels": {"app": "a"}}});
     let picky = rule("client", "picky", 0, selecting);
@@ -160,9 +162,9 @@ fn rules_that_select_other_pods_hide_nothing() {
     assert_eq!(in_force_for(&index, "client", &[("app", "b")], HOST, "shop"), ["shop/own"]);
 }
 
-/// Flaw 5: an unset exportTo and `*` are one, and the oldest policy wins.
+/// Flaw 5: an unset `exportTo` and `*` are equivalent, and the oldest policy takes precedence.
 #[test]
-fn rules_of_one_host_for_the_same_clients_are_one() {
+fn rules_with_the_same_host_and_clients_are_merged() {
     let mut index = index();
     let first = json!({"host": "web", "subsets": [{"name": "v1", "labels": {"version": "1"}}]});
     let second = json!({
@@ -174,14 +176,14 @@ fn rules_of_one_host_for_the_same_clients_are_one() {
     index.apply(&all(&[rule("shop", "b", 1, second), rule("shop", "a", 0, first)]));
     assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/a", "shop/b"]);
     let rules = index.traffic.destination_rules.of(HOST);
-    let rule = rules.owners(&"shop".into()).expect("it is there");
+    let rule = rules.owners(&"shop".into()).expect("it exists");
     assert_eq!(rule.subsets.keys().map(|name| &**name).collect::<Vec<_>>(), ["v1", "v2"]);
-    assert_eq!(rule.subsets.get("v1").expect("it is there").labels.len(), 1, "the oldest counts");
+    assert_eq!(rule.subsets.get("v1").expect("it exists").labels.len(), 1, "the oldest applies");
     assert!(rule.policy.is_some());
 }
 
 #[test]
-fn of_rules_for_different_clients_the_oldest_visible_counts() {
+fn oldest_visible_rule_applies() {
     let mut index = index();
     let young = rule("shop", "young", 5, json!({"host": "web"}));
     let old = rule("shop", "old", 1, json!({"host": "web", "exportTo": ["client"]}));
@@ -191,7 +193,7 @@ fn of_rules_for_different_clients_the_oldest_visible_counts() {
 }
 
 #[test]
-fn only_what_not_all_see_alike_makes_a_namespace_matter() {
+fn only_rules_for_some_clients_depend_on_the_namespace() {
     let mut index = index();
     index.apply(&all(&[
         rule("shop", "own", 0, json!({"host": "web"})),
@@ -212,7 +214,7 @@ fn only_what_not_all_see_alike_makes_a_namespace_matter() {
 }
 
 #[test]
-fn a_change_touches_the_hosts_that_it_names_and_an_equal_one_nothing() {
+fn change_affects_only_its_hosts_and_an_equal_object_nothing() {
     let mut index = index();
     let before = rule("shop", "own", 0, json!({"host": "web", "subsets": [{"name": "a"}]}));
     let update = index.apply(&all(&[before])).expect("something");
@@ -228,7 +230,7 @@ fn a_change_touches_the_hosts_that_it_names_and_an_equal_one_nothing() {
 }
 
 #[test]
-fn an_object_that_does_not_fit_keeps_its_last_good_form() {
+fn object_that_violates_its_schema_keeps_its_last_valid_version() {
     let mut index = index();
     let good = rule("shop", "own", 0, json!({"host": "web"}));
     index.apply(&all(std::slice::from_ref(&good)));
@@ -243,7 +245,8 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     let stand_ins = index.stand_ins();
     let [StandIn { now, good: before, .. }] = &stand_ins[..] else { panic!("{stand_ins:?}") };
     assert!(now.to_value() == *bad && before.to_value() == *good);
-    // Without a good form it is as if it were absent, but for TLS that it asks for: see below.
+    // Without a valid version, the object is treated as absent, unless it requires TLS: see the
+    // test below.
     let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
     let mut anew = TrafficIndex::new(kind_settings());
     anew.apply(&all(&[bad]));
@@ -251,7 +254,7 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
 }
 
 #[test]
-fn an_object_with_an_error_keeps_its_last_valid_version_whole() {
+fn object_with_an_error_keeps_its_last_valid_version() {
     let service = |regex: &str, canary: &str| {
         let mut object = Value::clone(&rule("shop", "own", 0, json!({})));
         object["kind"] = "VirtualService".into();
@@ -282,15 +285,16 @@ fn an_object_with_an_error_keeps_its_last_valid_version_whole() {
     assert_eq!(state.reasons[0].code.id, "STR1022");
     let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else { panic!("one") };
     assert!(now.to_value() == *bad && before.to_value() == *good);
-    // The same over a restart.
+    // The valid version survives a restart.
     let mut restarted = TrafficIndex::new(kind_settings());
     restarted.remember(&all(std::slice::from_ref(&good)));
     restarted.apply(&all(std::slice::from_ref(&bad)));
     assert_eq!(led(&restarted), ["canary", "web"]);
-    // And with other settings of the mesh.
+    // The valid version survives a change of the mesh settings.
     restarted.set(KindSettings { root_namespace: "other".into(), ..kind_settings() });
     assert_eq!(led(&restarted), ["canary", "web"]);
-    // Without a valid version only the rule is left out, and a later error is no valid version of an earlier one.
+    // Without a valid version, only the rule is left out. A version with an error never becomes the
+    // last valid one.
     let mut fresh = self::index();
     fresh.apply(&all(std::slice::from_ref(&bad)));
     assert_eq!(led(&fresh), ["web"]);
@@ -302,7 +306,7 @@ fn an_object_with_an_error_keeps_its_last_valid_version_whole() {
 }
 
 #[test]
-fn a_rule_with_a_value_that_proxies_refuse_keeps_its_last_valid_version() {
+fn rule_with_a_value_that_proxies_reject_keeps_its_last_valid_version() {
     let limited = |most: i64| {
         let policy = json!({ "connectionPool": { "tcp": { "maxConnections": most } } });
         rule("shop", "own", 0, json!({ "host": "web", "trafficPolicy": policy }))
@@ -352,14 +356,14 @@ fn parts_of_a_policy_without_an_effect_have_a_reason() {
 }
 
 #[test]
-fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_else() {
+fn remembered_version_is_used_only_as_the_last_valid_version() {
     let good = rule("shop", "own", 0, json!({"host": "web"}));
     let gone = rule("shop", "gone", 0, json!({"host": "web"}));
     let bad = rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": 1}));
     let mut index = TrafficIndex::new(kind_settings());
     index.remember(&all(&[good.clone(), gone]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
-    // Other settings of the mesh come before the objects do.
+    // The mesh settings may change before the objects arrive.
     assert!(index.set(KindSettings { domain: "example.org".into(), ..kind_settings() }).is_none());
     assert!(index.set(kind_settings()).is_none());
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_some(), "the first time");
@@ -369,16 +373,16 @@ fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_e
         panic!("{:?}", index.stand_ins())
     };
     assert!(now.to_value() == *bad && before.to_value() == *good);
-    // Later it is as any object that never was good.
+    // After the first objects, remembered versions are not used any more.
     let bad = rule("shop", "gone", 0, json!({"host": "web", "subsets": 1}));
     index.apply(&all(&[bad]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
 }
 
-/// Whoever asks for TLS in an object that can't be read doesn't get plain text.
-/// As in Gateways, files have absolute paths; as in Istio, a server that is not verified may have any name.
+/// As in Gateways, files have absolute paths. As in Istio, a server without verification may have
+/// any name.
 #[test]
-fn tls_without_verified_names_or_with_relative_files_is_told() {
+fn tls_without_verified_names_or_with_relative_files_is_reported() {
     let of = |tls: Value| {
         let mut index = index();
         let spec = json!({ "host": "web", "trafficPolicy": { "tls": tls } });
@@ -411,7 +415,7 @@ fn tls_without_verified_names_or_with_relative_files_is_told() {
 }
 
 #[test]
-fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
+fn invalid_object_that_requires_tls_makes_its_host_unreachable() {
     let simple =
         json!({"tls": {"mode": "SIMPLE"}, "connectionPool": {"tcp": {"maxConnections": "x"}}});
     let unknown = json!({"tls": {"mode": "TSL"}});
@@ -432,12 +436,12 @@ fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
         let (_, report) = index.reports().iter().next().expect("one object");
         let state = &report.state;
         assert!(state.refused && !state.is_last_good, "{spec}");
-        assert!(index.stand_ins().is_empty(), "it is no good form");
+        assert!(index.stand_ins().is_empty(), "it is not a valid version");
         let rules = index.traffic.destination_rules.of(HOST);
         let found = rules.owners(&"shop".into());
         let tls = found.and_then(|found| found.resolved("", 80).tls);
         assert_eq!(tls.as_deref(), guarded.then_some(&ClientTls::Impossible), "{spec}");
-        // Once it can be read, that is what counts.
+        // A readable version replaces the guard.
         let good = json!({"host": "web", "trafficPolicy": {"tls": {"mode": "DISABLE"}}});
         index.apply(&all(&[rule("shop", "own", 0, good)]));
         let rules = index.traffic.destination_rules.of(HOST);
@@ -449,7 +453,7 @@ fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
 }
 
 #[test]
-fn another_root_namespace_is_another_last_resort() {
+fn changed_root_namespace_changes_the_default_rule() {
     let mut index = index();
     index.apply(&all(&[rule("base", "mesh", 0, json!({"host": "*.local"}))]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
@@ -459,7 +463,7 @@ fn another_root_namespace_is_another_last_resort() {
 }
 
 #[test]
-fn to_whom_a_rule_is_exported_by_default_the_mesh_config_says() {
+fn mesh_config_sets_the_default_export_of_rules() {
     let private =
         KindSettings { destination_rules_export_to: vec![".".to_owned()], ..kind_settings() };
     let mut index = TrafficIndex::new(private);
@@ -476,9 +480,10 @@ fn pick<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
     *all.choose(random).expect("there are some")
 }
 
-/// Whatever the order in which objects come, change and go, what is in force is what comes of those that are there.
+/// The active configuration depends only on the current objects, not on the order in which they
+/// arrived.
 #[test]
-fn a_history_ends_where_its_end_does() {
+fn result_of_a_history_equals_the_result_of_its_last_state() {
     let mut random = StdRng::seed_from_u64(7);
     for _ in 0..200 {
         let mut objects = BTreeMap::new();
@@ -516,9 +521,10 @@ fn a_history_ends_where_its_end_does() {
     }
 }
 
-/// Whoever follows an index has what it has, last good forms too, whatever was tried in between and however much was missed.
+/// A following index equals the followed one, including last valid versions, even if it missed
+/// intermediate states.
 #[test]
-fn who_follows_another_index_has_what_that_has() {
+fn following_index_equals_the_followed_index() {
     let mut random = StdRng::seed_from_u64(11);
     let objects_of = |random: &mut StdRng, name: &'static str| {
         let host = pick(random, &["web", "*.local", "a*b"]);
@@ -538,7 +544,7 @@ fn who_follows_another_index_has_what_that_has() {
     let (mut refused, mut kept) = (0, 0);
     for _ in 0..100 {
         let (mut index, mut follower) = (index(), TrafficIndex::new(kind_settings()));
-        // Of each kind there is one all the time.
+        // One object of each kind always exists.
         let mut scope =
             Value::clone(&rule("b", "scope", 0, json!({"egress": [{"hosts": ["./*"]}]})));
         scope["kind"] = json!("Sidecar");
@@ -563,7 +569,7 @@ fn who_follows_another_index_has_what_that_has() {
         }
         follower.follow(&objects, index.reports());
         assert_eq!(follower.traffic, index.traffic);
-        assert!(follower.take_news().is_empty(), "it has nothing to tell");
+        assert!(follower.take_news().is_empty(), "it has no news");
         assert_eq!(follower.reports.len(), index.reports.len());
         for (key, report) in &follower.reports {
             assert_eq!(report.state, index.reports[key].state, "{key}");

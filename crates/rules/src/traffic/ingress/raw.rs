@@ -1,4 +1,4 @@
-//! Ingress and IngressClass as they are written. (Kubernetes, `networking.k8s.io/v1`.)
+//! Raw forms of Ingress and IngressClass (Kubernetes, `networking.k8s.io/v1`).
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) struct RawIngressPath {
 #[serde(default)]
 pub(super) struct RawIngressBackend {
     pub(super) service: Option<RawIngressService>,
-    /// Another kind of object, which isn't followed.
+    /// A backend of another kind, which is not supported.
     #[serde(rename = "resource")]
     _resource: Option<Value>,
 }

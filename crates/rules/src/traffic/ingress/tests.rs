@@ -9,7 +9,7 @@ fn ingress(spec: &Value, annotations: &Value) -> (Ingress, Vec<Reason>) {
     Ingress::read(meta, &object, &kind_settings()).expect("it fits its schema")
 }
 
-/// What becomes of a path of that type.
+/// Returns the match for a path of this type.
 fn path(kind: &str, text: &str) -> Option<Option<PathMatch>> {
     let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
     let paths = json!([{ "pathType": kind, "path": text, "backend": backend }]);
@@ -19,7 +19,7 @@ fn path(kind: &str, text: &str) -> Option<Option<PathMatch>> {
 }
 
 #[test]
-fn path_is_matched_as_its_type_says() {
+fn path_type_decides_the_match() {
     let exact = |text: &str| Some(Some(PathMatch::Exact(text.into())));
     let segments = |text: &str| Some(Some(PathMatch::Segments(text.into())));
     let prefix = |text: &str| Some(Some(PathMatch::Prefix(text.into())));
@@ -35,7 +35,7 @@ fn path_is_matched_as_its_type_says() {
         ("ImplementationSpecific", "", Some(None)),
         ("ImplementationSpecific", "/*", Some(None)),
         ("", "*", Some(None)),
-        // No request has such a path.
+        // No request can have this path.
         ("Prefix", "a", None),
         ("Exact", "/a?b", None),
         ("Exact", "", None),
@@ -46,7 +46,7 @@ fn path_is_matched_as_its_type_says() {
 }
 
 #[test]
-fn backend_is_a_service_of_the_namespace_by_number_or_name_of_its_port() {
+fn backend_is_a_service_with_a_port_number_or_name() {
     let rule = |backend: Value| {
         let spec = json!({ "defaultBackend": backend });
         let (read, reasons) = ingress(&spec, &json!({}));
@@ -66,7 +66,7 @@ fn backend_is_a_service_of_the_namespace_by_number_or_name_of_its_port() {
 }
 
 #[test]
-fn what_is_wrong_costs_itself_and_says_where() {
+fn invalid_part_is_left_out_and_reported() {
     let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
     let paths = json!([
         { "pathType": "Exact", "path": "no", "backend": backend },
@@ -90,7 +90,7 @@ fn what_is_wrong_costs_itself_and_says_where() {
 }
 
 #[test]
-fn followed_are_those_of_the_class_of_the_mesh() {
+fn only_ingresses_of_the_class_of_the_mesh_apply() {
     let class = |name: &str, created, controller: &str, is_default| IngressClass {
         meta: ObjectMeta { created, name: name.into(), namespace: "".into() },
         controller: controller.to_owned(),
@@ -108,7 +108,7 @@ fn followed_are_those_of_the_class_of_the_mesh() {
     for (spec, annotations, classes, settings, is_followed) in [
         (&none, annotated("istio"), vec![], &strict, true),
         (&none, annotated("other"), vec![], &strict, false),
-        // The annotation comes first.
+        // The annotation takes precedence.
         (&named("other"), annotated("istio"), vec![&other], &strict, true),
         (&named("own"), none.clone(), vec![&other, &own], &strict, true),
         (&named("other"), none.clone(), vec![&other, &own], &strict, false),
@@ -128,7 +128,7 @@ fn followed_are_those_of_the_class_of_the_mesh() {
 
 #[test]
 fn wildcard_host_of_an_ingress_is_reported_to_match_several_labels() {
-    let told = |host: &str| {
+    let reasons_of = |host: &str| {
         let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
         let paths = json!([{ "pathType": "Prefix", "path": "/", "backend": backend }]);
         let spec = json!({ "rules": [{ "host": host, "http": { "paths": paths } }] });
@@ -136,6 +136,6 @@ fn wildcard_host_of_an_ingress_is_reported_to_match_several_labels() {
         reasons.into_iter().map(|one| (one.code, one.path, one.is_lost)).collect::<Vec<_>>()
     };
     let expected = (&codes::INGRESS_WILDCARD, "spec.rules[0].host".to_owned(), false);
-    assert_eq!(told("*.shop.example"), [expected]);
-    assert!(told("shop.example").is_empty() && told("").is_empty());
+    assert_eq!(reasons_of("*.shop.example"), [expected]);
+    assert!(reasons_of("shop.example").is_empty() && reasons_of("").is_empty());
 }

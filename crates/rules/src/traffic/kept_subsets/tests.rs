@@ -1,4 +1,4 @@
-//! Which subsets stay, and for how long.
+//! Tests of retained subsets and their expiry.
 
 use serde_json::{Value, json};
 
@@ -11,12 +11,12 @@ use strait_model::Collection;
 
 const HOST: &str = "web.shop.svc.cluster.local";
 
-/// Objects that can be edited, and what is kept.
+/// Objects that can be edited, with the retained subsets.
 struct Edited {
     objects: Vec<Arc<Value>>,
     index: TrafficIndex,
     kept: KeptSubsets,
-    /// What the last edit led to that proxies don't have.
+    /// Subsets with new routes from the last edit that proxies do not have yet.
     missed: MissedSubsets,
 }
 
@@ -31,7 +31,8 @@ impl Edited {
         }
     }
 
-    /// Puts an object of `shop` there, or takes it away. The hosts of what is kept no longer.
+    /// Sets or removes an object of `shop`. Returns the hosts of subsets that are not retained any
+    /// more.
     fn edit(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Vec<String> {
         let Some(given) = self.said(kind, name, spec) else { return Vec::new() };
         self.missed = self.kept.missed(&given, target);
@@ -40,7 +41,7 @@ impl Edited {
         gone.iter().map(|rule| rule.host.to_string()).collect()
     }
 
-    /// What objects say with it, where that is something else than before.
+    /// Returns the configuration after an edit; `None` if it does not change.
     fn said(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Option<Arc<Traffic>> {
         self.objects.retain(|one| one["kind"] != kind || one["metadata"]["name"] != name);
         self.objects.extend(spec.map(|spec| {
@@ -63,7 +64,7 @@ impl Edited {
         self.edit("DestinationRule", name, Some(spec))
     }
 
-    /// Has requests for `x` lead to a subset of a host.
+    /// Routes requests for `x` to a subset of a host.
     fn lead(&mut self, host: &str, subset: &str) -> Vec<String> {
         let to = json!([{ "destination": { "host": host, "subset": subset } }]);
         let spec = json!({ "hosts": ["x"], "http": [{ "route": to }] });
@@ -74,7 +75,7 @@ impl Edited {
         self.missed.is_unknown
     }
 
-    /// The subsets that clients of a namespace have; those that are kept with a `*`.
+    /// Returns the subsets for clients of a namespace. Retained ones have the suffix `*`.
     fn subsets_in(&self, namespace: &str) -> Vec<String> {
         let traffic = self.kept.in_force("cluster.local");
         let rules = traffic.destination_rules.of(HOST);
@@ -102,15 +103,15 @@ fn nothing() -> Value {
 }
 
 #[test]
-fn a_subset_stays_that_a_rule_leads_to_for_its_time_and_no_longer() {
+fn removed_subset_with_a_route_is_retained_for_a_limited_time() {
     let (mut mesh, start) = (Edited::new(), Instant::now());
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v1", "v2"], nothing());
     mesh.rule("web", "web", &[], nothing());
-    assert_eq!(mesh.subsets(), ["v2*"], "nothing leads to v1");
+    assert_eq!(mesh.subsets(), ["v2*"], "no rule routes to v1");
     assert!(mesh.kept.expire(start).is_empty());
     assert_eq!(mesh.kept.due(), Some(start + KEPT_FOR));
-    // Other edits change neither that nor its time.
+    // Other edits do not change its deadline.
     mesh.rule(
         "web",
         "web",
@@ -125,9 +126,9 @@ fn a_subset_stays_that_a_rule_leads_to_for_its_time_and_no_longer() {
     assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v3".to_owned()], None));
 }
 
-/// Proxies and gateways follow each in their own time.
+/// Proxies and gateways update at different times.
 #[test]
-fn it_goes_a_moment_after_the_last_rule_that_leads_there() {
+fn removed_subset_expires_soon_after_its_last_route() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v1", "v2"], nothing());
@@ -137,9 +138,9 @@ fn it_goes_a_moment_after_the_last_rule_that_leads_there() {
     assert!(mesh.kept.expire(start).is_empty());
     assert!(mesh.lead("web", "v1").is_empty());
     assert!(mesh.kept.expire(start).is_empty());
-    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "not its whole time any more");
+    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "only the short time remains");
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
-    // Led to again it has its whole time, and then a moment once more.
+    // A new route restores the full time, and removing it starts the short time again.
     mesh.lead("web", "v2");
     assert!(mesh.kept.expire(start + LEFT_FOR).is_empty());
     let left = start + 2 * LEFT_FOR;
@@ -149,14 +150,14 @@ fn it_goes_a_moment_after_the_last_rule_that_leads_there() {
     assert!(mesh.kept.expire(left).is_empty());
     assert_eq!(mesh.kept.expire(left + LEFT_FOR).len(), 1);
     assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
-    // Too late: it went before something led there.
+    // Too late: the subset expired before the new route.
     assert!(mesh.lead("web", "v2").is_empty());
     assert_eq!(mesh.subsets(), ["v1"]);
 }
 
-/// As who edits in the right order has it: first the route, then the subset.
+/// The recommended order of edits: the route first, then the subset.
 #[test]
-fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
+fn only_recently_routed_subsets_are_retained() {
     for also_by_a_gateway in [false, true] {
         let (mut mesh, start) = (Edited::new(), Instant::now());
         mesh.rule("web", "web", &["v1", "v2", "v3"], nothing());
@@ -169,12 +170,12 @@ fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
         mesh.kept.expire(start);
         mesh.edit("VirtualService", "x", Some(to("v1")));
         mesh.rule("web", "web", &["v1"], nothing());
-        assert_eq!(mesh.subsets(), ["v1", "v2*"], "nothing led to v3");
+        assert_eq!(mesh.subsets(), ["v1", "v2*"], "no rule routed to v3");
         assert!(mesh.kept.expire(start).is_empty());
         assert_eq!(mesh.kept.expire(start + LEFT_FOR).len(), 1);
         assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
 
-        // Some time later it is as good as never led to.
+        // Later, the subset is treated as if it never had a route.
         mesh.rule("web", "web", &["v1", "v2"], nothing());
         mesh.edit("VirtualService", "x", Some(to("v2")));
         mesh.edit("VirtualService", "x", Some(to("v1")));
@@ -187,17 +188,17 @@ fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
 }
 
 #[test]
-fn rules_miss_the_subsets_that_they_lead_to_anew_and_no_object_has() {
+fn new_routes_to_unknown_subsets_are_missing() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     assert!(mesh.misses());
-    // It did already.
+    // The route is not new.
     let more = json!({ "hosts": ["x"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "web", "subset": "v2" } }] }] });
     mesh.edit("VirtualService", "x", Some(more.clone()));
     assert!(!mesh.misses());
     mesh.rule("web", "web", &["v1", "v2"], nothing());
     assert!(!mesh.misses());
-    // Whatever it is called, and wherever the subset is.
+    // Names and wildcards of the host are resolved.
     for (host, subset, misses) in
         [("other", "v1", false), ("other", "v3", true), ("web", "", false)]
     {
@@ -207,20 +208,20 @@ fn rules_miss_the_subsets_that_they_lead_to_anew_and_no_object_has() {
     mesh.rule("all", "*.shop.svc.cluster.local", &["v4"], nothing());
     mesh.lead("web", "v4");
     assert!(!mesh.misses());
-    // A router's as well.
+    // Routes of gateways count too.
     let bound = json!({ "hosts": ["y"], "gateways": ["edge"], "http": [{ "route": [{ "destination": { "host": "web", "subset": "v5" } }] }] });
     mesh.edit("VirtualService", "y", Some(bound));
     assert!(mesh.misses());
-    // What is kept is there.
+    // A retained subset is not missing.
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &[], nothing());
     mesh.edit("VirtualService", "z", Some(more));
     assert!(!mesh.misses());
 }
 
-/// So that gateways know a subset before anybody is led there.
+/// Gateways must know a subset before the first request for it.
 #[test]
-fn what_rules_to_come_have_is_in_force_ahead_of_them() {
+fn subsets_of_new_rules_are_active_before_the_rules() {
     let mut mesh = Edited::new();
     mesh.rule("web", "web", &["v1"], nothing());
     mesh.lead("web", "v1");
@@ -229,23 +230,23 @@ fn what_rules_to_come_have_is_in_force_ahead_of_them() {
         let to = json!([{ "destination": { "host": "web", "subset": subset } }]);
         Some(json!({ "hosts": ["x"], "http": [{ "route": to }] }))
     };
-    // Both are heard of at once.
+    // The rule and the route arrive at the same time.
     mesh.said("DestinationRule", "web", rule(json!([{ "name": "v2" }, { "name": "v3" }])));
     let then = mesh.said("VirtualService", "x", lead("v2")).expect("it differs");
     let missed = mesh.kept.missed(&then, target);
     assert!(!missed.is_unknown && !missed.is_unpublished);
     assert_eq!(mesh.kept.put_ahead(missed), [HostPattern::Exact(HOST.into())].into());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
-    // It is waited for until a version has it.
+    // The route waits until a version contains the subset.
     assert!(mesh.kept.missed(&then, target).is_unpublished);
     mesh.kept.published();
     let missed = mesh.kept.missed(&then, target);
     assert!(!missed.is_unknown && !missed.is_unpublished);
     assert!(mesh.kept.put_ahead(missed).is_empty());
     mesh.kept.take(then, target);
-    assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 was left a moment ago");
+    assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 lost its last route recently");
 
-    // One is heard of right behind the other.
+    // The route arrives directly after the rule.
     let given = mesh.said("DestinationRule", "web", rule(json!([{ "name": "v4" }])));
     mesh.kept.take(given.expect("it differs"), target);
     let then = mesh.said("VirtualService", "x", lead("v4")).expect("it differs");
@@ -255,21 +256,21 @@ fn what_rules_to_come_have_is_in_force_ahead_of_them() {
 }
 
 #[test]
-fn what_an_object_says_again_counts() {
+fn restored_subset_is_not_retained_any_more() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v2"], nothing());
     mesh.rule("web", "web", &[], nothing());
     assert_eq!(mesh.rule("web", "web", &["v2"], nothing()), [HOST]);
     assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v2".to_owned()], None));
-    // Another object of the same host may say it, too.
+    // Another object with the same host may restore it, too.
     mesh.rule("web", "web", &[], nothing());
     assert_eq!(mesh.rule("young", "web", &["v2"], nothing()), [HOST]);
     assert_eq!(mesh.subsets(), ["v2"]);
 }
 
 #[test]
-fn of_a_rule_that_is_gone_its_subsets_stay_with_its_policy() {
+fn subsets_of_a_deleted_rule_keep_its_policy() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     let policy = json!({ "trafficPolicy": { "tls": { "mode": "SIMPLE" } } });
@@ -280,30 +281,30 @@ fn of_a_rule_that_is_gone_its_subsets_stay_with_its_policy() {
     assert_eq!(mesh.subsets(), ["v2*"]);
     let resolved = [&before, &traffic.destination_rules].map(|rules| {
         let rules = rules.of(HOST);
-        rules.owners(&"shop".into()).expect("it is there").resolved("v2", 80)
+        rules.owners(&"shop".into()).expect("it exists").resolved("v2", 80)
     });
-    assert_eq!(resolved[0], resolved[1], "nothing becomes plain text");
+    assert_eq!(resolved[0], resolved[1], "nothing becomes plaintext");
     assert!(resolved[1].tls.is_some());
-    // The next rule counts in its place, with what it says.
+    // The next rule replaces it, with its own policy.
     mesh.rule("next", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     let rules = mesh.kept.in_force("cluster.local").destination_rules.of(HOST);
-    let rule = rules.owners(&"shop".into()).expect("it is there").clone();
+    let rule = rules.owners(&"shop".into()).expect("it exists").clone();
     assert_eq!(rule.resolved("v2", 80).tls, None);
 }
 
 #[test]
-fn those_keep_it_that_had_it() {
+fn subset_is_retained_for_the_clients_that_had_it() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v2"], nothing());
     mesh.rule("web", "web", &["v1"], json!({ "exportTo": ["."] }));
     assert_eq!(mesh.subsets_in("client"), ["v2*"]);
-    assert_eq!(mesh.subsets_in("shop"), ["v1"], "what is there comes first");
+    assert_eq!(mesh.subsets_in("shop"), ["v1"], "existing rules take precedence");
 }
 
 #[test]
-fn wildcards_and_other_names_lead_there_too() {
+fn routes_by_wildcards_and_aliases_retain_a_subset() {
     let mut mesh = Edited::new();
     let mut now = Instant::now();
     for (host, of) in [("web", "*.shop.svc.cluster.local"), ("other", "web")] {
@@ -319,9 +320,9 @@ fn wildcards_and_other_names_lead_there_too() {
     }
 }
 
-/// What is counted for the sake of look-ups is the same as if all objects said it.
+/// The counters for lookups do not depend on whether an object contains the subset.
 #[test]
-fn what_is_kept_counts_as_what_is_said() {
+fn retained_subset_is_counted_like_a_defined_one() {
     for more in [nothing(), json!({ "exportTo": ["client"] })] {
         let mut mesh = Edited::new();
         mesh.lead("web", "v2");
@@ -339,7 +340,7 @@ fn what_is_kept_counts_as_what_is_said() {
 }
 
 #[test]
-fn subsets_that_would_be_kept_are_told_with_who_leads_there() {
+fn foreseen_subsets_contain_the_routing_object() {
     let mut edited = Edited::new();
     edited.rule("web", "web", &["v1", "v2"], json!({}));
     edited.lead("web", "v2");
@@ -353,11 +354,11 @@ fn subsets_that_would_be_kept_are_told_with_who_leads_there() {
         all.into_iter().map(line).collect::<Vec<_>>()
     };
     edited.rule("web", "web", &["v2"], json!({}));
-    assert!(told(&edited).is_empty(), "nothing leads to v1");
+    assert!(told(&edited).is_empty(), "no rule routes to v1");
     edited.rule("web", "web", &["v1"], json!({}));
     assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
     edited.edit("DestinationRule", "web", None);
     assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
     edited.lead("web", "");
-    assert!(told(&edited).is_empty(), "nothing leads there any more");
+    assert!(told(&edited).is_empty(), "no rule routes there any more");
 }

@@ -1,6 +1,6 @@
-//! How a service is spoken to by TLS, and when that can't be. What can't be made is never plain text in its place:
-//! whoever asked for TLS is given no way to the service then. (Istio, `ClientTLSSettings`;
-//! docs/decisions/0042-tls-to-services.md.)
+//! TLS settings of clients for a service. If the settings cannot be applied, clients never fall
+//! back to plaintext: the service becomes unreachable for them (Istio, `ClientTLSSettings`;
+//! docs/decisions/0042-tls-to-services.md).
 
 use std::net::IpAddr;
 
@@ -10,76 +10,80 @@ use crate::traffic::object::Reason;
 use strait_base::codes;
 use strait_model::tls_files::{PairFiles, RootFiles};
 
-/// How a service is spoken to, where a rule says that.
+/// TLS settings of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientTls {
-    /// In plain text, whatever its endpoints take.
+    /// Plaintext, even if the endpoints accept mTLS.
     Disable,
-    /// By the mesh's mTLS, whatever its endpoints take.
+    /// The mesh's mTLS, even if the endpoints do not accept it.
     Mesh(ServerName),
-    /// As servers are spoken to that know nothing of the mesh.
+    /// TLS to servers outside of the mesh.
     Foreign(ForeignTls),
-    /// Not at all: what the rule asks for can't be made.
+    /// No connection, because the settings of the rule cannot be applied.
     Impossible,
 }
 
-/// Which server is asked for, and which is accepted.
+/// Requested server name and accepted certificate names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServerName {
-    /// The name that is asked for (SNI), at most 255 bytes; empty for the default.
+    /// Requested server name (SNI), at most 255 bytes; empty for the default.
     pub sni: String,
-    /// The names of which the server's certificate must have one; empty for the default.
+    /// Accepted names in the server's certificate. Empty for the default.
     pub subject_alt_names: Vec<String>,
 }
 
-/// TLS to a server that knows nothing of the mesh.
+/// TLS to a server outside of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ForeignTls {
-    /// Which server.
+    /// Name of the server.
     pub server: ServerName,
-    /// Who vouches for it; `None` where nobody has to.
+    /// Root certificates that verify the server; `None` without verification.
     pub roots: Option<TrustedRoots>,
-    /// The client's own certificate, where it shows one.
+    /// Client certificate, if the client has one.
     pub client: Option<ClientCertificate>,
-    /// Whether routers alone can speak so: what it takes are Secrets, which sidecars are given by a rule that selects them.
+    /// Whether only gateway proxies can use it. It needs Secrets, and sidecars receive Secrets only
+    /// through a rule that selects them.
     pub by_routers: bool,
 }
 
-/// Who may vouch for a server.
+/// Root certificates that verify a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TrustedRoots {
-    /// Those of files at the proxy.
+    /// Files at the proxy.
     Files(RootFiles),
-    /// Those of a Secret of the proxy's namespace, by its name.
+    /// Name of a Secret in the proxy's namespace.
     Secret(String),
 }
 
-/// A client's own certificate.
+/// Client certificate and key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientCertificate {
-    /// That of files at the proxy.
+    /// Files at the proxy.
     Files(PairFiles),
-    /// That of a Secret of the proxy's namespace, by its name.
+    /// Name of a Secret in the proxy's namespace.
     Secret(String),
 }
 
-/// Whose policy it is.
+/// Workloads that the rule of a policy applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleScope {
-    /// That of a rule for all workloads that see it. Of these routers may be given Secrets of theirs.
+    /// All workloads that the rule is exported to. Among these, gateway proxies may receive Secrets
+    /// of their namespace.
     Everybody,
-    /// That of a rule for those of its namespace that its selector selects. They may be given Secrets of theirs.
+    /// Workloads of the rule's namespace that its selector matches. They may receive Secrets of
+    /// their namespace.
     Selected,
 }
 
-/// Envoy's longest SNI, in bytes.
+/// Maximum length of Envoy's SNI in bytes.
 const SNI_MAX: usize = 255;
-/// The longest path, in bytes: two of them make the name of a secret, of at most 512.
+/// Maximum length of a path in bytes. Two paths are part of the name of an Envoy secret, which has
+/// at most 512 bytes.
 const PATH_MAX: usize = 240;
 
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
 enum RawTlsMode {
-    /// What the schema has where no mode is named.
+    /// Default of the schema without a mode.
     #[default]
     #[serde(rename = "DISABLE")]
     Disable,
@@ -105,13 +109,14 @@ pub(super) struct RawClientTls {
     insecure_skip_verify: bool,
 }
 
-/// Why it can't be made: the field that says so, and what is wrong with it.
+/// Reason why the settings cannot be applied: the field and the problem.
 type Obstacle = (&'static str, String);
 
 impl RawClientTls {
     pub(super) fn read(self, path: &str, scope: RuleScope, reasons: &mut Vec<Reason>) -> ClientTls {
         self.made(path, scope, reasons).unwrap_or_else(|(field, fact)| {
-            let text = format!("{fact}; nothing connects, rather than in plain text");
+            let text =
+                format!("{fact}; clients cannot connect (there is no fallback to plaintext)");
             reasons.push(Reason::lost(&codes::TRAFFIC_TLS, format!("{path}.{field}"), text));
             ClientTls::Impossible
         })
@@ -125,7 +130,7 @@ impl RawClientTls {
     ) -> Result<ClientTls, Obstacle> {
         let mode = self.mode.unwrap_or_default();
         if self.mode.is_none() {
-            let text = "no mode is named, which means DISABLE: plain text; name the mode";
+            let text = "the mode is not set, so DISABLE applies, which is plaintext; set the mode";
             reasons.push(Reason::warning(&codes::TRAFFIC_PLAIN_TEXT, format!("{path}.mode"), text));
         }
         if mode == RawTlsMode::Disable {
@@ -138,15 +143,14 @@ impl RawClientTls {
         };
         let Self { sni, subject_alt_names, ca_certificates, ca_crl, .. } = self;
         if sni.len() > SNI_MAX || sni.contains('\0') {
-            return Err(("sni", format!("it is no name of at most {SNI_MAX} bytes")));
+            return Err(("sni", format!("it is not a valid name of at most {SNI_MAX} bytes")));
         }
         if self.insecure_skip_verify
             && mode != RawTlsMode::IstioMutual
             && !subject_alt_names.is_empty()
         {
             let path = format!("{path}.subjectAltNames");
-            let text =
-                "insecureSkipVerify has the server's certificate accepted without these names";
+            let text = "insecureSkipVerify accepts the server's certificate without these names";
             unchecked = Some(Reason::lost(&codes::TRAFFIC_TLS_UNCHECKED, path, text));
         }
         let server = ServerName { sni, subject_alt_names };
@@ -158,23 +162,24 @@ impl RawClientTls {
         ];
         if mode == RawTlsMode::IstioMutual {
             for (field, _) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
-                replaced(field, "ISTIO_MUTUAL has the certificates of the mesh, which count");
+                replaced(field, "ISTIO_MUTUAL uses the certificates of the mesh instead");
             }
             return Ok(ClientTls::Mesh(server));
         }
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         if !self.credential_name.is_empty() {
             for (field, _) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
-                replaced(field, "credentialName is there as well, and counts");
+                replaced(field, "credentialName is set too and takes precedence");
             }
             let Some(secret) = secret_name(&self.credential_name) else {
-                let fact = "it names no Secret of the workload's own namespace";
+                let fact = "it is not the name of a Secret in the workload's namespace";
                 return Err(("credentialName", fact.to_owned()));
             };
             let by_routers = scope == RuleScope::Everybody;
             if by_routers {
-                let text = "routers are given this Secret of their namespace; sidecars are given Secrets by rules with a \
-                            workloadSelector alone, and have no way there, rather than one in plain text";
+                let text = "gateways receive this Secret from their namespace; sidecars receive \
+                            Secrets only through a rule with a workloadSelector, and cannot \
+                            connect without one (there is no fallback to plaintext)";
                 let path = format!("{path}.credentialName");
                 reasons.push(Reason::warning(&codes::TRAFFIC_TLS, path, text));
             }
@@ -188,9 +193,12 @@ impl RawClientTls {
             if let Some(fact) = path_fault(file) {
                 return Err((field, fact.to_owned()));
             }
-            // Envoy watches the folder of a file, and rejects a path without one.
+            // Envoy watches the directory of a file, and rejects a path without one.
             if !file.is_empty() && !file.starts_with('/') {
-                return Err((field, "it is no absolute path of a file at the proxy".to_owned()));
+                return Err((
+                    field,
+                    "it is not an absolute path of a file at the proxy".to_owned(),
+                ));
             }
         }
         let client = match (mode, given(&self.client_certificate), given(&self.private_key)) {
@@ -198,14 +206,17 @@ impl RawClientTls {
                 Some(ClientCertificate::Files(PairFiles { certificate, key }))
             }
             (RawTlsMode::Mutual, None, _) => {
-                return Err(("clientCertificate", "MUTUAL needs it, and it is not there".into()));
+                return Err(("clientCertificate", "MUTUAL requires it, but it is missing".into()));
             }
             (RawTlsMode::Mutual, _, None) => {
-                return Err(("privateKey", "MUTUAL needs it, and it is not there".into()));
+                return Err(("privateKey", "MUTUAL requires it, but it is missing".into()));
             }
             (_, certificate, _) => {
                 if certificate.is_some() {
-                    replaced("clientCertificate", "SIMPLE shows none; MUTUAL does");
+                    replaced(
+                        "clientCertificate",
+                        "SIMPLE sends no client certificate; MUTUAL does",
+                    );
                 }
                 None
             }
@@ -213,7 +224,7 @@ impl RawClientTls {
         let roots = RootFiles { file: given(&ca_certificates), revoked: given(&ca_crl) };
         let checks = !self.insecure_skip_verify || roots != RootFiles::default();
         if self.insecure_skip_verify && checks {
-            replaced("insecureSkipVerify", "roots are named, and the server is checked by them");
+            replaced("insecureSkipVerify", "root certificates are set, and verify the server");
         }
         reasons.extend(unchecked.filter(|_| !checks));
         let roots = checks.then_some(TrustedRoots::Files(roots));
@@ -221,7 +232,7 @@ impl RawClientTls {
     }
 }
 
-/// The Secret that a workload is given by that name.
+/// Returns the name of the Secret in the workload's namespace.
 fn secret_name(text: &str) -> Option<String> {
     let name = text.strip_prefix("kubernetes://").unwrap_or(text);
     let legal =
@@ -230,20 +241,20 @@ fn secret_name(text: &str) -> Option<String> {
     is_one.then(|| name.to_owned())
 }
 
-/// Why a proxy can't be told of the file at that path. Envoy reads it; its name stands among others in the name of a
-/// secret, with `~` between them.
+/// Returns the reason why a proxy cannot receive the path of a file. Envoy secrets are named after
+/// such paths, joined with `~`.
 pub(in crate::traffic) fn path_fault(text: &str) -> Option<&'static str> {
     if text.contains('~') || text.chars().any(char::is_control) {
-        return Some("it is no path that a proxy can be told: it has a ~ or a control character");
+        return Some("it is not a supported path: it contains a ~ or a control character");
     }
-    let fact = "it is longer than the 240 bytes of a path that a proxy can be told";
+    let fact = "it is longer than 240 bytes";
     (text.len() > PATH_MAX).then_some(fact)
 }
 
-/// What a name that a certificate must have is a name of.
+/// Kind of a name in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
-    /// `scheme://…`, as SPIFFE IDs are.
+    /// `scheme://…`, for example a SPIFFE ID.
     Uri,
     /// An IP address.
     Address,
@@ -252,7 +263,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// By how it is written: the schema doesn't say.
+    /// Returns the kind that follows from the text, because the schema does not specify it.
     pub fn of(name: &str) -> Self {
         if name.contains("://") {
             Self::Uri

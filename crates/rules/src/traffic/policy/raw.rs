@@ -1,4 +1,4 @@
-//! A traffic policy as manifests have it, and what of it can't be done.
+//! Raw form of a traffic policy, and reasons for its invalid parts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,8 +48,8 @@ struct RawPort {
     number: u32,
 }
 
-/// The groups that stand at a service and at each of its ports. They are fields of both, since a flattened struct would lose
-/// the path to what can't be read.
+/// Groups of a service and of each port. They are explicit fields of both, because a flattened
+/// struct would lose the path of invalid fields.
 struct RawGroups {
     load_balancer: Option<RawLoadBalancer>,
     connection_pool: Option<WrittenPool>,
@@ -122,7 +122,7 @@ struct RawCookie {
     attributes: Vec<RawAttribute>,
 }
 
-/// An attribute of a cookie that is set.
+/// An attribute of a new cookie.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawAttribute {
@@ -150,11 +150,12 @@ struct RawWarmup {
     aggression: Option<f64>,
 }
 
-/// Envoy's largest ring.
+/// Maximum number of entries of Envoy's ring.
 const RING_MAX: u64 = 8 << 20;
-/// From here on it is said what a ring takes: Envoy 1.40 makes one of 1 Mi in 0.13 s, in its main thread.
+/// Number of entries from which a ring causes a warning: Envoy 1.40 builds a ring of 1 Mi in 0.13
+/// s, in its main thread.
 const RING_LARGE: u64 = 1 << 20;
-/// Envoy's largest table.
+/// Maximum number of entries of Envoy's Maglev table.
 const MAGLEV_MAX: u64 = 5_000_011;
 
 impl TrafficPolicy {
@@ -172,7 +173,7 @@ impl TrafficPolicy {
         groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
         groups.tunnel = raw.tunnel.and_then(|raw| raw.read(path, reasons)).map(Arc::new);
         if groups.tunnel.is_some() && groups.proxy_protocol.is_some() {
-            let text = "tunnel is there as well, and counts";
+            let text = "tunnel is set too and takes precedence";
             let path = format!("{path}.proxyProtocol");
             reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
             groups.proxy_protocol = None;
@@ -192,7 +193,10 @@ impl TrafficPolicy {
                     let of_port =
                         RawGroups { load_balancer, connection_pool, outlier_detection, tls };
                     if ports.contains_key(&number) {
-                        let text = format!("those of port {number} are there already, and count");
+                        let text = format!(
+                            "port {number} has settings already, which take \
+                                            precedence"
+                        );
                         let path = format!("{path}.port.number");
                         reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
                         continue;
@@ -200,7 +204,10 @@ impl TrafficPolicy {
                     ports.insert(number, of_port.read(&path, scope, reasons));
                 }
                 _ => {
-                    let text = format!("{} is no port; the settings are left out", raw.port.number);
+                    let text = format!(
+                        "{} is not a valid port; the settings are left out",
+                        raw.port.number
+                    );
                     let path = format!("{path}.port.number");
                     reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
                 }
@@ -210,8 +217,8 @@ impl TrafficPolicy {
             || groups.retry_budget.is_some()
             || groups.tunnel.is_some();
         if !ports.is_empty() && has_more {
-            let text = "proxyProtocol, retryBudget and tunnel hold on none of these ports: what is given of a port \
-                        replaces all that is given of the service";
+            let text = "proxyProtocol, retryBudget and tunnel apply to none of these ports: the \
+                        settings of a port replace all settings of the service";
             let path = format!("{path}.portLevelSettings");
             reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
         }
@@ -260,7 +267,7 @@ impl RawTunnel {
         };
         let host = match self.target_host.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            // Envoy takes a % for the beginning of a variable.
+            // Envoy interprets % as the beginning of a variable.
             _ if is_host(&self.target_host) => self.target_host,
             _ => {
                 let fact = format!("{:?} is neither a host name nor an address", self.target_host);
@@ -269,7 +276,7 @@ impl RawTunnel {
         };
         match u16::try_from(self.target_port).ok().filter(|port| *port != 0) {
             Some(port) => Some(Tunnel { target: format!("{host}:{port}"), by_post }),
-            None => lost("targetPort", format!("{} is no port", self.target_port)),
+            None => lost("targetPort", format!("{} is not a valid port", self.target_port)),
         }
     }
 }
@@ -279,7 +286,8 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(legal)
 }
 
-/// Whether an attribute of a cookie ends neither itself nor the line that it is in.
+/// Returns whether a cookie attribute contains no character that ends the attribute or the header
+/// line.
 fn is_attribute(one: &RawAttribute) -> bool {
     let legal = |text: &str| !text.contains(|c: char| c.is_control() || c == ';');
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
@@ -290,7 +298,7 @@ impl RawRetryBudget {
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<RetryBudget> {
         let percent = self.percent.unwrap_or(20.0);
         if !(0.0..=100.0).contains(&percent) {
-            let text = format!("{percent} is no percentage; there is no budget");
+            let text = format!("{percent} is not a percentage; the budget is left out");
             let path = format!("{path}.retryBudget.percent");
             reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             return None;
@@ -308,7 +316,7 @@ impl RawLoadBalancer {
         let algorithm = match (hash, self.simple) {
             (Some(hash), simple) => {
                 if simple.is_some() {
-                    let text = "consistentHash is there as well, and counts";
+                    let text = "consistentHash is set too and takes precedence";
                     let path = format!("{path}.simple");
                     reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
                 }
@@ -326,13 +334,13 @@ impl RawLoadBalancer {
         });
         let warmup = self.warmup.map(|raw| raw.read(path, reasons)).or(lasts);
         if warmup.as_ref().is_some_and(|warmup| warmup.duration.is_zero()) {
-            let text = "names no duration above 0s: no endpoint is warmed up";
+            let text = "has no duration above 0s: endpoints are not warmed up";
             reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, format!("{path}.warmup"), text));
         }
         let warmup = warmup.filter(|warmup| !warmup.duration.is_zero()).filter(|_| {
             let has = matches!(algorithm, Algorithm::LeastRequest | Algorithm::RoundRobin);
             if !has {
-                let text = "only LEAST_REQUEST and ROUND_ROBIN know it; it is left out";
+                let text = "only LEAST_REQUEST and ROUND_ROBIN support it; it is left out";
                 let path = format!("{path}.warmup");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             }
@@ -357,7 +365,8 @@ impl RawLoadBalancer {
     }
 }
 
-/// What of `failover` compares with nothing, or is decided by another field already.
+/// Returns warnings for entries of `failover` that match nothing or that `failoverPriority`
+/// overrides.
 fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason> {
     let is_region = |text: &str| !text.is_empty() && !text.contains(['/', '*']);
     let path = |at: usize| format!("{path}.localityLbSetting.failover[{at}]");
@@ -365,13 +374,16 @@ fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason>
     let mut reasons: Vec<_> = pairs
         .filter(|(_, (from, to))| !is_region(from) || !is_region(to))
         .map(|(at, (from, to))| {
-            let text = format!("from {from:?} to {to:?}: both are names of regions, without zones or *; it fits none");
+            let text = format!(
+                "from {from:?} to {to:?}: both must be names of regions, without \
+                                zones or *; the entry matches nothing"
+            );
             Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path(at), text)
         })
         .collect();
     let by_region = |label: &PlaceLabel| matches!(label, PlaceLabel::Region(_));
     if !setting.failover.is_empty() && setting.failover_priority.iter().any(by_region) {
-        let text = "failoverPriority compares regions as well, and comes first";
+        let text = "failoverPriority compares regions too and takes precedence";
         reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path(0), text));
     }
     reasons
@@ -383,8 +395,7 @@ impl RawConsistentHash {
         let named = |name: Option<String>| name.filter(|name| !name.is_empty());
         let key = if let Some(name) = named(self.http_header_name) {
             if !is_header_name(name.strip_prefix(':').unwrap_or(&name)) {
-                let text =
-                    format!("{name:?} is no header; endpoints are chosen as if it were not there");
+                let text = format!("{name:?} is not a valid header; consistentHash is ignored");
                 let path = format!("{path}.httpHeaderName");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
                 return None;
@@ -398,7 +409,7 @@ impl RawConsistentHash {
                     continue;
                 }
                 let text = format!(
-                    "{:?}={:?} is no attribute of a cookie; it is left out",
+                    "{:?}={:?} is not a valid cookie attribute; it is left out",
                     one.name, one.value
                 );
                 let path = format!("{path}.httpCookie.attributes[{at}]");
@@ -411,7 +422,7 @@ impl RawConsistentHash {
         } else if let Some(name) = named(self.http_query_parameter_name) {
             HashKey::QueryParameter(name)
         } else {
-            let text = "it names nothing to hash; endpoints are chosen as if it were not there";
+            let text = "it has no property to hash; consistentHash is ignored";
             reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             return None;
         };
@@ -422,7 +433,8 @@ impl RawConsistentHash {
                     let fits = (2..=MAGLEV_MAX).contains(size) && is_prime(*size);
                     if !fits {
                         let text = format!(
-                            "{size} is no prime up to {MAGLEV_MAX}; Envoy's own size counts"
+                            "{size} is not a prime up to {MAGLEV_MAX}; Envoy's default size \
+                             applies"
                         );
                         let path = format!("{path}.maglev.tableSize");
                         reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
@@ -436,12 +448,14 @@ impl RawConsistentHash {
                 let size = size.or(self.minimum_ring_size).filter(|size| *size != 0);
                 let size = size.unwrap_or(1024);
                 let told = if size > RING_MAX {
-                    Some(format!("{size} is more than {RING_MAX}, which counts"))
+                    Some(format!("{size} exceeds the maximum; {RING_MAX} applies"))
                 } else {
                     (size > RING_LARGE).then(|| {
                         format!(
-                            "each proxy makes a ring of {size} anew whenever an endpoint comes or goes, and answers nobody \
-                             meanwhile: a ring of {RING_LARGE} takes it a tenth of a second, of {RING_MAX} more than one"
+                            "each proxy rebuilds a ring of {size} entries whenever an endpoint is \
+                             added or removed, and handles no requests meanwhile: a ring of \
+                             {RING_LARGE} takes a tenth of a second, of {RING_MAX} more than one \
+                             second"
                         )
                     })
                 };
@@ -468,7 +482,7 @@ impl RawWarmup {
         let mut within = |value: f64, least: f64, most: f64, name: &str| {
             if !(least..=most).contains(&value) {
                 let near = value.max(least).min(most);
-                let text = format!("{value} is not within {least} to {most}; {near} counts");
+                let text = format!("{value} is not from {least} to {most}; {near} applies");
                 let path = format!("{path}.warmup.{name}");
                 reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
                 return near;
@@ -483,7 +497,7 @@ impl RawWarmup {
     }
 }
 
-/// The limits that are written at a place, with what of them can't be done.
+/// Parses connection pool limits, and adds reasons for invalid ones.
 pub(in crate::traffic) fn pool_limits(
     written: WrittenPool,
     path: &str,

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn what_no_pod_could_have_is_left_out_and_told() {
+fn settings_that_no_pod_can_have_are_left_out_and_reported() {
     let meta = ObjectMeta { created: 0, name: "a".into(), namespace: "shop".into() };
     let spec = json!({
         "concurrency": -1,

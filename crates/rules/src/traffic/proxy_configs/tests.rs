@@ -5,7 +5,7 @@ use crate::testing::kind_settings;
 use crate::traffic::TrafficIndex;
 use strait_model::{Collection, ISTIO_NETWORKING};
 
-/// These objects, each by namespace, name and specification, as a store has them.
+/// Returns an index with these objects, given by namespace, name and spec.
 fn stored(objects: &[(&str, &str, Value)]) -> TrafficIndex {
     let object = |(at, (namespace, name, spec)): (usize, &(&str, &str, Value))| {
         let key = ObjectKey {
@@ -24,7 +24,7 @@ fn stored(objects: &[(&str, &str, Value)]) -> TrafficIndex {
 }
 
 #[test]
-fn the_nearest_holds_for_a_pod_and_of_equals_the_oldest() {
+fn most_specific_object_applies_to_a_pod_then_the_oldest() {
     let selecting = json!({ "selector": { "matchLabels": { "app": "web" } }, "concurrency": 1 });
     let index = stored(&[
         ("shop", "web", selecting.clone()),
@@ -44,11 +44,11 @@ fn the_nearest_holds_for_a_pod_and_of_equals_the_oldest() {
     };
     assert_eq!(of("shop", "web"), [1, 2, 3]);
     assert_eq!(of("shop", "cart"), [2, 3]);
-    assert_eq!(of("pay", "web"), [3], "labels of the root namespace's select its own pods alone");
+    assert_eq!(of("pay", "web"), [3], "selectors in the root namespace match only its own pods");
     assert_eq!(of("root", "web"), [9, 3]);
     let named = |name: &str| {
         let mut all = all(index.reports());
-        all.find(|one| *one.meta.name == *name).expect("it is there").clone()
+        all.find(|one| *one.meta.name == *name).expect("it exists").clone()
     };
     let shadowing = before(index.reports(), &named("web-later")).expect("one is older");
     assert_eq!(&*shadowing.meta.name, "web");

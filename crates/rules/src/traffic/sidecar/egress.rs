@@ -1,5 +1,5 @@
-//! Where the services of a Sidecar's listener are reached, and where what the mesh doesn't know goes. (Istio, "Sidecar",
-//! `IstioEgressListener`, `OutboundTrafficPolicy`.)
+//! Address of a Sidecar's listener, and the proxy for unknown destinations (Istio, "Sidecar",
+//! `IstioEgressListener`, `OutboundTrafficPolicy`).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -13,27 +13,28 @@ use strait_base::codes;
 use strait_model::mesh_config::OutboundTrafficPolicy;
 use strait_model::{Hostname, Namespace, Protocol};
 
-/// Where services are reached, in place of their own addresses.
+/// Address that replaces the addresses of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressAddress {
     /// The address.
     pub address: IpAddr,
-    /// Whether the proxy listens there itself; else connections are redirected to it (`captureMode`).
+    /// Whether the proxy itself listens there. Otherwise connections are redirected to the proxy
+    /// (`captureMode`).
     pub listens: bool,
 }
 
-/// The service that is sent what the mesh doesn't know.
+/// The service that receives connections to unknown destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressProxy {
-    /// Its host.
+    /// Hostname of the service.
     pub host: Hostname,
-    /// Its port.
+    /// Port of the service.
     pub port: u16,
-    /// A subset of it; empty for all.
+    /// Subset of the service; empty for all endpoints.
     pub subset: Arc<str>,
 }
 
-/// The port of a listener, as it is written.
+/// Raw form of the port of a listener.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawListenerPort {
@@ -43,7 +44,7 @@ pub(super) struct RawListenerPort {
 }
 
 impl RawListenerPort {
-    /// Reports a protocol that does not exist. The protocol is detected then, as if none were declared.
+    /// Reports an unknown protocol. The proxy then detects the protocol, as if none were declared.
     pub(super) fn note_unknown_protocol(&self, path: &str, reasons: &mut Vec<Reason>) {
         let text = &*self.protocol;
         let is_proxy = text.eq_ignore_ascii_case("HTTP_PROXY");
@@ -51,7 +52,8 @@ impl RawListenerPort {
             return;
         }
         let path = format!("{path}.port.protocol");
-        let text = format!("{text:?} is no protocol; the protocol of the port is detected");
+        let text =
+            format!("{text:?} is not a known protocol: the protocol of the port is detected");
         reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
     }
 }
@@ -71,7 +73,7 @@ struct RawProxyPort {
 }
 
 impl RawEgressProxy {
-    /// What is meant; else the field that is wrong, and how.
+    /// Parses the proxy. An error contains the invalid field and the problem.
     pub(super) fn read(
         self,
         mode: Option<OutboundTrafficPolicy>,
@@ -81,21 +83,23 @@ impl RawEgressProxy {
         if mode != Some(OutboundTrafficPolicy::AllowAny) {
             return Err((
                 "",
-                "nothing that the mesh doesn't know passes: write mode: ALLOW_ANY".into(),
+                "connections to unknown destinations are not allowed: set mode: ALLOW_ANY".into(),
             ));
         }
         let host = HostPattern::parse(&self.host, namespace.as_str(), &settings.domain)
             .map_err(|error| (".host", format!("{:?} {error}", self.host)))?;
         let Some(host) = host.exact() else {
-            return Err((".host", format!("{:?} is many hosts; name one", self.host)));
+            return Err((".host", format!("{:?} is a wildcard; use a single host", self.host)));
         };
         let port = u16::try_from(self.port.number).ok().filter(|port| *port != 0);
-        let port = port.ok_or((".port.number", format!("{} is no port", self.port.number)))?;
+        let port =
+            port.ok_or((".port.number", format!("{} is not a valid port", self.port.number)))?;
         Ok(EgressProxy { host: host.clone(), port, subset: self.subset })
     }
 }
 
-/// Where the services of a listener are reached, if not at their own addresses; else the field that is wrong, and how.
+/// Parses the address of a listener; `None` for the addresses of the services. An error contains
+/// the invalid field and the problem.
 pub(super) fn address(
     bind: &str,
     capture_mode: Option<&str>,
@@ -108,22 +112,23 @@ pub(super) fn address(
     let field = if bind.is_empty() { "captureMode" } else { "bind" };
     let left_out = "the listener is left out";
     if bind.starts_with("unix:") {
-        let fact = format!("nothing listens at sockets: name an IP address; {left_out}");
+        let fact = format!("Unix sockets are not supported: use an IP address; {left_out}");
         return Err((field, fact));
     }
     if port.is_none() {
-        return Err((field, format!("it needs a port, and the listener names none; {left_out}")));
+        return Err((field, format!("it requires a port, but the listener has none; {left_out}")));
     }
     if bind.is_empty() {
         return Ok(Some(EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens }));
     }
     match bind.parse::<IpAddr>() {
-        // All addresses would be those of other listeners as well, and Envoy refuses the second.
-        Ok(address) if address.is_unspecified() && listens => {
-            Err((field, format!("{bind} is every address: name one; {left_out}")))
-        }
+        // It would conflict with other listeners on the port, and Envoy rejects the second one.
+        Ok(address) if address.is_unspecified() && listens => Err((
+            field,
+            format!("{bind} represents all addresses: use a single address; {left_out}"),
+        )),
         Ok(address) if address.is_unspecified() => Ok(None),
         Ok(address) => Ok(Some(EgressAddress { address, listens })),
-        Err(_) => Err((field, format!("{bind:?} is no IP address; {left_out}"))),
+        Err(_) => Err((field, format!("{bind:?} is not an IP address; {left_out}"))),
     }
 }

@@ -1,5 +1,5 @@
-//! The way in of a workload as its Sidecar describes it, in place of what its services say. (Istio, "Sidecar",
-//! `IstioIngressListener`; docs/reference/traffic.md, "Sidecar".)
+//! Inbound listeners of a Sidecar, which replace the ports of the workload's services (Istio,
+//! "Sidecar", `IstioIngressListener`; docs/reference/traffic.md, "Sidecar").
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,55 +15,56 @@ use strait_model::mesh_config::WrittenPool;
 use strait_model::tls_files::{PairFiles, RootFiles};
 use strait_model::{Interception, Port, Protocol, TargetPort};
 
-/// One port that a workload takes connections at.
+/// An inbound port of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarIngress {
-    /// The port, which is that of the workload, too.
+    /// The port, whose number is also that of the workload.
     pub port: Port,
-    /// Where its connections are passed on to.
+    /// Target for connections to the port.
     pub backend: WorkloadBackend,
-    /// Where the proxy listens at the port itself, where it does.
+    /// Address of the listener, if the proxy listens at the port itself.
     pub address: IngressAddress,
-    /// Whether it does that wherever connections are redirected, too (`captureMode: NONE`).
+    /// Whether the proxy listens there even if connections are redirected (`captureMode: NONE`).
     pub listens: bool,
-    /// TLS that ends at the proxy, at a port that takes no mTLS.
+    /// TLS that terminates at the proxy, for a port that accepts no mTLS.
     pub tls: Option<Arc<SidecarTls>>,
-    /// What connections to the workload are held to, in place of what holds for all its ports.
+    /// Connection limits that replace the limits for all ports.
     pub pool: Option<Arc<PoolLimits>>,
-    /// Its place in the object.
+    /// Index in the object.
     pub index: usize,
 }
 
-/// Where the proxy listens itself.
+/// Address of an inbound listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IngressAddress {
-    /// At the addresses of its pod.
+    /// The addresses of the pod.
     Own,
-    /// At this one.
+    /// This address.
     Given(IpAddr),
 }
 
-/// Where connections of a port are passed on to.
+/// Target of the connections to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkloadBackend {
-    /// To where the client was going.
+    /// The original destination.
     SamePort,
-    /// To a port of the pod's loopback.
+    /// A port of the pod's loopback address.
     Loopback(SocketAddr),
-    /// To a port of the pod's own address, of the family of this one.
+    /// A port of the pod's own address, of the same family as this address.
     PodAddress(SocketAddr),
-    /// To a Unix domain socket of the pod: its path.
+    /// Path of a Unix socket of the pod.
     UnixSocket(Arc<str>),
 }
 
-/// TLS that ends at the proxy, with files of the pod.
+/// TLS that terminates at the proxy, with files of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarTls {
-    /// Its certificate.
+    /// Server certificate and key.
     pub certificate: PairFiles,
-    /// Who vouches for clients, who then have to show a certificate; nobody has to where it is `None`.
+    /// Root certificates for clients, which then need a certificate; `None` to request no client
+    /// certificate.
     pub clients: Option<RootFiles>,
-    /// The names of which a client's certificate must have one; any where there are none.
+    /// Accepted names in client certificates. Empty accepts any name.
     pub names: Vec<String>,
 }
 
@@ -90,10 +91,10 @@ struct RawSidecarTls {
     subject_alt_names: Vec<String>,
 }
 
-/// What is wrong with one, and in which field; such a listener is left out.
+/// Invalid field of a listener and the problem. The listener is left out.
 type IngressFault = (&'static str, String);
 
-/// Reads the listeners of an object. One that can't be read is left out, and costs no other.
+/// Parses the listeners of an object. An invalid listener is left out without affecting the others.
 pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> Vec<SidecarIngress> {
     let mut taken = BTreeSet::new();
     let mut all: Vec<SidecarIngress> = Vec::new();
@@ -103,7 +104,7 @@ pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> V
             Ok(one) if taken.insert(one.port.number) => all.push(one),
             Ok(one) => {
                 let text =
-                    format!("port {} is in the list before; the first counts", one.port.number);
+                    format!("port {} is a duplicate; the first listener applies", one.port.number);
                 reasons.push(Reason::lost(&codes::SIDECAR_INGRESS, path, text));
             }
             Err((field, fact)) => {
@@ -131,18 +132,21 @@ impl SidecarIngress {
             "" => None,
             text => {
                 let address: IpAddr =
-                    text.parse().map_err(|_| ("bind", format!("{text:?} is no IP address")))?;
-                // All addresses would be those of other listeners as well, and Envoy refuses the second.
+                    text.parse().map_err(|_| ("bind", format!("{text:?} is not an IP address")))?;
+                // It would conflict with other listeners on the port, and Envoy rejects the second
+                // one.
                 Some(address).filter(|address| !address.is_unspecified())
             }
         };
         let listens = raw.capture_mode.as_deref() == Some("NONE");
         if listens && backend == WorkloadBackend::SamePort {
-            let fact = "captureMode: NONE has the proxy listen there itself, and it is not said where the workload does";
+            let fact = "with captureMode: NONE, the proxy listens there itself, and the address of \
+                        the workload is unknown";
             return Err(("defaultEndpoint", fact.to_owned()));
         }
         if !listens && bind.is_some() {
-            let text = "connections are taken as they are redirected, to whichever address of the pod; captureMode: NONE listens at one";
+            let text = "redirected connections to any address of the pod are accepted; use \
+                        captureMode: NONE to listen at one address";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("{path}.bind"), text));
         }
         let address = bind.map_or(IngressAddress::Own, IngressAddress::Given);
@@ -163,7 +167,8 @@ impl SidecarIngress {
 }
 
 impl SidecarIngress {
-    /// Whether the proxy listens at the port itself. What leads to where the client was going would go round in circles there.
+    /// Returns whether the proxy listens at the port itself. Connections to the original
+    /// destination would then loop.
     pub fn is_apart(&self, interception: Interception) -> bool {
         let is_alone = interception == Interception::None;
         self.listens || (is_alone && self.backend != WorkloadBackend::SamePort)
@@ -171,14 +176,14 @@ impl SidecarIngress {
 }
 
 impl RawListenerPort {
-    /// The port of a listener.
+    /// Parses the port of a listener.
     fn read(&self) -> Result<Port, IngressFault> {
         let number = u16::try_from(self.number).ok().filter(|number| *number != 0);
-        let number =
-            number.ok_or_else(|| ("port.number", format!("{} is no port", self.number)))?;
+        let number = number
+            .ok_or_else(|| ("port.number", format!("{} is not a valid port", self.number)))?;
         let protocol = match self.protocol.to_ascii_uppercase().as_str() {
             "" => Protocol::Auto,
-            "UDP" => return Err(("port.protocol", "datagrams are not proxied".to_owned())),
+            "UDP" => return Err(("port.protocol", "UDP is not supported".to_owned())),
             protocol => Protocol::of_port("TCP", Some(protocol), "", number),
         };
         Ok(Port {
@@ -196,12 +201,15 @@ impl WorkloadBackend {
             return Ok(Self::SamePort);
         }
         if let Some(socket) = text.strip_prefix("unix://") {
-            // Longer names are none to Linux (`sockaddr_un`, 108 bytes with the final zero).
+            // Linux limits names of sockets (`sockaddr_un`, 108 bytes with the final zero).
             let fits = socket.starts_with(['/', '@']) && (2..108).contains(&socket.len());
             return if fits && !socket.chars().any(char::is_control) {
                 Ok(Self::UnixSocket(socket.into()))
             } else {
-                Err(format!("{text:?} is no socket: write unix:///PATH, of at most 107 bytes"))
+                Err(format!(
+                    "{text:?} is not a valid socket: use unix:///PATH with at most 107 \
+                             bytes"
+                ))
             };
         }
         let at = text.parse::<SocketAddr>().ok().filter(|at| at.port() != 0);
@@ -209,8 +217,8 @@ impl WorkloadBackend {
             Some(at) if at.ip().is_loopback() => Ok(Self::Loopback(at)),
             Some(at) if at.ip().is_unspecified() => Ok(Self::PodAddress(at)),
             _ => Err(format!(
-                "{text:?} leads to no place of the pod: write 127.0.0.1:PORT, [::1]:PORT, 0.0.0.0:PORT, [::]:PORT or \
-                 unix:///PATH"
+                "{text:?} is not an address of the pod: use 127.0.0.1:PORT, [::1]:PORT, \
+                 0.0.0.0:PORT, [::]:PORT or unix:///PATH"
             )),
         }
     }
@@ -223,14 +231,14 @@ impl RawSidecarTls {
             "MUTUAL" => true,
             other => {
                 let fact = format!(
-                    "{other:?} is neither SIMPLE nor MUTUAL, and it would be in plain text"
+                    "{other:?} is neither SIMPLE nor MUTUAL, so the port would be plaintext"
                 );
                 return Err(("tls.mode", fact));
             }
         };
         if !self.credential_name.is_empty() {
             let fact =
-                "sidecars take certificates of files here: name serverCertificate and privateKey";
+                "sidecars support only certificates in files: set serverCertificate and privateKey";
             return Err(("tls.credentialName", fact.to_owned()));
         }
         let file = |field, path: String| match path_fault(&path) {
@@ -238,7 +246,7 @@ impl RawSidecarTls {
             Some(fact) => Err((field, fact.to_owned())),
         };
         let needed = |field, path: String| match &*path {
-            "" => Err((field, "it is not there, and TLS needs it".to_owned())),
+            "" => Err((field, "it is missing, but TLS requires it".to_owned())),
             _ => file(field, path),
         };
         let certificate = PairFiles {

@@ -13,10 +13,11 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (Sidecar, Vec<Reason>) {
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings()).expect("it is read")
+    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings())
+        .expect("the object is valid")
 }
 
-/// All of these in force.
+/// Returns the active Sidecars and selectors.
 fn all(objects: &[(&str, &str, Value)]) -> (Sidecars, Selectors) {
     let (mut sidecars, mut selectors) = (Sidecars::default(), Selectors::default());
     for (namespace, name, spec) in objects {
@@ -54,7 +55,7 @@ fn hosts_import_services_of_their_namespaces() {
         (&["pay/*.svc.cluster.local"], [false, true, false, false]),
         (&["*/a.shop.svc.cluster.local"], [true, false, false, false]),
         (&["pay/a.shop.svc.cluster.local"], [false, false, false, false]),
-        // An entry for a name below a wildcard is not the wildcard.
+        // An entry for a name below a wildcard does not import the wildcard.
         (&["*/a.wild.example"], [false, false, false, false]),
         (&["*/*.example"], [false, false, true, true]),
         (&["*/*", "~pay/*"], [true, false, false, true]),
@@ -75,14 +76,14 @@ fn hosts_import_services_of_their_namespaces() {
 }
 
 #[test]
-fn rules_hold_where_any_host_of_theirs_is_imported() {
+fn rules_apply_if_any_of_their_hosts_is_imported() {
     let (sidecars, _) =
         all(&[("shop", "one", hosts(&["./a.shop.svc.cluster.local", "pay/*", "~/b.example"]))]);
     let namespace = "shop".into();
     let scope = sidecars.scope(&namespace, &Selection::default());
     for (name, owner, wanted) in [
         ("a.shop.svc.cluster.local", "shop", true),
-        // By the namespace of the rules, not of the host.
+        // The namespace of the rules decides, not that of the host.
         ("a.shop.svc.cluster.local", "other", false),
         ("a.shop.svc.cluster.local", "pay", true),
         ("*.svc.cluster.local", "shop", true),
@@ -94,7 +95,7 @@ fn rules_hold_where_any_host_of_theirs_is_imported() {
 }
 
 #[test]
-fn port_of_its_own_listener_is_taken_by_that_alone() {
+fn port_with_a_listener_uses_only_that_listener() {
     let spec = json!({ "egress": [
         { "port": { "number": 9000, "protocol": "TCP" }, "hosts": ["pay/*"] },
         { "hosts": ["./*"] },
@@ -112,7 +113,7 @@ fn port_of_its_own_listener_is_taken_by_that_alone() {
 }
 
 #[test]
-fn host_of_one_label_is_an_entrys_and_no_short_name_of_a_service() {
+fn host_of_one_label_is_not_the_short_name_of_a_service() {
     let (sidecar, reasons) = read("shop", "one", &hosts(&["./db", "./10.0.0.1"]));
     let told: Vec<_> = reasons.iter().map(|one| (&*one.path, one.is_lost)).collect();
     assert_eq!(told, [("spec.egress[0].hosts[0]", false)]);
@@ -124,7 +125,7 @@ fn host_of_one_label_is_an_entrys_and_no_short_name_of_a_service() {
 }
 
 #[test]
-fn port_of_bytes_leads_to_the_only_port_of_a_service_that_it_names() {
+fn tcp_listener_routes_to_the_only_port_of_its_service() {
     let spec = json!({ "egress": [
         { "port": { "number": 9000, "protocol": "TCP" }, "hosts": ["./db.example", "./*.wide.example"] },
         { "port": { "number": 9001, "protocol": "HTTP" }, "hosts": ["./web.example"] },
@@ -143,11 +144,11 @@ fn port_of_bytes_leads_to_the_only_port_of_a_service_that_it_names() {
         assert!(!scope.includes_port(&host(name), &namespace, 5432), "{name}");
     }
     let own: Vec<u16> = scope.ports_to_only(&host("db.example"), &namespace, 9000).collect();
-    assert!(own.is_empty(), "it is the service's own");
+    assert!(own.is_empty(), "it is the service's own port");
 }
 
 #[test]
-fn port_of_a_proxy_is_no_port_of_services() {
+fn port_of_an_http_proxy_is_not_a_port_of_services() {
     let spec = json!({ "egress": [
         { "port": { "number": 3128, "protocol": "HTTP_PROXY" }, "captureMode": "NONE", "hosts": ["pay/*"] },
         { "hosts": ["./*"] },
@@ -167,7 +168,7 @@ fn port_of_a_proxy_is_no_port_of_services() {
     assert_eq!(found("pay", 80), (false, true, true));
     assert_eq!(found("shop", 80), (true, true, false));
     assert_eq!(found("shop", 3128), (false, false, false));
-    // Two kinds of traffic can't be told apart at one port.
+    // Two kinds of traffic cannot be distinguished at one port.
     let both = json!({ "egress": [
         { "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["./*"] },
         { "port": { "number": 80, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
@@ -176,7 +177,7 @@ fn port_of_a_proxy_is_no_port_of_services() {
 }
 
 #[test]
-fn one_sidecar_decides_for_a_proxy() {
+fn exactly_one_sidecar_applies_to_a_proxy() {
     let with = |labels: Value, given: &str| {
         let mut spec = hosts(&[given]);
         spec["workloadSelector"] = json!({ "labels": labels });
@@ -200,7 +201,7 @@ fn one_sidecar_decides_for_a_proxy() {
     assert_eq!(decides("shop", &[("app", "db")]).as_deref(), Some("shop/of-db"));
     assert_eq!(decides("pay", &[("app", "gw")]).as_deref(), Some("istio-system/default"));
     assert_eq!(decides("istio-system", &[("app", "gw")]).as_deref(), Some("istio-system/gateways"));
-    // The default holds as if it stood in the proxy's namespace.
+    // The default applies as if it were in the proxy's namespace.
     let pay = "pay".into();
     let scope = sidecars.scope(&pay, &Selection::default());
     assert!(scope.includes(&host("x.example"), &pay));
@@ -217,7 +218,7 @@ fn one_sidecar_decides_for_a_proxy() {
 }
 
 #[test]
-fn what_is_not_followed_is_said() {
+fn unsupported_fields_are_reported() {
     let spec = json!({
         "ingress": [{ "port": { "number": 80 }, "bind": "10.0.0.1" }],
         "inboundConnectionPool": {},
@@ -248,7 +249,7 @@ fn what_is_not_followed_is_said() {
     assert_eq!((empty.egress, reasons.len()), (vec![EgressListener::of_everything()], 0));
 }
 
-/// What is said of a spec, in lines.
+/// Returns the codes and paths of the reasons for a spec.
 fn reasons_of(spec: &Value) -> Vec<String> {
     read("shop", "one", spec)
         .1
@@ -277,7 +278,7 @@ fn unknown_protocol_of_a_listener_is_reported() {
 }
 
 #[test]
-fn ingress_listener_that_cannot_be_read_costs_only_itself() {
+fn invalid_ingress_listener_is_left_out_alone() {
     let good = json!({ "port": { "number": 9080, "protocol": "HTTP" }, "defaultEndpoint": "127.0.0.1:8080" });
     let cases = [
         (json!({ "port": { "number": 0 } }), "STR1072 spec.ingress[1].port.number"),
@@ -325,13 +326,13 @@ fn ingress_listener_that_cannot_be_read_costs_only_itself() {
         let loopback = "127.0.0.1:8080".parse().expect("an address");
         assert_eq!(ingress[0].backend, WorkloadBackend::Loopback(loopback));
     }
-    // A workload whose listeners can't be read is not opened by its services.
+    // A workload with only invalid listeners does not use the ports of its services instead.
     let none = json!({ "ingress": [{ "port": { "number": 0 } }] });
     assert_eq!(read("shop", "one", &none).0.ingress, Some(Vec::new()));
 }
 
 #[test]
-fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
+fn egress_listeners_may_have_a_separate_address() {
     let address = |spec: &Value| {
         let (sidecars, _) = all(&[("shop", "one", spec.clone())]);
         let namespace = "shop".into();
@@ -375,7 +376,7 @@ fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
 }
 
 #[test]
-fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
+fn listener_without_hosts_or_with_an_invalid_port_is_reported() {
     let none = json!({ "egress": [{}] });
     assert_eq!(reasons_of(&none), ["STR1060 spec.egress[0].hosts"]);
     let zero = json!({ "egress": [{ "port": { "number": 0 }, "hosts": ["./*"] }, { "hosts": ["pay/*"] }] });
@@ -384,21 +385,25 @@ fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
     let namespace = "shop".into();
     let scope = sidecars.scope(&namespace, &Selection::default());
     let imported = |owner: &str| scope.includes(&host("a.example"), &owner.into());
-    assert_eq!([imported("shop"), imported("pay")], [false, true], "not all ports in its place");
+    assert_eq!(
+        [imported("shop"), imported("pay")],
+        [false, true],
+        "it does not become a listener for all ports"
+    );
     let socket =
         json!({ "egress": [{ "port": { "number": 0 }, "bind": "unix:///a", "hosts": ["./*"] }] });
     assert_eq!(reasons_of(&socket), ["STR1074 spec.egress[0].bind"]);
 }
 
 #[test]
-fn looking_up_hosts_anew_is_as_any_that_may_pass() {
+fn dynamic_dns_mode_is_handled_as_allow_any() {
     let spec = json!({ "outboundTrafficPolicy": { "mode": "ALLOW_ANY_DYNAMIC_DNS" } });
     assert_eq!(read("shop", "one", &spec).0.outbound, Some(OutboundTrafficPolicy::AllowAny));
     assert_eq!(reasons_of(&spec), ["STR1005 spec.outboundTrafficPolicy.mode"]);
 }
 
 #[test]
-fn egress_proxy_is_one_service_that_takes_what_may_pass() {
+fn egress_proxy_is_one_service_for_allowed_unknown_destinations() {
     let policy = |mode: &str, proxy: Value| json!({ "outboundTrafficPolicy": { "mode": mode, "egressProxy": proxy } });
     let whole = json!({ "host": "out", "port": { "number": 8080 }, "subset": "v1" });
     let read_proxy = |spec: &Value| read("shop", "one", spec).0.egress_proxy;
@@ -426,7 +431,7 @@ fn egress_proxy_is_one_service_that_takes_what_may_pass() {
 }
 
 #[test]
-fn two_listeners_of_one_port_are_joined_and_say_so() {
+fn listeners_of_one_port_are_merged_with_a_warning() {
     let egress = |first: Value, second: Value| {
         let (sidecar, reasons) = read("shop", "one", &json!({ "egress": [first, second] }));
         let told = reasons.iter().map(|one| format!("{} {}", one.code.id, one.path));

@@ -1,9 +1,11 @@
-//! Whether Envoys can read an expression of CEL. (Common Expression Language, "Language Definition"; Envoy, access log
-//! filter `envoy.access_loggers.extension_filters.cel`; tried on Envoy 1.36 and 1.40.)
+//! Checks whether Envoy can parse a CEL expression (Common Expression Language, "Language
+//! Definition"; Envoy, access log filter `envoy.access_loggers.extension_filters.cel`; tested with
+//! Envoy 1.36 and 1.40).
 //!
-//! One that they can't read makes them refuse the whole listener. Which attributes there are doesn't matter for that: one
-//! that is not there is an error where a request is looked at, and that request isn't written. This is stricter than
-//! Envoys where the language is rarely used: comments, names in backticks and messages are refused.
+//! Envoy rejects the whole listener if it cannot parse an expression. Unknown attributes are no
+//! problem: they are an error for a single request, which is then not logged. This check is
+//! stricter than Envoy for rarely used syntax: comments, names in backticks and messages are
+//! rejected.
 
 mod attributes;
 mod tokens;
@@ -11,16 +13,17 @@ mod tokens;
 use self::tokens::{CelToken, tokens};
 use crate::traffic::re2;
 
-/// How a function is called.
+/// Form of a function call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CelForm {
-    /// `name(a)`, with so many values.
+    /// `name(a)`, with this number of arguments.
     Global(usize),
-    /// `name(a, b)`, with so many values, or `a.name(b)`.
+    /// `name(a, b)`, with this number of arguments, or `a.name(b)`.
     Either(usize),
 }
 
-/// Functions that Envoys know. Those over lists, and `string`, are switched off there. `has` is none: it is a macro.
+/// Functions that Envoy supports. It disables functions over lists and `string`. `has` is a macro,
+/// not a function.
 const FUNCTIONS: [(&str, CelForm); 13] = [
     ("bytes", CelForm::Global(1)),
     ("contains", CelForm::Either(2)),
@@ -37,7 +40,7 @@ const FUNCTIONS: [(&str, CelForm); 13] = [
     ("uint", CelForm::Global(1)),
 ];
 
-/// Words that name nothing.
+/// Reserved words, which are not valid names.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -58,19 +61,20 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Words that are values.
+/// Words that are literals.
 const VALUES: [&str; 3] = ["false", "null", "true"];
 
-/// How deep an expression is at most: each operator, selection, index and call is one deeper than what it works on, so
-/// that `1 + 1 + 1` is 3 deep. A whole chain of `||` or `&&` is one. (cel-cpp, `max_recursion_depth`, as Envoys set it.)
+/// Maximum depth of an expression. Each operator, selection, index and call adds one level to its
+/// operand, so that `1 + 1 + 1` has depth 3. A whole chain of `||` or `&&` adds one level (cel-cpp,
+/// `max_recursion_depth`, as set by Envoy).
 const DEPTH_MAX: usize = 32;
-/// Bytes of an expression.
+/// Maximum length of an expression in bytes.
 const BYTES_MAX: usize = 4096;
 
 /// Checks an expression.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the problem.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if text.len() > BYTES_MAX {
         return Err(format!("is longer than {BYTES_MAX} bytes"));
@@ -81,11 +85,12 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     match parser.rest.first() {
         None if depth > DEPTH_MAX => Err(too_deep()),
         None => Ok(()),
-        Some(token) => Err(format!("goes on with {token} where it could end")),
+        Some(token) => Err(format!("has an unexpected {token} after a complete expression")),
     }
 }
 
-/// Returns the first name in a valid expression that is no attribute of an Envoy, such as a misspelt one.
+/// Returns the first name in a valid expression that is not an attribute of Envoy, for example a
+/// misspelled one.
 pub(super) fn unknown_attribute(text: &str) -> Option<String> {
     attributes::unknown(&tokens(text).ok()?)
 }
@@ -94,11 +99,12 @@ fn too_deep() -> String {
     format!("is more than {DEPTH_MAX} operators, selections or calls deep")
 }
 
-/// By recursive descent; what reads a part gives how deep it is. Of operators but `||` and `&&` it doesn't matter which
-/// binds closer: a chain of them is taken for as deep as it can be.
+/// Recursive-descent parser. Each function returns the depth of the part that it parsed. The
+/// precedence of operators other than `||` and `&&` does not matter: the maximum possible depth of
+/// a chain is assumed.
 struct Parser<'t, 'a> {
     rest: &'t [CelToken<'a>],
-    /// How many expressions are being read within each other.
+    /// Number of nested expressions that are being parsed.
     nested: usize,
 }
 
@@ -116,7 +122,7 @@ impl<'t, 'a> Parser<'t, 'a> {
             return Ok(());
         }
         let found = self.rest.first().map_or("its end".to_owned(), ToString::to_string);
-        Err(format!("has {found} where {sign:?} is missing"))
+        Err(format!("has {found} where {sign:?} is expected"))
     }
 
     fn expression(&mut self) -> Result<usize, String> {
@@ -142,7 +148,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         self.joined("&&", Self::operands)
     }
 
-    /// Parts with one sign between them.
+    /// Parses operands that one operator separates.
     fn joined(
         &mut self,
         sign: &str,
@@ -156,7 +162,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(depth + usize::from(!is_alone))
     }
 
-    /// Members with operators between them.
+    /// Parses members that operators separate.
     fn operands(&mut self) -> Result<usize, String> {
         const BETWEEN: [&str; 11] = ["<=", ">=", "<", ">", "==", "!=", "+", "-", "*", "/", "%"];
         let mut deepest = self.member()?;
@@ -187,7 +193,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(self.selected()?.depth + usize::from(is_turned))
     }
 
-    /// A value, and what is selected of it.
+    /// Parses a value with its selections.
     fn selected(&mut self) -> Result<CelSelection, String> {
         let mut found = CelSelection { depth: self.primary()?, is_field: false };
         loop {
@@ -243,49 +249,53 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn name(&mut self) -> Result<&'a str, String> {
         let Some((CelToken::Name(name), behind)) = self.rest.split_first() else {
             let found = self.rest.first().map_or("ends".to_owned(), |token| format!("has {token}"));
-            return Err(format!("{found} where a value is missing"));
+            return Err(format!("{found} where a value is expected"));
         };
         if *name == "in" || RESERVED.contains(name) {
-            return Err(format!("has {name:?}, which can't be a name"));
+            return Err(format!("has {name:?}, which is not a valid name"));
         }
         self.rest = behind;
         Ok(*name)
     }
 
-    /// What stands behind a dot.
+    /// Parses the name after a dot.
     fn field(&mut self) -> Result<&'a str, String> {
         let name = self.name()?;
         if VALUES.contains(&name) {
-            return Err(format!("has {name:?} behind a dot, where it can't be a name"));
+            return Err(format!("has {name:?} after a dot, where it is not a valid name"));
         }
         Ok(name)
     }
 
-    /// What `has` takes: a field of something, and nothing around it.
+    /// Parses the argument of `has`: a field selection.
     fn asked_field(&mut self) -> Result<usize, String> {
         let found = self.selected()?;
         if !found.is_field {
-            return Err("asks has() of something else than a field, as in has(a.b)".to_owned());
+            return Err("calls has() without a field, such as has(a.b)".to_owned());
         }
         self.needs(")")?;
         Ok(found.depth)
     }
 
-    /// What a function is called with, of something so deep or of nothing; gives how deep the deepest of all this is.
+    /// Parses the arguments of a call. `of` is the depth of the receiver, if any. Returns the
+    /// maximum depth.
     fn call(&mut self, name: &str, of: Option<usize>) -> Result<usize, String> {
         let Some((_, form)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
-            return Err(format!("calls {name}, which not every Envoy knows"));
+            return Err(format!("calls {name}, which not every Envoy supports"));
         };
         let values = self.values()?;
         let given = values.len();
         let is_known = match (form, of) {
             (CelForm::Global(count) | CelForm::Either(count), None) => given == *count,
             (CelForm::Either(count), Some(_)) => given + 1 == *count,
-            (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} behind a dot")),
+            (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} after a dot")),
         };
         if !is_known {
-            let place = if of.is_some() { " behind a dot" } else { "" };
-            return Err(format!("calls {name}{place} with {given} values, which it doesn't take"));
+            let place = if of.is_some() { " after a dot" } else { "" };
+            return Err(format!(
+                "calls {name}{place} with {given} arguments, which it does not \
+                                accept"
+            ));
         }
         if name == "matches"
             && let Some(pattern) = values.last().and_then(|value| text_alone(value.tokens))
@@ -296,7 +306,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(depths.max().unwrap_or_default())
     }
 
-    /// The values of a call, to its end. Unlike lists, none may end with a comma.
+    /// Parses the arguments of a call up to its end. Unlike in lists, a trailing comma is invalid.
     fn values(&mut self) -> Result<Vec<CelValue<'t, 'a>>, String> {
         let mut values = Vec::new();
         if self.takes(")") {
@@ -331,21 +341,22 @@ impl<'t, 'a> Parser<'t, 'a> {
     }
 }
 
-/// A value with what is selected of it.
+/// A value with its selections.
 struct CelSelection {
     depth: usize,
-    /// Whether a field is what is selected last.
+    /// Whether the last selection is a field.
     is_field: bool,
 }
 
-/// A value that a function is called with.
+/// An argument of a call.
 struct CelValue<'t, 'a> {
     depth: usize,
     tokens: &'t [CelToken<'a>],
 }
 
-/// The text that an expression is, perhaps in parentheses. Envoys compile such a pattern when they read the expression,
-/// and any other where a request is looked at.
+/// Returns the string if the expression is a string literal, possibly in parentheses. Envoy
+/// compiles a literal pattern when it parses the expression, and any other pattern for each
+/// request.
 fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
     while let [CelToken::Sign("("), within @ .., CelToken::Sign(")")] = tokens {
         tokens = within;
@@ -356,7 +367,7 @@ fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
     }
 }
 
-/// Programs for patterns in expressions are no larger than Envoys take where nothing is said.
+/// Checks that the program of a pattern is within Envoy's default limit.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Ok(());
@@ -365,12 +376,12 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     let regex = re2::parse(pattern).map_err(within)?;
     if regex.size > re2::PLAIN_PROGRAM_MAX {
         let most = re2::PLAIN_PROGRAM_MAX;
-        return Err(within(format!("makes a program of more than {most} instructions")));
+        return Err(within(format!("compiles to more than {most} instructions")));
     }
     Ok(())
 }
 
-/// Expressions that Envoys read, together with every function.
+/// Expressions that Envoy can parse. They use every supported function.
 pub const READABLE: [&str; 15] = [
     "response.code >= 400",
     "(connection.mtls && request.headers['x-log-mtls'] == 'true') || request.url_path.contains('v1beta3')",
@@ -389,14 +400,14 @@ pub const READABLE: [&str; 15] = [
     "true",
 ];
 
-/// Expressions for which Envoys refuse a whole listener, with a part of what is said of each.
+/// Expressions for which Envoy rejects a whole listener, each with a part of the error message.
 pub const UNREADABLE: [(&str, &str); 69] = [
     ("", "ends where a value"),
     ("response.code >=", "ends where a value"),
     ("response.code => 400", "'='"),
-    ("(a", "\")\" is missing"),
-    ("a b", "goes on with \"b\""),
-    ("a ? b", "\":\" is missing"),
+    ("(a", "\")\" is expected"),
+    ("a b", "has an unexpected \"b\""),
+    ("a ? b", "\":\" is expected"),
     ("a.b(", "calls b"),
     ("nothing(1)", "calls nothing"),
     ("[1].all(x, x == 1)", "calls all"),
@@ -404,10 +415,10 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("has(request.headers['a'])", "has()"),
     ("has(a)", "has()"),
     ("has(a.size())", "has()"),
-    ("has(a.b + 1)", "\")\" is missing"),
-    ("has(a.b, c.d)", "\")\" is missing"),
+    ("has(a.b + 1)", "\")\" is expected"),
+    ("has(a.b, c.d)", "\")\" is expected"),
     ("a.has(b.c)", "calls has"),
-    (".has(b.c)", "goes on with \"(\""),
+    (".has(b.c)", "has an unexpected \"(\""),
     ("'a", "isn't closed"),
     ("'a\rb' == a", "isn't closed on its line"),
     ("'\\q'", "backslash"),
@@ -421,36 +432,36 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("rr'a' == 'a'", "\"rr\" before a quote"),
     ("a && in", "\"in\""),
     ("a.in", "\"in\""),
-    ("request.true", "\"true\" behind a dot"),
+    ("request.true", "\"true\" after a dot"),
     ("null() == 1", "calls null"),
     ("99999999999999999999 > 1", "too large"),
     ("1e > 1", "exponent"),
-    ("a # b", "means nothing"),
-    ("a\u{a0}== b", "means nothing"),
-    ("a \u{b}== b", "means nothing"),
-    ("\u{feff}a", "means nothing"),
-    ("[1, 2", "\"]\" is missing"),
-    ("{1}", "\":\" is missing"),
-    ("size() > 1", "size with 0 values"),
-    ("size('a', 'b') == 1", "size with 2 values"),
-    ("'a'.size('b') == 1", "size behind a dot with 1 values"),
+    ("a # b", "not a valid symbol"),
+    ("a\u{a0}== b", "not a valid symbol"),
+    ("a \u{b}== b", "not a valid symbol"),
+    ("\u{feff}a", "not a valid symbol"),
+    ("[1, 2", "\"]\" is expected"),
+    ("{1}", "\":\" is expected"),
+    ("size() > 1", "size with 0 arguments"),
+    ("size('a', 'b') == 1", "size with 2 arguments"),
+    ("'a'.size('b') == 1", "size after a dot with 1 arguments"),
     ("size('a',) == 1", "\")\" where a value"),
-    ("contains('a')", "contains with 1 values"),
-    ("'a'.contains()", "contains behind a dot with 0"),
-    ("'a'.startsWith('b', 'c')", "startsWith behind a dot with 2"),
+    ("contains('a')", "contains with 1 arguments"),
+    ("'a'.contains()", "contains after a dot with 0"),
+    ("'a'.startsWith('b', 'c')", "startsWith after a dot with 2"),
     ("endsWith('a')", "endsWith with 1"),
     ("matches('a')", "matches with 1"),
-    ("type() == int", "type with 0 values"),
-    ("(1).type() == int", "calls type behind a dot"),
-    ("int('1', '2') == 1", "int with 2 values"),
-    ("'1'.int() == 1", "calls int behind a dot"),
-    ("a.uint(1) == 1u", "calls uint behind a dot"),
-    ("a.double(1) == 1.0", "calls double behind a dot"),
-    ("a.bytes(1) == b''", "calls bytes behind a dot"),
-    ("a.dyn(1) == 1", "calls dyn behind a dot"),
-    ("'1s'.duration() == a", "calls duration behind a dot"),
-    ("'a'.timestamp() == a", "calls timestamp behind a dot"),
-    ("int(1)(2)", "goes on with \"(\""),
+    ("type() == int", "type with 0 arguments"),
+    ("(1).type() == int", "calls type after a dot"),
+    ("int('1', '2') == 1", "int with 2 arguments"),
+    ("'1'.int() == 1", "calls int after a dot"),
+    ("a.uint(1) == 1u", "calls uint after a dot"),
+    ("a.double(1) == 1.0", "calls double after a dot"),
+    ("a.bytes(1) == b''", "calls bytes after a dot"),
+    ("a.dyn(1) == 1", "calls dyn after a dot"),
+    ("'1s'.duration() == a", "calls duration after a dot"),
+    ("'a'.timestamp() == a", "calls timestamp after a dot"),
+    ("int(1)(2)", "has an unexpected \"(\""),
     ("request.path.matches('*.js')", "repeats nothing"),
     ("request.path.matches('(?!/healthz)')", "pattern \"(?!/healthz)\""),
     ("matches(request.path, '(')", "pattern \"(\""),
@@ -462,17 +473,17 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("request.path.matches('(x{50}){20}')", "more than 100 instructions"),
 ];
 
-/// Expressions one operator, selection, index or call deeper than Envoys take.
+/// Returns expressions that are one level deeper than Envoy accepts.
 pub fn too_deep_for_envoys() -> Vec<String> {
     deep(1)
 }
 
-/// Expressions as deep as Envoys take.
+/// Returns expressions with the maximum depth that Envoy accepts.
 pub fn as_deep_as_envoys_take() -> Vec<String> {
     deep(0)
 }
 
-/// Chains and nestings as deep as Envoys take, and so much deeper.
+/// Returns chains and nested expressions with the maximum depth plus `more`.
 fn deep(more: usize) -> Vec<String> {
     let nested = |count: usize, before: &str, within: &str, after: &str| {
         let count = count + more;
@@ -501,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_envoys_read_is_taken() {
+    fn expressions_that_envoy_parses_are_accepted() {
         for text in READABLE {
             assert_eq!(check(text), Ok(()), "{text}");
         }
@@ -512,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_envoy_reads_is_refused_with_the_place() {
+    fn invalid_expressions_are_rejected_with_a_reason() {
         for (text, part) in UNREADABLE {
             let fact = check(text).expect_err(text);
             assert!(fact.contains(part), "{text}: {fact}");
@@ -525,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_taken_as_envoys_do() {
+    fn maximum_depth_equals_that_of_envoy() {
         for text in as_deep_as_envoys_take() {
             assert_eq!(check(&text), Ok(()), "{text}");
         }

@@ -1,15 +1,16 @@
-//! What entries of a Telemetry have in common: at which ends of calls they hold, and whom they name. (Istio, "Telemetry".)
+//! Common parts of the entries of a Telemetry: the end of calls that they apply to, and their
+//! providers (Istio, "Telemetry").
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 
-/// The end of a call that a listener is at.
+/// The end of a call that a listener handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEnd {
-    /// It is a workload's way out.
+    /// Outbound traffic of a workload.
     Client,
-    /// It is a workload's way in, or a router.
+    /// Inbound traffic of a workload, or traffic of a gateway.
     Server,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct RawProvider {
 }
 
 impl RawMode {
-    /// The end that is meant; `None` for both.
+    /// Returns the end of calls; `None` for both.
     pub(super) fn end(self) -> Option<CallEnd> {
         match self {
             Self::Both => None,

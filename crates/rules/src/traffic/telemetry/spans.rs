@@ -1,4 +1,5 @@
-//! What Telemetries say of traces: where spans go, of how many requests, and what they hold. (Istio, "Telemetry", `tracing`.)
+//! Tracing settings of Telemetries: providers, sampling and tags of spans (Istio, "Telemetry",
+//! `tracing`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,49 +11,49 @@ use crate::traffic::object::Reason;
 use strait_base::codes;
 use strait_model::is_header_name;
 
-/// The share of requests that are traced where nobody says more. (Istio's default.)
+/// Default sampling rate, in traced requests per million (Istio's default).
 const SAMPLED_PER_MILLION: u32 = 10_000;
 
-/// What is said of traces at some ends of calls.
+/// A rule for traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TracingRule {
-    /// At which end of a call; `None` for both.
+    /// End of the call; `None` for both ends.
     pub(super) end: Option<CallEnd>,
-    /// To whom spans are sent, where it says that.
+    /// Provider that receives the spans, if set.
     pub(super) provider: Option<Arc<str>>,
     disabled: Option<bool>,
     sampled_per_million: Option<u32>,
     tags: Option<Arc<[SpanTag]>>,
 }
 
-/// What a proxy does of traces at one end of calls.
+/// Tracing settings of a proxy for one end of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TracingChoice {
-    /// To whom it sends spans: a provider of the mesh config, or the name of none.
+    /// Provider that receives the spans, by its name in the mesh config. The name may be unknown.
     pub provider: Arc<str>,
-    /// Of how many requests of a million, where whoever calls has not decided it.
+    /// Number of traced requests per million, if the caller has not decided.
     pub sampled_per_million: u32,
-    /// What spans hold beside what proxies put there, by name.
+    /// Custom tags of spans by name, in addition to the tags of proxies.
     pub tags: Arc<[SpanTag]>,
 }
 
-/// A tag of spans.
+/// A custom tag of spans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpanTag {
-    /// Its name; never empty.
+    /// Name of the tag; never empty.
     pub name: Arc<str>,
-    /// What it says.
+    /// Value of the tag.
     pub value: SpanTagValue,
 }
 
-/// What a tag of a span says.
+/// Value of a custom tag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SpanTagValue {
-    /// This text; never empty.
+    /// A constant text; never empty.
     Literal(Arc<str>),
-    /// A variable of the proxy's environment, else the second text, else there is no tag.
+    /// Environment variable of the proxy, and the default. If both are empty, the tag is omitted.
     Environment(Arc<str>, Arc<str>),
-    /// A header of the request, else the second text, else there is no tag.
+    /// Header of the request, and the default. If both are empty, the tag is omitted.
     Header(Arc<str>, Arc<str>),
 }
 
@@ -90,18 +91,18 @@ struct RawNamed {
 }
 
 impl RawTracing {
-    /// What is meant, with what its owner should know.
+    /// Parses the rule, and adds reasons to report to its owner.
     pub(super) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> TracingRule {
         for (field, is_said, text) in [
             (
                 "useRequestIdForTraceSampling",
                 self.use_request_id_for_trace_sampling == Some(false),
-                "false has no effect: the id of a request says at every proxy whether it is traced",
+                "false has no effect: the request ID always decides whether a request is traced",
             ),
             (
                 "enableIstioTags",
                 self.enable_istio_tags == Some(true),
-                "spans hold no tags of Istio's; say them as customTags",
+                "Istio's tags are not supported; use customTags",
             ),
         ] {
             if is_said {
@@ -111,17 +112,17 @@ impl RawTracing {
         }
         if self.providers.len() > 1 {
             let path = format!("{path}.providers[1]");
-            let text = "spans go to one provider: the first counts";
+            let text = "only one provider is supported: the first applies";
             reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
         }
         let sampled_per_million = self.random_sampling_percentage.map(|share| {
             let per_million = (share * 10_000.0).round();
             if !(0.0..=1_000_000.0).contains(&per_million) {
                 let path = format!("{path}.randomSamplingPercentage");
-                let text = format!("{share} is no percentage: the nearer of 0 and 100 counts");
+                let text = format!("{share} is not a percentage: the nearer of 0 and 100 applies");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             }
-            // Not a number counts as 0.
+            // NaN becomes 0.
             per_million.clamp(0.0, 1_000_000.0) as u32
         });
         let tags = self.custom_tags.map(|tags| {
@@ -147,7 +148,7 @@ impl RawTracing {
 }
 
 impl RawTag {
-    /// A tag as Envoy takes it: it refuses whole listeners for one without a name or a value.
+    /// Parses a tag. Envoy rejects whole listeners for a tag without a name or a value.
     fn read(self, tag: &str) -> Result<SpanTagValue, &'static str> {
         if tag.is_empty() {
             return Err("it has no name");
@@ -156,24 +157,25 @@ impl RawTag {
             (Some(literal), None, None) if literal.value.is_empty() => Err("its value is empty"),
             (Some(literal), None, None) => Ok(SpanTagValue::Literal(literal.value)),
             (None, Some(variable), None) if variable.name.is_empty() => {
-                Err("it names no variable of the environment")
+                Err("it has no name of an environment variable")
             }
             (None, Some(variable), None) => {
                 Ok(SpanTagValue::Environment(variable.name, variable.default_value))
             }
             (None, None, Some(header)) => {
                 if !is_header_name(header.name.strip_prefix(':').unwrap_or(&header.name)) {
-                    return Err("it names no header");
+                    return Err("it has no valid header name");
                 }
                 let name = header.name.to_ascii_lowercase().into();
                 Ok(SpanTagValue::Header(name, header.default_value))
             }
-            _ => Err("it is not one of literal, environment and header"),
+            _ => Err("it must set exactly one of literal, environment and header"),
         }
     }
 }
 
-/// What is done of traces at an end of calls by these rules, each over the one before; `None` for nothing.
+/// Returns the tracing settings for one end of calls. Each rule overrides the previous ones. `None`
+/// if no spans are sent.
 pub(super) fn choice<'a>(
     rules: impl Iterator<Item = &'a TracingRule>,
     by_default: Option<&Arc<str>>,

@@ -10,7 +10,7 @@ fn read(namespace: &str, name: &str, spec: Value) -> (Telemetry, Vec<Reason>) {
     Telemetry::read(meta, &json!({"spec": spec})).expect("it fits the schema")
 }
 
-/// These in force, and what of them selects a pod of `shop` with that label.
+/// Returns the active Telemetries, and the selection of a pod of `shop` with the label `app`.
 fn in_force(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
     let (mut all, mut selectors) = (Telemetries::default(), Selectors::default());
     let (mut changes, root) = (TrafficChanges::default(), "root".into());
@@ -28,7 +28,7 @@ fn in_force(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
     (all, selectors.selection(&"shop".into(), &labels))
 }
 
-/// What a pod of `shop` with that label writes.
+/// Returns the logs of a pod of `shop` with the label `app`.
 fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Vec<String> {
     let mesh = MeshConfig::parse(mesh, &Defaults::default()).expect("a mesh config");
     let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
@@ -41,7 +41,7 @@ fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Ve
 }
 
 #[test]
-fn the_nearest_level_says_what_is_written() {
+fn most_specific_level_decides_about_logs() {
     use CallEnd::{Client, Server};
     const ON: &str = "accessLogFile: /dev/stderr";
     let envoy = || json!({"accessLogging": [{"providers": [{"name": "envoy"}]}]});
@@ -60,7 +60,7 @@ fn the_nearest_level_says_what_is_written() {
         ("", vec![], "web", Client, &[][..]),
         (ON, vec![], "web", Client, &all),
         ("", vec![("root", envoy())], "web", Server, &["/dev/stdout"]),
-        // Without a name and a default nothing is meant.
+        // Without a provider name and a default, nothing is logged.
         ("", vec![("root", errors())], "web", Server, &[]),
         (ON, vec![("root", off())], "web", Client, &[]),
         (ON, vec![("root", off()), ("shop", envoy())], "web", Client, &all),
@@ -71,7 +71,7 @@ fn the_nearest_level_says_what_is_written() {
         (ON, vec![("shop", servers_off())], "web", Client, &all),
         (ON, vec![("shop", servers_off())], "web", Server, &[]),
         (ON, vec![("shop", unknown())], "web", Server, &[]),
-        // The oldest of two.
+        // Of two objects, the oldest applies.
         (ON, vec![("shop", off()), ("shop", envoy())], "web", Client, &[]),
     ] {
         let found = written(mesh, &objects, app, end);
@@ -80,7 +80,7 @@ fn the_nearest_level_says_what_is_written() {
 }
 
 #[test]
-fn entries_of_a_level_name_logs_together_and_each_for_its_own_end() {
+fn entries_of_a_level_are_combined_for_each_end() {
     const MESH: &str =
         "{extensionProviders: [{name: other, envoyFileAccessLog: {path: /dev/stderr}}]}";
     let entry =
@@ -96,7 +96,7 @@ fn entries_of_a_level_name_logs_together_and_each_for_its_own_end() {
             vec![("shop", spec(vec![entry("envoy", both_ends), entry("other", "SERVER")]))],
             &both[..1],
         ),
-        // What only servers are told leaves to clients what the level before says.
+        // A rule for servers does not change the logs of clients.
         (
             vec![
                 ("root", spec(vec![entry("envoy", both_ends)])),
@@ -111,7 +111,7 @@ fn entries_of_a_level_name_logs_together_and_each_for_its_own_end() {
 }
 
 #[test]
-fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
+fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
     let spec = json!({
         "metrics": [{}],
         "accessLogging": [{"filter": {"expression": "a &&"}}, {"disabled": true}],
@@ -123,25 +123,28 @@ fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
     let targeted = json!({"spec": {"targetRefs": [{"kind": "Service", "name": "web"}]}});
-    let refused = Telemetry::read(meta, &targeted).expect_err("it is for others than all");
+    let refused = Telemetry::read(meta, &targeted).expect_err("a target is refused");
     assert_eq!(refused.path, "spec.targetRefs");
 }
 
 #[test]
 fn misspelt_attribute_of_a_filter_is_reported() {
-    let told = |expression: &str| {
+    let reasons_of = |expression: &str| {
         let spec = json!({"accessLogging": [{"filter": {"expression": expression}}]});
         let (object, reasons) = read("shop", "t", spec);
         assert_eq!(object.logging.len(), 1, "Envoy accepts the expression");
         reasons.into_iter().map(|one| (one.code, one.text)).collect::<Vec<_>>()
     };
-    assert_eq!(told("response.code >= 400"), []);
-    let text = "response.kode is not an attribute of Envoy: requests for which the expression needs its value are not logged";
-    assert_eq!(told("response.kode >= 400"), [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]);
+    assert_eq!(reasons_of("response.code >= 400"), []);
+    let text = "response.kode is not an attribute of Envoy: requests are not logged if the expression needs its value";
+    assert_eq!(
+        reasons_of("response.kode >= 400"),
+        [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]
+    );
 }
 
 #[test]
-fn the_nearest_level_says_what_is_traced_field_by_field() {
+fn most_specific_level_decides_about_each_tracing_field() {
     let mesh = |text: &str| MeshConfig::parse(text, &Defaults::default()).expect("a mesh config");
     let traced = |text: &str, objects: &[(&str, Value)], end| {
         let (all, selection) = in_force(objects, "web");
@@ -153,7 +156,7 @@ fn the_nearest_level_says_what_is_traced_field_by_field() {
         Some((provider.to_owned(), share, tags.iter().map(|tag| (*tag).to_owned()).collect()))
     };
     let by_default = "defaultProviders: {tracing: [z, other]}";
-    assert_eq!(traced("", &[], CallEnd::Client), None, "nobody says to whom");
+    assert_eq!(traced("", &[], CallEnd::Client), None, "no provider is set");
     assert_eq!(
         traced(by_default, &[], CallEnd::Client),
         given("z", 10_000, &[]),
@@ -179,7 +182,7 @@ fn the_nearest_level_says_what_is_traced_field_by_field() {
 }
 
 #[test]
-fn what_of_traces_envoys_would_refuse_is_left_out_and_told() {
+fn invalid_tracing_settings_are_left_out_and_reported() {
     let spec = json!({ "tracing": [{
         "providers": [{ "name": "z" }, { "name": "other" }],
         "randomSamplingPercentage": 101,

@@ -1,28 +1,29 @@
-//! How much one object may have proxies be sent. What a rule does stands beside each of its conditions, rules stand in the
-//! routes of each host, and those of a delegate in the place of each rule that delegates to it: an object of a megabyte
-//! could ask for gigabytes.
+//! Limits on the size of the routes of one object. The action of a rule is repeated for each match,
+//! rules are repeated in the routes of each host, and the rules of a delegate are repeated for each
+//! delegating rule. Without limits, an object of one megabyte could expand to gigabytes.
 
 use serde_json::Value;
 
-/// How many bytes the rules of an object may be, written as JSON, each part counted as often as it is sent. As routes of Envoy
-/// they are two to five times as many.
+/// Maximum size in bytes of the rules of an object as JSON, including all repetitions. As Envoy
+/// routes, they are two to five times as large.
 pub(super) const ROUTED_BYTES_MAX: usize = 16 << 20;
-/// How many pairs of conditions, one of a rule and one of its delegate's, are joined for an object.
+/// Maximum number of pairs of a match and a match of the delegate that are combined for one object.
 pub(super) const JOINED_MAX: usize = 50_000;
 
-/// How long a rule is, written as JSON, in bytes.
+/// Size of a rule as JSON, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleLength {
-    /// All its conditions together.
+    /// Size of all matches together.
     conditions: usize,
-    /// How many there are, where none stands for every request.
+    /// Number of matches; 1 for a rule without matches.
     pub(super) count: usize,
-    /// What it does.
+    /// Size of the action.
     terms: usize,
 }
 
 impl RuleLength {
-    /// Of a rule as it is written. A condition of connections is one for each name at each range.
+    /// Computes the size of a raw rule. A match of connections counts once for each pair of a
+    /// server name and an address range.
     pub(super) fn of(rule: &Value) -> Self {
         let matches = rule.get("match").and_then(Value::as_array);
         let ways = |of: &Value| {
@@ -36,12 +37,12 @@ impl RuleLength {
         Self { conditions, count, terms }
     }
 
-    /// As routes.
+    /// Returns the size of the rule as routes.
     pub(super) fn routed(&self) -> usize {
         self.conditions.saturating_add(self.terms.saturating_mul(self.count))
     }
 
-    /// The routes of a rule that delegates, as far as another stands in its place.
+    /// Returns the size of the routes of a delegating rule and a rule of the delegate.
     pub(super) fn joined(&self, its: &Self) -> usize {
         let pairs = self.count.saturating_mul(its.count);
         [
@@ -54,9 +55,9 @@ impl RuleLength {
     }
 }
 
-/// About how many bytes a value is, written as JSON.
+/// Returns the approximate size of a value as JSON, in bytes.
 fn written_len(value: &Value) -> usize {
-    // Signs around and between.
+    // Includes punctuation.
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 6,
         Value::String(text) => text.len() + 3,
@@ -67,7 +68,7 @@ fn written_len(value: &Value) -> usize {
     }
 }
 
-/// A number of bytes as people say it, in MB (powers of ten), rounded up.
+/// Formats a number of bytes in MB (powers of ten), rounded up.
 pub(super) fn megabytes(bytes: usize) -> String {
     format!("{} MB", bytes.div_ceil(1_000_000))
 }

@@ -1,24 +1,26 @@
-//! Claims of tokens where a VirtualService names headers: `@request.auth.claims.NAME`, or each level in brackets.
-//! (Istio, "JWT claim based routing".)
+//! Claims of tokens in conditions on headers of a VirtualService: `@request.auth.claims.NAME`, or
+//! each level in brackets (Istio, "JWT claim based routing").
 
 use std::collections::BTreeMap;
 
 use super::super::route::ClaimPath;
 
-/// What no header is called, and names of claims begin with; in any case.
+/// Prefix of names of claims, in any case. No header name begins like this.
 const CLAIMS: &str = "@request.auth.claims";
 
-/// Conditions on claims, and those on headers.
+/// Splits conditions into those on claims and those on headers.
 pub(super) fn divided<V>(raw: BTreeMap<String, V>) -> (BTreeMap<String, V>, BTreeMap<String, V>) {
     raw.into_iter().partition(|(name, _)| name.starts_with('@'))
 }
 
-/// The claim of that name. Levels stand behind dots, or each in brackets, where dots are part of its name.
+/// Parses the name of a claim. Levels are separated by dots, or each is in brackets and may contain
+/// dots.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason why it is not a claim.
 pub(super) fn claim_path(name: &str) -> Result<ClaimPath, &'static str> {
-    let form = "is no claim, such as @request.auth.claims.NAME or @request.auth.claims[NAME][NAME]";
+    let form = "is not a claim such as @request.auth.claims.NAME or \
+                @request.auth.claims[NAME][NAME]";
     let begins = name.get(..CLAIMS.len()).is_some_and(|start| start.eq_ignore_ascii_case(CLAIMS));
     let rest = name.get(CLAIMS.len()..).filter(|_| begins).ok_or(form)?;
     let bracketed = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_named_by_dots_or_in_brackets() {
+    fn claims_are_separated_by_dots_or_in_brackets() {
         let read = |name: &str| claim_path(name).map(|levels| levels.join("|"));
         assert_eq!(read("@request.auth.claims.group").as_deref(), Ok("group"));
         assert_eq!(read("@Request.Auth.Claims.Group").as_deref(), Ok("Group"));

@@ -1,4 +1,4 @@
-//! Rules that stand in the place of a rule that delegates to them. (docs/reference/traffic.md, "Delegation".)
+//! Delegation: rules of a delegate that replace a rule (docs/reference/traffic.md, "Delegation").
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use strait_base::codes;
 use strait_model::Labels;
 
 impl VirtualService {
-    /// Its rules for requests, with those of the objects that it delegates to in their places, and what its owner should
-    /// know of that. A delegate that is not there, or not visible from its namespace, takes its rule away.
+    /// Returns the HTTP rules and the reasons to report to the owner. Delegating rules are replaced
+    /// by the rules of their delegates. If a delegate does not exist or is not exported to the
+    /// object's namespace, its rule is removed.
     pub fn routes<'a>(
         &self,
         find: impl Fn(&Delegate) -> Option<&'a Self>,
@@ -43,7 +44,8 @@ impl VirtualService {
             };
             let Some(delegate) = find(name).filter(visible) else {
                 let text = format!(
-                    "there is no VirtualService {}/{} without hosts that {} may use: the rule is as if absent",
+                    "there is no VirtualService {}/{} without hosts that is exported to {}: the \
+                     rule is left out",
                     name.namespace, name.name, self.meta.namespace
                 );
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
@@ -58,8 +60,8 @@ impl VirtualService {
             }
             if with_its[0] > for_all_hosts || with_its[1] > JOINED_MAX {
                 let text = format!(
-                    "with the rules of {} those of all delegates come to more than {} for all hosts, or {JOINED_MAX} \
-                     pairs of conditions: the rule is as if absent",
+                    "with the rules of {}, the rules of all delegates exceed {} for all hosts, or \
+                     {JOINED_MAX} pairs of conditions: the rule is left out",
                     delegate.meta,
                     megabytes(ROUTED_BYTES_MAX)
                 );
@@ -70,7 +72,8 @@ impl VirtualService {
             for (of, its) in delegate.http.iter().enumerate().filter(|(_, its)| !its.is_absent) {
                 if delegate.delegates.contains_key(&of) {
                     let text = format!(
-                        "spec.http[{of}] of {} delegates itself: it is left out",
+                        "spec.http[{of}] of {} delegates too, which is not supported: it is left \
+                         out",
                         delegate.meta
                     );
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
@@ -79,7 +82,8 @@ impl VirtualService {
                 let joined = merged(rule, its);
                 for one in joined.iter().flat_map(|_| without_partner(rule, its)) {
                     let text = format!(
-                        "no request can fit both this rule and spec.http[{of}].match[{one}] of {}: that match is left out",
+                        "no request can match both this rule and spec.http[{of}].match[{one}] of \
+                         {}: that match is left out",
                         delegate.meta
                     );
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
@@ -95,7 +99,8 @@ impl VirtualService {
                     }
                     None => {
                         let text = format!(
-                            "no request can fit both this rule and spec.http[{of}] of {}: that is left out",
+                            "no request can match both this rule and spec.http[{of}] of {}: that \
+                             rule is left out",
                             delegate.meta
                         );
                         reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
@@ -107,7 +112,8 @@ impl VirtualService {
     }
 }
 
-/// The matches of a delegate's rule, by their place, that fit together with none of the root's.
+/// Returns the indexes of the matches of a delegate's rule that are compatible with no match of the
+/// root.
 fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     let is_alone =
         |its: &RequestMatch| root.matches.iter().all(|root| of_both(root, its).is_none());
@@ -115,7 +121,7 @@ fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     all.filter(|(_, its)| is_alone(its)).map(|(at, _)| at).collect()
 }
 
-/// What becomes of requests that fit both; `None` where none can.
+/// Combines a rule with a rule of the delegate; `None` if no request can satisfy both.
 fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
     let matches: Vec<RequestMatch> = match (root.matches.is_empty(), its.matches.is_empty()) {
         (true, _) => its.matches.to_vec(),
@@ -161,7 +167,7 @@ fn joined(root: &Arc<str>, its: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// The conditions of both; `None` where no request can fit them.
+/// Combines two matches; `None` if no request can satisfy both.
 fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
     let path = match (&root.path, &its.path) {
         (Some(root), Some(its)) if !paths_agree(root, its) => return None,
@@ -205,12 +211,12 @@ fn paths_agree(root: &PathMatch, its: &PathMatch) -> bool {
         (PathMatch::Prefix(root), PathMatch::Prefix(its) | PathMatch::Exact(its)) => {
             its.starts_with(&**root)
         }
-        // What fits two expressions nobody knows; neither can one be written in the place of both.
+        // The intersection of two expressions is unknown and cannot be expressed.
         (root, its) => root == its && !matches!(root, PathMatch::Regex(_)),
     }
 }
 
-/// Of two conditions on one text that of the delegate; `None` where they contradict.
+/// Returns the condition of the delegate if both have one; `None` if the two contradict each other.
 fn text(root: Option<&TextMatch>, its: Option<&TextMatch>) -> Option<Option<TextMatch>> {
     match (root, its) {
         (Some(root), Some(its)) if !texts_agree(root, its) => None,
@@ -242,7 +248,7 @@ fn named<N: Ord + Clone>(root: &NamedMatches<N>, its: &NamedMatches<N>) -> Optio
 fn sources(root: &SourceMatch, its: &SourceMatch) -> Option<SourceMatch> {
     let namespace = match (&root.namespace, &its.namespace) {
         (Some(root), Some(its)) if root != its => return None,
-        // A delegate that says nothing is for those of the root.
+        // Without a condition, the delegate inherits that of the root.
         (root, its) => its.clone().or_else(|| root.clone()),
     };
     let within = |name: &Arc<str>| root.gateways.is_empty() || root.gateways.contains(name);

@@ -1,5 +1,5 @@
-//! The rules of a VirtualService for requests, as they are written, and what they come to.
-//! (Istio, "Virtual Service", `HTTPRoute`; docs/reference/traffic.md, "VirtualService".)
+//! HTTP rules of a VirtualService: raw form and conversion (Istio, "Virtual Service", `HTTPRoute`;
+//! docs/reference/traffic.md, "VirtualService").
 
 mod conditions;
 
@@ -30,9 +30,11 @@ use strait_model::mesh_config::{RetryFault, RetryRule, WrittenRetries, command_o
 use strait_model::{Hostname, Namespace, is_header_name};
 
 /// How a rule with an error is treated.
-const ABSENT: &str = "without a valid version of the object, the rule is as if absent, or answers 500 if it blocks requests";
+const ABSENT: &str = "without a valid version of the object, the rule is left out, or answers 500 \
+                      if it blocks requests";
 
-/// Makes a rule that holds an error as if absent, unless it blocks requests: these must not fall to another rule.
+/// Removes a rule that contains an error, unless it blocks requests: blocked requests must not fall
+/// through to another rule.
 pub(super) fn leave_out_faulty(rule: &mut HttpRule) {
     let is_faulty = rule.refused || rule.matches.iter().any(|one| one.refused);
     if !is_faulty || blocks(rule) {
@@ -60,20 +62,21 @@ fn blocks(rule: &RuleTerms) -> bool {
 /// All requests, per million.
 const ALL: u32 = 1_000_000;
 
-/// The longest body of an answer by the proxy itself.
+/// Maximum size in bytes of the body of a direct response.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the rules of one object, and notes what is wrong with them.
+/// Parser of the rules of one object, which collects reasons.
 pub(super) struct Reader<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) settings: &'a KindSettings,
     pub(super) reasons: &'a mut Vec<Reason>,
-    /// Hosts that the object named so far: most of its destinations are one of these, and share its text.
+    /// Hosts that the object has used so far. Most destinations are among these, and share their
+    /// text.
     pub(super) known: BTreeSet<Hostname>,
 }
 
 impl Reader<'_> {
-    /// A rule, and the object whose rules stand in its place, if that is so.
+    /// Parses a rule, and the delegate that replaces it, if any.
     pub(super) fn rule(&mut self, raw: RawHttpRule, path: &str) -> (HttpRule, Option<Delegate>) {
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
@@ -101,9 +104,18 @@ impl Reader<'_> {
         let kinds = [raw.redirect.is_some(), raw.direct_response.is_some(), !raw.route.is_empty()];
         if delegate.is_none() {
             match kinds.into_iter().filter(|is| *is).count() {
-                0 => self.refuse(&mut rule.refused, path, "says neither where requests go nor what they are answered"),
+                0 => self.refuse(
+                    &mut rule.refused,
+                    path,
+                    "has neither route nor redirect nor \
+                                                           directResponse",
+                ),
                 1 => {}
-                _ => self.lost(path, "has more than one of redirect, directResponse and route: the first of these counts"),
+                _ => self.lost(
+                    path,
+                    "has more than one of redirect, directResponse and route: the \
+                                      first of these applies",
+                ),
             }
         }
         self.destinations(raw.route, path, &mut rule);
@@ -120,7 +132,7 @@ impl Reader<'_> {
         terms.cors = cors.map(Box::new);
         let headers = raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), refused));
         terms.headers = headers.map(Box::new);
-        // A share of all hundred where none is given; the newer field counts.
+        // The default is 100 percent. The newer field takes precedence.
         let share = match (raw.mirror_percentage, raw.mirror_percent) {
             (Some(share), _) => {
                 self.per_million(Some(share), 1_000_000, &format!("{path}.mirrorPercentage"))
@@ -163,19 +175,20 @@ impl Reader<'_> {
         self.note(&codes::ROUTE_PART_LOST, path, text);
     }
 
-    /// Notes that a rule holds what Envoy refuses.
+    /// Reports a value that Envoy rejects.
     fn refuse(&mut self, refused: &mut bool, path: &str, text: &str) {
         *refused = true;
         self.note(&codes::ROUTE_REFUSED, path, &format!("{text}; {ABSENT}"));
     }
 
-    /// Reads an expression, and notes where only some Envoys take it.
+    /// Parses an expression, and warns if only some Envoys accept it.
     fn regex(&mut self, text: &str, path: &str) -> Result<Regex, String> {
         let regex = re2::parse(text)?;
         if regex.size > re2::PLAIN_PROGRAM_MAX {
             let text = format!(
-                "{text:?} makes a program of about {} instructions: an Envoy takes it if its bootstrap sets \
-                 re2.max_program_size.error_level, as that of `strait proxy bootstrap` does",
+                "{text:?} compiles to about {} instructions: Envoy accepts it only if its \
+                 bootstrap sets re2.max_program_size.error_level, as that of `strait proxy \
+                 bootstrap` does",
                 regex.size
             );
             self.reasons.push(Reason::warning(&codes::REGEX_LONG, path, text));
@@ -183,38 +196,45 @@ impl Reader<'_> {
         Ok(regex)
     }
 
-    /// A port, where one is named.
+    /// Parses an optional port.
     fn port(&mut self, number: Option<u32>, path: &str) -> Option<u16> {
         let number = number?;
         let text = match u16::try_from(number) {
-            Ok(0) => "0 is no port: it counts as if none were named".to_owned(),
+            Ok(0) => "0 is not a valid port: it is treated as not set".to_owned(),
             Ok(port) => return Some(port),
-            Err(_) => format!("{number} is no port: 65535 stands for it"),
+            Err(_) => format!("{number} is not a valid port: it is treated as 65535"),
         };
         self.note(&codes::TRAFFIC_PORT, path, &text);
         (number != 0).then_some(u16::MAX)
     }
 
-    /// A place, if its host is one.
+    /// Parses a destination; `None` if its host is invalid.
     pub(super) fn destination(&mut self, raw: RawDestination, path: &str) -> Option<Destination> {
         let host =
             match HostPattern::parse(&raw.host, self.namespace.as_str(), &self.settings.domain) {
                 Ok(HostPattern::Exact(host)) => host,
-                // An entry may be named by its wildcard.
+                // The host of a ServiceEntry may be a wildcard.
                 Ok(under @ HostPattern::Under(_)) if under != HostPattern::all() => {
                     Hostname::from(under.to_string())
                 }
                 other => {
-                    let fact = other
-                        .map_or_else(|error| error.to_string(), |_| "is every host".to_owned());
-                    let text = format!("{:?} {fact}; nothing goes there", raw.host);
+                    let fact = other.map_or_else(
+                        |error| error.to_string(),
+                        |_| "matches every host".to_owned(),
+                    );
+                    let text =
+                        format!("{:?} {fact}; the destination receives no traffic", raw.host);
                     self.note(&codes::DESTINATION_INVALID, path, &text);
                     return None;
                 }
             };
         let is_label = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !raw.subset.chars().all(is_label) {
-            let text = format!("{:?} is no name of a subset; nothing goes there", raw.subset);
+            let text = format!(
+                "{:?} is not a valid subset name; the destination receives no \
+                                traffic",
+                raw.subset
+            );
             self.note(&codes::DESTINATION_INVALID, path, &text);
             return None;
         }
@@ -224,7 +244,7 @@ impl Reader<'_> {
         Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
     }
 
-    /// The same host, as it was named before.
+    /// Returns the shared copy of a host.
     fn known(&mut self, host: Hostname) -> Hostname {
         if let Some(known) = self.known.get(&host) {
             return known.clone();
@@ -241,7 +261,11 @@ impl Reader<'_> {
             let path = format!("{path}.route[{at}]");
             let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
             let Ok(weight) = weight else {
-                self.refuse(&mut rule.refused, &path, &format!("a weight can't be {}", raw.weight));
+                self.refuse(
+                    &mut rule.refused,
+                    &path,
+                    &format!("{} is not a valid weight", raw.weight),
+                );
                 continue;
             };
             if weight == 0 {
@@ -256,7 +280,8 @@ impl Reader<'_> {
                     let more = RareAtDestination { headers, ..RareAtDestination::default() }.into();
                     all.push(Destination { index: place(at), weight, more, ..to });
                 }
-                // What it would have taken is answered, and doesn't go to the others.
+                // Requests for this destination are answered with an error and not sent to the
+                // others.
                 None => {
                     all.push(Destination { index: place(at), weight, ..Destination::invalid() });
                 }
@@ -264,15 +289,15 @@ impl Reader<'_> {
         }
         let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();
         if !only && sum == 0 && !rule.refused && is_route {
-            // Nothing is left to send requests to, which are answered 500.
-            let text = "its weights come to 0, and one must take requests; they are answered 500";
+            // Without any destination, requests are answered with 500.
+            let text = "the sum of its weights is 0; requests are answered with 500";
             self.note(&codes::ROUTE_REFUSED, &format!("{path}.route"), text);
         }
         if u32::try_from(sum).is_err() {
             self.refuse(
                 &mut rule.refused,
                 path,
-                &format!("weights come to {sum}, more than 4294967295"),
+                &format!("the sum of the weights is {sum}, which exceeds 4294967295"),
             );
         }
         rule.destinations = all.into();
@@ -305,7 +330,7 @@ impl Reader<'_> {
                 (None, Some(text)) => STANDARD.decode(&text).ok().or_else(|| {
                     self.lost(
                         &format!("{path}.body.bytes"),
-                        "is not base64: the answer has no body",
+                        "is not base64: the response has no body",
                     );
                     None
                 }),
@@ -324,22 +349,22 @@ impl Reader<'_> {
         let rewrite = rewrite.map(|raw| {
             let path = format!("{path}.rewrite");
             if !is_text(&raw.uri) || !is_text(&raw.authority) {
-                self.refuse(refused, &path, "holds control characters");
+                self.refuse(refused, &path, "contains control characters");
             }
             match &raw.uri_regex_rewrite {
                 Some(_) if !raw.uri.is_empty() => {
-                    let text = "stands beside uri, which counts in its place";
+                    let text = "is set in addition to uri, which takes precedence";
                     let path = format!("{path}.uriRegexRewrite");
                     self.note(&codes::TRAFFIC_REPLACED, &path, text);
                 }
                 None if raw.uri.is_empty() && raw.authority.is_empty() => {
-                    self.lost(&path, "names neither a path nor a host: nothing is rewritten");
+                    self.lost(&path, "sets neither a path nor a host: nothing is rewritten");
                 }
                 _ => {}
             }
             let regex = raw.uri_regex_rewrite.and_then(|raw| {
                 if raw.rewrite.is_empty() {
-                    let text = "is empty: what the expression takes is removed";
+                    let text = "is empty: the matched text is removed";
                     let path = format!("{path}.uriRegexRewrite.rewrite");
                     self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
                 }
@@ -349,7 +374,10 @@ impl Reader<'_> {
                     (Ok(groups), Ok(named)) if named <= groups && is_text(&raw.rewrite) => {
                         return Some(PathRewrite::Regex(raw.r#match, raw.rewrite));
                     }
-                    (Ok(groups), Ok(named)) => format!("names group {named}, of {groups}"),
+                    (Ok(groups), Ok(named)) => format!(
+                        "refers to group {named}, but the \
+                                                        expression has {groups}"
+                    ),
                     (Err(fact), _) | (_, Err(fact)) => fact,
                 };
                 self.refuse(refused, &format!("{path}.uriRegexRewrite"), &fact);
@@ -367,14 +395,14 @@ impl Reader<'_> {
             0 => 301,
             code @ (301 | 302 | 303 | 307 | 308) => code as u16,
             other => {
-                let text = format!("{other} is none of 301, 302, 303, 307, 308");
+                let text = format!("{other} is not valid; use 301, 302, 303, 307 or 308");
                 self.refuse(refused, &format!("{path}.redirectCode"), &text);
                 301
             }
         };
         let texts = [&raw.uri, &raw.prefix_rewrite, &raw.authority, &raw.scheme];
         if !texts.into_iter().all(|text| is_text(text)) {
-            self.refuse(refused, path, "holds control characters");
+            self.refuse(refused, path, "contains control characters");
         }
         let port = match (raw.port, &*raw.derive_port) {
             (Some(_), _) => self
@@ -385,7 +413,8 @@ impl Reader<'_> {
             (None, "") => RedirectPort::Unset,
             (None, other) => {
                 let text = format!(
-                    "{other:?} is neither FROM_PROTOCOL_DEFAULT nor FROM_REQUEST_PORT: it counts as if none were named"
+                    "{other:?} is neither FROM_PROTOCOL_DEFAULT nor FROM_REQUEST_PORT: it is \
+                     ignored"
                 );
                 self.lost(&format!("{path}.derivePort"), &text);
                 RedirectPort::Unset
@@ -393,7 +422,7 @@ impl Reader<'_> {
         };
         let some = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
         if !raw.uri.is_empty() && !raw.prefix_rewrite.is_empty() {
-            let text = "stands beside uri, which counts in its place";
+            let text = "is set in addition to uri, which takes precedence";
             self.note(&codes::TRAFFIC_REPLACED, &format!("{path}.prefixRewrite"), text);
         }
         let path_redirect = match (some(raw.uri), some(raw.prefix_rewrite)) {
@@ -413,7 +442,8 @@ impl Reader<'_> {
             || rule.scheme.is_some()
             || rule.port != RedirectPort::Unset;
         if !leads_elsewhere && !*refused {
-            let text = "names no other uri, authority, scheme or port: clients would follow it without end";
+            let text = "changes neither uri, authority, scheme nor port: clients would follow it \
+                        endlessly";
             self.refuse(refused, path, text);
         }
         rule
@@ -430,38 +460,40 @@ impl Reader<'_> {
             }
         }
         if rule.attempts == 0 && rule != RetryRule::default() {
-            let text =
-                "is 0 unless said: requests are not tried again, whatever else is said of it";
+            let text = "is 0 by default: requests are not retried, whatever else is set";
             self.lost(&format!("{path}.attempts"), text);
         }
         rule
     }
 
-    /// A share, per million; `unset` where none is given.
+    /// Parses a percentage, and returns it per million; `unset` if it is absent.
     fn per_million(&mut self, raw: Option<RawPercent>, unset: u32, path: &str) -> u32 {
         let Some(RawPercent { value }) = raw else { return unset };
         let share = (value * 10_000.0).round();
         if !(0.0..=1_000_000.0).contains(&share) {
-            self.lost(path, &format!("{value} is no percentage: the nearer of 0 and 100 counts"));
+            self.lost(
+                path,
+                &format!("{value} is not a percentage: the nearer of 0 and 100 applies"),
+            );
         }
-        // Not a number counts as 0.
+        // NaN becomes 0.
         share.clamp(0.0, 1_000_000.0) as u32
     }
 
     fn fault(&mut self, raw: RawFault, path: &str, refused: &mut bool) -> InjectedFault {
         if raw.delay.is_none() && raw.abort.is_none() {
-            self.lost(path, "names neither delay nor abort: no request fails by it");
+            self.lost(path, "sets neither delay nor abort: it has no effect");
         }
         let delay = raw.delay.and_then(|raw| {
             let path = format!("{path}.delay");
             let fixed = raw.fixed_delay.map(|delay| delay.0).filter(|delay| !delay.is_zero());
             let Some(delay) = fixed else {
-                self.lost(&path, "names no fixedDelay above 0s: nothing is delayed");
+                self.lost(&path, "has no fixedDelay above 0s: no request is delayed");
                 return None;
             };
             let unset = raw.percent.min(100) * 10_000;
             if unset == 0 && raw.percentage.is_none() {
-                self.lost(&path, "names no percentage: nothing is delayed");
+                self.lost(&path, "has no percentage: no request is delayed");
             }
             Some((delay, self.per_million(raw.percentage, unset, &format!("{path}.percentage"))))
         });
@@ -477,7 +509,7 @@ impl Reader<'_> {
                                 &format!("{path}.httpStatus"),
                                 &format!("{status} is not from 200 to 599"),
                             );
-                            // Never read: the rule answers 500.
+                            // The value has no effect: the rule answers with 500.
                             AbortStatus::Http(500)
                         }
                     }
@@ -488,18 +520,18 @@ impl Reader<'_> {
                         self.refuse(
                             refused,
                             &format!("{path}.grpcStatus"),
-                            &format!("{name:?} is no status of gRPC, such as UNAVAILABLE"),
+                            &format!("{name:?} is not a gRPC status such as UNAVAILABLE"),
                         );
                         AbortStatus::Http(500)
                     }
                 },
                 (None, None) => {
-                    self.lost(&path, "names no status: nothing is aborted");
+                    self.lost(&path, "has no status: no request is aborted");
                     return None;
                 }
             };
             if raw.percentage.is_none() {
-                self.lost(&path, "names no percentage: nothing is aborted");
+                self.lost(&path, "has no percentage: no request is aborted");
             }
             Some((status, self.per_million(raw.percentage, 0, &format!("{path}.percentage"))))
         });
@@ -527,8 +559,8 @@ impl Reader<'_> {
                 RawTextMatch { regex: Some(text), .. } if self.regex(&text, &path).is_ok() => {
                     origins.push(TextMatch::Regex(text));
                 }
-                // No origin more is let in than those that can be read.
-                _ => self.lost(&path, "can't be read: it allows no origin"),
+                // An invalid origin allows nothing.
+                _ => self.lost(&path, "cannot be read: it allows no origin"),
             }
         }
         let mut joined = |this: &mut Self, list: Vec<String>, field: &str| -> Arc<str> {
@@ -536,13 +568,14 @@ impl Reader<'_> {
             for (at, name) in list.into_iter().enumerate() {
                 let path = format!("{path}.{field}[{at}]");
                 if !is_text(&name) {
-                    this.refuse(refused, &path, "holds control characters");
+                    this.refuse(refused, &path, "contains control characters");
                 } else if !name.split(',').all(|one| is_header_name(one.trim_matches([' ', '\t'])))
                 {
-                    // Methods and names of headers are tokens alike (RFC 9110, 5.6.2), * is one; some write a list as one.
+                    // Methods and header names are both tokens (RFC 9110, section 5.6.2), and so is
+                    // *. Some users write a list as one name.
                     this.lost(
                         &path,
-                        &format!("{name:?} is no token: browsers are told nothing of it"),
+                        &format!("{name:?} is not a valid token: it is left out of responses"),
                     );
                 } else {
                     kept.push(name);
@@ -552,16 +585,13 @@ impl Reader<'_> {
         };
         if !matches!(&*raw.unmatched_preflights, "" | "UNSPECIFIED" | "FORWARD" | "IGNORE") {
             let text = format!(
-                "{:?} is neither FORWARD nor IGNORE: FORWARD counts",
+                "{:?} is neither FORWARD nor IGNORE: FORWARD applies",
                 raw.unmatched_preflights
             );
             self.lost(&format!("{path}.unmatchedPreflights"), &text);
         }
         if raw.max_age.as_ref().is_some_and(|age| age.0.subsec_nanos() > 0) {
-            self.lost(
-                &format!("{path}.maxAge"),
-                "is cut to whole seconds, which browsers are told",
-            );
+            self.lost(&format!("{path}.maxAge"), "is truncated to whole seconds in responses");
         }
         CrossOrigin {
             origins: origins.into(),
@@ -574,7 +604,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The host that edits of headers give a request, which goes by either of its names: the first of `set`, else of `add`.
+    /// Returns the host that header changes set, by either name of the host header: the first in
+    /// `set`, or else in `add`.
     fn host_among_headers(&mut self, edits: &RawHeaderEdits, path: &str) -> Option<Arc<str>> {
         let of = |what, map| BTreeMap::iter(map).map(move |(name, host)| (what, name, host));
         let all = of("set", &edits.set).chain(of("add", &edits.add));
@@ -582,10 +613,10 @@ impl Reader<'_> {
         for (what, name, host) in all.filter(|(_, name, _)| names_host(name)) {
             let path = format!("{path}.{what}[{name}]");
             if found.is_some() {
-                let text = "the host is given by another header, which counts";
+                let text = "another header sets the host and takes precedence";
                 self.note(&codes::TRAFFIC_REPLACED, &path, text);
             } else if host.is_empty() || !is_text(host) {
-                self.lost(&path, "is no host: it stays as it is");
+                self.lost(&path, "is not a valid host: the host does not change");
             } else {
                 found = Some(Arc::clone(host));
             }
@@ -601,8 +632,8 @@ impl Reader<'_> {
                 let mut kept = BTreeMap::new();
                 for (name, value) in map {
                     if kept.len() == HEADERS_MAX {
-                        // Once, however many there are.
-                        let text = "are more headers than Envoy takes: at most 250";
+                        // Reported once, however many there are.
+                        let text = "are more than 250 headers, which is the maximum";
                         this.refuse(refused, &format!("{path}.{what}"), text);
                         break;
                     }
@@ -611,17 +642,14 @@ impl Reader<'_> {
                         continue;
                     }
                     if part == "response" && name.eq_ignore_ascii_case("server") {
-                        this.lost(
-                            &path,
-                            "proxies set this header themselves: it stays as they write it",
-                        );
+                        this.lost(&path, "proxies set this header themselves: it does not change");
                     }
                     if name.starts_with(':') || names_host(&name) {
-                        this.lost(&path, "Envoy changes no such header: it stays as it is");
+                        this.lost(&path, "Envoy cannot change this header: it does not change");
                     } else if !is_header_name(&name) || !is_text(&value) {
-                        this.refuse(refused, &path, "is no header");
+                        this.refuse(refused, &path, "is not a valid header");
                     } else if value.len() > HEADER_VALUE_MAX {
-                        this.refuse(refused, &path, "is more than Envoy takes: 16 KiB of each");
+                        this.refuse(refused, &path, "is longer than 16 KiB, the maximum in Envoy");
                     } else if let Err(fact) = command_operators::check(&value) {
                         this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {
@@ -636,9 +664,9 @@ impl Reader<'_> {
             for name in raw.remove {
                 let path = format!("{path}.remove[{name}]");
                 if name.starts_with(':') || names_host(&name) {
-                    this.lost(&path, "Envoy takes no such header away: it stays");
+                    this.lost(&path, "Envoy cannot remove this header: it stays");
                 } else if !is_header_name(&name) {
-                    this.refuse(refused, &path, "is no header");
+                    this.refuse(refused, &path, "is not a valid header");
                 } else {
                     remove.push(name.to_ascii_lowercase().into());
                 }
@@ -651,16 +679,17 @@ impl Reader<'_> {
     }
 }
 
-/// How many patterns of `withoutHeaders` may take the empty text.
+/// Maximum number of patterns in `withoutHeaders` that match the empty text.
 const WITHOUT_EMPTY_MAX: usize = 3;
-/// The longest value of a header, in bytes, and the longest name of a parameter (Envoy's).
+/// Maximum length in bytes of a header value (Envoy's limit).
 const HEADER_VALUE_MAX: usize = 16 << 10;
-/// See [`HEADER_VALUE_MAX`].
+/// Maximum length in bytes of the name of a query parameter (Envoy's limit).
 const QUERY_NAME_MAX: usize = 1 << 10;
-/// The most headers that are set, and that are added. Envoy takes 1000 of a route, which a rule and its destination share.
+/// Maximum number of headers to set, and of headers to add. Envoy accepts 1000 for a route, which a
+/// rule and its destination share.
 const HEADERS_MAX: usize = 250;
 
-/// Whether a header is the host of a request, under either of its names.
+/// Returns whether a header is the host of a request, `:authority` or `host`.
 fn names_host(name: &str) -> bool {
     name == ":authority" || name.eq_ignore_ascii_case("host")
 }

@@ -1,4 +1,4 @@
-//! The rules of a VirtualService as they are written. (Istio, "Virtual Service".)
+//! Raw form of the rules of a VirtualService (Istio, "Virtual Service").
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) struct RawTextMatch {
 }
 
 impl RawTextMatch {
-    /// Whether it says more than one thing, of which one counts.
+    /// Returns whether several values are set. Only the first applies.
     pub(super) fn is_ambiguous(&self) -> bool {
         let given = [&self.exact, &self.prefix, &self.regex];
         given.iter().filter(|one| one.is_some()).count() > 1
@@ -197,7 +197,7 @@ pub(super) struct RawHeaderEdits {
     pub(super) remove: Vec<String>,
 }
 
-/// The number of a gRPC status, by its name or as it is.
+/// Returns the number of a gRPC status, given by name or number.
 pub(super) fn grpc_status(name: &str) -> Option<u8> {
     const NAMES: [&str; 17] = [
         "OK",

@@ -1,4 +1,4 @@
-//! Who a rule is for, and what stands in its place, by full names.
+//! Senders, gateways and delegates of a rule, by their full names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use super::super::route::{MESH, SourceMatch};
 use super::super::selection::selector;
 use strait_model::{Namespace, WorkloadKey};
 
-/// The object whose rules stand in the place of a rule.
+/// The object whose rules replace a rule.
 pub type Delegate = WorkloadKey;
 
-/// The full name of a gateway: `NAMESPACE/NAME`, or [`MESH`]. An older form is `NAME.NAMESPACE.svc.DOMAIN`.
+/// Returns the full name of a gateway: `NAMESPACE/NAME`, or [`MESH`]. Also accepts the older form
+/// `NAME.NAMESPACE.svc.DOMAIN`.
 pub(super) fn gateway_name(text: &str, own: &Namespace) -> Arc<str> {
     if text == MESH {
         return text.into();
@@ -25,7 +26,7 @@ pub(super) fn gateway_name(text: &str, own: &Namespace) -> Arc<str> {
     }
 }
 
-/// What of a sender has to fit.
+/// Parses the conditions on a sender.
 pub(super) fn source(
     own: &Namespace,
     gateways: &[String],

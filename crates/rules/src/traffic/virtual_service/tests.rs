@@ -25,12 +25,12 @@ fn read(spec: &str) -> (VirtualService, Vec<Reason>) {
     read_in("shop", "reviews", spec)
 }
 
-/// Codes and paths of reasons.
+/// Returns the codes and paths of reasons.
 fn reasons_of(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
     reasons.iter().map(|reason| (reason.code, reason.path.as_str())).collect()
 }
 
-/// One rule that sends all to a service, with one field more.
+/// Returns a rule that sends all requests to a service, with one more field.
 fn rule(more: &str) -> (HttpRule, Vec<Reason>) {
     let spec = format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}");
     let (service, reasons) = read(&spec);
@@ -38,7 +38,7 @@ fn rule(more: &str) -> (HttpRule, Vec<Reason>) {
 }
 
 #[test]
-fn short_names_are_services_of_the_objects_namespace_and_gateways_too() {
+fn short_names_are_in_the_namespace_of_the_object() {
     let (service, reasons) = read(
         "{hosts: [reviews, reviews.sales, '*.Example.com'], gateways: [mesh, gw, ./other, edge/gw, gw.edge.svc.cluster.local],
           http: [{route: [{destination: {host: ratings, subset: v1, port: {number: 8080}}}]}]}",
@@ -55,7 +55,7 @@ fn short_names_are_services_of_the_objects_namespace_and_gateways_too() {
 }
 
 #[test]
-fn an_object_that_its_schema_refuses_says_where() {
+fn object_that_violates_its_schema_reports_the_path() {
     let broken = [
         ("{hosts: 7}", "spec.hosts"),
         ("{hosts: [a], http: [{timeout: soon}]}", "spec.http[0].timeout"),
@@ -69,7 +69,7 @@ fn an_object_that_its_schema_refuses_says_where() {
 }
 
 #[test]
-fn a_host_that_is_none_costs_only_itself() {
+fn invalid_host_is_left_out_alone() {
     let (service, reasons) =
         read("{hosts: [good, 'a.*', '', good, '*'], http: [{route: [{destination: {host: a}}]}]}");
     let lost = ["spec.hosts[1]", "spec.hosts[2]", "spec.hosts[3]", "spec.hosts[2]"];
@@ -77,11 +77,11 @@ fn a_host_that_is_none_costs_only_itself() {
     let given = reasons_of(&reasons);
     assert_eq!(given.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
     let mesh: Vec<_> = service.mesh_hosts().map(ToString::to_string).collect();
-    assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* is for gateways alone");
+    assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* applies only to gateways");
 }
 
 #[test]
-fn rule_with_an_error_is_as_if_absent_unless_it_blocks() {
+fn rule_with_an_error_is_removed_unless_it_blocks() {
     let cases = [
         ("directResponse: {status: 600}, route: []", "directResponse.status", true),
         ("directResponse: {status: 99}, route: []", "directResponse.status", true),
@@ -125,7 +125,7 @@ fn rule_with_an_error_is_as_if_absent_unless_it_blocks() {
 }
 
 #[test]
-fn match_that_cannot_be_read_takes_its_rule_away_unless_that_blocks() {
+fn unreadable_match_removes_its_rule_unless_the_rule_blocks() {
     let matches = "match: [{uri: {prefix: /a}, headers: {x: {regex: '('}, y: {exact: z}}}, {uri: {regex: '(?=a)'}}, {uri: {prefix: /b}}]";
     let read = |action: &str| {
         let (service, reasons) = read(&format!("{{hosts: [a], http: [{{{matches}, {action}}}]}}"));
@@ -158,7 +158,10 @@ fn match_that_cannot_be_read_takes_its_rule_away_unless_that_blocks() {
         assert!(first.refused && second.refused && !third.refused);
         assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
         assert_eq!(*first.headers, [("y".into(), TextMatch::Exact("z".into()))]);
-        assert!(second.is_catch_all(), "nothing of it can be read: all that reach it get 500");
+        assert!(
+            second.is_catch_all(),
+            "no condition is readable: all requests that reach it get 500"
+        );
     }
 }
 
@@ -189,7 +192,7 @@ fn redirect_may_replace_the_matched_prefix() {
 }
 
 #[test]
-fn name_of_a_single_label_is_a_name_in_tls() {
+fn single_label_is_a_valid_server_name() {
     let names = |hosts: &str, name: &str| {
         let (service, reasons) = read(&format!(
             "{{hosts: {hosts}, tls: [{{match: [{{sniHosts: [{name}]}}], route: [{{destination: {{host: a}}}}]}}]}}"
@@ -199,13 +202,13 @@ fn name_of_a_single_label_is_a_name_in_tls() {
     assert_eq!(names("[db]", "db"), (1, 0));
     assert_eq!(names("[db]", "DB"), (1, 0));
     assert_eq!(names("[db]", "db.shop.svc.cluster.local"), (1, 0));
-    assert_eq!(names("['*']", "db"), (1, 1), "* is for gateways alone");
+    assert_eq!(names("['*']", "db"), (1, 1), "* applies only to gateways");
     assert_eq!(names("[db]", "other"), (0, 2));
     assert_eq!(names("[db]", "'*b'"), (0, 2));
 }
 
 #[test]
-fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
+fn zero_weight_gets_no_requests_and_a_zero_sum_has_no_destination() {
     let weights = |weights: [i64; 2]| {
         let [a, b] = weights;
         let (service, reasons) = read(&format!(
@@ -221,11 +224,11 @@ fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
     assert_eq!(weights([0, 0]), (refused("spec.http[0].route"), vec![]));
     assert_eq!(weights([-1, 101]), (refused("spec.http[0].route[0]"), vec![]));
     let (rule, _) = rule("name: one");
-    assert_eq!(rule.destinations[0].weight, 1, "of one destination the weight says nothing");
+    assert_eq!(rule.destinations[0].weight, 1, "the weight of a single destination is ignored");
 }
 
 #[test]
-fn what_says_nothing_is_told() {
+fn fields_without_an_effect_are_reported() {
     for (more, code, path) in [
         ("rewrite: {}", &codes::ROUTE_PART_LOST, "rewrite"),
         (
@@ -262,23 +265,23 @@ fn what_says_nothing_is_told() {
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
         assert_eq!(reasons_of(&reasons), [(code, path.as_str())], "{more}");
-        assert!(!service.http[0].refused, "{more}: it goes where it leads all the same");
+        assert!(!service.http[0].refused, "{more}: it still routes to its destination");
     }
 }
 
 #[test]
-fn no_timeout_may_be_written_as_none_or_as_zero_and_lists_of_names_as_one() {
+fn zero_timeout_and_lists_in_one_name_are_accepted() {
     let (rule, reasons) = rule(
         "timeout: 0s, corsPolicy: {allowMethods: [GET, '*'], allowHeaders: ['a, b'], maxAge: 24h}",
     );
     assert_eq!(reasons, []);
-    assert_eq!(rule.timeout, Some(Duration::ZERO), "which a delegate may say over its root");
+    assert_eq!(rule.timeout, Some(Duration::ZERO), "with which a delegate may override its root");
     let cors = rule.cors.as_ref().expect("it has some");
     assert_eq!((&*cors.methods, &*cors.headers), ("GET,*", "a, b"));
 }
 
 #[test]
-fn connections_of_ports_and_weights_that_are_none_are_told() {
+fn invalid_ports_and_weights_of_connections_are_reported() {
     let (service, reasons) = read(
         "{hosts: [a], tcp: [{match: [{port: 0}], route: [{destination: {host: a, port: {number: 0}}, weight: -1}, {destination: {host: b}, weight: 1}]}]}",
     );
@@ -292,7 +295,7 @@ fn connections_of_ports_and_weights_that_are_none_are_told() {
 }
 
 #[test]
-fn an_export_that_says_nothing_is_told() {
+fn redundant_export_entries_are_reported() {
     let spec = |export: &str| {
         format!(
             "{{hosts: [a], exportTo: {export}, http: [{{route: [{{destination: {{host: a}}}}]}}]}}"
@@ -310,7 +313,7 @@ fn an_export_that_says_nothing_is_told() {
 }
 
 #[test]
-fn a_destination_that_is_none_keeps_its_share() {
+fn invalid_destination_keeps_its_weight() {
     let (service, reasons) = read(
         "{hosts: [a], http: [{route: [{destination: {host: '*'}, weight: 30}, {destination: {host: b}, weight: 70}]}]}",
     );
@@ -324,7 +327,7 @@ fn a_destination_that_is_none_keeps_its_share() {
 }
 
 #[test]
-fn the_host_of_a_request_is_changed_by_either_of_its_names() {
+fn either_name_of_the_host_header_changes_the_host() {
     let (rule, reasons) = rule(
         "headers: {request: {set: {Host: first, X-A: b, ':path': /}, add: {':authority': second}, remove: [U]}}",
     );
@@ -339,7 +342,7 @@ fn the_host_of_a_request_is_changed_by_either_of_its_names() {
 }
 
 #[test]
-fn what_is_no_host_leaves_it_to_the_next_that_names_one() {
+fn invalid_host_is_skipped_for_the_next_valid_one() {
     let (rule, reasons) =
         rule("headers: {request: {set: {':authority': '', Host: \"a\\nb\"}, add: {host: c}}}");
     assert_eq!(rule.headers.as_ref().and_then(|changes| changes.host.as_deref()), Some("c"));
@@ -354,7 +357,7 @@ fn what_is_no_host_leaves_it_to_the_next_that_names_one() {
 }
 
 #[test]
-fn numbers_among_the_retry_conditions_are_statuses() {
+fn numbers_in_retry_conditions_are_status_codes() {
     let (rule, reasons) =
         rule("retries: {attempts: 3, perTryTimeout: 2s, retryOn: 'connect-failure, 503, 1000'}");
     let retries = rule.retries.as_ref().expect("it has some");
@@ -364,7 +367,7 @@ fn numbers_among_the_retry_conditions_are_statuses() {
 }
 
 #[test]
-fn percentages_are_kept_per_million_and_the_newer_field_counts() {
+fn percentages_are_stored_per_million_and_the_newer_field_applies() {
     let (rule, reasons) = rule(
         "mirror: {host: b}, mirrorPercent: 50, mirrorPercentage: {value: 0.1}, mirrors: [{destination: {host: c}, percentage: {value: 0}}],
          fault: {delay: {fixedDelay: 5s, percentage: {value: 12.5}}, abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}}",
@@ -383,7 +386,7 @@ fn percentages_are_kept_per_million_and_the_newer_field_counts() {
 }
 
 #[test]
-fn ranges_of_one_tls_match_are_its_own() {
+fn address_ranges_apply_only_to_their_own_tls_match() {
     let (service, reasons) = read(
         "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com], destinationSubnets: [10.1.0.0/16]}, {sniHosts: [y.a.com, z.b.com]}],
           route: [{destination: {host: a.com}}]}]}",
@@ -395,7 +398,7 @@ fn ranges_of_one_tls_match_are_its_own() {
 }
 
 #[test]
-fn a_rule_behind_one_for_all_is_told() {
+fn rule_after_a_catch_all_is_reported() {
     let (_, reasons) = read(
         "{hosts: [a], http: [{match: [{method: {exact: GET}}], route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]},
           {match: [{uri: {prefix: /a}}], route: [{destination: {host: a}}]}]}",
@@ -403,7 +406,7 @@ fn a_rule_behind_one_for_all_is_told() {
     assert_eq!(reasons_of(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
 }
 
-/// The rules of a root and its delegate: name, paths, retries.
+/// Returns the rules of a root with a delegate, and the codes of the reasons.
 fn delegated(root: &str, delegate: &str) -> (Vec<HttpRule>, Vec<&'static Code>) {
     let (root, _) = read(&format!("{{hosts: [a], http: [{root}]}}"));
     let (delegate, _) = read_in("teams", "its", delegate);
@@ -413,7 +416,7 @@ fn delegated(root: &str, delegate: &str) -> (Vec<HttpRule>, Vec<&'static Code>) 
 }
 
 #[test]
-fn a_delegates_rules_stand_in_the_place_of_the_root() {
+fn rules_of_a_delegate_replace_the_rule_of_the_root() {
     let root = "{name: root, match: [{uri: {prefix: /shop}, sourceNamespace: web}], timeout: 3s, delegate: {name: its, namespace: teams}},
                 {name: rest, route: [{destination: {host: b}}]}";
     let (rules, codes) = delegated(
@@ -429,7 +432,7 @@ fn a_delegates_rules_stand_in_the_place_of_the_root() {
     assert_eq!(
         first.matches[0].source.namespace,
         Some("web".into()),
-        "what the delegate leaves open is the root's"
+        "the delegate inherits the condition of the root"
     );
     assert_eq!(second.matches[0].path, Some(PathMatch::Prefix("/shop".into())));
     let timeouts = [first, second].map(|rule| rule.timeout.map(|timeout| timeout.as_secs()));
@@ -442,7 +445,7 @@ fn a_delegates_rules_stand_in_the_place_of_the_root() {
 }
 
 #[test]
-fn rules_have_a_bound_counted_for_each_host_and_condition() {
+fn size_limit_of_rules_counts_each_host_and_match() {
     let read = |hosts: usize, matches: usize, body: usize| {
         let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}")).collect();
         let matches: Vec<_> =
@@ -459,7 +462,7 @@ fn rules_have_a_bound_counted_for_each_host_and_condition() {
     for (hosts, matches, body) in [(1, 17, 1 << 20), (300, 300, 60_000)] {
         let refused = read(hosts, matches, body).expect_err("more");
         assert_eq!((refused.code, &*refused.path), (&codes::ROUTES_SURPLUS, "spec"));
-        let text = " as routes, and proxies are sent 17 MB of one object: ";
+        let text = " as routes, but the maximum for one object is 17 MB: ";
         assert!(refused.text.contains(text), "{refused}");
     }
     let names = vec!["a.example"; 1_000];
@@ -473,7 +476,7 @@ fn rules_have_a_bound_counted_for_each_host_and_condition() {
 }
 
 #[test]
-fn rules_of_delegates_have_a_bound_counted_for_each_that_delegates() {
+fn size_limit_of_delegates_counts_each_delegating_rule() {
     let of = |delegating: usize, conditions: [usize; 2], body: usize| {
         let matches = |count| format!("match: [{}]", vec!["{uri: {prefix: /a}}"; count].join(", "));
         let [root, its] = conditions.map(matches);
@@ -493,7 +496,7 @@ fn rules_of_delegates_have_a_bound_counted_for_each_that_delegates() {
 }
 
 #[test]
-fn a_delegate_that_is_not_there_takes_its_rule_away() {
+fn missing_delegate_removes_its_rule() {
     let root = "{delegate: {name: its, namespace: teams}}, {name: rest, route: [{destination: {host: b}}]}";
     for delegate in
         ["{hosts: [x], http: [{name: a, route: []}]}", "{exportTo: [.], http: [{name: a}]}"]
@@ -505,7 +508,7 @@ fn a_delegate_that_is_not_there_takes_its_rule_away() {
 }
 
 #[test]
-fn conditions_that_contradict_each_other_are_told() {
+fn contradicting_conditions_are_reported() {
     let cases = [
         ("uri: {exact: /a}", "uri: {prefix: /a}"),
         ("uri: {regex: /a.*}", "uri: {exact: /ab}"),
@@ -526,7 +529,7 @@ fn conditions_that_contradict_each_other_are_told() {
 }
 
 #[test]
-fn condition_that_says_several_things_is_told() {
+fn condition_with_several_values_is_reported() {
     let (rule, reasons) = rule(
         "match: [{uri: {exact: /a, prefix: /b}, headers: {x: {prefix: p, regex: r}, y: {exact: e}}}]",
     );
@@ -544,7 +547,7 @@ fn condition_that_says_several_things_is_told() {
 }
 
 #[test]
-fn retries_without_attempts_are_none_and_that_is_told() {
+fn retries_without_attempts_are_disabled_and_reported() {
     let (off, reasons) = rule("retries: {attempts: 0}");
     assert_eq!((off.retries.as_ref().map(|one| one.attempts), reasons), (Some(0), Vec::new()));
     let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
@@ -552,12 +555,12 @@ fn retries_without_attempts_are_none_and_that_is_told() {
 }
 
 #[test]
-fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
+fn value_that_is_too_long_for_envoy_affects_only_its_rule() {
     let long = "y".repeat((16 << 10) + 1);
     let many: Vec<_> = (0..1000).map(|at| format!("x{at}: a")).collect();
     for (more, path) in [
         (format!("headers: {{request: {{set: {{x: {long}}}}}}}"), "headers.request.set[x]"),
-        // Once, however many there are.
+        // Reported once, however many there are.
         (
             format!("headers: {{response: {{add: {{{}}}}}}}", many.join(", ")),
             "headers.response.add",
@@ -570,7 +573,7 @@ fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
             [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]
         );
     }
-    // Longer than a key in YAML can be without quotes.
+    // Unquoted YAML keys cannot be this long.
     let mut query = serde_json::Map::new();
     query.insert("q".repeat(1025), serde_json::json!({ "exact": "a" }));
     let route = serde_json::json!([{ "destination": { "host": "a" } }]);
@@ -582,11 +585,11 @@ fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
     assert_eq!(reasons[0].code, &codes::MATCH_REFUSED, "{reasons:?}");
     let spec = "{hosts: [a], http: [{timeout: 3000000h, route: [{destination: {host: a}}]}]}";
     let reason = VirtualService::read(meta("shop", "a"), &object(spec), &kind_settings());
-    assert_eq!(reason.expect_err("Envoy takes none so long").path, "spec.http[0].timeout");
+    assert_eq!(reason.expect_err("Envoy rejects such a long timeout").path, "spec.http[0].timeout");
 }
 
 #[test]
-fn matches_that_an_earlier_one_covers_have_a_reason() {
+fn matches_covered_by_an_earlier_one_have_a_reason() {
     let to = "route: [{destination: {host: a}}]";
     let covered = |matches: &[&str]| {
         let rules = matches.iter().map(|one| format!("{{match: [{one}], {to}}}"));

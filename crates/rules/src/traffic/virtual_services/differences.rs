@@ -1,4 +1,4 @@
-//! Differences between two versions of the VirtualServices in force.
+//! Differences between two versions of the active VirtualServices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use crate::traffic::object::ObjectMeta;
 use crate::traffic::route::Destination;
 use strait_model::{ExportTo, Namespace};
 
-/// A host, and the objects that name it in two versions.
+/// A host, and its objects in two versions.
 type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
 impl VirtualServices {
-    /// The hosts for which there are other rules than in `before`.
+    /// Returns the hosts with different rules in `before`.
     pub fn differing_hosts(&self, before: &Self) -> BTreeSet<HostPattern> {
         self.differing(before).map(|(host, _)| host.clone()).collect()
     }
 
-    /// The namespaces whose proxies may see that these are others than before; `None` for all.
+    /// Returns the namespaces whose proxies may have different rules than in `before`; `None` for
+    /// all namespaces.
     pub fn differing_namespaces(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
         if self.withheld != before.withheld {
             return None;
@@ -43,8 +44,8 @@ impl VirtualServices {
         Some(namespaces)
     }
 
-    /// Whether nothing but what becomes of requests is other than in `before`: all hold for whom they did, and may lead where
-    /// they did.
+    /// Returns whether `before` differs only in HTTP rules: all objects apply to the same proxies
+    /// and route to the same services.
     pub fn differs_in_requests_alone(&self, before: &Self) -> bool {
         let is_same = |(old, new): (&Arc<RoutedService>, &Arc<RoutedService>)| {
             Arc::ptr_eq(old, new) || old.is_same_beside_requests(new)
@@ -58,8 +59,9 @@ impl VirtualServices {
             })
     }
 
-    /// The subsets to which objects lead that `other` doesn't have, or has otherwise, and to which none of those leads that hold
-    /// there for the same host or gateway.
+    /// Iterates over the destinations with a subset in objects that `other` does not contain or
+    /// that differ there. Subsets are left out if an object in `other` for the same host or gateway
+    /// routes to them.
     pub(in crate::traffic) fn destinations_beyond<'a>(
         &'a self,
         other: &'a Self,
@@ -95,7 +97,8 @@ impl VirtualServices {
         })
     }
 
-    /// The objects that differ from `before`, each as it is now; `None` if the object no longer exists.
+    /// Returns the objects that differ from `before`, each in its current form; `None` if the
+    /// object no longer exists.
     pub fn changed_objects<'a>(
         &'a self,
         before: &'a Self,
@@ -138,7 +141,8 @@ impl VirtualServices {
         changed
     }
 
-    /// The objects before and now, by host, if other objects apply or they apply to other proxies.
+    /// Iterates over the hosts with different objects, or with objects that apply to different
+    /// proxies. Each result contains the previous and the current objects.
     fn differing<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = DifferingHost<'a>> {
         let namespaces = match Arc::ptr_eq(&self.withheld, &before.withheld) {
             true => BTreeSet::new(),
@@ -154,7 +158,8 @@ impl VirtualServices {
         self.differing_by_host(before).chain(withheld)
     }
 
-    /// The objects before and now, by host, if other objects apply.
+    /// Iterates over the hosts with different objects. Each result contains the previous and the
+    /// current objects.
     fn differing_by_host<'a>(
         &'a self,
         before: &'a Self,

@@ -37,7 +37,7 @@ impl World {
         changes.hosts.iter().map(ToString::to_string).collect()
     }
 
-    /// What is said of objects for the sake of others, as code and path.
+    /// Returns the new reasons that are caused by other objects, as object, code and path.
     fn news(&mut self) -> Vec<String> {
         let news = self.objects.take_news((&self.services, self.sharing), &Gateways::default());
         news.into_iter()
@@ -47,7 +47,7 @@ impl World {
             .collect()
     }
 
-    /// The objects that a host belongs to for a namespace, the first first.
+    /// Returns the objects that a host belongs to in a namespace, in order of precedence.
     fn of(&self, host: &str, namespace: &str) -> Vec<String> {
         let host = HostPattern::parse(host, "", "").expect("a host");
         let namespace = namespace.into();
@@ -59,7 +59,7 @@ impl World {
 const RULE: &str = "http: [{route: [{destination: {host: a.com}}]}]";
 
 #[test]
-fn objects_that_share_a_host_lose_no_more_than_connections() {
+fn objects_that_share_a_host_lose_only_connections() {
     let bytes = "tcp: [{route: [{destination: {host: a.com}}]}]";
     for (sharing, rules, lost) in [
         (HostSharing::FirstAlone, RULE, true),
@@ -84,7 +84,7 @@ fn host(text: &str) -> HostPattern {
 }
 
 #[test]
-fn of_several_for_one_host_the_closest_comes_first_then_the_oldest() {
+fn most_private_object_takes_precedence_then_the_oldest() {
     let mut world = World::default();
     for (created, namespace, name, more) in [
         (1, "other", "old", ""),
@@ -102,7 +102,7 @@ fn of_several_for_one_host_the_closest_comes_first_then_the_oldest() {
 }
 
 #[test]
-fn an_exact_host_beats_an_older_wildcard_and_a_longer_one_a_shorter() {
+fn most_specific_host_takes_precedence_over_older_wildcards() {
     let mut world = World::default();
     for (created, name, host) in
         [(0, "all", "*.com"), (1, "under", "*.a.com"), (2, "exact", "x.a.com")]
@@ -116,13 +116,13 @@ fn an_exact_host_beats_an_older_wildcard_and_a_longer_one_a_shorter() {
 }
 
 #[test]
-fn a_change_names_the_hosts_that_it_concerns() {
+fn change_reports_its_affected_hosts() {
     let mut world = World::default();
     let first = service(0, "shop", "a", &format!("{{hosts: [a.com, b.com], {RULE}}}"));
     assert_eq!(world.put(&first), ["a.com", "b.com"]);
-    assert_eq!(world.put(&first), [""; 0], "the same again changes nothing");
+    assert_eq!(world.put(&first), [""; 0], "an equal object changes nothing");
     let edge = service(0, "shop", "edge", &format!("{{hosts: [c.com], gateways: [gw], {RULE}}}"));
-    assert_eq!(world.put(&edge), [""; 0], "sidecars have nothing of it");
+    assert_eq!(world.put(&edge), [""; 0], "it does not apply to sidecars");
     let second = service(0, "shop", "a", &format!("{{hosts: [b.com, d.com], {RULE}}}"));
     assert_eq!(world.put(&second), ["a.com", "b.com", "d.com"]);
     assert_eq!(world.take(&second), ["b.com", "d.com"]);
@@ -130,11 +130,11 @@ fn a_change_names_the_hosts_that_it_concerns() {
     let of_gateway = |world: &World| world.services.of_gateway("shop/gw", &"web".into()).count();
     assert_eq!(of_gateway(&world), 1, "a gateway has it");
     assert_eq!(world.take(&edge), [""; 0]);
-    assert_eq!(world.services, VirtualServices::default(), "nothing is left of it");
+    assert_eq!(world.services, VirtualServices::default(), "no state is left");
 }
 
 #[test]
-fn a_change_of_a_delegate_is_one_of_those_who_name_it() {
+fn change_of_a_delegate_affects_the_delegating_objects() {
     let mut world = World::default();
     let root = service(0, "shop", "root", "{hosts: [a.com], http: [{delegate: {name: its}}]}");
     assert_eq!(world.put(&root), ["a.com"]);
@@ -160,7 +160,7 @@ fn a_change_of_a_delegate_is_one_of_those_who_name_it() {
 }
 
 #[test]
-fn the_younger_of_two_for_one_host_is_told_once_and_again_when_it_loses_another() {
+fn younger_object_is_reported_once_for_each_lost_host() {
     let mut world = World::default();
     let young = service(5, "web", "young", &format!("{{hosts: [a.com, b.com], {RULE}}}"));
     world.put(&young);
@@ -174,11 +174,11 @@ fn the_younger_of_two_for_one_host_is_told_once_and_again_when_it_loses_another(
     let private =
         service(0, "web", "private", &format!("{{hosts: [b.com], exportTo: [.], {RULE}}}"));
     world.put(&private);
-    assert_eq!(world.news(), [""; 0], "who sees it has both, others have the public one");
+    assert_eq!(world.news(), [""; 0], "its namespace has both, others have the public one");
 }
 
 #[test]
-fn labels_of_senders_are_selectors_in_use_those_of_delegates_joined() {
+fn labels_of_senders_are_active_selectors() {
     let mut world = World::default();
     let root = service(
         0,
@@ -204,7 +204,7 @@ fn labels_of_senders_are_selectors_in_use_those_of_delegates_joined() {
 }
 
 #[test]
-fn hosts_that_lead_to_a_service_are_known_for_as_long_as_any_object_has_them() {
+fn hosts_that_route_to_a_service_are_tracked() {
     let mut world = World::default();
     let leading = |hosts: &str, port: &str| {
         format!("{{hosts: [{hosts}], http: [{{route: [{{destination: {{host: a.com{port}}}}}]}}]}}")
@@ -236,10 +236,10 @@ fn hosts_that_lead_to_a_service_are_known_for_as_long_as_any_object_has_them() {
 }
 
 #[test]
-fn rules_of_an_object_that_delegates_nothing_are_kept_once() {
+fn rules_without_delegation_are_stored_once() {
     let mut world = World::default();
     let own = service(1, "web", "own", &format!("{{hosts: [a.com], {RULE}}}"));
     world.put(&own);
-    let routed = world.services.routed(&own).expect("it is in force");
+    let routed = world.services.routed(&own).expect("it is active");
     assert!(Arc::ptr_eq(&routed.http.rules, &own.http));
 }

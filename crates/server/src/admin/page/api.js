@@ -1,7 +1,7 @@
-// What the control plane answers, kept for as long as somebody looks at it, and when to ask again.
+// Client of the admin API: keeps the answers that the page shows, and decides when to ask again.
 //
-// A stream of events says that something has changed, and then what is shown is asked for again; while it says nothing, next to nothing is
-// asked. What is answered as before is not sent again.
+// The server's event stream reports that something has changed; the page then asks for everything it shows. Without an
+// event it asks rarely. The server does not send an answer again that has not changed (`ETag`).
 
 import { setServerTime, setStoredTime } from "./format.js";
 
@@ -9,15 +9,21 @@ import { setServerTime, setStoredTime } from "./format.js";
  * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null }} Answer
  */
 
-/** How often what is shown is asked for where nobody says that it has changed, and while something is awaited that makes no event. */
+/** Milliseconds between refreshes without an event stream, or while the page shows something that changes without an event. */
 const PAUSE = 10_000;
-/** How often it is asked for all the same while events are listened to, and however long answers take: a slow one says nothing of the next. */
+/**
+ * Milliseconds between refreshes while the event stream is open. Also the longest pause after slow answers: one slow
+ * answer does not mean that the next one is slow.
+ */
 const QUIET = 60_000;
-/** After a change proxies acknowledge, which makes no event. The server announces changes no more often than each two seconds. */
+/**
+ * Milliseconds from a change event to a further refresh. Proxies acknowledge the change meanwhile, which causes no event.
+ * The server sends at most one change event every two seconds.
+ */
 const SETTLES = 2_500;
-/** However much changes, all that is shown is asked for no more often than this: a hundred pages are to cost the server little. */
+/** Minimum milliseconds between refreshes caused by events, so that a hundred pages put little load on the server. */
 const LEAST = 2_000;
-/** A stream on which nothing was heard for so long has broken off: the server says every twenty seconds that it is there. */
+/** Milliseconds without an event after which the stream counts as broken. The server sends a sign of life every 20 seconds. */
 const SILENT = 45_000;
 const ANSWER_LIMIT = 30_000;
 const REFUSED_FOR = 30_000;
@@ -31,22 +37,22 @@ let changed = () => {};
 /** @type {EventSource | null} */
 let events = null;
 let eventsOpen = false;
-/** When something was heard by it last. */
+/** Time of the last event. */
 let heard = 0;
 let signedOut = false;
-/** When the answers were stored, where they come from a bundle. @type {string | null} */
+/** Time at which the answers were stored, if they come from a bundle. @type {string | null} */
 let stored = null;
-/** Before this nobody asks to listen again, who was told that enough do. */
+/** Time before which the page does not open the event stream again, after the server has refused it. */
 let followAfter = 0;
 /** @type {number | undefined} */
 let timer;
-/** For what was told. @type {number | undefined} */
+/** Timer of the refresh after an event. @type {number | undefined} */
 let told;
-/** For when a change has settled. @type {number | undefined} */
+/** Timer of the refresh after a change has settled. @type {number | undefined} */
 let settling;
-/** When all was asked for last. */
+/** Time of the last refresh. */
 let asked = 0;
-/** Whether something is shown that is about to change without an event. */
+/** Whether the page shows something that is about to change without an event. */
 let awaited = false;
 
 /** @param {() => void} listener called after each answer */
@@ -58,7 +64,7 @@ export function start(listener) {
 }
 
 /**
- * What a view shows: `undefined` where nothing has been answered yet.
+ * Returns the last answer to `path`, or `undefined` before the first one. The current drawing then needs the path.
  * @param {string} path
  * @returns {Answer | undefined}
  */
@@ -67,41 +73,41 @@ export function get(path) {
   return answers.get(path);
 }
 
-/** For views: something is shown that will change soon, and of which no event tells, as proxies that have not answered yet. */
+/** Tells the client that a view shows something that will change soon without an event, e.g. an outstanding acknowledgement. */
 export function expect() {
   awaited = true;
 }
 
-/** Begins a drawing: what is not asked for until its end is forgotten then. */
+/** Begins a drawing. `end` deletes the answers to paths that the drawing does not `get`. */
 export function begin() {
   wanted = new Set();
   awaited = false;
 }
 
-/** Ends a drawing, and asks for what is new in it. */
+/** Ends a drawing: deletes answers that are not needed any more, and asks for those that are missing. */
 export function end() {
   for (const path of answers.keys()) if (!wanted.has(path)) answers.delete(path);
   for (const path of wanted) if (!answers.has(path)) void ask(path);
 }
 
-/** How fresh all of it is. */
+/** Returns how fresh the shown answers are. */
 export function freshness() {
   const shown = [...wanted].map((path) => answers.get(path)).filter((one) => one !== undefined);
   const known = shown.filter((one) => one.at > 0);
   const oldest = known.length ? Math.min(...known.map((one) => one.at)) : 0;
   const failure = shown.find((one) => one.error !== null && one.status === 0);
-  // While nothing is told, what was answered before is still so.
+    // While the stream is open and reports no change, earlier answers are still current.
   const live = eventsOpen && Date.now() - heard < SILENT;
   return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(heard, oldest + QUIET) : 0), failing: failure !== undefined, live, stored };
 }
 
-/** Asks for all that is shown. */
+/** Asks for everything that the page shows. */
 export function refresh() {
   clearTimeout(told);
   asked = Date.now();
   plan(PAUSE);
   if (document.visibilityState === "hidden") return;
-  // What is stored stays as it is.
+    // Answers from a bundle don't change.
   for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void ask(path);
 }
 
@@ -111,7 +117,7 @@ function plan(pause) {
   timer = setTimeout(turn, signedOut ? 5_000 : pause);
 }
 
-/** Asks for all that is shown once that is due without an event; until then looks now and then whether it has become due sooner. */
+/** Refreshes if it is time to, without an event; if not, checks again later. Replaces an event stream that has gone silent. */
 function turn() {
   if (eventsOpen && Date.now() - heard > SILENT) {
     events?.close();
@@ -120,10 +126,10 @@ function turn() {
     follow();
     return;
   }
-  // What takes the server long is asked for less often.
+    // Requests that take the server long are repeated less often.
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
   const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited ? QUIET : PAUSE, Math.min(slowest * 20, QUIET));
-  // Timers may be a little early.
+    // Timers can fire a little early.
   if (Date.now() > asked + pause - 100) refresh();
   else plan(Math.min(PAUSE, asked + pause - Date.now()));
 }
@@ -153,7 +159,7 @@ async function ask(path) {
       next = { value, at: Date.now(), error: null, status: 200, took, pending: false, tag: response.headers.get("etag") };
     } else {
       const error = typeof value?.error === "string" ? value.error : `the control plane answered ${response.status}`;
-      // What is no more must not look as if it were.
+            // The object does not exist any more, so the page must not keep showing it.
       const kept = response.status === 404 || response.status === 400 ? { value: undefined, tag: null, at: Date.now() } : {};
       next = { ...before, ...kept, error, status: response.status, took, pending: false };
     }
@@ -167,7 +173,7 @@ async function ask(path) {
   changed();
 }
 
-/** Listens for as long as somebody can see the page: browsers allow few connections to one server. */
+/** Opens the event stream if the page is visible, and closes it if not: browsers allow few connections to one server. */
 function follow() {
   const visible = document.visibilityState !== "hidden";
   if (!visible || signedOut) {
@@ -190,7 +196,8 @@ function follow() {
       clearTimeout(settling);
       settling = setTimeout(refresh, SETTLES);
       const wait = asked + LEAST - heard;
-      // The first event of a stream says no more than that it is there: what was asked for with it is asked for once more when it has settled.
+            // The first event of a stream only confirms that it is open. The refresh that was sent together with the request for
+            // the stream is enough, and `settling` refreshes once more.
       if (!opened || wait <= 0) {
         clearTimeout(told);
         told = setTimeout(refresh, Math.max(0, wait));
@@ -204,11 +211,11 @@ function follow() {
       const brokeOff = eventsOpen;
       eventsOpen = false;
       if (source.readyState === EventSource.CLOSED) {
-        // Refused: asked for again with an answer after a while.
+                // The server refused the stream. `ask` opens it again after an answer, once `REFUSED_FOR` has passed.
         events = null;
         followAfter = Date.now() + REFUSED_FOR;
       }
-      // Whoever ends streams may have ended: asked at once, and not when it would be time to.
+            // The control plane may have stopped: ask soon instead of at the next regular refresh.
       if (brokeOff) {
         clearTimeout(told);
         told = setTimeout(refresh, 1_000);

@@ -1,4 +1,4 @@
-// One change of the timeline: what caused it, what it did, and what each proxy did then, as far as that is kept.
+// Page of one change of the timeline: its causes, its effect, and what each proxy did with it, as far as that is kept.
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -11,20 +11,20 @@ import { badge, table } from "./table.js";
 /** @param {any} row */
 export const changeHref = (row) => `#/timeline/${encodeURIComponent(row.seq)}`;
 
-/** A time as the CLI has it. @param {unknown} ms */
+/** Formats a duration like the CLI. @param {unknown} ms */
 export const milliseconds = (ms) => typeof ms === "number" ? `${ms.toFixed(1)} ms` : "<none>";
 
-/** An object behind a change, in the CLI's words. @param {any} cause */
+/** Formats an object that caused a change, in the CLI's words. @param {any} cause */
 export function causeName(cause) {
   if (!cause) return "<none>";
   const name = cause.namespace ? ` ${cause.namespace}/${cause.name}` : cause.name ? ` ${cause.name}` : "";
   return `${cause.kind}${name}${cause.cluster ? ` in ${cause.cluster}` : ""}`;
 }
 
-/** The name in a node id. @param {unknown} id */
+/** Returns the proxy's name from a node id. @param {unknown} id */
 export const nameOfId = (id) => String(id).split("~")[2] ?? String(id);
 
-/** What a proxy did, the worst first. @type {Record<string, Look>} */
+/** Looks of what a proxy did with a change, the worst first. @type {Record<string, Look>} */
 const ANSWERS = {
   refused: { tone: "bad", icon: "bad", rank: 3 },
   unfollowed: { tone: "doubtful", icon: "warn", rank: 2 },
@@ -48,9 +48,9 @@ export function changePage({ redraw }, seq, followed) {
   const links = h("p", { class: "links" }, h("a", { href: "#/timeline" }, "Timeline"));
   if (!row) {
     return { title: "Change", needs, command: ["strait", "events"], body: () => [links,
-      h("section", { class: "card notice" }, h("h2", {}, "Not kept any more"), h("p", {}, `There is no change ${seq} among those that are kept.`))] };
+      h("section", { class: "card notice" }, h("h2", {}, "Change not found"), h("p", {}, `The control plane does not keep change ${seq} any more, or it never existed.`))] };
   }
-  // Of a bundle only the list is there.
+    // A bundle has only the list of changes.
   const detail = api.get(`/debug/events?seq=${encodeURIComponent(seq)}`);
   const refusals = detail?.value?.refusals ?? [];
   const steps = detail?.value?.steps ?? [];
@@ -66,10 +66,10 @@ export function changePage({ redraw }, seq, followed) {
       refusals.length > 0 && (mend("STR0507") ?? help("STR0507")),
       h("section", { class: "card" }, h("dl", { class: "facts-list" }, [
         ["Heard", row.at], ["Cause", causes.join(", ")], ["Effect", text(row.effect)],
-        ["Published", `begun after ${milliseconds(row.waitedMs)}, published after ${milliseconds(row.publishedMs)}, version ${row.version}`],
+        ["Published", `started after ${milliseconds(row.waitedMs)}, published after ${milliseconds(row.publishedMs)}, version ${row.version}`],
         ["Proxies", words], ["Last answer", `after ${milliseconds(row.ms)}`],
       ].flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
-      detail?.error && h("p", { class: "fine" }, `Who was sent it is not known here: ${detail.error}`),
+      detail?.error && h("p", { class: "fine" }, `The proxies of this change can't be shown: ${detail.error}`),
       steps.length > 0 && table("proxies of the change", [
         { header: "Proxy", cell: (one) => nameOfId(one.proxy), key: (one) => nameOfId(one.proxy) },
         { header: "Cluster", cell: (one) => text(one.cluster), key: (one) => text(one.cluster) },
@@ -78,7 +78,7 @@ export function changePage({ redraw }, seq, followed) {
         { header: "Answer", cell: (one) => badge(answerLook(one), one.answer), key: (one) => answerLook(one).rank },
       ], steps, redraw, { caption: "Proxies" }),
       steps.length > 0 && row.proxies > steps.length && h("p", { class: "fine" },
-        `${plural(row.proxies - steps.length, "more is", "more are")} counted: the steps of those that were sent it first, and of those that answered last, are kept.`),
+        `${plural(row.proxies - steps.length, "more is", "more are")} counted. The control plane keeps the steps of the proxies that got the change first and of those that answered last.`),
     ],
   };
 }

@@ -1,4 +1,4 @@
-// Clusters as a list, and one of them with all that is known of it.
+// The list of clusters, and the page of one cluster with everything that is known about it.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -52,8 +52,8 @@ export function clustersPage({ place, redraw, go }) {
         { header: "Withheld", cell: (row) => keptBack(row) > 0 ? h("span", { class: "withheld" }, number(row.withheld)) : number(row.withheld), key: (row) => row.withheld, number: true },
         { header: "Token ends in", cell: (row) => row.credential?.endsSoon ? h("span", { class: "withheld" }, until(row.credential.expires)) : until(row.credential?.expires) },
         { header: "Reason", cell: (row) => text(row.reason), wide: true },
-      ], rows, redraw, { empty: all.length ? "No cluster is like that." : "No clusters yet: strait cluster add CONTEXT" }),
-      all.length > 0 && h("p", { class: "fine" }, "Last hour: as far as this page has seen it, and back to when a state began that lasts. Now is at the right end."),
+      ], rows, redraw, { empty: all.length ? "No cluster matches." : "No clusters yet: strait cluster add CONTEXT" }),
+      all.length > 0 && h("p", { class: "fine" }, "Last hour: the states since you opened this page, and the time before that if the state has not changed. The right end is now."),
     ],
   };
 }
@@ -66,8 +66,8 @@ function one(id, rows, needs) {
     body: () => row ? [
       h("p", { class: "links" }, h("a", { href: clusterHref(id) }, "On the map"),
         h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${id}`)}` }, "Its proxies"), h("a", { href: "#/clusters" }, "All clusters")),
-      h("section", { class: `card ${isWell(row) ? "" : clusterLook(row).tone}` }, h("p", { class: "fine last-hour" }, "Last hour, as far as this page has seen it", strip(row)), facts(row)),
+      h("section", { class: `card ${isWell(row) ? "" : clusterLook(row).tone}` }, h("p", { class: "fine last-hour" }, "Last hour, since you opened this page", strip(row)), facts(row)),
       ...standbys.map((standby) => h("section", { class: "card" }, h("h2", {}, "On standby"), facts(standby))),
-    ] : [h("section", { class: "card notice" }, h("h2", {}, "Not there"), h("p", {}, `${id} is no member. It was removed, or never was one.`), h("p", {}, h("a", { href: "#/clusters" }, "All clusters")))],
+    ] : [h("section", { class: "card notice" }, h("h2", {}, "Cluster not found"), h("p", {}, `${id} is not a member of the mesh. It was removed, or never was a member.`), h("p", {}, h("a", { href: "#/clusters" }, "All clusters")))],
   };
 }

@@ -1,4 +1,4 @@
-// Elements from values. Text from outside only ever becomes text: nothing here takes markup.
+// Creates elements from values. Text from outside is only ever inserted as text: no function here accepts markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
  * @typedef {Record<string, unknown>} Attributes
  */
 
-/** Characters that would turn writing around or hide in it, as the CLI shows them. */
+/** Control characters, and those that change the text direction. They are shown escaped, like in the CLI. */
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** @param {string} text */
@@ -38,7 +38,7 @@ function fill(element, attributes, children) {
 }
 
 /**
- * An HTML element; names that start with "on" are handlers.
+ * Creates an HTML element. Attributes whose names start with "on" are event handlers.
  * @param {string} name
  * @param {Attributes} [attributes]
  * @param {...(Child | Child[])} children
@@ -51,7 +51,7 @@ export function h(name, attributes = {}, ...children) {
 }
 
 /**
- * An SVG element.
+ * Creates an SVG element.
  * @param {string} name
  * @param {Attributes} [attributes]
  * @param {...(Child | Child[])} children
@@ -66,15 +66,15 @@ export function svg(name, attributes = {}, ...children) {
 const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onsubmit", "onfocus", "ontoggle"];
 
 /**
- * Makes what is shown equal to `next`, and leaves alone whatever is equal already: focus, scrolling, and what a
- * person has opened or is typing stay.
+ * Changes `shown` until it equals `next`, and leaves equal parts alone. Focus, scroll positions, opened `<details>` and text
+ * that a person is typing stay.
  * @param {Element} shown
  * @param {Element} next
  */
 export function patch(shown, next) {
   for (const { name } of [...shown.attributes]) {
     const theirs = name === "open" && shown.nodeName === "DETAILS";
-    // What is measured after drawing is drawn anew; what a person opened stays open.
+        // Removes attributes that were set by measuring after the last drawing. A `<details>` that a person opened stays open.
     if (!next.hasAttribute(name) && !theirs) shown.removeAttribute(name);
   }
   for (const { name, value } of [...next.attributes]) {
@@ -169,7 +169,7 @@ const PATHS = {
 };
 
 /**
- * A sign that stands beside a word, never alone for one.
+ * Creates an icon. It stands next to a word and never replaces one.
  * @param {string} name
  */
 export function icon(name) {

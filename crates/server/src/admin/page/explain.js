@@ -1,4 +1,4 @@
-// Why a proxy has, or has not, the endpoints of a service: the decisions one under another, to the first "no".
+// Explains why a proxy has or lacks the endpoints of a service: for each endpoint, the decisions up to the first "no".
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -7,7 +7,7 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** How many ladders are drawn at first. */
+/** Number of endpoints whose decisions are drawn at first. */
 const LADDERS = 24;
 let drawn = { of: "", count: LADDERS };
 
@@ -26,13 +26,13 @@ export function explainPath(proxy, service, port, address) {
   return `/debug/explain?${query}`;
 }
 
-/** Why, in the words of `strait explain`. @param {any} row @param {boolean} byItself */
+/** Formats the reason in the words of `strait explain`. @param {any} row @param {boolean} byItself */
 export function why(row, byItself) {
   const parts = [];
   if (row.reason) {
     parts.push([`${row.reason} ${row.code ?? ""}`.trim(), ...(row.alsoWithheld ?? []).map((/** @type {any} */ one) => `${one.reason} ${one.code}`)].join("; "));
-  } else if (row.via === "direct") parts.push(byItself ? "found by the proxy itself" : "same network");
-  else if (row.via) parts.push("by the gateway of its network");
+  } else if (row.via === "direct") parts.push(byItself ? "resolved by the proxy itself" : "same network");
+  else if (row.via) parts.push("through the gateway of its network");
   if (typeof row.priority === "number") parts.push(`priority ${row.priority}`);
   return parts.join("; ") || "<none>";
 }
@@ -40,7 +40,7 @@ export function why(row, byItself) {
 /** @param {any} row */
 export const sent = (row) => (row.via ? `${row.sent} ${row.via === "direct" ? "direct" : `via ${row.via}`}` : "0");
 
-/** The proxies that can be asked for, each name once. @param {any[]} proxies */
+/** Returns the proxies to choose from, each name once. @param {any[]} proxies */
 export const choices = (proxies) => [...new Set(proxies.map(proxyPlace))].sort();
 
 /** @param {Context} context @returns {View} */
@@ -85,7 +85,7 @@ function form(given, proxies, services, go) {
       const value = String(data.get(name) ?? "").trim();
       if (value) query.set(name, value);
     }
-    // As the CLI takes it.
+        // Like the CLI, accept "service:port".
     const [host, at] = (query.get("service") ?? "").split(":");
     if (at && !query.get("port")) {
       query.set("service", host);
@@ -104,11 +104,11 @@ function form(given, proxies, services, go) {
     Object.entries(lists).map(([name, values]) => h("datalist", { id: `known-${name}` }, values.map((value) => h("option", { value })))));
 }
 
-/** Something to begin with. @param {any[]} proxies @param {any[]} services */
+/** Returns links to a few explanations, as examples. @param {any[]} proxies @param {any[]} services */
 function examples(proxies, services) {
   const pairs = choices(proxies).slice(0, 3).flatMap((proxy) => services.slice(0, 3).map((one) => [proxy, one.hostname]));
-  if (pairs.length === 0) return h("section", { class: "card notice" }, h("h2", {}, "Nobody to explain to"), h("p", {}, "No proxy is connected, or there is no service yet."));
-  return h("section", { class: "card" }, h("h2", {}, "To begin with"),
+  if (pairs.length === 0) return h("section", { class: "card notice" }, h("h2", {}, "Nothing to explain"), h("p", {}, "No proxy is connected, or there is no service yet."));
+  return h("section", { class: "card" }, h("h2", {}, "Examples"),
     h("ul", { class: "names tall" }, pairs.map(([proxy, service]) => h("li", {}, h("a", { href: `#/explain?${new URLSearchParams({ proxy, service })}` }, `${proxy} → ${service}`)))));
 }
 
@@ -134,7 +134,7 @@ function explanation(answer, proxies, asked, address, path, redraw) {
     ], answer.clusters, redraw, { empty: found ? "No cluster has it." : "No cluster has an endpoint for this port." }),
     codes.length > 0 && h("p", { class: "fine" }, codes.map((code) => h("span", { class: "help" }, "help: ", h("code", {}, `strait help ${code}`)))),
     ...(answer.notes ?? []).map((/** @type {string} */ note) => h("p", {}, `Note: ${note}`)),
-    address && endpoints.length === 0 && h("p", {}, `${address} is no endpoint of this port in any cluster.`),
+    address && endpoints.length === 0 && h("p", {}, `No cluster has an endpoint ${address} for this port.`),
     endpoints.length > 0 && h("h2", {}, `${plural(endpoints.length, "endpoint")}, decision by decision`),
     h("div", { class: "ladders" }, endpoints.slice(0, drawn.count).map(ladder)),
     endpoints.length > drawn.count && h("p", { class: "more" }, `${number(drawn.count)} of ${number(endpoints.length)} `,

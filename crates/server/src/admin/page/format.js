@@ -1,4 +1,4 @@
-// How values are put: the same words as the CLI's.
+// Formats values in the same words as the CLI.
 
 /** @param {number} total seconds */
 export function span(total) {
@@ -13,17 +13,17 @@ export function span(total) {
   return next && more > 0 && count < 10 ? `${count}${unit}${more}${next[1]}` : `${count}${unit}`;
 }
 
-/** How far this clock is ahead of the server's, in milliseconds. */
+/** Milliseconds by which this machine's clock is ahead of the server's. */
 let skew = 0;
 
-/** @param {string | null} date the Date header of an answer, of whole seconds */
+/** @param {string | null} date the Date header of an answer, in whole seconds */
 export function setServerTime(date) {
   const at = date === null ? NaN : Date.parse(date);
-  // Within the second that the header leaves open nothing is known.
+    // The header has whole seconds, so a smaller difference can't be measured.
   if (Number.isFinite(at)) skew = Math.abs(Date.now() - at) < 2000 ? 0 : Date.now() - at;
 }
 
-/** Where the past is shown, from a bundle: its time, at which clocks stand still. @type {number | null} */
+/** Time of the bundle, if the page shows one: clocks then stand still at that time. @type {number | null} */
 let standing = null;
 
 /** @param {string} taken RFC 3339 */
@@ -31,12 +31,12 @@ export function setStoredTime(taken) {
   standing = Date.parse(taken);
 }
 
-/** The server's time, in milliseconds. */
+/** Returns the server's time, in milliseconds. */
 export const now = () => standing ?? Date.now() - skew;
 
 /**
  * @param {unknown} time RFC 3339, or null
- * @param {number} [asOf] by this machine's clock, where that is not now
+ * @param {number} [asOf] time to count up to, by this machine's clock; the default is now
  */
 export function age(time, asOf) {
   const at = typeof time === "string" ? Date.parse(time) : NaN;
@@ -60,7 +60,7 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
-/** Empty is `<none>`, as in every table of the CLI. @param {unknown} value @returns {string} */
+/** Returns `<none>` for an empty value, like every table of the CLI. @param {unknown} value @returns {string} */
 export function text(value) {
   if (Array.isArray(value)) return value.length ? value.map(text).join(",") : "<none>";
   return value === null || value === undefined || value === "" ? "<none>" : String(value);
@@ -72,16 +72,16 @@ export function socket(gateway) {
   return address.includes(":") ? `[${address}]:${gateway.port}` : `${address}:${gateway.port}`;
 }
 
-/** `name.namespace` of a proxy. @param {any} proxy */
+/** Returns `name.namespace` of a proxy. @param {any} proxy */
 export const proxyName = (proxy) => String(proxy.id ?? "").split("~")[2] ?? String(proxy.id);
 
-/** As every command takes it. @param {any} proxy */
+/** Returns `name.namespace@cluster`, the form that every command accepts. @param {any} proxy */
 export const proxyPlace = (proxy) => `${proxyName(proxy)}@${proxy.cluster}`;
 
-/** A word of a shell's command line. @param {string} word */
+/** Quotes a word for a shell's command line. @param {string} word */
 export function quoted(word) {
   return /^[\w@%+=:,./~-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** The code of an error in a text, where it names one. @param {unknown} of */
+/** Returns the first error code in a text, or null. @param {unknown} of */
 export const codeOf = (of) => (typeof of === "string" ? /\bSTR\d{4}\b/.exec(of)?.[0] ?? null : null);

@@ -1,17 +1,17 @@
-// What states clusters were in, as far as this page has seen them: nothing is kept of before it was opened, but for
-// since when a state lasts, which the control plane says.
+// States of clusters as far as this page has seen them. States from before the page was opened are not known, except for
+// the start of the state that lasts, which the control plane reports.
 
 import { svg } from "./dom.js";
 import { now } from "./format.js";
 import { clusterLook } from "./states.js";
 
 const HOUR = 3_600_000;
-/** Answers further apart say nothing of what was between them. */
+/** Milliseconds between two answers from which the time between them counts as unknown. */
 const GAP = 90_000;
 
 /** @typedef {{ from: number, to: number, state: string }} Stretch */
 
-/** By cluster and Secret, oldest first. @type {Map<string, Stretch[]>} */
+/** Stretches by cluster and Secret, oldest first. @type {Map<string, Stretch[]>} */
 const seen = new Map();
 let noted = 0;
 
@@ -19,9 +19,9 @@ let noted = 0;
 const key = (cluster) => `${cluster.id} ${cluster.secret}`;
 
 /**
- * Keeps an answer.
+ * Records an answer.
  * @param {any[]} clusters
- * @param {number} at when it came, by this machine's clock
+ * @param {number} at time of the answer, by this machine's clock
  */
 export function note(clusters, at) {
   if (at === noted) return;
@@ -45,7 +45,7 @@ export function note(clusters, at) {
   }
 }
 
-/** The last hour as a strip, now at its right end; what is not known stays empty. @param {any} cluster */
+/** Draws the last hour as a strip that ends now, at the right. Unknown times stay empty. @param {any} cluster */
 export function strip(cluster) {
   const end = now();
   const x = (/** @type {number} */ at) => Math.max(0, 120 - ((end - at) / HOUR) * 120);

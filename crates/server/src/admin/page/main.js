@@ -1,4 +1,4 @@
-// The frame: where somebody is, what is drawn there, and how fresh it is.
+// Frame of the page: the navigation, the current view, and how fresh its data is.
 
 import * as api from "./api.js";
 import { h, icon, patch } from "./dom.js";
@@ -12,10 +12,10 @@ import { timelinePage } from "./timeline.js";
 import { trustPage } from "./trust.js";
 
 /**
- * Where somebody is: `#/page/part/part?name=value`.
+ * Place: the location hash, `#/page/part/part?name=value`.
  * @typedef {{ page: string, parts: string[], query: URLSearchParams }} Place
  * @typedef {{ place: Place, redraw: () => void, go: (hash: string) => void, command: (words: string[]) => HTMLElement }} Context
- * A view asks for all that it shows when it is made; its body is made once what it needs is there.
+ * A view asks for all its data when it is created. Its body is created once the answers in `needs` have arrived.
  * @typedef {{ title: string, command: string[], needs: string[], body: () => (Node | string | false | null)[], lead?: Node | string | null }} View
  */
 
@@ -30,14 +30,14 @@ const PAGES = [
   { page: "trust", title: "Trust", sign: "shield", draw: trustPage },
 ];
 
-/** From here on data counts as old. */
+/** Age in milliseconds from which data is shown as old. */
 const STALE_AFTER = 25_000;
 
 const THEMES = ["auto", "light", "dark"];
 let theme = stored() ?? "auto";
 let copied = "";
 let drawn = "";
-/** How long the last drawing took, and when it was, in milliseconds. */
+/** Duration and end of the last drawing, in milliseconds. */
 let cost = 0;
 let last = 0;
 
@@ -69,7 +69,7 @@ function go(hash) {
 }
 
 let planned = false;
-/** Draws once, however often it is asked for meanwhile. */
+/** Schedules a drawing, unless one is scheduled already. */
 function redraw() {
   if (planned) return;
   planned = true;
@@ -121,13 +121,13 @@ function draw() {
 }
 
 /**
- * A page, or what stands in its place where it can't be drawn: what was answered, or packed into a bundle, may be of another version than
- * this script, and must not look as if it were still to come.
+ * Returns the view of a page, or a notice if the page can't be drawn. The answers or the bundle may come from a different
+ * version than this script, and must then not look as if they were still loading.
  * @param {{ title: string, draw: (context: Context) => View }} page @param {Context} context @returns {View}
  */
 function viewOf(page, context) {
   /** @param {unknown} error */
-  const undrawable = (error) => [failure(`What the control plane answered is not what this page knows, perhaps of another version: ${error}`, 200)];
+  const undrawable = (error) => [failure(`This page can't read the control plane's answer, which may come from a different version: ${error}`, 200)];
   try {
     const view = page.draw(context);
     const body = () => {
@@ -143,7 +143,7 @@ function viewOf(page, context) {
   }
 }
 
-/** Lines between what has found its place. */
+/** Draws the lines between elements, whose positions are known only after the layout. */
 function measure() {
   drawLanes();
   drawFlow();
@@ -177,7 +177,7 @@ function header(current, fresh) {
           try {
             localStorage.setItem("strait-theme", next);
           } catch {
-            // It lasts for as long as the page.
+                        // Without storage the choice lasts until the page is closed.
           }
           redraw();
         },
@@ -204,9 +204,9 @@ const heading = (title, lead, line) =>
   h("div", { class: "heading" }, h("h1", { id: "title", tabindex: "-1" }, title), lead && h("div", { class: "lead" }, lead), line);
 
 /**
- * A line for a terminal, to be copied: what shows the same there, or what is to be done.
+ * Returns a command line to copy: it prints what the page shows, or does what the page recommends.
  * @param {string[]} words
- * @param {string} [id] of the line that shows what the page does
+ * @param {string} [id] id of the line that prints what the page shows
  */
 function command(words, id) {
   const line = words.map(quoted).join(" ");
@@ -224,10 +224,10 @@ async function copy(line, button) {
     await navigator.clipboard.writeText(line);
     copied = `Copied: ${line}`;
   } catch {
-    // Not to be had without https but on this machine: it is marked instead.
+        // The clipboard works only over https or on this machine. Select the command instead.
     const shown = button.parentElement?.querySelector("code");
     if (shown) getSelection()?.selectAllChildren(shown);
-    copied = "The command is marked: copy it";
+    copied = "The command is selected: copy it";
   }
   redraw();
   setTimeout(() => {
@@ -241,22 +241,22 @@ const loading = () =>
 
 /** @param {string} error @param {number} status */
 function failure(error, status) {
-  const title = status === 503 ? "Not ready yet" : status === 404 ? "Not there" : status === 0 ? "No answer" : "That can't be shown";
+  const title = status === 503 ? "Not ready yet" : status === 404 ? "Not found" : status === 0 ? "No answer" : "This can't be shown";
   return h("section", { class: "card notice", role: "alert" },
     h("h2", {}, icon(status === 503 ? "sync" : "warn"), title),
     h("p", {}, error),
     h("p", {}, h("button", { type: "button", onclick: api.refresh }, "Ask again")));
 }
 
-/** For those who have come without a session. */
+/** Returns the notice for visitors without a session. */
 function entry() {
   return h("section", { class: "card entry" },
     h("img", { src: "/page/icon.svg", alt: "", width: "56", height: "56" }),
     h("h1", { id: "title", tabindex: "-1" }, "This page needs a session"),
-    h("p", {}, "It shows what holders of the admin token may see. On a machine that has the token, run:"),
+    h("p", {}, "It shows what the admin token gives access to. On a machine that has the token, run:"),
     command(["strait", "ui"]),
-    h("p", {}, "That opens the page here, by a link that works once and for a minute. ",
-      "A session ends with the control plane's process, after half an hour without a page, and after twelve hours."),
+    h("p", {}, "The command opens this page with a link that works once and for one minute. ",
+      "A session ends when the control plane's process ends, after 30 minutes without an open page, and after 12 hours."),
     h("p", { class: "fine" }, "For a control plane in a cluster, forward its port first: ",
       h("code", {}, "kubectl -n strait-system port-forward deploy/strait 15014")));
 }
@@ -264,11 +264,11 @@ function entry() {
 addEventListener("hashchange", redraw);
 addEventListener("resize", measure);
 document.fonts?.ready.then(measure);
-// Ages go on while nothing happens; of a large mesh more rarely.
+// Ages grow while nothing else changes. A large mesh, which takes longer to draw, is drawn less often.
 setInterval(() => {
   if (document.visibilityState !== "hidden" && performance.now() - last > cost * 20) redraw();
 }, 1000);
-// A page left open in dark or light goes with the system.
+// Measures again when the system changes between dark and light.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", measure);
 document.documentElement.dataset.theme = theme;
 api.start(redraw);

@@ -1,4 +1,4 @@
-// The map: networks as land, the sea between them, clusters where they lie, gateways as their ports.
+// The map: networks as land, clusters on the land, gateways as ports, and lanes between the ports.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -11,19 +11,19 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** Up to here every cluster is drawn in full. */
+/** Number of clusters up to which all are drawn in full. More than that is a crowd. */
 const ALL_DRAWN = 24;
-/** In a crowd, how many of those that need a look are drawn in full in each network. */
+/** In a crowd, the number of clusters per network that are drawn in full, if they need attention. */
 const TROUBLED_DRAWN = 8;
-/** So many networks are drawn at most, those in trouble first; the tables have them all. */
+/** Maximum number of networks drawn, those with problems first. The tables list all. */
 const LANDS_MAX = 60;
-/** How many things are named beside the map that need a look, the worst first. */
+/** Maximum number of problems listed next to the map, the worst first. */
 const TROUBLES_SHOWN = 40;
-/** Up to so many networks each pair has its lane; in a crowd only those of the network that is looked at. */
+/** Number of networks up to which each pair has a lane. With more networks, only the selected one has lanes. */
 const ALL_LANES = 6;
 
 /**
- * What the map is of.
+ * Data that the map shows.
  * @typedef {{ name: string, row: any, clusters: any[], entry: ReturnType<typeof entryLook>, endpoints: number, rank: number }} Area
  * @typedef {{ rank: number, look: import("./states.js").Look, title: string, href: string | null, text: string }} Trouble
  * @typedef {{ areas: Area[], clusters: any[], proxies: any, rollout: any, settings: Trouble[] }} Mesh
@@ -32,10 +32,10 @@ const ALL_LANES = 6;
 /** @type {{ areas: Area[], selected: string | null }} */
 let shown = { areas: [], selected: null };
 
-/** The lanes that are shown. */
+/** Text that identifies the drawn lanes, to find out whether they have changed. */
 let drawn = "";
 
-/** Where an older control plane's answers are shown that had no summary. */
+/** Proxies of the mesh if there is no summary, as in a bundle of an older control plane. */
 const NO_PROXIES = { connected: 0, refusing: 0, waiting: 0, clusters: {}, refusals: [] };
 
 /** @param {string} network */
@@ -50,9 +50,9 @@ function mesh() {
   const clusters = api.get("/debug/clusters")?.value ?? [];
   const networks = api.get("/debug/networks")?.value ?? [];
   const { proxies = NO_PROXIES, rollout, ...rest } = api.get("/debug/summary")?.value ?? {};
-  // Acknowledgements make no event.
+    // Acknowledgements cause no event.
   if (proxies.waiting > 0) api.expect();
-  // A standby is an entry of its own, and in no network.
+    // A standby is a second entry with the same id, and belongs to no network.
   /** @type {Map<string, any[]>} */
   const within = new Map(networks.map((/** @type {any} */ row) => [row.network, []]));
   const seen = new Set();
@@ -66,20 +66,20 @@ function mesh() {
   const areas = [...within].filter(([name, members]) => name !== "" || members.length > 0).map(([name, members]) => {
     const row = networks.find((/** @type {any} */ one) => one.network === name) ?? { network: name, clusters: [], gateways: [] };
     const endpoints = members.reduce((sum, one) => sum + one.endpoints, 0);
-    // With one network alone there is nothing to enter it from.
+        // The only network of a mesh is never entered from another one.
     const entry = entryLook(row, endpoints > 0 && networks.length > 1);
     members.sort((a, b) => clusterLook(b).rank - clusterLook(a).rank || Number(needsLook(b)) - Number(needsLook(a)) || a.id.localeCompare(b.id, "en", { numeric: true }));
     const rank = Math.max(networks.length > 1 ? entry.rank : 0, ...members.map((one) => clusterLook(one).rank));
     return { name, row, clusters: members, entry, endpoints, rank };
   });
-  // Few stay where they are; in a crowd trouble comes first.
+    // A few networks keep their order. In a crowd those with problems come first.
   if (clusters.length > ALL_DRAWN) areas.sort((a, b) => b.rank - a.rank || a.name.localeCompare(b.name, "en", { numeric: true }));
   return { areas, clusters, proxies, rollout, settings: settings(rest, rollout) };
 }
 
 /** @param {Context} context @returns {View} */
 export function mapPage({ place, redraw }) {
-  // A bundle may be of a control plane that had none.
+    // A bundle may come from a control plane that had no summary.
   const hasSummary = api.get("/debug/summary")?.status !== 404;
   const needs = ["/debug/clusters", "/debug/networks", ...(hasSummary ? ["/debug/summary"] : [])];
   const whole = mesh();
@@ -89,7 +89,7 @@ export function mapPage({ place, redraw }) {
   const cluster = kind === "cluster" ? whole.clusters.find((one) => one.id === name) : undefined;
   const area = kind === "network" ? whole.areas.find((one) => called(one.name) === name) : undefined;
   shown = { areas: whole.areas, selected: area?.name ?? (cluster ? whole.areas.find((one) => one.clusters.includes(cluster))?.name ?? null : null) };
-  // Asked for now: what a body finds out that it needs comes too late.
+    // Ask here: `body` runs after `api.end`, too late to ask for anything.
   if (kind || whole.settings.length > 0) api.get("/debug/codes");
   const command = cluster ? ["strait", "cluster", "get", cluster.id] : area ? ["strait", "network", "get", called(area.name)] : ["strait", "status"];
   return {
@@ -143,7 +143,7 @@ function empty() {
   return h("section", { class: "sea empty-sea" },
     h("div", { class: "card notice" },
       h("h2", {}, "No clusters yet"),
-      h("p", {}, "A cluster joins by a Secret with its kubeconfig. This makes one, with the smallest rights that will do:"),
+      h("p", {}, "A cluster joins with a Secret that contains its kubeconfig. This command creates one, with the least privileges that suffice:"),
       h("p", {}, h("code", {}, "strait cluster add CONTEXT"))));
 }
 
@@ -153,7 +153,7 @@ function sea(whole, selected) {
   return h("section", { class: crowd ? "sea crowd" : `sea few n${Math.min(whole.areas.length, 4)}`, "aria-label": "Map of networks and clusters" },
     svg("svg", { class: "lanes", "aria-hidden": "true", "data-drawn": "" }),
     h("div", { class: "areas" }, whole.areas.slice(0, LANDS_MAX).map((area) => land(area, whole, crowd, selected))),
-    whole.areas.length > LANDS_MAX && h("p", { class: "legend" }, `and ${plural(whole.areas.length - LANDS_MAX, "network")} more, ${whole.areas[LANDS_MAX].rank > 0 ? "the rest of those that need a look first" : "none of which needs a look"}: in the tables below`),
+    whole.areas.length > LANDS_MAX && h("p", { class: "legend" }, `and ${plural(whole.areas.length - LANDS_MAX, "network")} more, ${whole.areas[LANDS_MAX].rank > 0 ? "first those that need a look" : "none of which needs a look"}: see the tables below`),
     legend(whole));
 }
 
@@ -191,11 +191,12 @@ function crowdWords(clusters) {
   return [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
 }
 
-/** How many proxies a cluster has connected. @param {any} cluster @param {Mesh} whole @returns {string} */
+/** Formats the number of proxies connected from a cluster. @param {any} cluster @param {Mesh} whole @returns {string} */
 const proxiesOf = (cluster, whole) => plural(Object.hasOwn(whole.proxies.clusters, cluster.id) ? whole.proxies.clusters[cluster.id].connected : 0, "proxy", "proxies");
 
 /**
- * How long ago its API server was heard; where it is well, as of when that was asked: it is heard all the time, and no event tells of that.
+ * Formats the time since the last contact with the cluster's API server. A live cluster is in contact all the time, without
+ * an event for it, so its time counts up to the answer and not up to now.
  * @param {any} cluster
  */
 export const heard = (cluster) => age(cluster.lastContact, cluster.state === "live" ? api.get("/debug/clusters")?.at : undefined);
@@ -250,15 +251,15 @@ function troubles(whole) {
     })),
     ...whole.clusters.flatMap((one) => yielded(one).map((same) => ({
       rank: 5, look: { tone: "bad", icon: "two", rank: 5 }, title: `Cluster ${one.id}`, href: clusterHref(one.id),
-      text: `${plural(same.addresses, "address", "addresses")} of its pods (first ${same.first}) are those of pods of ${same.cluster} in network ${text(same.network)}; proxies of other clusters are given ${same.holder}'s STR0414`,
+      text: `${plural(same.addresses, "address", "addresses")} of its pods (first ${same.first}) are also addresses of pods of ${same.cluster} in network ${text(same.network)}; proxies of other clusters receive the pods of ${same.holder} STR0414`,
     }))),
     ...whole.settings,
   ].sort((a, b) => b.rank - a.rank);
   const more = rows.length - Math.min(rows.length, TROUBLES_SHOWN) + whole.proxies.refusing - whole.proxies.refusals.length;
   if (rows.length === 0) {
     return h("div", { class: "calm" }, h("span", { class: "big good" }, icon("ok")), h("h2", {}, "Nothing needs a look"),
-      h("p", {}, whole.clusters.length ? "Every cluster, network and proxy is as it should be." : "There is nothing to look at yet."),
-      whole.clusters.length > 0 && h("p", { class: "fine" }, "Notes, and what only the clusters' Secrets show: ", h("code", {}, "strait check")));
+      h("p", {}, whole.clusters.length ? "All clusters, networks and proxies are healthy." : "There is nothing to show yet."),
+      whole.clusters.length > 0 && h("p", { class: "fine" }, "For notes, and for problems that only the clusters' Secrets show: ", h("code", {}, "strait check")));
   }
   return h("div", {},
     h("h2", {}, `${plural(rows.length, "thing needs", "things need")} a look`),
@@ -270,17 +271,20 @@ function troubles(whole) {
     more > 0 && h("p", { class: "fine" }, `and ${number(more)} more: strait check`));
 }
 
-/** What has no page of its own opens here. @param {string} of */
+/** Returns the fix for a problem that has no page of its own, to unfold. @param {string} of */
 function settle(of) {
   const mended = mend(codeOf(of));
-  return mended ? h("details", {}, h("summary", {}, "What mends it"), mended) : help(of);
+  return mended ? h("details", {}, h("summary", {}, "How to fix it"), mended) : help(of);
 }
 
-/** Of addresses that pods of two clusters have those rows in which this one's pods are not given to others. @param {any} cluster @returns {any[]} */
+/**
+ * Returns the address conflicts that this cluster lost: proxies of other clusters get the other cluster's pods.
+ * @param {any} cluster @returns {any[]}
+ */
 const yielded = (cluster) => (cluster.sameAddresses ?? []).filter((/** @type {any} */ same) => same.holder !== cluster.id);
 
 /**
- * What of the mesh's settings, the policy, its objects, the certificates and the sources beside clusters is not as it should be.
+ * Returns the problems of the mesh config, rollouts, the policy, certificates, objects, and sources other than clusters.
  * @param {any} summary @param {any} rollout
  * @returns {Trouble[]}
  */
@@ -303,7 +307,7 @@ function settings(summary, rollout) {
     ...(certificate ? [{ rank: 6, look: bad, title: "Certificates", href: null, text: `${certificate.code}: ${certificate.message}` }] : []),
     ...objects.map((one) => ({
       rank: 6, look: bad, title: `${one.kind} ${one.namespace ? `${one.namespace}/` : ""}${one.name}`, href: null,
-      text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "counts in part" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
+      text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "partly active" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
     })),
     ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,
@@ -311,7 +315,7 @@ function settings(summary, rollout) {
   ];
 }
 
-/** Why a network can't be entered, as a code. @param {any} network @param {import("./states.js").Look & { word: string }} entry */
+/** Returns the error code for a network's entry, or null. @param {any} network @param {import("./states.js").Look & { word: string }} entry */
 function entryCode(network, entry) {
   if (entry.rank === 0) return null;
   if (network.gateways.length > 0) return "STR0409";
@@ -320,7 +324,7 @@ function entryCode(network, entry) {
 
 /** @param {string} kind @param {string} name */
 function gone(kind, name) {
-  return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never was there."));
+  return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never existed."));
 }
 
 const closer = () => h("a", { class: "closer", href: "#/map", "aria-label": "Close the details" }, icon("close"));
@@ -331,11 +335,11 @@ function clusterPanel(cluster, whole) {
     yielded(cluster).length > 0 ? "STR0414" : null, cluster.credential?.endsSoon === true ? "STR0316" : null];
   return h("div", {}, closer(), h("h2", {}, cluster.id), [...new Set(codes)].map((code) => mend(code, cluster.id)), facts(cluster),
     h("p", { class: "links" },
-      h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "All about it"),
+      h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "Details"),
       h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${cluster.id}`)}` }, proxiesOf(cluster, whole))));
 }
 
-/** What is known of a cluster, in the CLI's order and words. @param {any} cluster */
+/** Lists what is known about a cluster, in the CLI's order and words. @param {any} cluster */
 export function facts(cluster) {
   /** @type {[string, any][]} */
   const rows = [
@@ -355,7 +359,7 @@ export function facts(cluster) {
     ["Relists", number(cluster.relists)],
     ...(cluster.ignoredClaims ?? []).map((/** @type {any} */ claim) => ["Ignored claim", `${claim.claim}: ${text(claim.network)}`]),
     ...(cluster.sameAddresses ?? []).map((/** @type {any} */ same) =>
-      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; others are given those of ${same.holder}`]),
+      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; proxies of other clusters receive the pods of ${same.holder}`]),
   ];
   return h("dl", { class: "facts-list" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
@@ -369,7 +373,7 @@ function networkPanel(area) {
       h("dt", {}, "Endpoints"), h("dd", {}, number(area.endpoints))),
     h("h3", {}, "Gateways"),
     area.row.gateways.length === 0 && !(area.row.pending ?? []).length && h("p", {}, "None, so other networks can't reach it. ",
-      h("code", {}, "strait network join CONTEXT"), " puts one up."),
+      h("code", {}, "strait network join CONTEXT"), " creates one."),
     h("ul", { class: "ports" },
       area.row.gateways.map((/** @type {any} */ one) => h("li", {},
         h("strong", {}, icon(one.dead === true ? "bad" : "anchor"), socket(one)), one.dead === true && h("span", { class: "withheld" }, " dead"),
@@ -380,7 +384,7 @@ function networkPanel(area) {
     h("ul", { class: "names" }, area.clusters.slice(0, 200).map((one) => h("li", {}, h("a", { href: clusterHref(one.id), class: clusterLook(one).tone }, icon(clusterLook(one).icon), one.id)))));
 }
 
-/** Lanes from port to port, drawn once the land has found its place. */
+/** Draws the lanes between ports, whose positions are known only after the layout. */
 export function drawLanes() {
   const sheet = document.querySelector("svg.lanes");
   const around = sheet?.parentElement;
@@ -422,13 +426,13 @@ export function drawLanes() {
   }));
   sheet.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
   const picture = lanes.map((one) => `${one.getAttribute("class")} ${one.getAttribute("d")} ${one.getAttribute("stroke-width")}`).join();
-  // Left alone while it is the same, so that what flows goes on flowing.
+    // Keep unchanged lanes, so that their animation continues.
   if (sheet.childElementCount !== lanes.length || picture !== drawn) sheet.replaceChildren(...lanes);
   drawn = picture;
 }
 
 /**
- * A lane between two ports: each half says whether the network at its end can be entered.
+ * Draws a lane between two ports. Each half shows whether the network at its end can be entered.
  * @param {{ x: number, y: number, out: { x: number, y: number }, area: Area }} p
  * @param {{ x: number, y: number, out: { x: number, y: number }, area: Area }} q
  * @param {boolean} column
@@ -436,12 +440,12 @@ export function drawLanes() {
  */
 function lane(p, q, column, dimmed) {
   const far = Math.hypot(q.x - p.x, q.y - p.y);
-  // Side by side they arch through the water below.
+    // Between networks next to each other the lane arches through the water.
   const arch = p.out.y === q.out.y && p.out.y !== 0;
   const reach = column || (p.out.x === 1 && q.out.x === 1) ? Math.min(26, 12 + far / 40) : arch ? 46 + far * 0.15 : Math.max(30, far * 0.42);
   const a = { x: p.x + p.out.x * reach, y: p.y + p.out.y * reach };
   const b = { x: q.x + q.out.x * reach, y: q.y + q.out.y * reach };
-  // Cut in the middle (de Casteljau), so that each half can have its own look.
+    // Split the curve in the middle (de Casteljau), so that each half can have its own look.
   const mid = (/** @type {{x: number, y: number}} */ u, /** @type {{x: number, y: number}} */ v) => ({ x: (u.x + v.x) / 2, y: (u.y + v.y) / 2 });
   const [ab, bc, cd] = [mid(p, a), mid(a, b), mid(b, q)];
   const [abc, bcd] = [mid(ab, bc), mid(bc, cd)];

@@ -1,4 +1,4 @@
-// Proxies as squares, each with the worst of what it did with what it was sent; and one of them by type.
+// Proxies as squares, each colored by the worst state of its types; and the page of one proxy, type by type.
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -9,10 +9,10 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** How many squares are drawn, and of how many clusters, the worst first; the table has them all. */
+/** Maximum number of squares and of clusters drawn, the worst first. The table lists all. */
 const SQUARES_MAX = 6000;
 const FLEETS_MAX = 200;
-/** From so many on squares are small. */
+/** Number of proxies in a cluster from which squares are small. */
 const SMALL_FROM = 400;
 
 /** @param {any} proxy */
@@ -23,7 +23,7 @@ export function proxiesPage({ place, redraw, go }) {
   const needs = ["/debug/proxies"];
   /** @type {any[]} */
   const all = api.get("/debug/proxies")?.value ?? [];
-  // Acknowledgements make no event.
+    // Acknowledgements cause no event.
   if (all.some((row) => proxyState(row) === "waits")) api.expect();
   const [key] = place.parts;
   if (key) return one(key, all.find((row) => row.key === key), needs);
@@ -85,18 +85,18 @@ export function proxiesPage({ place, redraw, go }) {
         { header: "Version", cell: (row) => text(row.version), key: (row) => text(row.version) },
         ...["cds", "eds", "lds", "rds"].map((type) => ({ header: type.toUpperCase(), cell: (/** @type {any} */ row) => typeText(row.types[type]) })),
         { header: "Since", cell: (row) => age(row.connectedAt), key: (row) => -Date.parse(row.connectedAt) },
-      ], rows, redraw, { empty: all.length ? "No proxy is like that." : "No proxy is connected." }),
+      ], rows, redraw, { empty: all.length ? "No proxy matches." : "No proxy is connected." }),
     ],
   };
 }
 
-/** As `strait proxy list` has it. @param {any} entry */
+/** Formats the state of a type like `strait proxy list`. @param {any} entry */
 function typeText(entry) {
   const state = typeState(entry);
   return state === "NACK" || state === "waits" ? `${state} ${age(entry.lastSent)}` : state;
 }
 
-/** Squares are one stop for the Tab key. @param {KeyboardEvent} event */
+/** Moves between squares with the arrow keys: together they are one stop for the Tab key. @param {KeyboardEvent} event */
 function move(event) {
   const from = event.target;
   if (!(from instanceof HTMLElement) || !from.parentElement) return;
@@ -117,7 +117,7 @@ function move(event) {
 function one(key, row, needs) {
   if (!row) {
     return { title: "Proxy", needs, command: ["strait", "proxy", "list"], body: () => [
-      h("section", { class: "card notice" }, h("h2", {}, "Not connected any more"), h("p", {}, `Stream ${key} has ended. The proxy may be back on another one.`), h("p", {}, h("a", { href: "#/proxies" }, "All proxies")))] };
+      h("section", { class: "card notice" }, h("h2", {}, "Not connected any more"), h("p", {}, `Stream ${key} has ended. The proxy may have opened another stream.`), h("p", {}, h("a", { href: "#/proxies" }, "All proxies")))] };
   }
   const types = Object.entries(row.types ?? {});
   const refused = types.filter(([, entry]) => entry.nack);
@@ -126,15 +126,15 @@ function one(key, row, needs) {
     title: `Proxy ${proxyPlace(row)}`, needs, command: ["strait", "proxy", "get", proxyPlace(row)],
     lead: badge(PROXIES[proxyState(row)], PROXIES[proxyState(row)].word),
     body: () => [
-      h("p", { class: "links" }, h("a", { href: `#/explain?proxy=${encodeURIComponent(proxyPlace(row))}` }, "Explain a service to it"),
+      h("p", { class: "links" }, h("a", { href: `#/explain?proxy=${encodeURIComponent(proxyPlace(row))}` }, "Explain a service for it"),
         h("a", { href: `#/map/cluster/${encodeURIComponent(row.cluster)}` }, `Cluster ${row.cluster}`), h("a", { href: "#/proxies" }, "All proxies")),
       ...refused.map(([type, entry]) => h("section", { class: "card bad", role: "note" },
         h("h2", {}, icon("bad"), `${type.toUpperCase()} rejected`), h("p", { class: "said" }, entry.nack.error),
-        h("p", {}, "Resources: ", entry.nack.resources.length ? entry.nack.resources.join(", ") : "it names none, so any of the response may be at fault"),
-        h("p", {}, `It keeps what it accepted before, version ${text(entry.acked)}.`), mend("STR0507") ?? help("STR0507"))),
+        h("p", {}, "Resources: ", entry.nack.resources.length ? entry.nack.resources.join(", ") : "the proxy named none, so any resource of the response may be the cause"),
+        h("p", {}, `It keeps the last accepted version ${text(entry.acked)}.`), mend("STR0507") ?? help("STR0507"))),
       h("section", { class: "card" }, h("dl", { class: "facts-list" }, [
         ["Node", row.id], ["Type", row.type], ["Cluster", row.cluster], ["Network", text(row.network)], ["Identity", row.identity],
-        ["Verified", row.verified ? "yes" : "no: its cluster has not shown the pod"], ["Version", text(row.version)],
+        ["Verified", row.verified ? "yes" : "no: its cluster has not reported the pod"], ["Version", text(row.version)],
         ["Connected", `${age(row.connectedAt)} ago, ${row.protocol}`],
       ].flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
       table("types", [
@@ -142,7 +142,7 @@ function one(key, row, needs) {
         { header: "State", cell: ([, entry]) => typeText(entry) },
         { header: "Sent", cell: ([, entry]) => text(entry.sent) }, { header: "Ago", cell: ([, entry]) => age(entry.lastSent) },
         { header: "Accepted", cell: ([, entry]) => text(entry.acked) }, { header: "Accepted ago", cell: ([, entry]) => age(entry.lastAcked) },
-      ], types, () => {}, { caption: "What it was sent" }),
+      ], types, () => {}, { caption: "Configuration by type" }),
     ],
   };
 }

@@ -1,4 +1,4 @@
-// Services as a list; and one of them as a flow: from clusters, by gateways, to the proxy that is chosen.
+// The list of services; and one service as a flow from clusters, through gateways, to the selected proxy.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -32,7 +32,7 @@ export function servicesPage({ place, redraw, go }) {
         { header: "Ports", cell: (row) => text(row.ports.map(portText)) },
         { header: "Clusters", cell: (row) => text(row.clusters), key: (row) => row.clusters.length },
         { header: "Conflicts", cell: (row) => row.conflicts.length ? h("span", { class: "doubtful" }, text(row.conflicts.map((/** @type {any} */ it) => it.field))) : "<none>", key: (row) => row.conflicts.length },
-      ], rows, redraw, { empty: all.length ? "No service is like that." : "No cluster has reported a service." }),
+      ], rows, redraw, { empty: all.length ? "No service matches." : "No cluster has reported a service." }),
     ],
   };
 }
@@ -63,7 +63,7 @@ function one(host, row, query, redraw, go) {
           (names.includes(proxy) || !proxy ? names : [proxy, ...names]).slice(0, 1000).map((name) => h("option", { value: name, selected: name === proxy }, name)))),
         h("label", {}, h("span", {}, "Port"), h("select", { name: "port", onchange: (/** @type {any} */ event) => choose("port", event.target.value) },
           row.ports.map((/** @type {any} */ it) => h("option", { value: String(it.port), selected: String(it.port) === port }, portText(it)))))),
-      !proxy && h("section", { class: "card notice" }, h("h2", {}, "No proxy is connected"), h("p", {}, "Once one is, here stands by which way it reaches each cluster.")),
+      !proxy && h("section", { class: "card notice" }, h("h2", {}, "No proxy is connected"), h("p", {}, "Once one is connected, this page shows how it reaches each cluster.")),
       proxy && !answer && h("p", { class: "fine" }, "Asking the control plane"),
       answer?.error && h("section", { class: "card notice", role: "alert" }, h("h2", {}, icon("warn"), "No flow"), h("p", {}, answer.error)),
       answer?.value && flow(answer.value, proxies.find((/** @type {any} */ it) => proxyPlace(it) === proxy), proxy),
@@ -73,19 +73,19 @@ function one(host, row, query, redraw, go) {
         { header: "Ready", cell: (it) => `${it.ready}/${it.total}`, number: true },
         { header: "Sent", cell: sent },
         { header: "Why", cell: (it) => why(it, typeof answer.value.found === "string"), wide: true },
-      ], answer.value.clusters, redraw, { caption: "The same as a table" }),
+      ], answer.value.clusters, redraw, { caption: "The flow as a table" }),
       h("p", { class: "links" }, h("a", { href: `#/explain?${new URLSearchParams({ proxy, service: host, port })}` }, "Explain each endpoint"), h("a", { href: "#/services" }, "All services")),
-      h("section", { class: "card" }, h("h2", {}, "Merged over its clusters"), h("dl", { class: "facts-list" }, [
+      h("section", { class: "card" }, h("h2", {}, "Merged from all its clusters"), h("dl", { class: "facts-list" }, [
         ["Resolution", row.resolution], ["Ports", text(row.ports.map((/** @type {any} */ it) => `${it.name} ${portText(it)}`).join(", "))], ["Clusters", text(row.clusters.join(", "))],
         ["Addresses", text(Object.entries(row.clusterVIPs).map(([cluster, vips]) => `${cluster}: ${/** @type {any} */ (vips).join(", ")}`).join("; "))],
         ["Accounts", text(row.serviceAccounts.join(", "))],
-        ["Conflicts", text(row.conflicts.map((/** @type {any} */ it) => `${it.field}: ${it.winner || "entries"} decides, ${it.losers.join(", ")} say otherwise`).join("; "))],
+        ["Conflicts", text(row.conflicts.map((/** @type {any} */ it) => `${it.field}: ${it.winner || "entries"} decides, ${it.losers.join(", ")} differ`).join("; "))],
       ].flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
-    ] : [h("section", { class: "card notice" }, h("h2", {}, "Not there"), h("p", {}, `No cluster has a service ${host}.`), h("p", {}, h("a", { href: "#/services" }, "All services")))],
+    ] : [h("section", { class: "card notice" }, h("h2", {}, "Service not found"), h("p", {}, `No cluster has a service ${host}.`), h("p", {}, h("a", { href: "#/services" }, "All services")))],
   };
 }
 
-/** The flow that is shown, for its bands. @type {{ from: string, to: string, count: number, tone: string }[]} */
+/** Bands of the drawn flow. @type {{ from: string, to: string, count: number, tone: string }[]} */
 let bands = [];
 
 /** @param {any} answer @param {any} proxy @param {string} name */
@@ -112,7 +112,7 @@ function flow(answer, proxy, name) {
     }
   }
   for (const [key, way] of ways) bands.push({ from: key, to: "the-proxy", count: way.sent, tone: "good" });
-  return h("section", { class: "flow-picture", "aria-label": "From clusters to the proxy; the table below says the same" },
+  return h("section", { class: "flow-picture", "aria-label": "From clusters to the proxy; the table below has the same data" },
     svg("svg", { class: "bands", "aria-hidden": "true", "data-drawn": "" }),
     h("div", { class: "stage" }, h("h2", {}, "Clusters"), answer.clusters.map((/** @type {any} */ row) =>
       h("div", { class: `node ${row.ready < row.total ? "doubtful" : ""}`, "data-node": `from-${row.cluster}-${row.network}`, "data-key": `from-${row.cluster}-${row.network}` },
@@ -124,7 +124,7 @@ function flow(answer, proxy, name) {
       h("div", { class: total > 0 ? "node good" : "node bad", "data-node": "the-proxy" }, h("strong", {}, name), h("span", { class: "fine" }, proxy ? `network ${text(proxy.network)}` : ""), h("span", {}, `${plural(total, "endpoint")} in all`))));
 }
 
-/** Bands from node to node, drawn once they have found their places. */
+/** Draws the bands between nodes, whose positions are known only after the layout. */
 export function drawFlow() {
   const sheet = document.querySelector("svg.bands");
   const around = sheet?.parentElement;

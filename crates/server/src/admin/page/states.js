@@ -1,11 +1,11 @@
-// What states mean for somebody who looks: a tone, a sign and a rank. The words are the API's.
+// Looks of states: a tone, an icon and a rank. The names of the states are the API's.
 
 /**
  * @typedef {"good" | "doubtful" | "bad" | "info" | "idle"} Tone
  * @typedef {{ tone: Tone, icon: string, rank: number }} Look
  */
 
-/** States of clusters; the worse, the higher the rank. @type {Record<string, Look>} */
+/** Looks of cluster states; a worse state has a higher rank. @type {Record<string, Look>} */
 const CLUSTERS = {
   live: { tone: "good", icon: "ok", rank: 0 },
   syncing: { tone: "info", icon: "sync", rank: 1 },
@@ -28,26 +28,26 @@ export function clusterLook(cluster) {
   return CLUSTERS[cluster.state] ?? { tone: "bad", icon: "warn", rank: 9 };
 }
 
-/** As `strait cluster get` has it for its exit code. @param {any} cluster */
+/** Whether a cluster is well, by the rule of `strait cluster get` for its exit code. @param {any} cluster */
 export const isWell = (cluster) => ["live", "syncing", "paused", "draining"].includes(cluster.state);
 
-/** Why endpoints are kept from other networks though nothing is wrong, as `strait check` has it: notes, no problems. */
+/** Codes of endpoints that are withheld on purpose from other networks; `strait check` reports them as notes, not problems. */
 const MEANT = ["STR0404", "STR0407", "STR0413"];
 
-/** Whether a code of withheld endpoints is somebody's fault. @param {string} code */
+/** Whether a code of withheld endpoints is a problem. @param {string} code */
 export const isTrouble = (code) => !MEANT.includes(code);
 
-/** How many endpoints are withheld that should not be. @param {any} cluster @returns {number} */
+/** Number of endpoints withheld because of a problem. @param {any} cluster @returns {number} */
 export function keptBack(cluster) {
   const by = Object.entries(cluster.withheldBy ?? {}).filter(([code]) => isTrouble(code));
   return by.reduce((sum, [, count]) => sum + Number(count), 0);
 }
 
-/** Whether somebody should look at it. @param {any} cluster */
+/** Whether a cluster needs attention. @param {any} cluster */
 export const needsLook = (cluster) => !isWell(cluster) || cluster.credential?.endsSoon === true || keptBack(cluster) > 0;
 
 /**
- * What a proxy did with what it was last sent of one type, in the CLI's words.
+ * Returns what a proxy did with the last response of a type, in the CLI's words.
  * @param {any} entry
  * @returns {"ok" | "NACK" | "waits" | "<none>"}
  */
@@ -57,7 +57,7 @@ export function typeState(entry) {
   return entry.sent === entry.acked ? "ok" : "waits";
 }
 
-/** The worst of all types. @param {any} proxy @returns {"ok" | "NACK" | "waits"} */
+/** Returns the worst state of a proxy's types. @param {any} proxy @returns {"ok" | "NACK" | "waits"} */
 export function proxyState(proxy) {
   const all = Object.values(proxy.types ?? {}).map(typeState);
   if (all.includes("NACK")) return "NACK";
@@ -72,15 +72,15 @@ export const PROXIES = {
 };
 
 /**
- * How a network can be entered from others.
+ * Returns how the network can be entered from other networks.
  * @param {any} network
- * @param {boolean} isUsed whether there is anything in it to reach
+ * @param {boolean} isUsed whether the network has anything to reach
  * @returns {Look & { word: string }}
  */
 export function entryLook(network, isUsed) {
   const gateways = network.gateways ?? [];
   const dead = gateways.filter((/** @type {any} */ one) => one.dead === true).length;
-  if (gateways.length === 0 && !isUsed) return { tone: "idle", icon: "anchor", rank: 0, word: "nothing to enter for" };
+  if (gateways.length === 0 && !isUsed) return { tone: "idle", icon: "anchor", rank: 0, word: "nothing to reach" };
   if (gateways.length === 0 && (network.pending ?? []).length > 0) {
     return { tone: "bad", icon: "clock", rank: 6, word: "gateway has no address yet" };
   }

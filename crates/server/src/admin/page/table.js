@@ -1,4 +1,4 @@
-// Tables that stand under every picture: to read, to sort, to copy, and for those who see no picture.
+// Tables. There is one below each picture: to read, to sort, to copy, and for people who can't see the picture.
 
 import { h, icon } from "./dom.js";
 import { plural } from "./format.js";
@@ -7,14 +7,14 @@ import { plural } from "./format.js";
  * @typedef {{ header: string, cell: (row: any) => (Node | string | (Node | string)[]), number?: boolean, key?: (row: any) => string | number, wide?: boolean }} Column
  */
 
-/** How many rows are drawn at first, and each time that somebody wants more. */
+/** Number of rows drawn at first. */
 const STEP = 100;
 
-/** What people chose for each table. @type {Map<string, { column: number, down: boolean, shown: number }>} */
+/** Sort order and number of rows that people chose, by table. @type {Map<string, { column: number, down: boolean, shown: number }>} */
 const chosen = new Map();
 
 /**
- * @param {string} name what the rows are; one table of a page has it
+ * @param {string} name name of the rows, unique among the tables of a page
  * @param {Column[]} columns
  * @param {any[]} rows
  * @param {() => void} redraw
@@ -63,7 +63,7 @@ export function table(name, columns, rows, redraw, more = {}) {
 const classes = (column) => [column.number ? "number" : "", column.wide ? "wide" : ""].filter(Boolean).join(" ") || null;
 
 /**
- * A word with its sign.
+ * Returns a word with its icon.
  * @param {import("./states.js").Look} look
  * @param {string} word
  */

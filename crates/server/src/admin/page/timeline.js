@@ -1,4 +1,4 @@
-// What changed lately: which object caused it, what it did, and how soon proxies had followed.
+// Recent changes: the object that caused each, its effect, and how soon proxies acknowledged it.
 
 import * as api from "./api.js";
 import { causeName, changeHref, changePage, milliseconds, nameOfId } from "./change.js";
@@ -9,7 +9,7 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** The time of day in UTC, to a millisecond, with the day where that is not today: as the CLI has it. @param {any} row */
+/** Formats the time of day in UTC, to a millisecond, with the date unless it is today, like the CLI. @param {any} row */
 function timeOfDay(row) {
   const [day, time] = String(row.at).split("T");
   if (time === undefined) return day;
@@ -17,17 +17,17 @@ function timeOfDay(row) {
   return new Date(now()).toISOString().startsWith(day) ? short : `${day} ${short}`;
 }
 
-/** Who refused it, as far as that is known. @param {any} row */
+/** Names the proxies that refused the change, as far as they are known. @param {any} row */
 const refusers = (row) => (row.refusedBy ?? []).map(nameOfId).join(", ");
 
-/** The first object behind a change, and how many there were beside it, in the CLI's words. @param {any} row */
+/** Formats the first object behind a change, and the number of further ones, in the CLI's words. @param {any} row */
 function cause(row) {
   const more = row.cause ? row.otherCauses.length + row.moreCauses : 0;
   return `${causeName(row.cause)}${more ? `, ${more} more` : ""}`;
 }
 
 /**
- * How many proxies have followed, of those that were sent the change.
+ * Returns how many of the proxies that were sent the change have acknowledged it.
  * @param {any} row
  * @returns {{ look: import("./states.js").Look, words: string }}
  */
@@ -50,18 +50,18 @@ export function timelinePage(context) {
   const needs = ["/debug/events"];
   /** @type {any[]} */
   const all = [...(api.get("/debug/events")?.value ?? [])].reverse();
-  // Answers of proxies make no event.
+    // Answers of proxies cause no event.
   if (all.some((row) => row.waiting > 0 && now() - Date.parse(row.at) < 60_000)) api.expect();
   const filter = place.query.get("filter") ?? "";
   const rows = all.filter((row) => `${cause(row)} ${row.effect}`.toLowerCase().includes(filter.toLowerCase()));
   const refused = all.filter((row) => row.refused > 0).length;
-  // Some took far longer than most: these are bars as wide as the column, and the rest can still be told apart.
+    // A few changes take far longer than most. Their bars fill the column, so that the others stay distinguishable.
   const sorted = rows.slice(0, 100).map((row) => row.ms).sort((a, b) => a - b);
   const most = Math.max(0.001, (sorted[Math.floor(sorted.length * 0.9)] ?? 1) * 1.2);
   return {
     title: "Timeline", needs, command: ["strait", "events"],
     lead: all.length === 0 ? null : refused
-      ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by somebody`)
+      ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by a proxy`)
       : `${plural(all.length, "change")}, newest first`,
     body: () => [
       ...cards,
@@ -74,8 +74,8 @@ export function timelinePage(context) {
         { header: "Effect", cell: (row) => [text(row.effect), refusers(row) && h("p", { class: "fine" }, `refused by ${refusers(row)}`)], wide: true },
         { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
         { header: "Took", cell: (row) => [h("span", {}, milliseconds(row.ms)), bar(row, most)], key: (row) => row.ms },
-      ], rows, redraw, { empty: all.length ? "No change is like that." : "Nothing has changed since the control plane was started." }),
-      rows.length > 0 && h("p", { class: "fine" }, "From when a change was heard: blue until it was published, green until the last proxy had answered. Times are UTC."),
+      ], rows, redraw, { empty: all.length ? "No change matches." : "Nothing has changed since the control plane was started." }),
+      rows.length > 0 && h("p", { class: "fine" }, "Bars start when the control plane received a change: blue until it was published, green until the last proxy answered. Times are UTC."),
     ],
   };
 }

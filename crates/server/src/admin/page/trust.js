@@ -1,4 +1,4 @@
-// What ends when, on a time axis: certificates, and the tokens by which clusters are read; and who trusts whom.
+// Expiry on a time axis, of certificates and of the tokens for the clusters' API servers; and trust domains with their clusters.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -7,15 +7,15 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** How many bars are drawn, the soonest first; the table has them all. */
+/** Maximum number of bars drawn, the earliest expiry first. The table lists all. */
 const BARS = 60;
 const DAY = 86_400_000;
-/** So long before a certificate's end somebody should see to it that there is another one: a serving one is renewed before. */
+/** Milliseconds before its end from which a certificate counts as about to end. A serving certificate is renewed earlier. */
 const SOON = 3_600_000;
 
-/** What becomes of a root. @type {Record<string, string>} */
+/** Descriptions of the steps of a root. @type {Record<string, string>} */
 const STEPS = {
-  signs: "signs", distribute: "is being given to all", sign: "may sign", wait: "signs no more", kept: "kept, though in no file", withdraw: "may go",
+  signs: "signs", distribute: "is being distributed", sign: "may sign", wait: "no longer signs", kept: "kept, but in no file", withdraw: "may go",
 };
 
 /** @param {Context} context @returns {View} */
@@ -26,7 +26,7 @@ export function trustPage({ redraw }) {
   const clusters = api.get("/debug/clusters")?.value ?? [];
   const tokens = clusters.filter((one) => one.credential).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
   const soon = tokens.filter((one) => one.endsSoon).length;
-  const certificates = [["Serving certificate", own.serving], ["What signs", own.authority]].filter(([, one]) => one)
+  const certificates = [["Serving certificate", own.serving], ["Signing certificate", own.authority]].filter(([, one]) => one)
     .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));
   /** @type {any[]} */
   const roots = own.rotation?.roots ?? [];
@@ -37,15 +37,15 @@ export function trustPage({ redraw }) {
     title: "Trust", needs, command: ["strait", "cluster", "list", "-o", "wide"],
     lead: tokens.length ? badge(soon ? { tone: "bad", icon: "clock", rank: 1 } : { tone: "good", icon: "ok", rank: 0 }, soon ? `${plural(soon, "token ends", "tokens end")} soon` : `${plural(tokens.length, "token")}, none ends soon`) : null,
     body: () => [
-      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "Something newer is not in force"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
+      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "A newer certificate or key is not in use"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
         h("p", { class: "fine" }, `for ${age(own.problem.since)}; help: `, h("code", {}, `strait help ${own.problem.code}`))),
       h("h2", {}, "Certificates of the control plane"),
-      axis("When certificates end; the table below says the same", certificates),
+      axis("When certificates end; the table below has the same data", certificates),
       table("certificates", [
         { header: "Certificate", cell: (one) => one.name },
         { header: "Ends in", cell: (one) => one.endsSoon ? h("span", { class: "withheld" }, until(one.expires)) : until(one.expires) },
         { header: "Ends at", cell: (one) => one.expires },
-        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by whoever made it" },
+        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by its issuer" },
       ], certificates, redraw),
       roots.length > 0 && h("h2", {}, "Roots of the CA"),
       roots.length > 0 && table("roots", [
@@ -53,14 +53,14 @@ export function trustPage({ redraw }) {
         { header: "Subject", cell: (one) => one.subject },
         { header: "Step", cell: (one) => STEPS[one.step] ?? one.step },
         { header: "Last certificate ends in", cell: (one) => one.lastCertificateEnds ? `${one.assumed ? "at most " : ""}${until(one.lastCertificateEnds)}` : "none" },
-        { header: "Not known to have it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
+        { header: "May lack it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
         { header: "Ends in", cell: (one) => until(one.ends) },
       ], roots, redraw),
       own.rotation?.phase && h("p", { class: "fine" }, `Phase ${own.rotation.number} of 4, ${own.rotation.phase}. Next: ${own.rotation.next}. `, h("code", {}, "strait certs status")),
-      h("h2", {}, "Tokens by which clusters are read"),
+      h("h2", {}, "Tokens for the clusters' API servers"),
       tokens.length === 0
-        ? h("section", { class: "card notice" }, h("h2", {}, "No token has an end"), h("p", {}, "Clusters are read by client certificates, or by tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " gives one that does."))
-        : axis("When tokens end; the table below says the same", tokens.slice(0, BARS)),
+        ? h("section", { class: "card notice" }, h("h2", {}, "No token expires"), h("p", {}, "The control plane reads clusters with client certificates, or with tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " creates a token that expires."))
+        : axis("When tokens end; the table below has the same data", tokens.slice(0, BARS)),
       tokens.length > BARS && h("p", { class: "fine" }, `and ${tokens.length - BARS} that end later`),
       tokens.length > 0 && table("tokens", [
         { header: "Cluster", cell: (one) => h("a", { href: `#/clusters/${encodeURIComponent(one.name)}` }, one.name), key: (one) => one.name },
@@ -72,7 +72,7 @@ export function trustPage({ redraw }) {
       table("trust domains", [
         { header: "Trust domain", cell: ([domain]) => text(domain) },
         { header: "Clusters", cell: ([, of]) => `${of.slice(0, 40).join(", ")}${of.length > 40 ? ` and ${of.length - 40} more` : ""}` },
-      ], [...domains].sort(), redraw, { empty: "No cluster has said its trust domain." }),
+      ], [...domains].sort(), redraw, { empty: "No cluster has reported its trust domain." }),
       h("p", { class: "fine" }, "Whether the workloads of all clusters trust the same roots: ", h("code", {}, "strait check --secrets")),
     ],
   };
@@ -85,7 +85,7 @@ function axis(label, tokens) {
   const least = end - start;
   const steps = [3_600_000, 6 * 3_600_000, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY, 730 * DAY, 3650 * DAY];
   const step = steps.find((size) => least / size <= 6) ?? least / 5;
-  // To a whole number of steps, each of which is as wide as its label.
+    // Round up to a whole number of steps, each as wide as its label.
   const long = Math.ceil(least / step) * step;
   const marks = Array.from({ length: Math.round(long / step) }, (_, at) => at * step);
   const x = (/** @type {number} */ at) => (Math.max(0, at) / long) * 100;

@@ -36,7 +36,7 @@ fn shared(names: &[&str]) -> TrafficIndex {
     index
 }
 
-/// What others hear, in words.
+/// Describes events in words.
 fn words(events: &[MeshEvent]) -> Vec<String> {
     let of = |event: &MeshEvent| match event {
         MeshEvent::BeginEdition(begun) => format!("{} begins", begun.cluster),
@@ -48,20 +48,23 @@ fn words(events: &[MeshEvent]) -> Vec<String> {
 }
 
 #[test]
-fn an_edition_is_there_while_the_policy_names_its_cluster_and_something_of_it_counts() {
+fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
     let heads = Arc::<Heads>::default();
     let mut editions = FeedEditions::new(Arc::clone(&heads));
     let (east, none) = (policy("trafficFrom: [east]"), policy(""));
     let mut index = shared(&["db"]);
     assert!(editions.hear(&update("east", 1, ShardChange::Reset(contents(&["web"])))));
     assert!(editions.hear(&update("west", 1, ShardChange::Reset(contents(&["web"])))));
-    assert!(words(&editions.refresh(&none, &index)).is_empty(), "nobody asked for it");
+    assert!(
+        words(&editions.refresh(&none, &index)).is_empty(),
+        "the policy does not name the cluster"
+    );
     assert_eq!(words(&editions.refresh(&east, &index)), ["east begins"]);
     assert!(heads.has_edition(&"east".into()) && !heads.has_edition(&"west".into()));
     assert!(words(&editions.refresh(&east, &index)).is_empty(), "nothing differs");
     editions.hear(&update("east", 1, ShardChange::Update(contents(&["web", "cart"]))));
     assert_eq!(words(&editions.refresh(&east, &index)), ["east changes"]);
-    // What the shared store says changes it as well, and takes the place of all of it.
+    // Shared objects change the edition too, and replace its objects of the same name.
     index.apply(&objects(&["db", "cache"]));
     assert_eq!(words(&editions.refresh(&east, &index)), ["east changes"]);
     index.apply(&objects(&["web", "cart"]));
@@ -80,7 +83,7 @@ fn an_edition_is_there_while_the_policy_names_its_cluster_and_something_of_it_co
 }
 
 #[test]
-fn what_an_earlier_run_says_and_what_is_of_no_cluster_changes_nothing() {
+fn update_of_an_earlier_run_or_of_no_cluster_has_no_effect() {
     let mut editions = FeedEditions::new(Arc::default());
     assert!(editions.hear(&update("east", 2, ShardChange::Reset(contents(&["web"])))));
     assert!(!editions.hear(&update("east", 1, ShardChange::Reset(contents(&["old"])))));

@@ -1,5 +1,5 @@
-//! Reads who issues the tokens of each member, and by which keys, from the member's own API server: never from an
-//! address that a page names.
+//! Reads the token issuer and the signing keys of each member from the member's own API server,
+//! never from an address in a response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,27 +19,27 @@ use strait_identity::token::IssuerKeys;
 use strait_kube_client::ApiClient;
 use strait_model::{ClusterId, KnownClusters};
 
-/// How long the reader rests after a panic.
+/// The pause of the reader after a panic.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// How often keys are read again, give or take a quarter.
+/// The interval at which keys are read again, plus or minus a quarter.
 const REFRESH: Duration = Duration::from_secs(3600);
-/// A key that is not known has them read again at most so often.
+/// The minimum interval between two reads that unknown keys cause.
 const WANTED_PAUSE: Duration = Duration::from_secs(10);
-/// How long to rest after they could not be read: at first, and at most.
+/// The first and the maximum pause after a failed read.
 const RETRY: Duration = Duration::from_secs(10);
 const RETRY_MAX: Duration = Duration::from_secs(600);
-/// How long one member may take.
+/// The time limit for one member.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Members that are asked at once.
+/// Maximum number of concurrent reads.
 const READS_MAX: usize = 8;
 
 const CONFIGURATION: &str = "/.well-known/openid-configuration";
 const KEY_SET: &str = "/openid/v1/jwks";
 
-/// By which keys the tokens of each member are signed.
+/// The keys that sign the tokens of each member.
 pub type MemberKeys = BTreeMap<ClusterId, Arc<IssuerKeys>>;
 
-/// Members of which a key is wanted that is not known.
+/// Members for which an unknown key was requested.
 #[derive(Debug, Default)]
 pub(super) struct KeysWanted {
     asked: Mutex<BTreeMap<ClusterId, std::time::Instant>>,
@@ -47,7 +47,7 @@ pub(super) struct KeysWanted {
 }
 
 impl KeysWanted {
-    /// Has the keys of a member be read again, unless they were a moment ago.
+    /// Requests a new read of a member's keys, at most once per [`WANTED_PAUSE`].
     pub(super) fn ask(&self, cluster: &ClusterId, now: std::time::Instant) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = asked.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);
@@ -58,7 +58,7 @@ impl KeysWanted {
         }
     }
 
-    /// Those that were asked for since.
+    /// Returns the members requested since then.
     pub(super) fn since(&self, since: std::time::Instant) -> BTreeSet<ClusterId> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = asked.iter().filter(|(_, at)| **at >= since);
@@ -66,7 +66,7 @@ impl KeysWanted {
     }
 }
 
-/// What reads them.
+/// Reads the keys of members.
 #[derive(Clone)]
 pub(super) struct IssuerReader {
     pub(super) known: watch::Receiver<Arc<KnownClusters>>,
@@ -76,12 +76,12 @@ pub(super) struct IssuerReader {
     pub(super) keys: watch::Sender<Arc<MemberKeys>>,
 }
 
-/// When a member is asked next.
+/// The next read of a member.
 struct IssuerSchedule {
     client: ApiClient,
     at: Instant,
     failures: u32,
-    /// Why they could not be read the last time.
+    /// Why the last read failed.
     trouble: Option<String>,
 }
 
@@ -116,9 +116,9 @@ impl IssuerReader {
         }
     }
 
-    /// Forgets the keys of what is no member, once it is known what is.
+    /// Removes the keys of clusters that are not members, once the set of members is known.
     fn forget(&mut self) {
-        // The members are told before it is told that they are settled.
+        // The members are published before the flag that they are settled.
         let is_read = *self.settled.borrow_and_update() != MembersSettled::ConfigurationUnread;
         let known = Arc::clone(&self.known.borrow_and_update());
         self.keys.send_if_modified(|keys| {
@@ -136,7 +136,7 @@ impl IssuerReader {
         let due: Vec<_> = due.map(|(id, schedule)| (id.clone(), schedule.client.clone())).collect();
         let reads = due.into_iter().map(|(id, client)| async {
             let read = tokio::time::timeout(LIMIT, read(client)).await;
-            (id, read.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}"))))
+            (id, read.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}"))))
         });
         let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
         while let Some((id, found)) = reads.next().await {
@@ -158,7 +158,7 @@ impl IssuerReader {
                             %code,
                             cluster = %id,
                             reason = trouble,
-                            "{}; its tokens are asked of it, or proven by the keys that were last known. {}",
+                            "{}; its tokens are checked by its API server or with the last known keys. {}",
                             code.title,
                             code.next
                         );
@@ -174,14 +174,14 @@ impl IssuerReader {
             if held.get(&id).is_some_and(|held| **held == keys) {
                 return false;
             }
-            info!(cluster = %id, issuer = %keys.issuer(), "keys of the cluster's tokens read");
+            info!(cluster = %id, issuer = %keys.issuer(), "read the signing keys of the cluster's tokens");
             Arc::make_mut(held).insert(id, Arc::new(keys));
             true
         });
     }
 }
 
-/// Asks whoever is reached otherwise now, or for the first time.
+/// Schedules a read for members that are new or have a new client.
 fn take_clients(schedules: &mut BTreeMap<ClusterId, IssuerSchedule>, clients: &MemberClients) {
     schedules.retain(|id, schedule| {
         clients.get(id).is_some_and(|client| client.is_same(&schedule.client))

@@ -1,4 +1,4 @@
-//! Asks an API server whether a token is good (TokenReview), within bounds, and remembers what it said for a moment.
+//! Requests TokenReviews from an API server, with limits, and caches the results for a short time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use strait_identity::token::{TokenClaims, TokenPod};
 use strait_kube_client::{ApiClient, ApiError};
 use strait_model::ClusterId;
 
-/// What the mesh knows of who runs in members.
+/// The known pods and accounts of members.
 pub trait RunningPods: std::fmt::Debug + Send + Sync {
-    /// Whether a member is known to have this very pod, running as that account.
+    /// Whether a member is known to have exactly this pod, running as that account.
     fn has_pod(&self, cluster: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool;
 
     /// Whether a pod of a member, or a machine that belongs to it, is known to run as that account.
@@ -29,27 +29,27 @@ pub trait RunningPods: std::fmt::Debug + Send + Sync {
 }
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// How long an API server may take.
+/// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Questions that wait for one API server at once, and that are asked of it in a second.
+/// Maximum concurrent requests to one API server, and maximum requests per second.
 const IN_FLIGHT_MAX: usize = 16;
 const PER_SECOND: f64 = 50.0;
-/// How long an answer counts: yes (at most until the token ends), and no.
+/// How long a positive result is cached (at most until the token expires), and a negative one.
 const YES_COUNTS: Duration = Duration::from_secs(60);
 const NO_COUNTS: Duration = Duration::from_secs(5);
-/// The most answers that are remembered.
+/// Maximum number of cached results.
 const ANSWERS_MAX: usize = 16_384;
 
 /// The group of all service accounts.
 const GROUP: &str = "system:serviceaccounts";
-/// What an API server says beside the name of a pod's account.
+/// The field in which API servers name the pod of an account.
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// What API servers were asked and said.
+/// The results and pending reviews of all members.
 #[derive(Debug, Default)]
 pub(super) struct Reviews {
     answers: Mutex<HashMap<Question, Answer>>,
-    /// Questions that are being asked: a further call with the same token waits for the same answer.
+    /// Pending reviews: a further call with the same token waits for the same result.
     flights: Mutex<HashMap<Question, Arc<Flight>>>,
     members: Mutex<BTreeMap<ClusterId, Arc<MemberPermits>>>,
 }
@@ -57,13 +57,14 @@ pub(super) struct Reviews {
 /// The SHA-256 of a cluster and a token.
 type Question = [u8; 32];
 
-/// What an API server said of a token: `Err` with its reason for no.
+/// The result of a review: `Err` with the API server's reason for the rejection.
 type Verdict = Result<(), Arc<str>>;
 
-/// The answer to one question, once it is there; its error if it could not be asked.
+/// The result of a pending review, once it arrives; an error if the API server could not be
+/// reached.
 type Flight = OnceCell<Result<Verdict, CallerRefusal>>;
 
-/// What an API server said, and for how long it counts.
+/// A cached result and its expiry.
 #[derive(Debug)]
 struct Answer {
     until: Instant,
@@ -77,12 +78,12 @@ pub(super) struct ReviewedPod {
     cluster: ClusterId,
     id: SpiffeId,
     pod: TokenPod,
-    /// Whether it was known at some time: it has gone once it no longer is.
+    /// Whether it was known at some time: then it no longer exists once it is unknown.
     was_known: bool,
 }
 
 impl ReviewedPod {
-    /// The pod of that cluster and account, as it is known now.
+    /// Looks up the pod of this cluster and account.
     pub(super) fn new(
         (cluster, id, pod): (ClusterId, SpiffeId, TokenPod),
         pods: &dyn RunningPods,
@@ -100,7 +101,7 @@ impl ReviewedPod {
     }
 }
 
-/// A call that waits for the answer to a question, with others or alone.
+/// A call that waits for a review, possibly together with others.
 struct WaitingReview<'a> {
     reviews: &'a Reviews,
     question: Question,
@@ -110,14 +111,14 @@ struct WaitingReview<'a> {
 impl Drop for WaitingReview<'_> {
     fn drop(&mut self) {
         let mut flights = self.reviews.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's own and this one: no other call waits.
+        // References: the map's and this one. No other call waits.
         if Arc::strong_count(&self.flight) <= 2 {
             flights.remove(&self.question);
         }
     }
 }
 
-/// How much one API server is asked.
+/// The request limits of one API server.
 #[derive(Debug)]
 struct MemberPermits {
     in_flight: Arc<Semaphore>,
@@ -147,10 +148,11 @@ struct ReviewedUser {
 }
 
 impl Reviews {
-    /// Whether the API server of `cluster` takes a token that says `claims`, for one of these audiences.
+    /// Returns whether the API server of `cluster` accepts a token with `claims` for any of the
+    /// audiences.
     ///
     /// # Errors
-    /// It doesn't, or can't be asked now.
+    /// Fails if the API server rejects the token or cannot be reached now.
     pub(super) async fn ask(
         &self,
         cluster: &ClusterId,
@@ -162,7 +164,7 @@ impl Reviews {
     ) -> Result<(), CallerRefusal> {
         let question = question(cluster, token);
         let refused = |why: &str| {
-            let reason = format!("the API server of {cluster} does not take it: {why}");
+            let reason = format!("the API server of {cluster} rejects it: {why}");
             CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
         };
         if let Some(verdict) = self.answer(&question) {
@@ -176,7 +178,8 @@ impl Reviews {
         self.once(question, review).await?.map_err(|why| refused(&why))
     }
 
-    /// What comes of a question that calls ask at once: the first of them has it answered for all.
+    /// Returns the result of a review. If several calls need the same review, the first sends it
+    /// for all of them.
     async fn once(
         &self,
         question: Question,
@@ -190,7 +193,7 @@ impl Reviews {
         waiting.flight.get_or_init(|| review).await.clone()
     }
 
-    /// Asks the API server.
+    /// Sends the review to the API server.
     async fn review(
         &self,
         cluster: &ClusterId,
@@ -200,8 +203,11 @@ impl Reviews {
         audiences: &[String],
     ) -> Result<Verdict, CallerRefusal> {
         let permits = self.permits(cluster);
-        let busy =
-            || CallerRefusal::unchecked(format!("the API server of {cluster} is asked too much"));
+        let busy = || {
+            CallerRefusal::unchecked(format!(
+                "the limit of token reviews for the API server of {cluster} is reached"
+            ))
+        };
         let _permit = permits.in_flight.try_acquire().map_err(|_| busy())?;
         if !permits.take(Instant::now()) {
             return Err(busy());
@@ -214,7 +220,7 @@ impl Reviews {
         let status = match tokio::time::timeout(LIMIT, asked).await {
             Ok(Ok(review)) => review.status,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
-                let next = "it needs the right to create tokenreviews (authentication.k8s.io)";
+                let next = "it needs permission to create tokenreviews (authentication.k8s.io)";
                 return Err(CallerRefusal::unchecked(format!(
                     "the API server of {cluster}: {error}; {next}"
                 )));
@@ -224,7 +230,7 @@ impl Reviews {
             }
             Err(_) => {
                 return Err(CallerRefusal::unchecked(format!(
-                    "cluster {cluster}: no answer in {LIMIT:?}"
+                    "cluster {cluster}: no response within {LIMIT:?}"
                 )));
             }
         };
@@ -237,7 +243,7 @@ impl Reviews {
         (Instant::now() < answer.until).then(|| answer.verdict.clone())
     }
 
-    /// Drops the answers of which the pod has gone since.
+    /// Removes the results whose pods no longer exist.
     pub(super) fn forget_gone(&self, pods: &dyn RunningPods) {
         let is_left =
             |answer: &mut Answer| !answer.pod.as_mut().is_some_and(|pod| pod.has_gone(pods));
@@ -259,7 +265,7 @@ impl Reviews {
             answers.retain(|_, answer| now < answer.until);
         }
         if answers.len() >= ANSWERS_MAX {
-            // All of the last minute: who comes again is asked of its API server again.
+            // All results are at most a minute old: callers that return are reviewed again.
             answers.clear();
         }
         answers.insert(question, Answer { until: now + counts, verdict: verdict.clone(), pod });
@@ -291,7 +297,7 @@ impl MemberPermits {
 }
 
 impl ReviewStatus {
-    /// Whether it says that the token is good, for us, and of whom the token says it is.
+    /// Returns whether the token is valid, for our audience, and of the account in its claims.
     fn judge(&self, claims: &TokenClaims, audiences: &[String]) -> Verdict {
         let no = |why: &str| Err(Arc::from(why));
         if !self.authenticated || !self.error.is_empty() {
@@ -300,7 +306,7 @@ impl ReviewStatus {
                 error => error,
             });
         }
-        // An API server that knows no audiences takes tokens for anybody.
+        // An API server without support for audiences accepts tokens for any audience.
         let granted = self.audiences.as_deref().unwrap_or_default();
         if !granted.iter().any(|audience| audiences.contains(audience)) {
             return no("it is not for our audience");
@@ -309,11 +315,11 @@ impl ReviewStatus {
         let named = format!("system:serviceaccount:{namespace}:{service_account}");
         let groups = self.user.groups.as_deref().unwrap_or_default();
         if self.user.username != named || !groups.iter().any(|group| group == GROUP) {
-            return no("it is of another account");
+            return no("it belongs to another account");
         }
         let said = self.user.extra.as_ref().and_then(|extra| extra.get(POD_UID)?.first());
         match (said, pod) {
-            (Some(said), Some(pod)) if **said != *pod.uid => no("it is of another pod"),
+            (Some(said), Some(pod)) if **said != *pod.uid => no("it belongs to another pod"),
             _ => Ok(()),
         }
     }
@@ -359,11 +365,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_about_this_account_and_our_audience_is_one() {
+    fn only_a_positive_review_of_this_account_and_our_audience_is_accepted() {
         let ours = ["istio-ca".to_owned()];
         type Change = fn(&mut serde_json::Value);
         let cases: [(&str, Change, bool); 9] = [
-            ("as it is", |_| {}, true),
+            ("unchanged", |_| {}, true),
             ("no pod named", |s| s["user"]["extra"] = json!(null), true),
             ("not authenticated", |s| s["authenticated"] = json!(false), false),
             ("an error", |s| s["error"] = json!("expired"), false),
@@ -387,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_with_one_token_at_once_are_one_review() {
+    async fn concurrent_calls_with_one_token_cause_one_review() {
         let reviews = Reviews::default();
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let review = |verdict: Result<Verdict, CallerRefusal>| async {
@@ -400,18 +406,18 @@ mod tests {
         assert!(answers.iter().all(|answer| *answer == Ok(Ok(()))), "{answers:?}");
         assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert!(reviews.flights.lock().expect("not poisoned").is_empty());
-        // What could not be asked may be asked again.
+        // A failed review can be repeated.
         let failed = || Err(CallerRefusal::unchecked("no answer".to_owned()));
         for _ in 0..2 {
             assert_eq!(reviews.once([1; 32], review(failed())).await, failed());
         }
         assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 3);
-        // A call that is given up leaves nothing behind.
+        // An abandoned call leaves no state behind.
         drop(futures::poll!(Box::pin(reviews.once([2; 32], std::future::pending()))));
         assert!(reviews.flights.lock().expect("not poisoned").is_empty());
     }
 
-    /// What is known of the only pod.
+    /// Whether the only pod is known.
     #[derive(Debug)]
     struct OnePod(std::sync::atomic::AtomicBool);
 
@@ -440,7 +446,7 @@ mod tests {
         let reviews = Reviews::default();
         reviews.note([1; 32], &Ok(()), &claims(), Some(reviewed()));
         reviews.note([2; 32], &Ok(()), &claims(), None);
-        // It is not known yet, and then it is.
+        // At first the pod is unknown, then known.
         reviews.forget_gone(&pods);
         assert!(reviews.answer(&[1; 32]).is_some());
         set(&pods, true);
@@ -448,9 +454,9 @@ mod tests {
         assert!(reviews.answer(&[1; 32]).is_some());
         set(&pods, false);
         reviews.forget_gone(&pods);
-        assert!(reviews.answer(&[1; 32]).is_none(), "it has gone");
-        assert!(reviews.answer(&[2; 32]).is_some(), "it is bound to no pod");
-        // Known while it was asked.
+        assert!(reviews.answer(&[1; 32]).is_none(), "the pod was deleted");
+        assert!(reviews.answer(&[2; 32]).is_some(), "it is not bound to a pod");
+        // The pod was known during the review.
         set(&pods, true);
         let known = reviewed();
         set(&pods, false);
@@ -460,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_is_asked_so_much_and_no_more() {
+    fn requests_to_an_api_server_are_limited() {
         let now = Instant::now();
         let permits = MemberPermits {
             in_flight: Arc::new(Semaphore::new(1)),

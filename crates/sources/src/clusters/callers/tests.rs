@@ -9,7 +9,7 @@ use strait_model::testing::member;
 
 const ISSUER: &str = "https://kubernetes.default.svc";
 
-/// Every member runs pod `web-0` of `shop`, with this UID.
+/// Reports that every member runs pod `web-0` of `shop`, with this UID.
 #[derive(Debug)]
 struct EachRuns(&'static str);
 
@@ -27,7 +27,8 @@ impl RunningPods for EachRuns {
     }
 }
 
-/// Members `config`, `east` and `west`, none of whose API servers can be asked, and the keys of some.
+/// Creates members `config`, `east` and `west`, whose API servers are all unreachable, with the
+/// keys of some.
 fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberCallers {
     let config = KnownCluster { config: true, ..member(None) };
     let clusters = [("config", config), ("east", member(None)), ("west", member(None))];
@@ -55,7 +56,7 @@ fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberC
 
 const NO_RULES: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 
-/// Who calls, or the code and the kind of the refusal.
+/// Returns the caller, or the code and the kind of the refusal.
 async fn verdict(
     callers: &MemberCallers,
     token: &str,
@@ -67,7 +68,7 @@ async fn verdict(
 }
 
 #[tokio::test]
-async fn a_known_pod_is_proven_by_the_keys_of_its_member_alone() {
+async fn known_pod_is_verified_with_only_the_keys_of_its_member() {
     let [east, west] = ["k1", "k2"].map(|id| Signer::new(ISSUER, id));
     let callers = callers(&[("east", &east), ("west", &west)], "pod-uid", NO_RULES);
     let now = SystemTime::now();
@@ -77,28 +78,29 @@ async fn a_known_pod_is_proven_by_the_keys_of_its_member_alone() {
     assert_eq!(verdict(&callers, &token, "Kubernetes").await, web(), "an alias");
     let unknown = Err(("STR0520", RefusalKind::Unauthenticated));
     assert_eq!(verdict(&callers, &token, "north").await, unknown);
-    // Its key may be new in the west, which can't be asked.
+    // The key may be new in `west`, which cannot be reached.
     let later = Err(("STR0523", RefusalKind::Unavailable));
     assert_eq!(verdict(&callers, &token, "west").await, later);
     let foreign = Signer::new("https://other.example", "k1");
     let token = foreign.sign(&foreign.claims(now));
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
-    assert_eq!(verdict(&callers, &token, "east").await, refused, "of another issuer");
+    assert_eq!(verdict(&callers, &token, "east").await, refused, "from another issuer");
     let mut ended = east.claims(now);
     ended["exp"] = ended["iat"].clone();
-    assert_eq!(verdict(&callers, &east.sign(&ended), "east").await, refused, "it has ended");
+    assert_eq!(verdict(&callers, &east.sign(&ended), "east").await, refused, "it has expired");
 }
 
 #[tokio::test]
-async fn what_can_be_neither_proven_nor_asked_may_come_again() {
+async fn token_that_cannot_be_checked_may_be_retried() {
     let [east, west] = ["k1", "k2"].map(|id| Signer::new(ISSUER, id));
     let later = Err(("STR0523", RefusalKind::Unavailable));
     let now = SystemTime::now();
     let token = east.sign(&east.claims(now));
-    // The pod that had its name before is what is known.
+    // The known pod is an older one with the same name.
     let stale = callers(&[("east", &east)], "another-uid", NO_RULES);
     assert_eq!(verdict(&stale, &token, "east").await, later);
-    // No keys: it would be shown to the east, were its issuer not the west's as well.
+    // The keys of `east` are unknown. The token would be sent to `east` if its issuer were not also
+    // that of `west`.
     let unread = callers(&[("west", &west)], "pod-uid", NO_RULES);
     let found = unread.verify(&token, &ClusterId::from("east")).await.expect_err("not now");
     assert!(found.reason.contains("the issuer is that of west"), "{found}");
@@ -108,11 +110,11 @@ async fn what_can_be_neither_proven_nor_asked_may_come_again() {
         east.sign(&claims)
     };
     let known = callers(&[("east", &east)], "pod-uid", NO_RULES);
-    assert_eq!(verdict(&known, &by_hand, "east").await, later, "bound to no pod");
+    assert_eq!(verdict(&known, &by_hand, "east").await, later, "not bound to a pod");
 }
 
 #[tokio::test]
-async fn a_member_vouches_for_what_policy_says() {
+async fn policy_limits_the_namespaces_a_member_vouches_for() {
     let signer = Signer::new(ISSUER, "k1");
     let all = [("config", &signer), ("east", &signer), ("west", &signer)];
     let rule = format!("{NO_RULES}clusters:\n  west:\n    identities: [strait-system]\n");
@@ -143,13 +145,14 @@ async fn a_member_vouches_for_what_policy_says() {
     }
 }
 
-/// Its nodes can't renew tokens of their pods while a member's API server is away: the operator may have them count on.
+/// While a member's API server is down, its nodes cannot renew the tokens of their pods: the
+/// operator may extend them.
 #[tokio::test]
-async fn a_token_that_has_ended_is_taken_while_its_member_is_dark_and_policy_says_so() {
+async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_allows() {
     let signer = Signer::new(ISSUER, "k1");
     let hours = |hours: u64| Duration::from_secs(hours * 3600);
     let ended = |ago: Duration, uid: &str| {
-        // They are good for an hour.
+        // The tokens are valid for one hour.
         let mut claims = signer.claims(SystemTime::now() - ago - hours(1));
         claims["kubernetes.io"]["pod"]["uid"] = uid.into();
         signer.sign(&claims)
@@ -164,14 +167,15 @@ async fn a_token_that_has_ended_is_taken_while_its_member_is_dark_and_policy_say
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
     let [recent, old] = [hours(23), hours(25)].map(|ago| ended(ago, "pod-uid"));
     let dark = of(&grace, ClusterState::Stale);
-    let taken = dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace");
+    let taken =
+        dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace period");
     let left = taken.token().expect("a token").expires.duration_since(SystemTime::now());
-    let left = left.expect("it holds still");
+    let left = left.expect("it is still accepted");
     assert!(left > hours(1) - Duration::from_secs(60) && left <= hours(1), "{left:?}");
-    assert_eq!(verdict(&dark, &old, "east").await, refused, "for no longer than that");
-    assert_eq!(verdict(&dark, &recent, "west").await, refused, "for the member that it names");
+    assert_eq!(verdict(&dark, &old, "east").await, refused, "not after the grace period");
+    assert_eq!(verdict(&dark, &recent, "west").await, refused, "only for the named member");
     let unknown = ended(hours(23), "another-uid");
-    assert_eq!(verdict(&dark, &unknown, "east").await, refused, "of pods that are known alone");
+    assert_eq!(verdict(&dark, &unknown, "east").await, refused, "only for known pods");
     for state in [ClusterState::Live, ClusterState::AuthFailed, ClusterState::Paused] {
         assert_eq!(verdict(&of(&grace, state), &recent, "east").await, refused, "{state:?}");
     }
@@ -179,14 +183,18 @@ async fn a_token_that_has_ended_is_taken_while_its_member_is_dark_and_policy_say
         assert!(verdict(&of(&grace, state), &recent, "east").await.is_ok(), "{state:?}");
     }
     let without = of(NO_RULES, ClusterState::Stale);
-    assert_eq!(verdict(&without, &recent, "east").await, refused, "unless an operator says so");
+    assert_eq!(verdict(&without, &recent, "east").await, refused, "unless the operator allows it");
     let mut claims = signer.claims(SystemTime::now() - hours(24));
     claims["aud"] = serde_json::json!(["another"]);
-    assert_eq!(verdict(&dark, &signer.sign(&claims), "east").await, refused, "for us alone");
+    assert_eq!(
+        verdict(&dark, &signer.sign(&claims), "east").await,
+        refused,
+        "only for our audience"
+    );
 }
 
 #[test]
-fn an_unknown_key_has_keys_read_again_once_in_ten_seconds() {
+fn unknown_key_causes_at_most_one_read_in_ten_seconds() {
     let wanted = KeysWanted::default();
     let (east, now) = (ClusterId::from("east"), Instant::now());
     let asked = |since| wanted.since(since).len();
@@ -199,7 +207,7 @@ fn an_unknown_key_has_keys_read_again_once_in_ten_seconds() {
 }
 
 #[tokio::test]
-async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_given() {
+async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
     let (east, outside) = (Signer::new(ISSUER, "k1"), Signer::new("https://idp.example", "k9"));
     let mut callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
     let (keys, keys_seen) = watch::channel(Err("its answer is no JSON".to_owned()));
@@ -227,7 +235,8 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let told = reason(&vm).await;
     assert!(told.contains("--token-jwks): its answer is no JSON"), "{told}");
     drop(keys.send_replace(Ok(Arc::new(outside.keys()))));
-    // Each says whose it is and which fact is against it, also what is no token of an account at all.
+    // Each refusal names the issuer's cluster and the reason, also for tokens that belong to no
+    // account.
     let without = |name: &str| {
         let mut claims = claims("system:serviceaccount:vms:db");
         claims.as_object_mut().expect("an object").remove(name);
@@ -239,12 +248,24 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let mut half = claims("system:serviceaccount:vms:db");
     half["exp"] = 1.5.into();
     for (token, fact) in [
-        (token("db"), "of --token-issuer: it is no token of a service account: sub is missing or"),
-        (without("exp"), "of --token-issuer: it is no token of a service account: exp is missing"),
-        (outside.sign(&half), "of --token-issuer: it is no token of a service account: exp is"),
+        (
+            token("db"),
+            "token of --token-issuer: it is not a token of a service account: sub is missing or",
+        ),
+        (
+            without("exp"),
+            "token of --token-issuer: it is not a token of a service account: exp is missing",
+        ),
+        (
+            outside.sign(&half),
+            "token of --token-issuer: it is not a token of a service account: exp is",
+        ),
         (stranger.sign(&claims("system:serviceaccount:vms:db")), "its key (kid \"k7\") is not"),
-        (outside.sign(&elsewhere), "\"https://else.example\", and not \"https://idp.example\""),
-        ("hello".to_owned(), "of cluster east: it is no token of a service account: parts"),
+        (outside.sign(&elsewhere), "\"https://else.example\", not \"https://idp.example\""),
+        (
+            "hello".to_owned(),
+            "token of cluster east: it is not a token of a service account: parts",
+        ),
     ] {
         let told = reason(&token).await;
         assert!(told.contains(fact), "{fact}: {told}");
@@ -256,7 +277,7 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let denied = Err(("STR0524", RefusalKind::Denied));
     for (sub, expected) in [
         ("system:serviceaccount:shop:web", &denied),
-        // On its list, and still the config cluster's alone.
+        // In an allowed namespace, but still reserved for the config cluster.
         ("system:serviceaccount:strait-system:strait", &denied),
         ("system:serviceaccount:vms", &refused),
         ("system:serviceaccount:vms:a:b", &refused),
@@ -267,14 +288,14 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let mut other = claims("system:serviceaccount:vms:db");
     other["aud"] = "somebody".into();
     assert_eq!(verdict(&callers, &outside.sign(&other), "east").await, refused, "the audience");
-    // Claims of Kubernetes make it one of a cluster, whose keys these are not.
+    // Kubernetes claims make it a token of a cluster, which has different keys.
     let bound = outside.sign(&outside.claims(now));
     assert_eq!(verdict(&callers, &bound, "east").await, refused);
-    // And a cluster's key signs nothing for those outside.
+    // A cluster's key must not sign tokens for workloads outside the clusters.
     let mut forged = claims("system:serviceaccount:vms:db");
     assert_eq!(verdict(&callers, &east.sign(&forged), "east").await, refused);
     forged["iss"] = ISSUER.into();
     assert_eq!(verdict(&callers, &east.sign(&forged), "east").await, refused);
     let web = verdict(&callers, &east.sign(&east.claims(now)), "east").await;
-    assert_eq!(web, Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned()), "pods go on");
+    assert_eq!(web, Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned()), "pods continue");
 }

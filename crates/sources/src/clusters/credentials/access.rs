@@ -1,5 +1,5 @@
-//! Asks an API server whether an account may list the Secrets of its namespace (SubjectAccessReview), and remembers what it
-//! said for a while.
+//! Requests SubjectAccessReviews from an API server (may an account list the Secrets in its
+//! namespace?), and caches the results for some time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,36 +13,36 @@ use strait_kube_client::{ApiClient, ApiError};
 use strait_model::ClusterId;
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-/// How long an API server may take.
+/// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a yes counts, and a no.
+/// How long a positive and a negative result are cached.
 const YES_COUNTS: Duration = Duration::from_secs(300);
 const NO_COUNTS: Duration = Duration::from_secs(60);
-/// When to ask again where nothing was said.
+/// The pause after a failed request.
 const RETRY: Duration = Duration::from_secs(5);
-/// The most answers that are remembered.
+/// Maximum number of cached results.
 const ANSWERS_MAX: usize = 4096;
 
-/// What API servers said.
+/// The cached results of API servers.
 #[derive(Debug, Default)]
 pub(super) struct AccessReviews {
     answers: Mutex<HashMap<AccessQuestion, (Instant, bool)>>,
 }
 
-/// The account of a member.
+/// An account of a member.
 type AccessQuestion = (ClusterId, SpiffeId);
 
-/// What an API server says of an account.
+/// The result of a review of an account.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReviewOutcome {
     Allowed,
     Denied,
-    /// It could not be asked, and why.
+    /// The API server could not be reached, with the reason.
     Unknown(String),
 }
 
 impl ReviewOutcome {
-    /// How long it counts.
+    /// Returns how long the result is valid.
     pub(super) fn counts(&self) -> Duration {
         match self {
             Self::Allowed => YES_COUNTS,
@@ -65,7 +65,7 @@ struct AccessStatus {
 }
 
 impl AccessReviews {
-    /// Whether an account may list the Secrets of its namespace.
+    /// Returns whether an account may list the Secrets in its namespace.
     pub(super) async fn ask(
         &self,
         cluster: &ClusterId,
@@ -99,12 +99,12 @@ impl AccessReviews {
             Ok(Ok(answer)) => answer.status.allowed,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
                 return ReviewOutcome::Unknown(format!(
-                    "cluster {cluster}: {error}; its reader needs the right to create subjectaccessreviews (authorization.k8s.io)"
+                    "cluster {cluster}: {error}; its reader needs permission to create subjectaccessreviews (authorization.k8s.io)"
                 ));
             }
             Ok(Err(error)) => return ReviewOutcome::Unknown(format!("cluster {cluster}: {error}")),
             Err(_) => {
-                let fact = format!("cluster {cluster}: no answer in {LIMIT:?}");
+                let fact = format!("cluster {cluster}: no response within {LIMIT:?}");
                 return ReviewOutcome::Unknown(fact);
             }
         };
@@ -118,7 +118,7 @@ impl AccessReviews {
         verdict(allowed)
     }
 
-    /// Forgets what API servers said.
+    /// Removes all cached results.
     #[cfg(test)]
     pub(super) fn forget(&self) {
         self.answers().clear();

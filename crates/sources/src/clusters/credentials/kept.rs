@@ -15,9 +15,9 @@ use strait_base::durable;
 use strait_base::lock::lock;
 use strait_model::credential::{Credential, CredentialName, CredentialPart};
 
-/// The most bytes of the file: line breaks of PEM count twice in JSON.
+/// Maximum size of the file in bytes: each line break of PEM takes two bytes in JSON.
 const FILE_MAX: u64 = 3 * LAST_BYTES_MAX as u64;
-/// How long further changes are waited for before all are written.
+/// How long to wait for further changes before all credentials are written.
 const PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl KeptCredential {
 /// Reads the stored credentials. Returns an empty list if the file does not exist.
 ///
 /// # Errors
-/// The file can't be read, or its content is invalid.
+/// Fails if the file cannot be read or its content is invalid.
 pub(super) fn read(file: &Path) -> io::Result<Vec<(CredentialKey, Arc<Credential>)>> {
     let bytes = match durable::read_at_most(file, FILE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -112,7 +112,7 @@ pub(super) async fn keep(
             durable::replace(&path, &serde_json::to_vec(&kept)?, durable::SECRET)
         });
         if let Ok(Err(error)) = written.await {
-            warn!(path = %file.display(), %error, "secrets of gateways can't be stored");
+            warn!(path = %file.display(), %error, "cannot store the gateway credentials");
         }
     }
 }

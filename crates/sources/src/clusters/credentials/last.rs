@@ -9,9 +9,9 @@ use strait_identity::SpiffeId;
 use strait_model::ClusterId;
 use strait_model::credential::{Credential, CredentialName};
 
-/// The most credentials that are followed at once, and that are stored.
+/// Maximum number of credentials that are followed at once, and that are stored.
 pub(super) const FOLLOWED_MAX: usize = 8192;
-/// The most bytes of credentials that are stored.
+/// Maximum size of the stored credentials in bytes.
 pub(super) const LAST_BYTES_MAX: usize = 64 << 20;
 
 /// The member, the account that may read the credential, and the credential's name.
@@ -22,7 +22,7 @@ pub(super) type CredentialKey = (ClusterId, SpiffeId, CredentialName);
 pub(super) struct LastCredentials {
     pub(super) credentials: HashMap<CredentialKey, Arc<Credential>>,
     bytes: usize,
-    /// Counts changes.
+    /// Number of changes.
     pub(super) changes: watch::Sender<u64>,
 }
 

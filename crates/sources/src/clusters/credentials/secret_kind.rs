@@ -1,4 +1,4 @@
-//! What is decoded of a Secret.
+//! The decoded parts of a Secret.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,10 +9,10 @@ use strait_kube_client::{
     Form, Identity, Keyed, Meta, NamespacedName, ObjectKind, null_as_default,
 };
 
-/// Secrets that hold credentials: of others nothing is kept.
+/// Secrets that contain credentials. Other Secrets are not stored.
 pub(super) struct SecretKind;
 
-/// A Secret as it is kept.
+/// The stored parts of a Secret.
 #[derive(Debug)]
 pub(super) struct KeptSecret {
     key: NamespacedName,
@@ -41,7 +41,7 @@ pub(super) struct SecretForm<'a> {
     data: CredentialKeys,
 }
 
-/// The keys by which certificates stand in Secrets: Kubernetes' own, and those that Istio took first.
+/// The data keys of certificates in Secrets: the keys of Kubernetes, and the older ones of Istio.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct CredentialKeys {
@@ -85,7 +85,7 @@ impl ObjectKind for SecretKind {
             cacert,
             crl,
         } = form.data;
-        // What is no base64 is no certificate either, which is said of it then.
+        // Invalid base64 becomes an empty value, which is reported as an invalid certificate.
         let bytes = |text: Option<String>, other: Option<String>| {
             text.or(other).map(|text| STANDARD.decode(text).unwrap_or_default())
         };
@@ -93,7 +93,7 @@ impl ObjectKind for SecretKind {
             certificate: bytes(tls_certificate, cert),
             key: bytes(tls_key, own_key),
             roots: bytes(tls_roots, cacert),
-            // One without content says nothing; what is no base64 stays to be refused.
+            // An empty list counts as absent; invalid base64 stays, so that it is refused.
             revoked: tls_revoked
                 .or(crl)
                 .filter(|text| !text.is_empty())

@@ -1,4 +1,4 @@
-//! Gateways that ask again for a credential while their API server is in trouble.
+//! Gateways that request a credential again while their API server has a problem.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_model::credential::Credential;
 use strait_sim::{Fault, Options, SimCluster};
 
-/// A member with a Secret that contains trust roots, and the reader of its Secrets.
+/// A member with a Secret that contains trust roots, and the registry that reads this Secret.
 struct World {
     sim: SimCluster,
     clients: watch::Sender<Arc<MemberClients>>,
@@ -56,7 +56,7 @@ impl World {
         let mut state = self.credentials.follow(&"east".into(), &account, &name);
         let settled =
             tokio::time::timeout(Duration::from_secs(30), state.wait_for(|state| state.settled));
-        settled.await.expect("in time").expect("it goes on").clone()
+        settled.await.expect("in time").expect("it continues").clone()
     }
 
     /// Waits until all followers have ended.
@@ -92,7 +92,7 @@ async fn gateway_that_asks_again_while_the_api_server_is_unreachable_gets_the_la
     assert!(world.holds_roots(&again), "{again:?}");
     assert_eq!(code(&again), Some("STR0541"), "with the reason");
     let other = world.sent_to("other").await;
-    assert_eq!((other.current.clone(), code(&other)), (None, Some("STR0541")), "never asked about");
+    assert_eq!((other.current.clone(), code(&other)), (None, Some("STR0541")), "never reviewed");
     world.until_abandoned().await;
     // The member's client is gone as well.
     world.clients.send_replace(Arc::default());
@@ -127,7 +127,7 @@ async fn deleted_secret_is_not_sent_from_memory() {
     let world = World::new().await;
     assert!(world.holds_roots(&world.sent_to("gateway").await));
     world.until_abandoned().await;
-    world.sim.store().delete("Secret", "edge", "shop").expect("it is there");
+    world.sim.store().delete("Secret", "edge", "shop").expect("it exists");
     let again = world.sent_to("gateway").await;
     assert_eq!(again.current, None);
     world.until_abandoned().await;

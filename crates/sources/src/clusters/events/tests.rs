@@ -1,4 +1,4 @@
-//! Which states are told, and that they reach the config cluster.
+//! Tests for the reported states, and for their delivery to the config cluster.
 
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ fn status(id: &str, state: ClusterState, reason: Option<&str>) -> ClusterStatus 
 }
 
 #[test]
-fn a_state_is_told_once_however_its_reason_ages() {
+fn state_is_reported_once_even_if_its_reason_changes_with_age() {
     let mut told = EventHistory::default();
     let mut said = |statuses: &[ClusterStatus]| {
         told.look(statuses);
@@ -31,7 +31,7 @@ fn a_state_is_told_once_however_its_reason_ages() {
     let text = "cluster east is draining: withdrawn in 30 s";
     assert_eq!(said(&draining("withdrawn in 30 s")), [plain(text)]);
     assert!(said(&draining("withdrawn in 29 s")).is_empty());
-    assert_eq!(said(&[]), [plain("cluster east is no member any more")]);
+    assert_eq!(said(&[]), [plain("cluster east is no longer a member")]);
 
     let refused = said(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };
@@ -39,7 +39,7 @@ fn a_state_is_told_once_however_its_reason_ages() {
 }
 
 #[test]
-fn a_token_that_ends_soon_is_told_once_and_its_successor_again() {
+fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
     let mut told = EventHistory::default();
     let mut said = |seconds: i64, ends_soon: bool| {
         let expires = Timestamp::from_second(seconds).expect("a time");
@@ -53,7 +53,7 @@ fn a_token_that_ends_soon_is_told_once_and_its_successor_again() {
     assert!(said(1_000, false).is_empty());
     let [text] = &said(1_000, true)[..] else { panic!("one warning") };
     assert!(
-        text.starts_with("STR0316: the token of cluster east ends at 1970-01-01T00:16:40Z"),
+        text.starts_with("STR0316: the token of cluster east expires at 1970-01-01T00:16:40Z"),
         "{text}"
     );
     assert!(text.contains("strait cluster rotate east"), "{text}");
@@ -63,7 +63,7 @@ fn a_token_that_ends_soon_is_told_once_and_its_successor_again() {
 }
 
 #[tokio::test]
-async fn news_reach_the_config_cluster_and_wait_while_it_is_away() {
+async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
     let sim = SimCluster::start("config", Options::default()).await.expect("a cluster");
     sim.store().apply(objects::namespace("strait-system")).expect("a namespace");
     let (_access, access) = watch::channel(Access {

@@ -1,6 +1,6 @@
-//! The corpus in tests/corpus/kubeconfigs: `good/` must be read, `bad/` refused with the code that
-//! the file's name begins with. Keys are made here and put in where a file says `@KEY@`, so that
-//! none is ever committed.
+//! Tests with the corpus in tests/corpus/kubeconfigs: files in `good/` must be read, files in
+//! `bad/` refused with the code at the start of the file name. The tests generate keys and insert
+//! them for `@KEY@`, so that no key is committed.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use super::*;
 
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.canary.c2lnbmF0dXJl";
 
-/// What stands for each placeholder.
+/// The replacement of each placeholder.
 static MATERIAL: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
     let issue = || {
         let made =
@@ -43,7 +43,7 @@ static MATERIAL: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
 fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
     let root = strait_base::testing::repository().join("tests/corpus/kubeconfigs").join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(root)
-        .expect("the corpus is there")
+        .expect("the corpus exists")
         .map(|entry| entry.expect("a file").path())
         .collect();
     files.sort();
@@ -60,8 +60,8 @@ fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// A refusal takes at most 50 ms. A build without optimisation, with all other tests beside it, gets
-/// ten times that: what it must still show is that no input is worse than its length.
+/// Checks that a refusal takes at most 50 ms. A debug build that runs next to all other tests gets
+/// ten times as long: this still shows that the time is bounded by the length of the input.
 fn refuse_in_time(name: &str, bytes: &[u8]) -> KubeconfigRefusal {
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
     let mut best = Duration::MAX;
@@ -77,8 +77,8 @@ fn refuse_in_time(name: &str, bytes: &[u8]) -> KubeconfigRefusal {
     panic!("{name} took {best:?}, more than {limit:?}");
 }
 
-/// The time this thread has had of a core, so that a busy machine changes nothing. Where the system doesn't
-/// tell, the time on the wall.
+/// Returns the CPU time of this thread, so that a busy machine has no influence; wall time if the
+/// system doesn't report CPU time.
 fn on_cpu() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -121,7 +121,7 @@ fn kubeconfigs_of_providers_are_read() {
 }
 
 #[test]
-fn every_way_to_log_in_is_understood() {
+fn every_supported_credential_is_read() {
     let credential = |name: &str| {
         let (_, bytes) = corpus("good").into_iter().find(|(n, _)| n == name).expect("in corpus");
         parse(&bytes, None, Loopback::Refused).expect("is read").credential
@@ -159,7 +159,7 @@ fn huge_kubeconfigs_are_refused_in_time() {
         ("10 MiB of valid YAML", padded(10 << 20).into_bytes()),
         ("10 MiB of zeros", vec![0; 10 << 20]),
         ("10 MiB of non-UTF-8", vec![0xff; 10 << 20]),
-        ("one byte too many", vec![b' '; BYTES_MAX + 1]),
+        ("one byte more than the limit", vec![b' '; BYTES_MAX + 1]),
         ("10,000 contexts", format!("contexts:\n{contexts}").into_bytes()),
         ("5,000 short contexts", format!("contexts:\n{short}").into_bytes()),
         ("10,000 empty users", format!("users: [{}]", "{},".repeat(10_000)).into_bytes()),
@@ -216,7 +216,7 @@ fn a_refusal_names_the_field_and_what_to_do() {
     assert!(refusal.next().contains("strait cluster add"));
 }
 
-/// A kubeconfig of a server with this CA bundle and client key.
+/// Creates a kubeconfig of a server with this CA bundle and client key.
 fn with(bundle: &str, user: &str) -> String {
     let bundle = STANDARD.encode(bundle);
     format!(

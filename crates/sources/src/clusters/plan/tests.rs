@@ -28,7 +28,8 @@ fn refused() -> Result<MemberSpec, KubeconfigRefusal> {
     Err(KubeconfigRefusal::new(&codes::RUNS_PROGRAM, "users[0].user.exec", "runs a program"))
 }
 
-/// A Secret made at second `created`, with usable clusters `id=server`, or `id!` for a refused one.
+/// Creates a Secret with creation time `created` in seconds. `id=server` is a usable cluster, `id!`
+/// a refused one.
 fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
     let one = |text: &&str| match text.split_once('=') {
         Some((id, server)) => (ClusterId::from(id), Ok(member(server))),
@@ -44,12 +45,12 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
     }
 }
 
-/// A world in which every plan is carried out.
+/// A state in which every plan is carried out.
 struct World {
     running: PlannedMembers,
     start: Instant,
     grace: Duration,
-    /// Clusters of which nothing has been heard.
+    /// Clusters without data.
     empty: BTreeSet<&'static str>,
     plan: Plan,
 }
@@ -65,7 +66,7 @@ impl World {
         }
     }
 
-    /// Lets the Secrets be as given at `second`; returns what is done, in short.
+    /// Plans with these Secrets at `second`. Returns the actions in short form.
     fn at(&mut self, second: u64, secrets: &[MemberSecret]) -> Vec<String> {
         let now = self.start + Duration::from_secs(second);
         let config = ClusterId::from("config");
@@ -106,12 +107,12 @@ fn short(action: &Action) -> String {
 }
 
 #[test]
-fn a_cluster_is_as_old_as_the_secret_that_held_its_data_first() {
+fn cluster_age_is_that_of_the_first_secret_that_held_its_data() {
     let mut world = World::new();
     let age = |world: &World| world.running.clusters[&ClusterId::from("east")].created;
     world.at(0, &[secret("a", 5, &["east=1"])]);
     assert_eq!(age(&world), Some(5));
-    // Made again, be it after a while without one, or under another name: the data stays.
+    // A recreated Secret keeps the data, even after a pause or under another name.
     world.at(1, &[secret("a", 9, &["east=1"])]);
     assert_eq!(age(&world), Some(5));
     world.at(2, &[]);
@@ -121,14 +122,14 @@ fn a_cluster_is_as_old_as_the_secret_that_held_its_data_first() {
     world.at(4, &[]);
     world.at(40, &[]);
     world.at(41, &[secret("b", 50, &["east=2"])]);
-    assert_eq!(age(&world), Some(50), "its data had gone");
+    assert_eq!(age(&world), Some(50), "its data was removed");
     let mut unknown = World::new();
     unknown.at(0, &[secret("a", 0, &["east=1"])]);
     assert_eq!(age(&unknown), None, "a file's Secret has no age");
 }
 
 #[test]
-fn a_cluster_comes_changes_and_goes() {
+fn cluster_is_added_changed_and_removed() {
     let mut world = World::new();
     assert_eq!(
         world.at(0, &[secret("a", 1, &["east=1", "west=2"])]),
@@ -144,7 +145,7 @@ fn a_cluster_comes_changes_and_goes() {
 }
 
 #[test]
-fn a_secret_that_leaves_drops_its_credential_at_once() {
+fn deleted_secret_drops_its_credential_at_once() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     world.at(1, &[]);
@@ -152,7 +153,7 @@ fn a_secret_that_leaves_drops_its_credential_at_once() {
 }
 
 #[test]
-fn a_secret_made_anew_within_the_grace_takes_over() {
+fn secret_recreated_within_the_grace_takes_over() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     world.at(1, &[]);
@@ -161,7 +162,7 @@ fn a_secret_made_anew_within_the_grace_takes_over() {
 }
 
 #[test]
-fn without_grace_a_cluster_goes_at_once() {
+fn without_grace_a_cluster_is_removed_at_once() {
     let mut world = World::new();
     world.grace = Duration::ZERO;
     world.at(0, &[secret("a", 1, &["east=1"])]);
@@ -169,12 +170,17 @@ fn without_grace_a_cluster_goes_at_once() {
 }
 
 #[test]
-fn the_older_secret_holds_an_id_and_the_other_takes_over_when_it_goes() {
+fn older_secret_holds_an_id_and_the_other_takes_over_after_its_deletion() {
     let (old, new) = (secret("z", 1, &["east=1"]), secret("a", 2, &["east=2"]));
     let mut world = World::new();
     assert_eq!(world.at(0, &[new.clone(), old]), ["add east from z"]);
     assert_eq!(world.idle(), ["a east STR0207"]);
-    assert!(world.plan.idle[0].refusal.fact.contains("strait-system/z (older, since 1970-"));
+    assert!(
+        world.plan.idle[0]
+            .refusal
+            .fact
+            .contains("strait-system/z holds the ID (older, since 1970-")
+    );
     assert_eq!(world.at(1, &[new]), ["adopt east from a"]);
     assert_eq!(world.idle(), Vec::<String>::new());
 }
@@ -195,7 +201,7 @@ fn the_config_clusters_id_cannot_be_taken() {
 }
 
 #[test]
-fn a_secret_that_turns_bad_keeps_its_cluster() {
+fn secret_that_becomes_invalid_keeps_its_cluster() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     let young = secret("b", 2, &["east=2"]);
@@ -211,7 +217,7 @@ fn a_secret_that_turns_bad_keeps_its_cluster() {
 }
 
 #[test]
-fn a_secret_that_turns_bad_before_its_cluster_synced_keeps_nothing() {
+fn secret_that_becomes_invalid_before_sync_loses_its_id() {
     let mut world = World::new();
     world.empty = ["east", "west"].into();
     let younger = || secret("b", 2, &["east=2"]);
@@ -224,7 +230,7 @@ fn a_secret_that_turns_bad_before_its_cluster_synced_keeps_nothing() {
 }
 
 #[test]
-fn a_refused_secret_blocks_nobody() {
+fn refused_secret_does_not_block_others() {
     let mut world = World::new();
     let secrets = [secret("a", 1, &["east!"]), secret("b", 2, &["east=2"])];
     assert_eq!(world.at(0, &secrets), ["add east from b"]);
@@ -235,7 +241,7 @@ fn a_refused_secret_blocks_nobody() {
 }
 
 #[test]
-fn a_bad_secret_does_not_stop_the_grace() {
+fn invalid_secret_does_not_stop_the_grace() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     world.at(1, &[]);
@@ -258,11 +264,11 @@ fn annotations_change_without_a_new_connection() {
     assert_eq!((cluster.network.clone(), cluster.mode), (Some("eu".into()), Mode::Drain));
 }
 
-/// Random histories. After each step: planning again does nothing (checked by `World::at`), every key
-/// of every Secret is either the one that holds its ID or is shown with a reason, an ID with a usable
-/// key is always held, and by the one that a fresh start would choose unless a holder turned bad.
+/// Tests random histories. After each step: planning again does nothing (checked by `World::at`);
+/// every key of every Secret either holds its ID or is shown with a reason; an ID with a usable key
+/// is always held, by the Secret that a fresh start would choose unless a holder became invalid.
 #[test]
-fn whatever_happens_no_cluster_is_lost_or_held_twice() {
+fn random_changes_never_lose_a_cluster_or_hold_it_twice() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut world = World::new();
@@ -307,7 +313,7 @@ fn whatever_happens_no_cluster_is_lost_or_held_twice() {
 fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     let shown: BTreeSet<_> =
         world.plan.idle.iter().map(|idle| (&idle.secret, idle.key.as_str())).collect();
-    assert_eq!(shown.len(), world.plan.idle.len(), "{case}: nothing is shown twice");
+    assert_eq!(shown.len(), world.plan.idle.len(), "{case}: no entry is shown twice");
     let mut fresh = World::new();
     fresh.at(0, secrets);
     for secret in secrets {
@@ -316,13 +322,16 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
                 cluster.secret == secret.name && matches!(cluster.hold, Hold::Held(_))
             });
             let is_shown = shown.contains(&(&secret.name, id.as_str()));
-            assert!(holds != is_shown, "{case}: {id} of {} is held or shown", secret.name);
+            assert!(holds != is_shown, "{case}: {id} of {} is either held or shown", secret.name);
             if member.is_ok() {
                 let cluster = world.running.clusters.get(id).expect(case);
                 assert!(matches!(cluster.hold, Hold::Held(_)), "{case}: {id} is held");
             }
             if holds && member.is_err() {
-                assert!(world.plan.kept.contains_key(id), "{case}: {id} says why it is old");
+                assert!(
+                    world.plan.kept.contains_key(id),
+                    "{case}: {id} has a reason for its old state"
+                );
             }
         }
     }
@@ -331,13 +340,16 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
             Hold::Assumed => panic!("{case}: {id} is presumed though the Secrets are read"),
             Hold::Held(_) if world.plan.kept.contains_key(id) => {}
             Hold::Held(_) => {
-                // Only its age may be that of a Secret that has gone.
+                // Only its age may be that of a deleted Secret.
                 let new = fresh.running.clusters.get(id).cloned();
                 let new = new.map(|new| PlannedCluster { created: cluster.created, ..new });
                 assert_eq!(Some(cluster), new.as_ref(), "{case}: {id}");
             }
             Hold::Leaving { until } => {
-                assert!(*until > world.start + Duration::from_secs(second), "{case}: {id} left");
+                assert!(
+                    *until > world.start + Duration::from_secs(second),
+                    "{case}: {id} was removed"
+                );
                 assert!(world.plan.wake.is_some_and(|wake| wake <= *until), "{case}");
             }
         }

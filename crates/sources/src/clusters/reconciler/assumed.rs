@@ -1,5 +1,5 @@
-//! Members of which nobody can say just now whether they still are: what was known of them before this process
-//! started counts until somebody can.
+//! Members that cannot be confirmed at present: their state from before the process started applies
+//! until the Secrets can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use strait_base::codes;
 use strait_model::ClusterId;
 
 impl Reconciler {
-    /// Takes the Secrets of members that are known from before to be there, and unusable, where something
-    /// could not be read and they may be in it. Of those members what was last known counts.
+    /// Presumes that the Secrets of remembered members exist but are unusable, if something could
+    /// not be read that may contain them. The last known state of these members applies.
     pub(super) fn presume_unread(&mut self, place: &str) {
         let assumed = self.running.clusters.iter();
         let assumed = assumed.filter(|(_, cluster)| cluster.hold == Hold::Assumed);
@@ -33,7 +33,7 @@ impl Reconciler {
         }
         for (name, ids) in unread {
             let fact = format!(
-                "its Secret is not found, and may be in {place}, which can't be read whole"
+                "its Secret was not found, and may be in {place}, which cannot be read completely"
             );
             let refusal = KubeconfigRefusal::new(&codes::CONFIG_FILE, "", fact);
             let read = MemberSecret::unread(name.clone(), ids, &refusal);
@@ -42,11 +42,11 @@ impl Reconciler {
         }
     }
 
-    /// Takes the members to be those that are remembered, until the Secrets can be read.
+    /// Presumes that the remembered members exist until the Secrets can be read.
     pub(super) fn presume(&mut self) {
         self.presume_at = None;
         self.assumed = true;
-        warn!("the configuration can't be read yet; the members of before are presumed until then");
+        warn!("cannot read the configuration yet; using the remembered members until then");
         for (id, remembered) in &self.remembered {
             if let Some(cluster) = remembered.assumed() {
                 self.running.clusters.insert(id.clone(), cluster);
@@ -54,7 +54,8 @@ impl Reconciler {
         }
     }
 
-    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
+    /// Restores members whose Secret became invalid while no process was running, with their last
+    /// known state.
     pub(super) fn resume(&mut self) {
         for (id, remembered) in &self.remembered {
             let Some(cluster) = remembered.assumed() else { continue };

@@ -1,4 +1,4 @@
-//! What the reconciler is given, and what it shares with the runs.
+//! The inputs of the reconciler, and the state that it shares with the runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -20,18 +20,18 @@ use strait_model::{
     ClusterId, EndpointMetadata, KnownClusters, Mcs, NamespaceFilter, SharedServices,
 };
 
-/// How long a registry that ended, or panicked, rests.
+/// The pause before a registry that ended or panicked is restarted.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs one cluster's registry until it is dropped: `registry::kube::run`, or a test's double.
 pub type Runner =
     Arc<dyn Fn(kube::RunConfig) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// What the reconciler needs.
+/// The inputs of the reconciler.
 pub struct ReconcilerConfig {
-    /// Where the Secrets come from; `None` until they have been read once.
+    /// The objects that contain the Secrets; `None` until they have been read once.
     pub objects: watch::Receiver<Option<Arc<Objects>>>,
-    /// The config cluster as a member; none with `--config-dir`.
+    /// The config cluster as a member; `None` with `--config-dir`.
     pub config_cluster: Option<ConfigCluster>,
     /// Whether a kubeconfig may name a literal loopback address.
     pub loopback: Loopback,
@@ -39,31 +39,31 @@ pub struct ReconcilerConfig {
     pub system_namespace: String,
     /// The DNS domain of services.
     pub domain: String,
-    /// The mesh's trust domain, which is that of workloads whose cluster's Secret names none; `None` until
-    /// that is known, and nothing is read before.
+    /// The mesh's trust domain, for workloads whose cluster's Secret names none. `None` until it is
+    /// known; reading starts only then.
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// Which namespaces belong to the mesh; `None` until that is known.
+    /// The namespaces that belong to the mesh; `None` until they are known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
-    /// What proxies are sent about endpoints.
+    /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
-    /// What exports and imports of services mean.
+    /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
-    /// What the mesh makes of them.
+    /// The shared services that the mesh derives from them.
     pub shared: watch::Receiver<Arc<SharedServices>>,
-    /// What else is written into clusters.
+    /// Other objects that are written into clusters.
     pub writes: kube::MemberWrites,
     /// How long a cluster's data outlives its Secret.
     pub removal_grace: Duration,
-    /// After this a cluster that never synced no longer holds up readiness.
+    /// How long a cluster that never synced delays readiness.
     pub sync_timeout: Duration,
-    /// After this long out of reach a cluster is called stale.
+    /// The time without contact after which a cluster is stale.
     pub stale_after: Duration,
-    /// What an operator wants of each.
+    /// The operator's settings for each cluster.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
-    /// wait, each of which then merges what it has to say.
+    /// The channel for updates of the registries. Its capacity is set by its receiver. A full
+    /// channel makes the registries wait; each then merges its pending updates.
     pub updates: mpsc::Sender<RegistryUpdate>,
-    /// The members as they were known before this process started.
+    /// The state of members from before this process started.
     pub remembered: BTreeMap<ClusterId, RememberedMember>,
     /// Runs one registry.
     pub runner: Runner,
@@ -73,33 +73,33 @@ pub struct ReconcilerConfig {
 pub struct ConfigCluster {
     /// Its ID, which no Secret can take.
     pub id: ClusterId,
-    /// How it is reached; changes when a mounted token is renewed.
+    /// Its access; changes when a mounted token is renewed.
     pub access: watch::Receiver<Access>,
 }
 
-/// By which client the API server of each member can be asked, beside what reads it.
+/// The clients for additional requests to each member's API server, besides the registries' reads.
 pub type MemberClients = BTreeMap<ClusterId, ApiClient>;
 
-/// Whether the state of the clusters is complete enough to answer from.
+/// Whether the state of the clusters is complete enough to serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembersSettled {
-    /// The configuration has not been read once.
+    /// The configuration has never been read.
     ConfigurationUnread,
-    /// These have neither synced nor failed for good nor used up their time.
+    /// These members have not synced, failed permanently or timed out.
     Waiting(Vec<ClusterId>),
-    /// It is.
+    /// The state is complete.
     All,
 }
 
-/// What the reconciler shares with the runs.
+/// The state that the reconciler shares with the runs.
 pub(super) struct ReconcilerContext {
     pub(super) config: ReconcilerConfig,
     pub(super) tasks: Supervisor,
     pub(super) epochs: AtomicU64,
     pub(super) first_syncs: Arc<Semaphore>,
-    /// A run has something new to see.
+    /// Notified when a run has changed.
     pub(super) news: Notify,
-    /// Of which members.
+    /// The members with changes.
     pub(super) noted: Mutex<BTreeSet<ClusterId>>,
     pub(super) statuses: watch::Sender<Arc<Vec<ClusterStatus>>>,
     pub(super) known: watch::Sender<Arc<KnownClusters>>,
@@ -112,7 +112,7 @@ impl ReconcilerContext {
         Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Says that there is something new to see of a member.
+    /// Records that a member has changed.
     pub(super) fn note(&self, id: &ClusterId) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if !noted.contains(id) {
@@ -122,7 +122,7 @@ impl ReconcilerContext {
         self.news.notify_one();
     }
 
-    /// Of which members there is something new to see since the last time.
+    /// Returns the members that have changed since the last call.
     pub(super) fn take_noted(&self) -> BTreeSet<ClusterId> {
         std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! A member and its runs: which of them speaks, which is to take over, and why one may not.
+//! A member and its runs: which run serves, which is to replace it, and why a run is barred.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use strait_model::ClusterId;
 /// A member and its runs.
 pub(super) struct Member {
     pub(super) since: Instant,
-    /// Whether a run is to begin as soon as what it needs is known.
+    /// Whether a run is to start as soon as its inputs are known.
     pub(super) is_to_begin: bool,
     pub(super) serving: Option<Run>,
     /// The run that is to take over.
@@ -29,22 +29,22 @@ pub(super) struct Member {
     pub(super) last: RunStatus,
     /// Whether anything it reported has been passed on.
     pub(super) has_data: bool,
-    /// Whether that was remembered, and nothing newer has been passed on.
+    /// Set if the data was remembered and nothing newer has been passed on.
     pub(super) restored: Option<RestoredFacts>,
-    /// The identity of the cluster whose data that is.
+    /// The UID of the cluster that the data comes from.
     pub(super) uid: Option<String>,
-    /// The trust domain that the cluster names itself, as far as that is known.
+    /// The trust domain that the cluster itself claims, if known.
     pub(super) claimed: Option<Arc<str>>,
-    /// Why what the newest run says is not passed on.
+    /// Why the updates of the newest run are not passed on.
     pub(super) barred: Option<KubeconfigRefusal>,
-    /// Tasks that were asked to stop.
+    /// Tasks that have been asked to stop.
     pub(super) ending: Vec<Supervisor>,
-    /// What was passed on, counted.
+    /// Counts of the endpoints that have been passed on.
     pub(super) passed: Passed,
     pub(super) flapping: Flapping,
 }
 
-/// By what way, and how much, a run reads, and in which trust domain.
+/// The access of a run, the objects that it reads, and the trust domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RunSettings {
     pub(super) access: Access,
@@ -56,15 +56,15 @@ pub(super) struct RunSettings {
 /// One run of a member's registry.
 pub(super) struct Run {
     pub(super) how: RunSettings,
-    /// How long the token lives by which it reads.
+    /// The lifetime of the token that it uses.
     pub(super) token: Option<Lifetime>,
     pub(super) tasks: Supervisor,
     pub(super) status: watch::Receiver<RunStatus>,
     pub(super) gate: watch::Sender<bool>,
     pub(super) delivered: watch::Receiver<bool>,
-    /// What is held back of what it says.
+    /// The delayed loss of endpoints.
     pub(super) held: watch::Receiver<Option<LossNotice>>,
-    /// By which client it reads, once there is one.
+    /// The client that it uses, once one exists.
     pub(super) client: watch::Receiver<Option<ApiClient>>,
 }
 
@@ -93,13 +93,13 @@ impl Member {
         }
     }
 
-    /// Whether anything it reported has been passed on, be it since the last look.
+    /// Whether any update has been passed on, including since the last check.
     pub(super) fn holds_data(&self) -> bool {
         let delivered = |run: &Run| *run.delivered.borrow();
         self.has_data || self.serving.as_ref().is_some_and(delivered)
     }
 
-    /// Whether what is served is from disk, and a run may soon say what is newer: nothing stands in its way.
+    /// Whether the served data is from disk and a run without problems may soon replace it.
     pub(super) fn is_catching_up(&self) -> bool {
         let reads = |run: &Run| trouble(&run.status.borrow()).is_none();
         self.restored.is_some()
@@ -108,7 +108,7 @@ impl Member {
             && (self.is_to_begin || self.serving.as_ref().is_some_and(reads))
     }
 
-    /// Stops all runs; the data stays as it is.
+    /// Stops all runs; the data stays unchanged.
     pub(super) fn freeze(&mut self) {
         let (serving, next) = (self.serving.take(), self.next.take());
         self.end(serving);
@@ -116,19 +116,19 @@ impl Member {
         self.barred = None;
     }
 
-    /// By which client its API server can be asked, where that is known to be the cluster's.
+    /// Returns a client for the member's API server, if it is known to be the right cluster.
     pub(super) fn client(&self) -> Option<ApiClient> {
         let speaks = |run: &&Run| *run.gate.borrow();
         let runs = [&self.next, &self.serving].into_iter().flatten();
         runs.filter(speaks).find_map(|run| run.client.borrow().clone())
     }
 
-    /// Whether the run that serves reads by this access.
+    /// Whether the serving run uses this access.
     pub(super) fn reads_from(&self, access: &Access) -> bool {
         self.serving.as_ref().is_some_and(|run| run.how.access == *access)
     }
 
-    /// Stops runs whose credential is another than this: it has gone with its Secret.
+    /// Stops runs with a different credential: it was deleted with its Secret.
     pub(super) fn drop_others(&mut self, access: &Access) {
         for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
             if run.how.access == *access {
@@ -139,7 +139,8 @@ impl Member {
         }
     }
 
-    /// Ends runs that another cluster answers now; what they reported stays. A new run finds out which it is.
+    /// Ends runs whose API server now belongs to another cluster; their data stays. A new run
+    /// determines which cluster it is.
     pub(super) fn drop_replaced(&mut self) {
         let replaced = |run: &mut Run| run.status.borrow().replaced;
         let runs = [self.serving.take_if(replaced), self.next.take_if(replaced)];
@@ -148,7 +149,7 @@ impl Member {
         }
     }
 
-    /// Sees to it that the newest run reads as `how` says. There are never more than two.
+    /// Ensures that the newest run uses `how`. There are never more than two runs.
     pub(super) fn align(&mut self, how: &RunSettings, start: impl FnOnce() -> Run) {
         if self.next.as_ref().is_some_and(|next| next.how == *how) {
             return;
@@ -162,8 +163,9 @@ impl Member {
         }
     }
 
-    /// Lets the updates of runs through that may report, and a run that has reported take over. `pinned` is the UID
-    /// that an operator states for the cluster, `stale_after` how long it may be out of contact.
+    /// Opens the gates of runs that may report, and lets a run that has reported take over.
+    /// `pinned` is the UID that the operator expects, `stale_after` the time without contact after
+    /// which the member is stale.
     pub(super) fn advance<'a>(
         &mut self,
         pinned: Option<&str>,
@@ -183,7 +185,7 @@ impl Member {
                 (status.synced, status.cluster_uid.clone())
             };
             if *run.gate.borrow() {
-                // Whoever speaks, and is not to be replaced, is the cluster that is meant.
+                // A run that reports and has no successor determines the cluster's UID.
                 if self.next.is_none() && self.uid.is_none() {
                     self.uid = uid;
                 }
@@ -230,27 +232,27 @@ impl Member {
         self.ending.retain(|tasks| tasks.running() > 0);
     }
 
-    /// Watches contact come and go.
+    /// Records gains and losses of contact.
     fn notice(&mut self, stale_after: Duration, now: Instant) {
         let Some(serving) = &self.serving else { return };
         let (begun, reached) = {
             let status = serving.status.borrow();
             (status.contact != ApiContact::Connecting, status.reached)
         };
-        // While nothing is known yet, nothing is lost.
+        // Before the first contact, nothing can be lost.
         if begun {
             self.flapping.observe(reached, stale_after, now.into_std());
         }
     }
 
-    /// What is held back of what its runs say.
+    /// Returns the delayed loss of endpoints.
     pub(super) fn held(&self) -> Option<LossNotice> {
         let runs = [&self.next, &self.serving];
         runs.into_iter().flatten().find_map(|run| *run.held.borrow())
     }
 
-    /// When its API server was last heard, where it is out of contact now. The time before `started`,
-    /// when nobody listened, doesn't count.
+    /// Returns the last contact with the API server if it is unreachable now. Time before
+    /// `started`, when no process was running, doesn't count.
     pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
         let last = self.last.last_contact.get();
         let last = match self.serving.as_ref().map(|run| run.status.borrow()) {
@@ -261,8 +263,8 @@ impl Member {
         Some(last.map_or(started, |last| last.max(started)))
     }
 
-    /// Whether what is shown of it stays as it is for as long as it has no news: it serves, is in contact, and
-    /// waits for no time to pass.
+    /// Whether its published state can only change through new reports: it serves, is in contact,
+    /// and waits for no timeout.
     pub(super) fn is_settled(&self, now: Instant) -> bool {
         let serves = |run: &Run| {
             let status = run.status.borrow();
@@ -288,7 +290,7 @@ impl Member {
         }
     }
 
-    /// The run whose status is shown.
+    /// Returns the run whose status is shown.
     pub(super) fn shown_run(&self) -> Option<&Run> {
         match (&self.serving, &self.next) {
             (Some(_), Some(next)) if !self.has_data => Some(next),
@@ -296,13 +298,13 @@ impl Member {
         }
     }
 
-    /// The status to show, and that of a run which is to take over. While nothing serves yet, the
-    /// newest run is what counts.
+    /// Returns the status to show, and the status of a run that is to take over. While no run
+    /// serves, the newest run's status is shown.
     pub(super) fn shown(&self) -> (RunStatus, Option<RunStatus>) {
         let of = |run: &Run| {
             let mut status = run.status.borrow().clone();
             if self.has_data && !*run.delivered.borrow() {
-                // What an earlier run reported is what is served.
+                // The served data is from an earlier run.
                 let RunStatus { services, endpoints, objects, .. } = self.last;
                 let last_contact = self.last.last_contact.clone();
                 status = RunStatus { services, endpoints, objects, last_contact, ..status };

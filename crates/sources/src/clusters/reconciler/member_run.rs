@@ -1,5 +1,5 @@
-//! One run of a member's registry, from its start to its end: in turn, behind its gate, and again after
-//! a panic.
+//! One run of a member's registry, from start to end: waits for its turn, reports through its gate,
+//! and restarts after a panic.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,11 +20,10 @@ use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
 use strait_model::{ClusterId, OwnTraffic};
 
-/// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
+/// How long a first sync occupies its turn: a slow or dead one must not delay the others.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 
-/// Starts a run of the registry of `id`.
-/// `held` is what a run before it held.
+/// Starts a run of the registry of `id`. `held` is the state of the previous run.
 pub(super) fn start_run(
     context: &Arc<ReconcilerContext>,
     id: &ClusterId,
@@ -41,7 +40,7 @@ pub(super) fn start_run(
     let shared = Arc::clone(context);
     let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
     tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
-        // After a panic the data passed on is still there, but nothing keeps it up to date.
+        // After a panic, the data that was passed on still exists, but is not kept up to date.
         delivered.send_replace(false);
         holding.send_replace(None);
         status.send_modify(|status| {
@@ -101,7 +100,7 @@ pub(super) fn start_run(
     }
 }
 
-/// One run from its start to its end.
+/// One run from start to end.
 struct MemberRun {
     context: Arc<ReconcilerContext>,
     gate: watch::Receiver<bool>,
@@ -119,7 +118,7 @@ impl MemberRun {
         updates: mpsc::Receiver<RegistryUpdate>,
         own_traffic: impl Future<Output = (Infallible, ())>,
     ) {
-        // Closed never: it lives as long as the context.
+        // Never closed: the semaphore lives as long as the context.
         let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
         let Self { context, gate, delivered, status, id, guard, held } = self;
@@ -140,7 +139,7 @@ impl MemberRun {
     }
 }
 
-/// Says whether the policy has the traffic objects of a cluster count for its proxies.
+/// Publishes whether the policy applies a cluster's traffic objects to its proxies.
 async fn wants_traffic(
     id: ClusterId,
     mut policy: watch::Receiver<Arc<Policy>>,
@@ -155,13 +154,13 @@ async fn wants_traffic(
     }
 }
 
-/// Until it is known whether the first sync works.
+/// Waits until it is known whether the first sync succeeds.
 async fn over(mut status: watch::Receiver<RunStatus>) {
-    // An error says that the run is over.
+    // An error means that the run has ended.
     let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
 }
 
-/// What a run reports, on its way.
+/// The updates of a run on their way to the mesh.
 struct MemberUpdates<'a> {
     updates: mpsc::Receiver<RegistryUpdate>,
     gate: watch::Receiver<bool>,
@@ -173,9 +172,9 @@ struct MemberUpdates<'a> {
 }
 
 impl MemberUpdates<'_> {
-    /// Passes updates on once the gate is open, as far as the guard lets them.
+    /// Passes updates on once the gate is open, subject to the guard.
     async fn forward(&mut self) {
-        // Whose update and when, for what is released without a new one.
+        // The shard and epoch of the last update, for a release without a new update.
         let mut last = None;
         loop {
             let due = self.guard.holding().map(|held| Instant::from_std(held.until));
@@ -203,7 +202,7 @@ impl MemberUpdates<'_> {
         }
     }
 
-    /// Shows what is held back.
+    /// Publishes the delayed loss of endpoints.
     fn report(&self) {
         let holding = self.guard.holding();
         let changed = self.held.send_if_modified(|held| {
@@ -217,7 +216,7 @@ impl MemberUpdates<'_> {
     }
 }
 
-/// Tells the reconciler of every change of a run's status.
+/// Notifies the reconciler of every change of a run's status.
 async fn announce(
     mut status: watch::Receiver<RunStatus>,
     context: &ReconcilerContext,

@@ -1,5 +1,5 @@
-//! What the reconciler publishes: the statuses of members, the clusters that belong to the mesh, and whether all is
-//! settled. Works out again only what may have changed.
+//! The reconciler's published state: the statuses of members, the clusters that belong to the mesh,
+//! and whether all of them are settled. Only the parts that may have changed are recomputed.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::clusters::status::outdated;
 
 impl Reconciler {
-    /// Shows how these members fare, after a look at them.
+    /// Publishes the status of these members after they were checked.
     pub(super) fn publish(&mut self, ids: &[ClusterId], look: MembersToLookAt, now: Instant) {
         let wall = SystemTime::now();
         let withdrawn = self.withdrawn(wall);
@@ -50,7 +50,7 @@ impl Reconciler {
         publish(&self.context.settled, settled);
     }
 
-    /// Lends the clients of these members, and those of no other that is none any more.
+    /// Publishes the clients of these members, and removes the clients of former members.
     fn publish_clients(&self, ids: &[ClusterId]) {
         let lent = |id: &ClusterId| self.members.get(id).and_then(Member::client);
         self.context.clients.send_if_modified(|held| {
@@ -76,7 +76,7 @@ impl Reconciler {
         });
     }
 
-    /// The token by which a member is read, or would be.
+    /// Returns the token that a member's run uses or would use.
     fn token_of(
         &self,
         member: &Member,
@@ -100,7 +100,7 @@ impl Reconciler {
         })
     }
 
-    /// What there is to show of a member.
+    /// Returns the published state of a member.
     fn show(
         &self,
         id: &ClusterId,
@@ -170,7 +170,8 @@ impl Reconciler {
         }
     }
 
-    /// Shows what is no member, and forgets since when what is shown no more was as it was.
+    /// Publishes the status of data keys that hold no member, and forgets the start times of states
+    /// no longer shown.
     fn show_idle(&mut self, wall: SystemTime) {
         let mut idle: Vec<_> = self.plan.idle.iter().map(|idle| self.idle_entry(idle)).collect();
         for status in &mut idle {
@@ -183,7 +184,7 @@ impl Reconciler {
         self.states.retain(|key, _| there.contains(key));
     }
 
-    /// Says since when it is in its state.
+    /// Sets when the current state began.
     fn date(&mut self, status: &mut ClusterStatus, wall: SystemTime) {
         let key = (status.id.clone(), status.secret.clone());
         let held = self.states.get(&key).filter(|(state, _)| *state == status.state);
@@ -252,13 +253,14 @@ impl Reconciler {
     }
 }
 
-/// The config cluster, which has no Secret, first; then by ID, the one that holds it first.
+/// The sort key of a status: the config cluster, which has no Secret, first; then by ID, the holder
+/// of the ID first.
 fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
     let idle = matches!(status.state, ClusterState::Conflict | ClusterState::Rejected);
     (status.secret.is_some(), &status.id, idle, status.secret.as_deref())
 }
 
-/// Whether a member in that state, which never synced, may yet sync by waiting for it.
+/// Whether a member in this state, which never synced, may still sync without intervention.
 fn holds_up_readiness(state: ClusterState) -> bool {
     !matches!(
         state,

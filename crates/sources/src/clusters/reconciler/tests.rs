@@ -1,9 +1,9 @@
-//! The reconciler over doubles of the registries. What a double does follows from the host its
-//! kubeconfig names: `fades…` (once synced, out of contact), `flaps…` (comes and goes), `limps…`
-//! (answers now and then, one kind never), `renews…` (is heard all the time), `grows…`, also after `slow-` (has
-//! ever more services, and then ten), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…`
-//! (once), and `slow…`, which syncs when the test says so. Its UID is the part after `uid-`, if
-//! there is one.
+//! Tests of the reconciler with fake registries. The host in the kubeconfig selects the behavior of
+//! a fake: `fades…` (unreachable after sync), `flaps…` (contact fails repeatedly), `limps…`
+//! (answers sometimes, never for one kind), `renews…` (answers continuously), `grows…`, also after
+//! `slow-` (has more and more services, then ten), `good…`, `dark…` (no response), `auth…`, `tls…`,
+//! `panics…` (once), and `slow…`, which syncs when the test releases it. Its UID is the part after
+//! `uid-`, if present.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,22 +23,22 @@ mod trust_domain;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What the doubles do, seen from outside.
+/// The observed behavior of the fakes.
 #[derive(Default)]
 struct Doubles {
-    /// `cluster host` of each run now alive.
+    /// `cluster host` of each running registry.
     alive: Mutex<Vec<String>>,
-    /// The most runs of one cluster that were alive at once.
+    /// Maximum number of concurrent runs of one cluster.
     most: Mutex<usize>,
     started: Mutex<usize>,
-    /// In which trust domain the last run reads.
+    /// The trust domain of the last run.
     trust_domain: Mutex<String>,
     panicked: Mutex<BTreeSet<String>>,
     /// Hosts that may sync.
     released: watch::Sender<BTreeSet<String>>,
 }
 
-/// Takes a run off the list, however it ends.
+/// Removes a run from the list, however it ends.
 struct Alive(Arc<Doubles>, String);
 
 impl Drop for Alive {
@@ -219,7 +219,7 @@ impl World {
         Self { doubles, objects, mesh_trust_domain, outputs, words, tasks }
     }
 
-    /// Lets the Secrets be these: name, clusters as `id=host`, annotations as `strait.dev/…=value`.
+    /// Sets the Secrets: name, clusters as `id=host`, annotations as `strait.dev/…=value`.
     fn secrets(&self, secrets: &[(&str, &[&str])]) {
         let secrets = secrets.iter().map(|(name, parts)| {
             let split = |part: &&str| {
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// All words so far, in short; `+` for a reset, `-` for an end.
+    /// Returns all updates so far in short form; `+` for a reset, `-` for an end.
     fn words(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         while let Ok(word) = self.words.try_recv() {
@@ -317,7 +317,7 @@ fn kubeconfig(host: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_bad_cluster_changes_nothing_for_the_others() {
+async fn failing_cluster_does_not_affect_others() {
     let mut world = World::new(Setup::default());
     world.until_settled(MembersSettled::ConfigurationUnread).await;
     world.secrets(&[
@@ -350,7 +350,7 @@ async fn an_empty_configuration_is_settled() {
 }
 
 #[tokio::test]
-async fn a_cluster_past_its_time_no_longer_holds_up_readiness_and_joins_later() {
+async fn cluster_that_timed_out_does_not_delay_readiness_and_joins_later() {
     let timeout = Duration::from_millis(300);
     let mut world = World::new(Setup { timeout, ..Setup::default() });
     world.secrets(&[("a", &["east=good", "west=slow"])]);
@@ -362,7 +362,7 @@ async fn a_cluster_past_its_time_no_longer_holds_up_readiness_and_joins_later() 
 }
 
 #[tokio::test]
-async fn a_changed_kubeconfig_is_made_before_the_old_breaks() {
+async fn changed_kubeconfig_starts_a_new_run_before_the_old_one_stops() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -378,7 +378,7 @@ async fn a_changed_kubeconfig_is_made_before_the_old_breaks() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_never_works_leaves_the_old_one_serving() {
+async fn kubeconfig_that_never_works_leaves_the_old_run_serving() {
     let timeout = Duration::ZERO;
     let mut world = World::new(Setup { timeout, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
@@ -386,12 +386,12 @@ async fn a_kubeconfig_that_never_works_leaves_the_old_one_serving() {
     for (host, why) in [
         ("dark", "the old one does: STR0301"),
         ("auth", "the old one does: STR0304"),
-        ("exec", "the cluster runs on as before: STR0203"),
+        ("exec", "the cluster continues unchanged: STR0203"),
     ] {
         world.secrets(&[("a", &[&format!("east={host}")])]);
         world.until(&[&format!("east live: {why}")]).await;
     }
-    // Back to what it was: nothing to be made.
+    // The previous kubeconfig is back: no new run is needed.
     world.secrets(&[("a", &["east=good-1"])]);
     world.until_alive(&["east good-1"]).await;
     assert_eq!(world.words(), ["+east"]);
@@ -400,7 +400,7 @@ async fn a_kubeconfig_that_never_works_leaves_the_old_one_serving() {
 }
 
 #[tokio::test]
-async fn a_bad_first_kubeconfig_is_repaired_by_a_second() {
+async fn invalid_first_kubeconfig_is_fixed_by_a_second() {
     let mut world = World::new(Setup::default());
     for host in ["auth", "exec", "dark"] {
         world.secrets(&[("a", &[&format!("east={host}")])]);
@@ -415,7 +415,7 @@ async fn a_bad_first_kubeconfig_is_repaired_by_a_second() {
 }
 
 #[tokio::test]
-async fn however_often_a_kubeconfig_changes_two_runs_at_most_are_alive() {
+async fn at_most_two_runs_exist_while_a_kubeconfig_changes() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-0"])]);
     world.until(&["east live"]).await;
@@ -443,7 +443,7 @@ async fn an_edit_that_changes_nothing_restarts_nothing() {
 }
 
 #[tokio::test]
-async fn a_removed_secret_drops_its_credential_at_once_and_its_data_after_the_grace() {
+async fn deleted_secret_drops_its_credential_at_once_and_its_data_after_the_grace() {
     let mut world = World::new(Setup { grace: Duration::from_secs(2), ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -459,7 +459,7 @@ async fn a_removed_secret_drops_its_credential_at_once_and_its_data_after_the_gr
 }
 
 #[tokio::test]
-async fn a_cluster_that_goes_while_its_kubeconfig_changes_leaves_nothing() {
+async fn cluster_removed_while_its_kubeconfig_changes_leaves_no_state() {
     let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -473,7 +473,7 @@ async fn a_cluster_that_goes_while_its_kubeconfig_changes_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn without_grace_a_removed_secret_takes_its_cluster_along() {
+async fn without_grace_a_deleted_secret_removes_its_cluster() {
     let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -484,14 +484,14 @@ async fn without_grace_a_removed_secret_takes_its_cluster_along() {
 }
 
 #[tokio::test]
-async fn a_secret_made_anew_takes_over_without_a_gap() {
+async fn recreated_secret_takes_over_without_a_gap() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
     world.secrets(&[]);
     world.until(&["east draining"]).await;
     world.secrets(&[("b", &["east=slow"])]);
-    world.until(&["east syncing b: what was last known stays in use"]).await;
+    world.until(&["east syncing b: its last known state stays in use"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
     world.until_settled(MembersSettled::All).await;
     world.release("slow");
@@ -500,7 +500,7 @@ async fn a_secret_made_anew_takes_over_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_standby_is_shown_and_takes_over_when_the_first_goes() {
+async fn standby_is_shown_and_takes_over_after_the_first_is_deleted() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"]), ("b", &["east=good-2"])]);
     world.until(&["east live a", "east conflict b: STR0207"]).await;
@@ -512,13 +512,13 @@ async fn a_standby_is_shown_and_takes_over_when_the_first_goes() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_never_there_goes_with_its_secret() {
+async fn cluster_that_never_synced_is_removed_with_its_secret() {
     let mut world = World::new(Setup::default());
     let parts = ["auth=auth", "dark=dark", "bad=exec", "slow=slow", "east=good"];
     world.secrets(&[("a", &parts), ("b", &["east=good-2"])]);
     let all = ["auth authFailed", "bad rejected", "dark syncing", "east live a", "east conflict b"];
     world.until(&[&all[..], &["slow syncing"]].concat()).await;
-    // Not one of them is kept, but for the one that has data.
+    // None of them stays, except the one with data.
     world.secrets(&[]);
     world.until(&["east draining"]).await;
     world.until_alive(&[]).await;
@@ -527,14 +527,14 @@ async fn a_cluster_that_was_never_there_goes_with_its_secret() {
 }
 
 #[tokio::test]
-async fn a_credential_goes_with_its_secret_though_a_standby_takes_over() {
+async fn credential_is_dropped_with_its_secret_although_a_standby_takes_over() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"]), ("b", &["east=auth-2"])]);
     world.until(&["east live a", "east conflict b"]).await;
     world.secrets(&[("b", &["east=auth-2"])]);
     world.until(&["east authFailed b"]).await;
     world.until_alive(&["east auth-2"]).await;
-    // What the first said stays, and the run stays where the standby is the same.
+    // The first run's data stays, and the run continues if the standby is equal.
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
     world.secrets(&[("b", &["east=good-3"]), ("c", &["east=good-3"])]);
     world.until(&["east live b", "east conflict c"]).await;
@@ -562,17 +562,17 @@ thread_local! {
 }
 
 thread_local! {
-    /// How often a step of a reconciler in this thread has looked at each member.
+    /// How often a step of a reconciler in this thread has checked each member.
     static LOOKS: RefCell<BTreeMap<ClusterId, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Called for each member that a step of a reconciler looks at.
+/// Called for each member that a step of a reconciler checks.
 pub(super) fn looked_at(id: &ClusterId) {
     LOOKS.with_borrow_mut(|looks| *looks.entry(id.clone()).or_default() += 1);
 }
 
 #[tokio::test]
-async fn only_members_with_news_are_looked_at() {
+async fn only_changed_members_are_checked() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "north=slow-grows", "west=good-2"])]);
     world.until(&["east live", "north syncing", "west live"]).await;
@@ -585,13 +585,13 @@ async fn only_members_with_news_are_looked_at() {
     LOOKS.with_borrow(|looks| {
         let of = |id: &str| looks.get(&ClusterId::from(id)).copied().unwrap_or_default();
         assert!(of("north") >= 7, "{looks:?}");
-        // What was told while they came to life may be seen once more.
+        // Changes during the start may be seen once more.
         assert!(of("east") <= 1 && of("west") <= 1, "{looks:?}");
     });
 }
 
 #[tokio::test]
-async fn that_a_member_was_heard_again_shows_and_is_no_news() {
+async fn last_contact_is_published_without_checking_the_member() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=renews", "west=good"])]);
     world.until(&["east live", "west live"]).await;
@@ -601,7 +601,7 @@ async fn that_a_member_was_heard_again_shows_and_is_no_news() {
     statuses.mark_unchanged();
     LOOKS.with_borrow_mut(BTreeMap::clear);
     while contact.get() <= first || began.elapsed() < TICK * 2 {
-        assert!(began.elapsed() < LIMIT, "its contact doesn't show");
+        assert!(began.elapsed() < LIMIT, "its contact is not published");
         tokio::time::sleep(PACE).await;
     }
     assert!(!statuses.has_changed().expect("the reconciler is alive"));
@@ -614,7 +614,7 @@ pub(super) fn stumble() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_reconciler_itself_forgets_nobody() {
+async fn panic_of_the_reconciler_loses_no_member() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "north=good-2"])]);
     world.until(&["east live", "north live"]).await;
@@ -624,13 +624,13 @@ async fn a_panic_of_the_reconciler_itself_forgets_nobody() {
     world.secrets(&[("a", &["north=good-2", "west=good-3"])]);
     world.until(&["east draining", "north live", "west live"]).await;
     assert_eq!(world.tasks.panics(), 1);
-    // Neither withdrawn nor started again.
+    // Neither withdrawn nor restarted.
     assert_eq!(world.words(), ["+east", "+north", "+west"]);
     world.until_alive(&["north good-2", "west good-3"]).await;
 }
 
 #[tokio::test]
-async fn a_grace_beyond_the_clock_is_for_ever() {
+async fn grace_beyond_the_clock_range_never_ends() {
     let mut world = World::new(Setup { grace: Duration::MAX, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -640,7 +640,7 @@ async fn a_grace_beyond_the_clock_is_for_ever() {
 }
 
 #[tokio::test]
-async fn a_paused_cluster_is_frozen_and_goes_on_later() {
+async fn paused_cluster_is_frozen_and_resumes_later() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
@@ -655,7 +655,7 @@ async fn a_paused_cluster_is_frozen_and_goes_on_later() {
 }
 
 #[tokio::test]
-async fn a_panic_restarts_that_cluster_alone() {
+async fn panic_restarts_only_that_cluster() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "west=panics"])]);
     world.until(&["east live", "west live"]).await;
@@ -671,7 +671,7 @@ async fn a_panic_restarts_that_cluster_alone() {
 }
 
 #[tokio::test]
-async fn dark_clusters_do_not_keep_others_from_their_first_sync() {
+async fn unreachable_clusters_do_not_delay_the_first_sync_of_others() {
     let world = World::new(Setup::default());
     let dark: Vec<String> = (0..20).map(|i| format!("a{i}=slow")).collect();
     let mut parts: Vec<&str> = dark.iter().map(String::as_str).collect();
@@ -708,7 +708,7 @@ async fn the_config_cluster_is_a_member_without_a_secret() {
 }
 
 #[tokio::test]
-async fn the_same_cluster_under_two_ids_is_there_once() {
+async fn cluster_under_two_ids_is_a_member_once() {
     let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1uid-x"])]);
     world.until(&["east live"]).await;
@@ -721,7 +721,7 @@ async fn the_same_cluster_under_two_ids_is_there_once() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_leads_elsewhere_is_not_followed() {
+async fn kubeconfig_of_a_different_cluster_is_not_followed() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1uid-x"])]);
     world.until(&["east live"]).await;
@@ -729,14 +729,14 @@ async fn a_kubeconfig_that_leads_elsewhere_is_not_followed() {
     world.until(&["east identityChanged: STR0306: the cluster's UID was x and is y"]).await;
     world.until_alive(&["east good-1uid-x", "east good-2uid-y"]).await;
     assert_eq!(world.words(), ["+east"]);
-    // Another Secret is another word of the operator.
+    // Another Secret is a new instruction of the operator.
     world.secrets(&[("b", &["east=good-2uid-y"])]);
     world.until(&["east live b"]).await;
     assert_eq!(world.words(), ["+east"]);
 }
 
 #[tokio::test]
-async fn another_cluster_is_taken_when_the_operator_names_it() {
+async fn different_cluster_is_accepted_if_the_operator_pins_its_uid() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1uid-x"])]);
     world.until(&["east live"]).await;
@@ -749,7 +749,7 @@ async fn another_cluster_is_taken_when_the_operator_names_it() {
     world.until(&["east live"]).await;
     world.until_alive(&["east good-2uid-y"]).await;
     assert_eq!(world.words(), ["+east"]);
-    // A pin holds for the first contact, too.
+    // A pin also applies to the first contact.
     world.secrets(&[("b", &["west=good-3uid-w", "strait.dev/cluster-uid=v"])]);
     world.until(&["east draining", "west identityChanged: STR0306"]).await;
 }
@@ -770,7 +770,7 @@ async fn clusters_of_one_snapshot_are_members_once_both_secrets_pin_their_uid() 
     world.until(&["east live", "west live"]).await;
 }
 
-/// A policy that can be changed.
+/// Creates a policy that can be changed.
 fn rules(text: &str) -> (watch::Sender<Arc<Policy>>, watch::Receiver<Arc<Policy>>) {
     watch::channel(parsed(text))
 }
@@ -781,7 +781,7 @@ fn parsed(text: &str) -> Arc<Policy> {
 }
 
 #[tokio::test]
-async fn a_dark_cluster_leaves_when_policy_says_so_but_not_all_of_them() {
+async fn policy_withdraws_an_unreachable_cluster_but_never_all_of_them() {
     let (change, policy) = rules("mesh: {whenDark: withdraw after 1s}");
     let mut world = World::new(Setup { policy, ..Setup::default() });
     world.secrets(&[("a", &["east=fades-1", "west=good"])]);
@@ -795,9 +795,12 @@ async fn a_dark_cluster_leaves_when_policy_says_so_but_not_all_of_them() {
     ));
     let mut known = world.outputs.known.clone();
     let back = known.wait_for(|known| known.clusters.values().all(|one| one.withdrawn.is_none()));
-    assert!(tokio::time::timeout(LIMIT, back).await.is_ok(), "kept as the cluster's own rule says");
+    assert!(
+        tokio::time::timeout(LIMIT, back).await.is_ok(),
+        "stays according to the cluster's rule"
+    );
 
-    // Where nobody answers it is we who are cut off.
+    // If no member responds, Strait itself is cut off.
     let (_policy, policy) = rules("mesh: {whenDark: withdraw after 0s}");
     let mut world = World::new(Setup { policy, ..Setup::default() });
     world.secrets(&[("a", &["east=fades-1", "west=fades-2"])]);
@@ -806,7 +809,7 @@ async fn a_dark_cluster_leaves_when_policy_says_so_but_not_all_of_them() {
 }
 
 #[tokio::test]
-async fn policy_drains_and_pauses_and_a_secret_goes_before_it() {
+async fn policy_drains_and_pauses_and_a_secret_takes_precedence() {
     let (change, policy) = rules("clusters: {east: {mode: pause}, west: {mode: drain}}");
     let mut world = World::new(Setup { policy, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1", "west=good-2"])]);
@@ -826,17 +829,17 @@ async fn policy_drains_and_pauses_and_a_secret_goes_before_it() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_comes_and_goes_is_frozen_at_what_was_known() {
+async fn flapping_cluster_is_frozen_at_its_last_known_state() {
     let mut world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
     world.secrets(&[("a", &["east=flaps", "west=good"])]);
     world.until(&["east quarantined: STR0308", "west live"]).await;
     world.until_alive(&["west good"]).await;
-    assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps what it had");
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps its data");
     assert_eq!(world.words(), ["+east", "+west"]);
 }
 
 #[tokio::test]
-async fn a_cluster_that_answers_now_and_then_and_never_went_is_not_frozen() {
+async fn cluster_that_answers_sometimes_without_losing_contact_is_not_frozen() {
     let world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
     world.secrets(&[("a", &["east=limps"])]);
     let mut statuses = world.outputs.statuses.clone();

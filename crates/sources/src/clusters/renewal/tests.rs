@@ -1,4 +1,4 @@
-//! A token is renewed where its Secret is, against simulated API servers.
+//! Tests of token renewal in a Secret, with simulated API servers.
 
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ fn access(sim: &SimCluster, token: String) -> Access {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
+async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
     let hub = SimCluster::start("hub", Options::default()).await.expect("a hub");
     let remote = SimCluster::start("east", Options::default()).await.expect("a remote");
     let account = json!({
@@ -54,7 +54,7 @@ async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
             data: [("east".to_owned(), Redacted::new(kubeconfig.clone().into_bytes()))].into(),
         })
     };
-    assert!(renewable(&[secret(&[])], Loopback::Allowed).is_empty(), "nobody asked for it");
+    assert!(renewable(&[secret(&[])], Loopback::Allowed).is_empty(), "protobuf was not requested");
     let secrets = vec![secret(&[(SELF_RENEW_ANNOTATION, "true")])];
     let (_objects, objects) =
         watch::channel(Some(Arc::new(Objects { secrets, ..Objects::default() })));

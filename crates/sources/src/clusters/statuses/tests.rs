@@ -1,4 +1,5 @@
-//! What is written into the status of objects, and what is left alone, against a simulated API server.
+//! Tests of status updates and of preserved entries of other controllers, with a simulated API
+//! server.
 
 use super::*;
 use strait_base::task::Supervisor;
@@ -10,7 +11,7 @@ use strait_model::{
 use strait_sim::{Family, Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Many times the pace of writing.
+/// Many times the write interval.
 const SOME_PACES: Duration = Duration::from_secs(2);
 
 struct Written {
@@ -22,7 +23,7 @@ struct Written {
 }
 
 impl Written {
-    /// An API server with routes of these names, and who writes there.
+    /// Starts an API server with routes of these names, and a writer.
     async fn start(routes: &[&str], fault: Option<Fault>) -> Self {
         let families = [Family::Core, Family::GatewayApi, Family::Istio].into();
         let options = Options { families, ..Options::default() };
@@ -96,7 +97,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn a_status_is_written_once_and_beside_those_of_others() {
+async fn status_is_written_once_and_keeps_entries_of_others() {
     let written = Written::start(&["a"], None).await;
     let other = json!({
         "controllerName": "other.example/controller", "parentRef": { "name": "gateway" },
@@ -107,20 +108,20 @@ async fn a_status_is_written_once_and_beside_those_of_others() {
     route["status"] = json!({ "parents": [other.clone()] });
     written.sim.store().apply(route).expect("a status");
     written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
     assert_eq!(written.route("a")["status"]["parents"][0], other);
-    // Wanted again, as where it is not heard of yet that it was written.
+    // Wanted again, as if the successful write had not been observed yet.
     written
         .wanted
         .send_replace(Arc::new(vec![written.want("a", "Accepted"), written.want("gone", "x")]));
     written.wanted.send_replace(Arc::new(vec![written.want("a", "NoMatchingParent")]));
-    until("it is said anew", || written.said("a") == "NoMatchingParent").await;
+    until("the status is written again", || written.said("a") == "NoMatchingParent").await;
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 2);
 }
 
 #[tokio::test]
-async fn what_is_about_another_form_of_the_route_is_not_written() {
+async fn status_of_an_outdated_route_is_not_written() {
     let written = Written::start(&["a"], None).await;
     let WantedStatus::Route(now) = written.want("a", "Accepted") else { panic!("it is a route") };
     let late = RouteStatus { generation: 77, ..now };
@@ -128,11 +129,11 @@ async fn what_is_about_another_form_of_the_route_is_not_written() {
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
 }
 
 #[tokio::test]
-async fn objects_of_istios_kinds_are_found_in_whichever_version_the_server_has() {
+async fn istio_objects_are_found_in_any_version_of_the_server() {
     let written = Written::start(&[], None).await;
     let filter = |version: &str| {
         json!({
@@ -148,7 +149,7 @@ async fn objects_of_istios_kinds_are_found_in_whichever_version_the_server_has()
         let found = written.sim.store().get("envoyfilters", "shop", "a");
         found.map(|object| object.value()["status"]["conditions"][0]["type"].clone())
     };
-    until("it is said", || said() == Some(json!("Accepted"))).await;
+    until("the status is written", || said() == Some(json!("Accepted"))).await;
 }
 
 #[tokio::test]
@@ -159,18 +160,18 @@ async fn one_of_several_control_planes_writes() {
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.role.send_replace(WriterRole::Writes);
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
 }
 
 #[tokio::test]
-async fn who_may_only_read_is_left_in_peace() {
+async fn denied_writes_are_not_retried() {
     let written = Written::start(&["a", "b", "c"], Some(Fault::ReadOnly)).await;
     let all = |reason| ["a", "b", "c"].map(|name| written.want(name, reason)).to_vec();
     written.wanted.send_replace(Arc::new(all("Accepted")));
-    until("it is tried", || written.patches() > 0).await;
+    until("a write is tried", || written.patches() > 0).await;
     written.wanted.send_replace(Arc::new(all("NoMatchingParent")));
     sleep(SOME_PACES).await;
-    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+    assert_eq!(written.patches(), 1, "the permission is missing for all of them");
 }
 
 fn key(group: &str, kind: &str, name: &str) -> ObjectKey {
@@ -183,7 +184,7 @@ fn wanted(name: &str) -> WantedStatus {
     WantedStatus::Route(RouteStatus { key, generation: 1, parents: Vec::new() })
 }
 
-/// Of an object of Istio's kinds.
+/// Creates a wanted status of an Istio object.
 fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
     let (is_true, reason, message) = (true, "InForce", String::new());
     let conditions = vec![StatusCondition { kind: "Accepted", is_true, reason, message }];
@@ -192,7 +193,7 @@ fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
 }
 
 #[test]
-fn a_fault_with_one_object_holds_up_no_other() {
+fn error_with_one_object_does_not_delay_others() {
     let answer = |code| ApiStatus { code, message: "it fails".to_owned() };
     let of_one = [
         ApiError::Server(answer(500)),
@@ -204,10 +205,10 @@ fn a_fault_with_one_object_holds_up_no_other() {
         let text = error.to_string();
         assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Go, "{text}");
         assert!(tried.lets(&wanted("b"), now), "{text}");
-        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not again and again: {text}");
+        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not repeatedly: {text}");
         assert_eq!(tried.again(&[wanted("a")]), Some(now + PAUSE), "{text}");
-        assert_eq!(tried.again(&[wanted("b")]), None, "nobody wants it any more: {text}");
-        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not done: {text}");
+        assert_eq!(tried.again(&[wanted("b")]), None, "it is no longer wanted: {text}");
+        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not finished: {text}");
     }
     let of_all = [
         ApiError::Unreachable("refused".to_owned()),
@@ -229,16 +230,19 @@ fn a_fault_with_one_object_holds_up_no_other() {
 }
 
 #[test]
-fn a_right_that_is_missing_for_one_kind_keeps_no_other_from_being_written() {
+fn missing_permission_for_one_kind_does_not_block_others() {
     let denied = || ApiError::Forbidden("not permitted".to_owned());
     let (mut tried, now) = (TriedStatuses::default(), Instant::now());
     let [policy, other] =
         ["a", "b"].map(|name| of_istio(ISTIO_SECURITY, "AuthorizationPolicy", name));
     let rule = of_istio(ISTIO_NETWORKING, "VirtualService", "a");
     assert_eq!(tried.note(&policy, Err(denied()), now), NextWrite::Go);
-    assert!(!tried.lets(&policy, now) && !tried.lets(&other, now), "the right is for the kind");
+    assert!(
+        !tried.lets(&policy, now) && !tried.lets(&other, now),
+        "the permission applies to the kind"
+    );
     assert!(tried.lets(&rule, now) && tried.lets(&wanted("a"), now));
-    assert!(tried.lets(&policy, now + REST), "it may be given meanwhile");
+    assert!(tried.lets(&policy, now + REST), "the permission may have been granted");
     assert_eq!(tried.note(&policy, Ok(()), now + REST), NextWrite::Go);
     assert!(tried.lets(&other, now + REST));
 }

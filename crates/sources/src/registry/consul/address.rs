@@ -1,5 +1,5 @@
-//! `--consul-address`: where a Consul is, and how it is to be read. Plain data; no credential is in it,
-//! only the file that holds one.
+//! The flag `--consul-address`: the location of a Consul and the options for reading it. Contains
+//! no credential, only the name of the file with one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,30 +14,31 @@ use strait_model::ClusterId;
 pub struct ConsulAddress {
     /// Scheme, host, port and prefix.
     pub server: Uri,
-    /// What its datacentres are named after: `NAME/DATACENTRE`. Empty leaves that to the order of flags.
+    /// Prefix of the datacentre names: `NAME/DATACENTRE`. If empty, the prefix follows from the
+    /// order of flags.
     pub name: String,
-    /// The datacentres that are read; empty for all that it knows.
+    /// The datacentres that are read; empty for all.
     pub datacentres: Vec<String>,
-    /// The file that holds the ACL token.
+    /// The file that contains the ACL token.
     pub token_file: Option<PathBuf>,
-    /// The file that holds the CAs of its certificate, PEM.
+    /// The PEM file with the CAs of the server certificate.
     pub ca_file: Option<PathBuf>,
 }
 
-/// Why a text is no address of a Consul.
+/// The reason why a text is not a valid Consul address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not a URL of ours.
+    /// Not a supported URL.
     #[error("expected http://HOST:PORT or https://HOST:PORT")]
     Url,
-    /// A user name or password in it, which would be logged.
-    #[error("a URL with a user name is not taken: name a file with ?token-file=FILE")]
+    /// The URL contains a user name or password, which would be logged.
+    #[error("a URL with a user name is not accepted: name a file with ?token-file=FILE")]
     UserInfo,
-    /// An option that means nothing.
-    #[error("unknown option {0:?}; there are dc, name, token-file and ca-file")]
+    /// An unknown option.
+    #[error("unknown option {0:?}; the options are dc, name, token-file and ca-file")]
     Option(String),
-    /// An option without a value, or with one that can't be.
-    #[error("option {option} can't be {value:?}")]
+    /// An option without a value, or with an invalid one.
+    #[error("option {option} cannot have the value {value:?}")]
     Value {
         /// The option.
         option: &'static str,
@@ -76,7 +77,7 @@ impl FromStr for ConsulAddress {
 
 impl ConsulAddress {
     fn set(&mut self, option: &str, value: &str) -> Result<(), AddressError> {
-        // Names that become part of a cluster ID and of requests: nothing that needs escaping.
+        // Names become part of a cluster ID and of requests, so they must not need escaping.
         let named = |option| match ClusterId::parse(value) {
             Ok(_) => Ok(value.to_owned()),
             Err(_) => Err(AddressError::Value { option, value: value.to_owned() }),
@@ -97,7 +98,7 @@ impl ConsulAddress {
     }
 }
 
-/// Whether a text can be the name of a datacentre: as Consul has it, letters, digits, `-` and `_`.
+/// Whether a text is a valid datacentre name in Consul: letters, digits, `-` and `_`.
 pub(super) fn is_datacentre(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=64).contains(&text.len()) && text.bytes().all(plain)

@@ -1,5 +1,5 @@
-//! The answers of Consul's API that are read, each by a form of its own: what isn't named here is
-//! stepped over, and an instance that makes no sense costs only itself.
+//! The responses of Consul's API, each with a dedicated form: other fields are skipped, and an
+//! invalid instance does not affect the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use serde_json::value::RawValue;
 
 use strait_kube_client::one_line;
 
-/// More services than any datacentre has.
+/// Maximum number of services of a datacentre.
 pub(super) const SERVICES_MAX: usize = 20_000;
-/// More instances than any service has.
+/// Maximum number of instances of a service.
 pub(super) const INSTANCES_MAX: usize = 50_000;
 
-/// One instance of a service, with what is checked of it.
+/// One instance of a service with its checks.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Instance {
@@ -38,7 +38,7 @@ pub(super) struct CatalogNode {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct CatalogInstance {
-    /// Empty for an ordinary service; else one of Consul's own proxies and gateways.
+    /// Empty for an ordinary service; otherwise it is a proxy or gateway of Consul.
     pub(super) kind: Arc<str>,
     #[serde(rename = "ID")]
     pub(super) id: Arc<str>,
@@ -95,17 +95,17 @@ where
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Instances, and what is wrong with those that are left out.
+/// Instances, and the reasons why others are omitted.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     pub(super) good: Vec<Instance>,
     pub(super) invalid: Vec<String>,
 }
 
-/// Reads `/v1/catalog/services`: the names.
+/// Parses `/v1/catalog/services`: the names.
 ///
 /// # Errors
-/// What makes the whole answer unusable.
+/// Fails if the response is unusable as a whole.
 pub(super) fn names(body: &[u8]) -> Result<Vec<Arc<str>>, String> {
     let names: BTreeMap<Arc<str>, &RawValue> = read(body)?;
     if names.len() > SERVICES_MAX {
@@ -114,18 +114,18 @@ pub(super) fn names(body: &[u8]) -> Result<Vec<Arc<str>>, String> {
     Ok(names.into_keys().collect())
 }
 
-/// Reads `/v1/catalog/datacenters`: the names.
+/// Parses `/v1/catalog/datacenters`: the names.
 ///
 /// # Errors
-/// What makes the whole answer unusable.
+/// Fails if the response is unusable as a whole.
 pub(super) fn datacentres(body: &[u8]) -> Result<Vec<String>, String> {
     read(body)
 }
 
-/// Reads `/v1/health/service/NAME`.
+/// Parses `/v1/health/service/NAME`.
 ///
 /// # Errors
-/// What makes the whole answer unusable.
+/// Fails if the response is unusable as a whole.
 pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
     let texts: Option<Vec<&RawValue>> = read(body)?;
     let texts = texts.unwrap_or_default();
@@ -138,7 +138,7 @@ pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
             Ok(instance) => instances.good.push(instance),
             Err(error) => {
                 let fact = one_line(&error.to_string());
-                instances.invalid.push(format!("instance {} makes no sense: {fact}", at + 1));
+                instances.invalid.push(format!("instance {} is invalid: {fact}", at + 1));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One request to Consul: with a deadline, a bound on what is taken, and the token as it is now.
+//! Requests to Consul, with a deadline, a size limit, and the current token.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use tower::ServiceExt;
 use super::address::ConsulAddress;
 use strait_kube_client::{ApiError, Redacted, Transport, one_line, transport_to};
 
-/// The most bytes of one answer.
+/// Maximum size of a response in bytes.
 const BODY_MAX: usize = 64 << 20;
-/// How long an answer may take beyond what it was asked to wait.
+/// How long a response may take in addition to the requested wait.
 const GRACE: Duration = Duration::from_secs(15);
-/// Consul adds up to a sixteenth to each wait, so that not all end together.
+/// Consul adds up to a sixteenth to each wait, so that they don't all end together.
 const JITTER: u32 = 16;
-/// The largest token file.
+/// Maximum size of the token file in bytes.
 const TOKEN_MAX: usize = 4096;
 
-/// How a Consul is asked.
+/// A client for one Consul.
 #[derive(Clone)]
 pub(super) struct ConsulClient {
     address: Arc<ConsulAddress>,
@@ -32,43 +32,43 @@ pub(super) struct ConsulClient {
     transport: Transport,
 }
 
-/// Where the ACL token comes from.
+/// The origin of the ACL token.
 #[derive(Debug, Default)]
 pub(super) enum ConsulToken {
-    /// Nowhere: as anybody.
+    /// No token: requests are anonymous.
     #[default]
     None,
-    /// A file, read for each request, so that it may be renewed.
+    /// A file, read for each request, so that the token can be renewed.
     File(PathBuf),
     /// The environment.
     Text(Redacted<String>),
 }
 
-/// An answer that was taken whole.
+/// A complete response.
 pub(super) struct ConsulResponse {
     /// `X-Consul-Index`.
     pub(super) index: Option<u64>,
-    /// Whether the token may not see all of it.
+    /// Whether the token may not see the complete result.
     pub(super) filtered: bool,
     pub(super) body: Bytes,
 }
 
-/// What is asked.
+/// One request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query<'a> {
-    /// Below `/v1/`, escaped.
+    /// The path below `/v1/`, escaped.
     pub(super) path: &'a str,
-    /// The datacentre; empty for the one that answers.
+    /// The datacentre; empty for that of the server.
     pub(super) datacentre: &'a str,
-    /// The index to wait on, and how long at most.
+    /// The index to wait for, and the maximum wait.
     pub(super) wait: Option<(u64, Duration)>,
 }
 
 impl ConsulClient {
-    /// Prepares connections; nothing is dialled.
+    /// Creates a client without opening a connection.
     ///
     /// # Errors
-    /// What makes the address unusable as things are.
+    /// Fails if the address is unusable, for example because of an invalid CA.
     pub(super) fn new(
         address: &Arc<ConsulAddress>,
         ca_pem: Option<&[u8]>,
@@ -79,10 +79,10 @@ impl ConsulClient {
         Ok(Self { address: Arc::clone(address), credential: Arc::clone(credential), transport })
     }
 
-    /// Asks, and takes the whole answer.
+    /// Sends a request, and reads the complete response.
     ///
     /// # Errors
-    /// Why there is none that can be used. Never says what the token is.
+    /// Fails without a usable response. The error never contains the token.
     pub(super) async fn ask(&self, query: &Query<'_>) -> Result<ConsulResponse, ApiError> {
         let wait = query.wait.map_or(Duration::ZERO, |(_, wait)| wait);
         let limit = wait + wait / JITTER + GRACE;
@@ -129,7 +129,7 @@ impl ConsulClient {
             option(&mut text, "index", &index.to_string());
             option(&mut text, "wait", &format!("{}ms", wait.as_millis()));
         }
-        text.parse().map_err(|_| ApiError::Misbehaving(format!("{} is no URL", one_line(&text))))
+        text.parse().map_err(|_| ApiError::Misbehaving(format!("{} is not a URL", one_line(&text))))
     }
 }
 
@@ -150,8 +150,9 @@ impl ConsulToken {
                 String::from_utf8(bytes).map_err(|_| unusable("it is not UTF-8".to_owned()))?
             }
         };
-        let mut value = HeaderValue::from_str(text.trim())
-            .map_err(|_| ApiError::Unauthorized("the token can't be sent: it is no text".into()))?;
+        let mut value = HeaderValue::from_str(text.trim()).map_err(|_| {
+            ApiError::Unauthorized("the token cannot be sent: it is not text".into())
+        })?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
@@ -162,7 +163,9 @@ async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, ApiErro
     body.map(|body| body.to_bytes()).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             let most = BODY_MAX >> 20;
-            return ApiError::Misbehaving(format!("the answer to {name} has more than {most} MiB"));
+            return ApiError::Misbehaving(format!(
+                "the response to {name} has more than {most} MiB"
+            ));
         }
         ApiError::of_exchange(name, &*error)
     })
@@ -177,7 +180,7 @@ fn filtered(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }
 
-/// A name as a part of a path.
+/// Escapes a name for use in a path.
 pub(super) fn escape(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {

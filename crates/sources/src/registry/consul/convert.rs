@@ -1,20 +1,20 @@
-//! From the instances that Consul has of a name to a service of the mesh. Pure.
+//! Converts the instances of a name in Consul to a service of the mesh. Pure.
 //!
 //! | Consul | mesh |
 //! |---|---|
 //! | name | host `NAME.service.consul`, namespace `default` |
-//! | tags `key\|value`, metadata | labels of an instance; a tag goes before metadata of the same key |
-//! | port | a port of the service, named `PROTOCOL-NUMBER`; label `service-port` gives them another number there |
-//! | label `protocol` | what the port speaks; TCP where nothing says |
-//! | address of the instance, else of its node | where it is |
+//! | tags `key\|value`, metadata | labels of an instance; a tag takes precedence over metadata with the same key |
+//! | port | a port of the service, named `PROTOCOL-NUMBER`; label `service-port` sets another number |
+//! | label `protocol` | protocol of the port; TCP by default |
+//! | address of the instance, else of the node | endpoint address |
 //! | checks: all passing, a warning, critical | healthy; healthy with the weight for warnings (0: unhealthy); unhealthy |
-//! | locality of the instance, else of its node; labels; datacentre | region and zone |
+//! | locality of the instance, else of the node; labels; datacentre | region and zone |
 //! | label `topology.istio.io/network`, or `network` | its network |
-//! | label `security.istio.io/tlsMode` | whether it takes mTLS |
+//! | label `security.istio.io/tlsMode` | whether it accepts mTLS |
 //! | metadata `external` of the instance or node, or `external-node` | outside the mesh |
 //! | tagged address `consul-virtual` | VIP |
 //!
-//! Instances inside and outside the mesh under one name don't mix: those outside count for nothing then.
+//! If a name has instances inside and outside the mesh, those outside are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,18 +31,18 @@ use strait_model::{
 
 /// The namespace that all services of Consul are in.
 const NAMESPACE: &str = "default";
-/// Far more than any balancing needs.
+/// Maximum weight, far more than load balancing needs.
 const WEIGHT_MAX: i64 = 65_535;
 
-/// A service, and what of its instances is not used as it is.
+/// A service, and the reasons why some instances are not used.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Converted {
-    /// `None` where no instance makes a service.
+    /// `None` if no instance is usable for a service.
     pub(super) record: Option<ServiceRecord>,
     pub(super) invalid: Vec<String>,
 }
 
-/// The host of a name; `None` where it can't be one.
+/// Returns the host of a name; `None` if the name is not valid in a host.
 pub(super) fn hostname(name: &str) -> Option<Hostname> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let label = |part: &str| (1..=63).contains(&part.len()) && part.chars().all(plain);
@@ -50,7 +50,7 @@ pub(super) fn hostname(name: &str) -> Option<Hostname> {
     fits.then(|| format!("{}.service.consul", name.to_ascii_lowercase()).into())
 }
 
-/// An instance that can be used, in our terms.
+/// A usable instance, converted to the mesh's types.
 struct ConsulInstance<'a> {
     instance: &'a Instance,
     labels: Arc<Labels>,
@@ -61,15 +61,15 @@ struct ConsulInstance<'a> {
     external: bool,
 }
 
-/// What the instances of one name in `datacentre` make.
+/// Converts the instances of one name in `datacentre`.
 pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance]) -> Converted {
     let mut invalid = Vec::new();
     let Some(hostname) = hostname(name) else {
-        invalid.push(format!("{name:?} can't be a DNS name"));
+        invalid.push(format!("{name:?} is not a valid DNS name"));
         return Converted { record: None, invalid };
     };
     let mut members = Vec::new();
-    // Consul's own proxies and gateways are no destinations: they speak its own mTLS.
+    // Consul's own proxies and gateways are not destinations: they use Consul's mTLS.
     for instance in instances.iter().filter(|one| one.service.kind.is_empty()) {
         match member(instance) {
             Ok(Some(member)) => members.push(member),
@@ -101,7 +101,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         ports: ports.into_values().collect(),
         resolution,
         ranges: Vec::new(),
-        // A service of Consul is never a gateway of a network, whatever its tags.
+        // A Consul service is never the gateway of a network, whatever its tags.
         labels: Labels::new(),
         selector: Labels::new(),
         service_accounts: Vec::new(),
@@ -122,7 +122,7 @@ fn key(instance: &Instance) -> (&str, &str) {
     (&instance.node.name, &instance.service.id)
 }
 
-/// `None` for an instance that listens nowhere, which is fine.
+/// Converts an instance. Returns `None` for an instance that listens on no port, which is valid.
 fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
     let service = &instance.service;
     if service.port == 0 {
@@ -136,13 +136,13 @@ fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
             .parse()
             .ok()
             .and_then(port_number)
-            .ok_or_else(|| format!("service-port {text:?} is no port"))?,
+            .ok_or_else(|| format!("service-port {text:?} is not a port"))?,
     };
     let given = |text: &&Arc<str>| !text.is_empty();
     let address = Some(&service.address).filter(given).unwrap_or(&instance.node.address);
     let ip: Option<IpAddr> = address.parse().ok();
     if ip.is_some_and(is_no_hosts) {
-        return Err(format!("{address} is no address of an instance"));
+        return Err(format!("{address} is not a valid instance address"));
     }
     if ip.is_none() && !is_name(address) {
         return Err(format!("{address:?} is neither an IP address nor a DNS name"));
@@ -169,22 +169,22 @@ fn labels(instance: &Instance) -> Labels {
     let own = |(key, value): (&Arc<str>, &Arc<str>)| (Arc::clone(key), Arc::clone(value));
     let tags = instance.service.tags.iter().filter_map(|tag| tag.split_once('|'));
     let tags = tags.map(|(key, value)| (key.trim().into(), value.trim().into()));
-    // Of two with one key the last counts.
+    // The last of two labels with the same key wins.
     instance.service.meta.iter().map(own).chain(tags).collect()
 }
 
-/// Keeps instances inside the mesh where there are any, else those outside; and of those inside the ones
-/// with an IP address, where there are any.
+/// Keeps the instances inside the mesh if there are any, else those outside. Of those inside, keeps
+/// the ones with an IP address if there are any.
 fn keep_one_kind(members: &mut Vec<ConsulInstance<'_>>, invalid: &mut Vec<String>) {
     if members.iter().any(|member| !member.external) {
         leave_out(
             members,
             invalid,
             |member| member.external,
-            "is outside the mesh, others are in it",
+            "is outside the mesh, while others are inside",
         );
         if members.iter().any(|member| member.ip.is_some()) {
-            let fact = "has a name for an address, others have IP addresses";
+            let fact = "has a host name as address, while others have IP addresses";
             leave_out(members, invalid, |member| member.ip.is_none(), fact);
         }
     }
@@ -197,15 +197,12 @@ fn leave_out(
     fact: &str,
 ) {
     for member in members.iter().filter(|member| out(member)) {
-        invalid.push(format!(
-            "instance {:?} {fact}: it counts for nothing",
-            member.instance.service.id
-        ));
+        invalid.push(format!("instance {:?} {fact}: it is ignored", member.instance.service.id));
     }
     members.retain(|member| !out(member));
 }
 
-/// The ports by number. What the first instance says of a port holds.
+/// Returns the ports by number. The first instance with a port defines it.
 fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<u16, Port> {
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
     for member in members {
@@ -214,8 +211,9 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
             Some(text) => match Protocol::of_port("TCP", Some(text), "", member.number) {
                 Protocol::Auto => {
                     let id = &member.instance.service.id;
-                    invalid
-                        .push(format!("instance {id:?}: protocol {text:?} is none: TCP is taken"));
+                    invalid.push(format!(
+                        "instance {id:?}: protocol {text:?} is unknown: TCP is used"
+                    ));
                     Protocol::Tcp
                 }
                 protocol => protocol,
@@ -230,8 +228,9 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
         });
         if port.protocol != protocol {
             let (id, held) = (&member.instance.service.id, port.protocol.as_str());
-            invalid
-                .push(format!("instance {id:?}: port {number} speaks {held} by another instance"));
+            invalid.push(format!(
+                "instance {id:?}: port {number} has protocol {held} in another instance"
+            ));
         }
     }
     ports
@@ -284,8 +283,8 @@ fn named_endpoint(
     }
 }
 
-/// Whether an instance takes traffic, and its weight: as Consul's own DNS has it, a warning is still fit
-/// to serve, with the weight that the service gives it.
+/// Returns whether an instance receives traffic, and its weight. As in Consul's own DNS, an
+/// instance with a warning still serves, with the weight that the service gives it.
 fn health(member: &ConsulInstance<'_>) -> (Health, u32) {
     let Instance { service, checks, .. } = member.instance;
     let all = |fit: &[&str]| checks.iter().all(|Check { status }| fit.contains(&&**status));
@@ -331,12 +330,12 @@ fn tls_mode(member: &ConsulInstance<'_>) -> TlsMode {
     TlsMode::from_label(member.labels.get(TLS_MODE_LABEL).map(|text| &**text))
 }
 
-/// Whether no host can have it.
+/// Whether the address cannot belong to a host.
 fn is_no_hosts(address: IpAddr) -> bool {
     special(address).is_some_and(|special| special.is_no_hosts())
 }
 
-/// The address that Consul itself gives the service, the lowest should instances disagree.
+/// Returns the address that Consul itself assigns to the service; the lowest if instances disagree.
 fn virtual_address(members: &[ConsulInstance<'_>]) -> Option<IpAddr> {
     let tagged = members.iter().flat_map(|member| &member.instance.service.tagged_addresses);
     let virtuals =

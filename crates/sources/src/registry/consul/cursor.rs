@@ -1,48 +1,48 @@
-//! What the index of an answer means for the next query. Pure.
+//! Decides the next query from the index of a response. Pure.
 //!
-//! A query that names the index of the last answer is held until there is something newer. As Consul's
-//! documentation asks of clients: an index that goes backwards begins anew, one of 0 can't be waited on,
-//! and a server that answers at once, again and again, is not asked in a tight loop.
+//! A query that names the index of the last response blocks until there is a newer one. Consul's
+//! documentation requires of clients: restart after an index that goes backwards, don't wait for
+//! index 0, and don't query a server in a tight loop if it repeatedly responds at once.
 
 use std::time::Duration;
 
-/// What answers without an index, or with 0, leave: to ask now and then.
+/// The interval of queries if responses have no index or index 0.
 const POLL: Duration = Duration::from_secs(5);
-/// After news: what else changes in this time comes with the next answer.
+/// The pause after a change: further changes in this time arrive with the next response.
 const SETTLE: Duration = Duration::from_millis(100);
-/// An answer without news before this was not waited for.
+/// A response without a change before this time means that the server did not block.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// The longest rest for a server that doesn't wait.
+/// The maximum pause for a server that does not block.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Where one query stands.
+/// The position of one query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct QueryCursor {
     index: Option<u64>,
     fruitless: u32,
 }
 
-/// What an answer's index says.
+/// The consequences of a response's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// Whether the answer may differ from the one before.
+    /// Whether the response may differ from the previous one.
     pub(super) news: bool,
-    /// How long to wait before asking again.
+    /// How long to wait before the next query.
     pub(super) rest: Duration,
 }
 
 impl QueryCursor {
-    /// The index to wait on; `None` asks for what there is now.
+    /// Returns the index to wait for; `None` requests the current state.
     pub(super) fn index(&self) -> Option<u64> {
         self.index
     }
 
-    /// Asks for everything next time, whatever was answered.
+    /// Makes the next query request the current state.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Takes the index of an answer that took this long.
+    /// Processes the index of a response that took this long.
     pub(super) fn answered(&mut self, index: Option<u64>, took: Duration) -> Answered {
         let Some(index) = index.filter(|index| *index > 0) else {
             self.forget();
@@ -58,7 +58,8 @@ impl QueryCursor {
                 Answered { news: false, rest }
             }
             Some(last) if index < last => {
-                // Restored from a snapshot, or another server: its numbers mean something else.
+                // Restored from a snapshot, or another server: its indexes have a different
+                // meaning.
                 self.forget();
                 Answered { news: true, rest: SETTLE }
             }
@@ -79,7 +80,7 @@ mod tests {
     const QUICK: Duration = Duration::from_millis(1);
 
     #[test]
-    fn an_index_is_waited_on_unless_it_is_nothing_or_goes_backwards() {
+    fn index_is_waited_for_unless_it_is_zero_or_goes_backwards() {
         let mut cursor = QueryCursor::default();
         for (index, news, next) in [
             (Some(7), true, Some(7)),
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_wait_is_left_alone_ever_longer() {
+    fn pauses_grow_for_a_server_that_does_not_block() {
         let mut cursor = QueryCursor::default();
         cursor.answered(Some(3), QUICK);
         let rests: Vec<_> =

@@ -1,8 +1,8 @@
 //! Reads one datacentre: a blocking query for the catalogue, one for each service, and a probe.
 //!
-//! Readers ask and pass on; the loop alone changes the index and says what is new. A reader that fails
-//! rests longer each time, until the probe finds the datacentre back. A probe also shows what a query that
-//! waits can't: that nobody answers any more.
+//! Readers send queries and pass the responses on; only the loop changes the index and reports
+//! changes. A reader that fails pauses longer each time, until the probe reaches the datacentre
+//! again. A probe also detects that the server no longer responds, which a blocking query cannot.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -25,29 +25,31 @@ use strait_kube_client::{ApiError, Backoff};
 use strait_model::Hostname;
 use strait_model::registry::{Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 
-/// Queries at once, each on a connection of its own. An agent takes 200 of one client by default.
+/// Number of concurrent queries, each on a separate connection. By default, an agent accepts 200
+/// from one client.
 const QUERIES: usize = 128;
-/// How long a query may be held that has a connection to itself.
+/// Maximum wait of a query with its own connection.
 const WAIT: Duration = Duration::from_secs(5 * 60);
-/// Where queries take turns: how old what is known of a service may grow, about.
+/// Approximate maximum age of a service's data if queries share connections.
 const TURN: Duration = Duration::from_secs(10);
 const WAIT_MIN: Duration = Duration::from_secs(1);
-/// How often the datacentre is asked for a sign of life.
+/// The interval of probes.
 const PROBE: Duration = Duration::from_secs(5);
-/// How long it may take to give one.
+/// The time limit of a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// The first and the longest rest after a failure.
+/// The first and the maximum pause after a failure.
 const REST: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Answers that wait for the index. A full channel makes the readers wait, and so Consul.
+/// Capacity of the channel of responses. A full channel makes the readers wait, and with them
+/// Consul.
 const ANSWERS: usize = 64;
 
-/// One datacentre to read.
+/// The inputs of the reader of one datacentre.
 pub(super) struct Datacentre {
     pub(super) client: ConsulClient,
     /// Its name in Consul.
     pub(super) name: String,
     pub(super) shard: ShardKey,
-    /// What it held before this process started.
+    /// The services from before this process started.
     pub(super) known: BTreeMap<Hostname, ServiceRecord>,
     pub(super) epoch: Epoch,
     pub(super) updates: mpsc::Sender<RegistryUpdate>,
@@ -55,19 +57,19 @@ pub(super) struct Datacentre {
     pub(super) address: String,
 }
 
-/// What readers report. An answer comes with whether the token may not see all of it, and its reader is notified
-/// whether it was doubted.
+/// The reports of readers. A response includes whether the token may not see all of it. The reader
+/// is notified whether the response is to be confirmed.
 enum DatacentreInput {
     Catalogue(Result<(Vec<Arc<str>>, bool), ApiError>, oneshot::Sender<Unconfirmed>),
     Service(Arc<str>, Result<(Instances, bool), ApiError>, oneshot::Sender<Unconfirmed>),
     Probed(Result<(), ApiError>),
 }
 
-/// Whether an answer was doubted, and is to be asked for again.
+/// Whether a response is doubtful and must be requested again.
 type Unconfirmed = bool;
 
 impl Datacentre {
-    /// Reads until nobody takes what it says. Survives every error.
+    /// Reads until the receiver of updates is dropped. Survives every error.
     pub(super) async fn run(self) {
         let (sink, mut inputs) = mpsc::channel(ANSWERS);
         let readers = Readers {
@@ -100,7 +102,7 @@ impl Datacentre {
                     }
                     state.report(&self.source_statuses);
                 }
-                // Readers run in here. One ends when its service has gone.
+                // Readers run here. A reader ends when its service is removed.
                 Some(_) = state.running.next() => {}
                 _ = &mut always => return,
                 permit = self.updates.reserve(), if state.index.has_news() => {
@@ -122,13 +124,13 @@ struct DatacentreRun<'a> {
     name: Arc<str>,
     index: ConsulIndex,
     facts: SourceFacts,
-    /// Why the catalogue can't be read, and why there is no contact at all.
+    /// Why the catalogue cannot be read, and why there is no contact at all.
     catalogue: Option<(String, &'static Code)>,
     contact: Option<(String, &'static Code)>,
     readers: &'a Readers,
     reading: BTreeMap<Arc<str>, AbortHandle>,
     running: FuturesUnordered<Abortable<BoxFuture<'a, ()>>>,
-    /// How long queries for services are held.
+    /// The maximum wait of queries for services.
     wait: Duration,
 }
 
@@ -139,7 +141,7 @@ impl DatacentreRun<'_> {
             DatacentreInput::Catalogue(Ok((names, filtered)), reader) => {
                 self.facts.last_contact = Some(now);
                 let taken = self.index.catalogue(names, filtered, Instant::now());
-                // A reader that has ended needs no answer.
+                // A reader that has ended needs no reply.
                 let _ = reader.send(matches!(taken, CatalogOutcome::Doubtful(_)));
                 match taken {
                     CatalogOutcome::Yes { come, gone } => {
@@ -170,7 +172,7 @@ impl DatacentreRun<'_> {
             DatacentreInput::Probed(Ok(())) => {
                 self.facts.last_contact = Some(now);
                 if self.contact.take().is_some() {
-                    // Queries that were held when contact was lost may never be answered.
+                    // Queries that were blocked when contact was lost may never complete.
                     self.start_again();
                     self.readers.revived.notify_waiters();
                 }
@@ -188,20 +190,20 @@ impl DatacentreRun<'_> {
         let trouble = self.contact.as_ref().or(self.catalogue.as_ref());
         let Some((reason, code)) = trouble else {
             if before.is_some() {
-                info!(registry = %self.name, "Consul answers again");
+                info!(registry = %self.name, "Consul is reachable again");
             }
             return;
         };
         if before.is_none() {
             let next = code.next;
-            warn!(registry = %self.name, %code, reason, next, "Consul can't be read; what was last known stays");
+            warn!(registry = %self.name, %code, reason, next, "cannot read Consul; the last known state stays in use");
         }
         let since = before.map_or(now, |before| before.since);
         self.facts.trouble =
             Some(strait_base::source_status::Trouble { since, reason: reason.clone(), code });
     }
 
-    /// Begins to read services that have come, and ends it for those that have gone.
+    /// Starts readers for new services, and stops readers of removed services.
     fn follow(&mut self, come: Vec<Arc<str>>, gone: &[Arc<str>]) {
         for name in gone {
             if let Some(reader) = self.reading.remove(name) {
@@ -212,7 +214,7 @@ impl DatacentreRun<'_> {
         if wait == self.wait {
             come.into_iter().for_each(|name| self.read(name));
         } else {
-            // Those that are held long would keep the others from their turn.
+            // Queries with a long wait would delay queries for other services.
             self.wait = wait;
             self.start_again();
         }
@@ -241,7 +243,7 @@ impl DatacentreRun<'_> {
     }
 }
 
-/// How long queries may be held where so many share the connections.
+/// Returns the maximum wait of queries if this many services share the connections.
 fn wait(services: usize) -> Duration {
     match u32::try_from(services.div_ceil(QUERIES)) {
         Ok(0 | 1) => WAIT,
@@ -262,13 +264,13 @@ pub(super) fn code_of(error: &ApiError) -> &'static Code {
     }
 }
 
-/// What readers share.
+/// The state that readers share.
 struct Readers {
     client: ConsulClient,
     datacentre: String,
     slots: Semaphore,
     sink: mpsc::Sender<DatacentreInput>,
-    /// The datacentre answers again: rests end.
+    /// Notified when the datacentre responds again: pauses end.
     revived: Notify,
 }
 
@@ -286,7 +288,7 @@ impl Readers {
         self.follow(&path, wait, Some(&self.slots), read, tell).await;
     }
 
-    /// Asks for signs of life, which nothing holds up.
+    /// Sends probes, independent of the queries.
     async fn probe(&self) {
         loop {
             let query = Query { path: "status/leader", datacentre: &self.datacentre, wait: None };
@@ -305,7 +307,7 @@ impl Readers {
         }
     }
 
-    /// Asks again and again, and passes on what may be new.
+    /// Repeats a query, and passes on responses that may be new.
     async fn follow<T>(
         &self,
         path: &str,
@@ -347,7 +349,7 @@ impl Readers {
                 return;
             }
             if failed {
-                // So that the next answer comes at once.
+                // So that the next response arrives at once.
                 cursor.forget();
                 tokio::select! {
                     () = tokio::time::sleep(failures.pause(rand::random())) => {}
@@ -370,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_held_long_unless_they_take_turns() {
+    fn queries_wait_long_unless_they_share_connections() {
         for (services, seconds) in [(0, 300.0), (128, 300.0), (129, 5.0), (640, 2.0), (9999, 1.0)] {
             assert_eq!(wait(services).as_secs_f64(), seconds, "{services}");
         }

@@ -1,8 +1,10 @@
-//! One datacentre: which services its catalogue lists, what each is, and what has yet to be reported of it. Pure.
+//! The state of one datacentre: the services in its catalogue, their records, and the changes that
+//! have yet to be reported. Pure.
 //!
-//! What can't be read stays what it was. A catalogue that lacks most of what it had, and a service that has lost all
-//! its instances, are believed when they say so again ([`mass_deletion`](strait_base::mass_deletion)), and never where the
-//! token may not see everything.
+//! Services that cannot be read keep their last state. A catalogue that lacks most previous
+//! services, and a service that has lost all its instances, must be confirmed by a second response
+//! ([`mass_deletion`](strait_base::mass_deletion)). They are never accepted while the token may not
+//! see everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,57 +17,57 @@ use strait_base::source_status::WARNINGS_MAX;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{Cause, Causes, ClusterId, Hostname};
 
-/// How often a service may fail to be read before the rest is reported without it.
+/// Number of failed reads of a service after which the first report is sent without it.
 const FIRST_FAILURES: u32 = 3;
 
-/// What is known of one datacentre.
+/// The state of one datacentre.
 #[derive(Debug)]
 pub(super) struct ConsulIndex {
     datacentre: String,
     services: BTreeMap<Arc<str>, CatalogService>,
-    /// Names of services that share a host with one before, or can't have one.
+    /// Services that share a host with an earlier one, or have no valid host name.
     unusable: Vec<String>,
     listed: bool,
-    /// Answers that were hard to believe.
+    /// Responses that must be confirmed.
     guard: MassDeletionGuard<Asked>,
     is_sent: bool,
-    /// Hosts to say something about, each with the name whose it is.
+    /// Hosts with unreported changes, each with the service that owns it.
     pending: BTreeMap<Hostname, Arc<str>>,
 }
 
-/// What is asked for.
+/// The subject of a query.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Asked {
     /// The names of all services.
     Catalogue,
-    /// The instances of one.
+    /// The instances of one service.
     Service(Arc<str>),
 }
 
 #[derive(Debug, Default)]
 struct CatalogService {
-    /// Whether the catalogue has had it: else it is remembered from before.
+    /// Whether the catalogue has contained it; otherwise it is remembered from before the start.
     listed: bool,
     heard: bool,
     failures: u32,
     record: Option<ServiceRecord>,
-    /// What of the last answer is not used.
+    /// The instances of the last response that are not used, with reasons.
     invalid: Vec<String>,
-    /// Why there is no newer answer.
+    /// Why there is no newer response.
     trouble: Option<String>,
 }
 
-/// Whether a catalogue was taken.
+/// Whether a catalogue was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CatalogOutcome {
-    /// It was; these names are to be read from now on, and those no longer.
+    /// Accepted, with the services to start and stop reading.
     Yes {
-        /// New names.
+        /// New services.
         come: Vec<Arc<str>>,
-        /// Names that have gone.
+        /// Removed services.
         gone: Vec<Arc<str>>,
     },
-    /// It wasn't: ask again soon. Why.
+    /// Not accepted, with the reason: to be requested again soon.
     Doubtful(String),
 }
 
@@ -82,7 +84,8 @@ impl ConsulIndex {
         }
     }
 
-    /// A datacentre that held these before this process started. They stay until it says otherwise.
+    /// Creates the state of a datacentre with services from before this process started. They stay
+    /// until it reports otherwise.
     pub(super) fn knowing(datacentre: &str, known: BTreeMap<Hostname, ServiceRecord>) -> Self {
         let held = |record: ServiceRecord| {
             let name = Arc::clone(&record.service.name);
@@ -91,7 +94,8 @@ impl ConsulIndex {
         Self { services: known.into_values().map(held).collect(), ..Self::new(datacentre) }
     }
 
-    /// Takes the names in the catalogue; `filtered` where the token may not see all.
+    /// Processes the names in the catalogue. `filtered` is whether the token may not see all of
+    /// them.
     pub(super) fn catalogue(
         &mut self,
         names: Vec<Arc<str>>,
@@ -100,7 +104,7 @@ impl ConsulIndex {
     ) -> CatalogOutcome {
         if filtered && names.is_empty() && !self.services.is_empty() {
             return CatalogOutcome::Doubtful(
-                "the catalogue is empty, since the token may not see it".into(),
+                "the catalogue is empty, because the token may not read it".into(),
             );
         }
         let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
@@ -115,11 +119,11 @@ impl ConsulIndex {
         self.unusable.clear();
         for name in names {
             let Some(host) = convert::hostname(&name) else {
-                self.unusable.push(format!("service {name:?} can't be a DNS name"));
+                self.unusable.push(format!("service {name:?} is not a valid DNS name"));
                 continue;
             };
             if let Some(first) = hosts.get(&host) {
-                let fact = format!("service {name:?} has the host of {first:?}, which counts");
+                let fact = format!("service {name:?} has the host of {first:?}, which is used");
                 self.unusable.push(fact);
             } else {
                 hosts.insert(host, name);
@@ -142,7 +146,8 @@ impl ConsulIndex {
         CatalogOutcome::Yes { come, gone }
     }
 
-    /// Takes the instances of one service. Returns whether it did; else they are to be asked for again soon.
+    /// Processes the instances of one service. Returns whether they were accepted; otherwise they
+    /// must be requested again soon.
     pub(super) fn service(
         &mut self,
         name: &Arc<str>,
@@ -154,17 +159,19 @@ impl ConsulIndex {
         held.heard = true;
         held.failures = 0;
         if instances.good.is_empty() && filtered && held.record.is_some() {
-            let fact = "the token may not see its instances any more; the last known are kept";
+            let fact =
+                "the token may no longer read its instances; the last known ones stay in use";
             held.trouble = Some(fact.to_owned());
             return false;
         }
-        // Some may well have gone; only that none is left is hard to believe, the more so while the catalogue is.
+        // Some instances may well be gone. Only the loss of all is doubtful, even more so while the
+        // catalogue is doubtful.
         let has_some = !(instances.good.is_empty() && instances.invalid.is_empty());
         let (known, found) = (usize::from(held.record.is_some()), usize::from(has_some));
         let is_catalogue_doubted = self.guard.waiting().any(|(of, _)| *of == Asked::Catalogue);
         let asked = Asked::Service(Arc::clone(name));
         if found < known && is_catalogue_doubted || !self.guard.admits(asked, known, found, now) {
-            let fact = "it has suddenly no instances; the last known are kept, asking again";
+            let fact = "it suddenly has no instances; the last known ones stay in use until a second response confirms this";
             held.trouble = Some(fact.to_owned());
             return false;
         }
@@ -179,25 +186,26 @@ impl ConsulIndex {
         true
     }
 
-    /// A service could not be read: it stays what it was.
+    /// Records that a service could not be read. It keeps its state.
     pub(super) fn failed(&mut self, name: &Arc<str>, fact: &str) {
         let Some(held) = self.services.get_mut(name) else { return };
         held.failures += 1;
         held.heard |= held.failures >= FIRST_FAILURES;
-        held.trouble = Some(format!("{fact}; its last known instances are kept"));
+        held.trouble = Some(format!("{fact}; its last known instances stay in use"));
     }
 
-    /// Whether all has been heard that there is to hear at first.
+    /// Whether all services have been read once, or the first report was sent.
     pub(super) fn is_complete(&self) -> bool {
         self.listed && (self.is_sent || self.services.values().all(|held| held.heard))
     }
 
-    /// Whether there is something to say.
+    /// Whether there are unreported changes.
     pub(super) fn has_news(&self) -> bool {
         self.is_complete() && (!self.is_sent || !self.pending.is_empty())
     }
 
-    /// What is to be reported: all at first, then what changed. Sending it is up to the caller.
+    /// Returns the changes to report: at first everything, then the changes. The caller must send
+    /// them.
     pub(super) fn take_news(&mut self) -> Option<ShardChange> {
         if !self.has_news() {
             return None;
@@ -222,24 +230,24 @@ impl ConsulIndex {
         Some(ShardChange::Update(Contents { services, causes, ..Contents::default() }))
     }
 
-    /// Services and endpoints held.
+    /// Returns the number of services and endpoints.
     pub(super) fn counts(&self) -> (usize, usize) {
         self.records().fold((0, 0), |(services, endpoints), record| {
             (services + 1, endpoints + record.endpoints.len())
         })
     }
 
-    /// How many answers were not believed at first, so far.
+    /// Returns the number of doubtful responses so far.
     pub(super) fn doubts(&self) -> u64 {
         self.guard.doubted()
     }
 
-    /// How many names are listed.
+    /// Returns the names of the services.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.services.keys()
     }
 
-    /// What is not used as it is, sorted; the first of it, where there is much.
+    /// Returns the parts of responses that are not used, sorted and limited.
     pub(super) fn warnings(&self) -> Vec<String> {
         let of_services = self.services.iter().flat_map(|(name, held)| {
             held.trouble

@@ -1,12 +1,13 @@
 //! Services of HashiCorp's Consul, read from its HTTP API: one shard for each datacentre.
 //!
-//! Each service is asked for by a blocking query of its own, and only what differs is reported, so a change costs what
-//! changed, and a service that can't be read costs only itself. Whatever fails, what was last known stays. Owns what is
-//! known of each datacentre; never writes to Consul.
+//! Each service has a dedicated blocking query, and only differences are reported, so that the cost
+//! of a change depends on its size, and a service that cannot be read does not affect others. On
+//! every failure, the last known state stays. Owns the state of each datacentre; never writes to
+//! Consul.
 //!
-//! `address.rs` is the flag, `client.rs` one request, `cursor.rs` what the index of an answer means,
-//! `catalog.rs` the forms of answers, `convert.rs` from instances to a service, `index.rs` a datacentre,
-//! `datacentre.rs` and `watch.rs` the tasks.
+//! `address.rs` parses the flag, `client.rs` sends one request, `cursor.rs` interprets the index of
+//! a response, `catalog.rs` has the forms of responses, `convert.rs` converts instances to a
+//! service, `index.rs` is the state of a datacentre, `datacentre.rs` and `watch.rs` are the tasks.
 
 mod address;
 mod catalog;

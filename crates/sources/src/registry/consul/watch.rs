@@ -1,4 +1,4 @@
-//! Reads the Consuls that flags name: which datacentres each has, and all of them at once.
+//! Reads the Consuls that flags name, with all or the selected datacentres of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,32 +24,33 @@ use strait_model::registry::{
 };
 use strait_model::{ClusterId, Hostname};
 
-/// How often the datacentres are asked for, which can't be waited on.
+/// The interval of requests for the list of datacentres, which has no blocking query.
 const LIST: Duration = Duration::from_secs(30);
-/// How soon after a failure.
+/// The pause after a failed request.
 const LIST_AGAIN: Duration = Duration::from_secs(2);
-/// How many lists in a row must lack a datacentre before it is withdrawn: 10 minutes of them.
+/// Number of consecutive lists without a datacentre after which it is withdrawn: 10 minutes of
+/// lists.
 const LACKING: u32 = 20;
-/// More datacentres than any Consul has.
+/// Maximum number of datacentres of one Consul.
 const DATACENTRES_MAX: usize = 100;
 
-/// What the registries need.
+/// The inputs of the registries.
 pub struct ConsulConfig {
-    /// One Consul each.
+    /// The address of each Consul.
     pub addresses: Vec<ConsulAddress>,
-    /// Where what they say goes. A full channel makes them wait, and merge what they have to say.
+    /// The channel for updates. A full channel makes the registries wait and merge their updates.
     pub updates: mpsc::Sender<RegistryUpdate>,
-    /// Where they say how they fare.
+    /// The table in which they publish their status.
     pub source_statuses: SourceStatusTable,
-    /// What datacentres held before this process started, by the name of their shard.
+    /// The services of datacentres from before this process started, by the name of their shard.
     pub remembered: BTreeMap<ClusterId, RememberedSource<DatacentreServices>>,
 }
 
 /// The services of a datacentre, by host.
 type DatacentreServices = BTreeMap<Hostname, ServiceRecord>;
 
-/// Starts a task for each Consul under `tasks`. Returns what is remembered of their datacentres, to be applied before
-/// anything that they report.
+/// Starts a task for each Consul under `tasks`. Returns the remembered state of their datacentres,
+/// to be applied before all their reports.
 pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
     let mut words = Vec::new();
     let mut remembered = config.remembered;
@@ -61,7 +62,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
             ("", at) => format!("consul-{}", at + 1),
             (name, _) => name.to_owned(),
         };
-        // With several, the environment would hand the token of one to the others.
+        // With several Consuls, the variable would reveal the token of one to the others.
         let variable = |name| std::env::var(name).ok().filter(|value| only && !value.is_empty());
         let credential = match &address.token_file {
             Some(file) => ConsulToken::File(file.clone()),
@@ -84,7 +85,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
         });
         let label = format!("registry {}", consul.name);
         let facts = || SourceFacts::starting("consul", consul.address.to_string());
-        // Those of a Consul that is remembered are those it had.
+        // The status of a remembered Consul comes from the datacentre with the newest contact.
         let newest = known.values().max_by_key(|known| known.last_contact);
         consul
             .source_statuses
@@ -100,7 +101,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
             info!(registry = %name, services, "datacentre restored from disk, until it is read");
             let services = known.held.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
-            // Older than any run, so that the first update of any takes its place.
+            // Older than any run, so that the first update of any run replaces it.
             let change = ShardChange::Reset(contents);
             words.push(RegistryUpdate { shard, epoch: Epoch(0), change });
         }
@@ -112,7 +113,8 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
     words
 }
 
-/// What is remembered of the datacentres that are read of this Consul, by their names in it.
+/// Removes and returns the remembered datacentres of this Consul that are read, by their names in
+/// it.
 fn take_known(
     remembered: &mut BTreeMap<ClusterId, RememberedSource<DatacentreServices>>,
     consul: &str,
@@ -135,7 +137,7 @@ fn take_known(
 
 struct Consul {
     name: Arc<str>,
-    /// What its datacentres held before this process started.
+    /// The services from before this process started, by datacentre.
     known: BTreeMap<String, DatacentreServices>,
     address: Arc<ConsulAddress>,
     ca_file: Option<PathBuf>,
@@ -148,8 +150,9 @@ struct Consul {
 type DatacentreTasks<'a> = FuturesUnordered<Abortable<BoxFuture<'a, ()>>>;
 
 impl Consul {
-    /// Keeps a reader for each datacentre there is. All of them run in this one task, so a panic starts all of this
-    /// Consul again, with greater epochs; what was reported stays until then.
+    /// Runs a reader for each datacentre. All of them run in this one task, so that a panic
+    /// restarts all readers of this Consul, with greater epochs; the reported data stays until
+    /// then.
     async fn run(&self) {
         let mut facts = SourceFacts::starting("consul", self.address.to_string());
         let mut known = self.known.clone();
@@ -190,7 +193,7 @@ impl Consul {
                 }
                 Err(error) => {
                     if facts.trouble.is_none() {
-                        warn!(registry = %self.name, %error, "datacentres can't be listed; those known stay");
+                        warn!(registry = %self.name, %error, "cannot list datacentres; the known ones stay");
                     }
                     facts.failed(now, error.to_string(), code_of(&error));
                     LIST_AGAIN
@@ -202,7 +205,7 @@ impl Consul {
         }
     }
 
-    /// The datacentres, and a client that believes the CAs in force.
+    /// Returns the datacentres, and a client that trusts the current CAs.
     async fn list(&self) -> Result<DatacentreList, ApiError> {
         let ca = match &self.ca_file {
             None => None,
@@ -249,7 +252,7 @@ impl Consul {
         datacentre: &str,
     ) -> Result<(), mpsc::error::SendError<RegistryUpdate>> {
         let shard = self.shard(datacentre);
-        warn!(registry = %shard.cluster, "the datacentre has left Consul and is withdrawn");
+        warn!(registry = %shard.cluster, "the datacentre was removed from Consul and is withdrawn");
         self.source_statuses.forget(shard.cluster.as_str());
         let epoch = Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1);
         self.updates.send(RegistryUpdate { shard, epoch, change: ShardChange::Removed }).await
@@ -273,15 +276,15 @@ async fn beside<T>(running: &mut DatacentreTasks<'_>, work: impl Future<Output =
     }
 }
 
-/// The datacentres. Pure.
+/// The set of datacentres. Pure.
 #[derive(Debug, Default)]
 struct Datacentres(BTreeMap<String, KnownDatacentre>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct KnownDatacentre {
-    /// How many lists in a row lacked it.
+    /// Number of consecutive lists without it.
     lacking: u32,
-    /// Whether any list had it: else it is remembered from before.
+    /// Whether any list contained it; otherwise it is remembered from before the start.
     listed: bool,
 }
 
@@ -292,12 +295,13 @@ struct Changed {
 }
 
 impl Datacentres {
-    /// These were there before this process started.
+    /// Creates the set of datacentres from before this process started.
     fn knowing<'a>(names: impl Iterator<Item = &'a String>) -> Self {
         Self(names.map(|name| (name.clone(), KnownDatacentre::default())).collect())
     }
 
-    /// Takes a list in. One that lacks a datacentre may be of a Consul that has just lost sight of it.
+    /// Processes a list. A list that lacks a datacentre may be from a Consul that has temporarily
+    /// lost contact with it.
     fn apply(&mut self, names: BTreeSet<String>) -> Changed {
         for (name, known) in &mut self.0 {
             known.lacking = if names.contains(name) { 0 } else { known.lacking + 1 };
@@ -313,7 +317,7 @@ impl Datacentres {
         Changed { come, gone }
     }
 
-    /// Those that were listed.
+    /// Returns the names of the listed datacentres.
     fn names(&self) -> Vec<String> {
         self.0.iter().filter(|(_, known)| known.listed).map(|(name, _)| name.clone()).collect()
     }
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datacentre_goes_only_when_it_has_been_lacking_for_long() {
+    fn datacentre_is_removed_only_after_many_lists_without_it() {
         let mut known = Datacentres::default();
         assert_eq!(known.apply(list(&["a", "b"])).come, ["a", "b"]);
         for _ in 1..LACKING {
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_datacentre_is_read_when_it_is_listed_and_goes_like_any_other() {
+    fn remembered_datacentre_is_read_when_listed_and_removed_like_any_other() {
         let before = ["a".to_owned(), "b".to_owned()];
         let mut known = Datacentres::knowing(before.iter());
         assert_eq!(known.apply(list(&["a"])), Changed { come: vec!["a".into()], gone: vec![] });

@@ -1,8 +1,9 @@
 //! The namespaces of a cluster that belong to the mesh, and the pods in them.
 //!
-//! Everything is kept, whatever its namespace, and only what belongs to the mesh is reported: so namespaces enter and
-//! leave at once, and the network that the system namespace names is read in any case. A namespace that has not been
-//! seen has no labels to be chosen by.
+//! The objects of all namespaces are stored, but only objects in namespaces of the mesh are
+//! reported. Therefore namespaces enter and leave the mesh immediately, and the network label of
+//! the system namespace is read in any case. A namespace that has not been received yet has no
+//! labels to match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use std::sync::Arc;
 use super::namespace::NamespaceFacts;
 use strait_model::{ClusterFacts, NamespaceFilter, Workload, Workloads};
 
-/// What of a cluster belongs to the mesh.
+/// The part of a cluster that belongs to the mesh.
 #[derive(Debug, Default)]
 pub(super) struct ChosenNamespaces {
     filter: Arc<NamespaceFilter>,
-    /// The pods that do; unused where all do.
+    /// The pods that belong to the mesh; unused if all do.
     pods: Workloads,
 }
 
 impl ChosenNamespaces {
-    /// Takes another filter; whether it differs.
+    /// Replaces the filter. Returns whether it changed.
     pub(super) fn replace(
         &mut self,
         filter: Arc<NamespaceFilter>,
@@ -41,12 +42,12 @@ impl ChosenNamespaces {
         true
     }
 
-    /// Whether a namespace of which this is known belongs to the mesh.
+    /// Whether a namespace with these facts belongs to the mesh.
     pub(super) fn admits(&self, namespace: Option<&NamespaceFacts>) -> bool {
         self.filter.admits_all() || namespace.is_some_and(|facts| self.filter.admits(&facts.labels))
     }
 
-    /// Takes in the pods of a namespace that belongs to the mesh now.
+    /// Adds the pods of a namespace that now belongs to the mesh.
     pub(super) fn enter(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
             for (key, pod) in all.of_namespace(namespace) {
@@ -55,7 +56,7 @@ impl ChosenNamespaces {
         }
     }
 
-    /// Lets go of the pods of a namespace that belonged to the mesh.
+    /// Removes the pods of a namespace that no longer belongs to the mesh.
     pub(super) fn leave(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
             for (key, _) in all.of_namespace(namespace) {
@@ -64,7 +65,7 @@ impl ChosenNamespaces {
         }
     }
 
-    /// Takes in a pod, or its new state.
+    /// Adds or updates a pod.
     pub(super) fn put(
         &mut self,
         facts: Option<&NamespaceFacts>,
@@ -77,7 +78,7 @@ impl ChosenNamespaces {
         }
     }
 
-    /// Takes in the first pods, of `all` there are.
+    /// Adds the first pods of `all`.
     pub(super) fn put_all(
         &mut self,
         namespaces: &BTreeMap<Arc<str>, NamespaceFacts>,
@@ -90,14 +91,14 @@ impl ChosenNamespaces {
         }
     }
 
-    /// Lets go of a pod.
+    /// Removes a pod.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) {
         if !self.filter.admits_all() {
             self.pods.remove(namespace, name);
         }
     }
 
-    /// What the cluster says of itself, without what is declared where nothing belongs to the mesh.
+    /// Returns the cluster's facts without declarations in namespaces outside the mesh.
     pub(super) fn facts(
         &self,
         facts: &ClusterFacts,
@@ -121,7 +122,7 @@ impl ChosenNamespaces {
         facts
     }
 
-    /// The pods, of `all` there are, that belong to the mesh.
+    /// Returns the pods among `all` that belong to the mesh.
     pub(super) fn pods<'a>(&'a self, all: &'a Workloads) -> &'a Workloads {
         if self.filter.admits_all() { all } else { &self.pods }
     }

@@ -1,4 +1,4 @@
-//! How a cluster's API server fares, from what each of its readers last met.
+//! The contact with a cluster's API server, computed from the last result of each reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use super::{ApiContact, OutdatedKind};
 use strait_base::codes;
 use strait_kube_client::{AccessError, ApiError};
 
-/// Who met something.
+/// The reader that reports a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReaderId {
     /// The reader of a kind.
@@ -17,7 +17,8 @@ pub(super) enum ReaderId {
     Probe,
 }
 
-/// A watch that breaks sooner than this after it opened proves nothing: its kind counts as failing all the time.
+/// A watch that breaks sooner than this after it opened is not a success: its kind counts as
+/// failing without interruption.
 const SHORT_WATCH: Duration = Duration::from_secs(5);
 
 /// A failure that has not ended.
@@ -34,19 +35,20 @@ struct ReopenedWatch {
     opened: SystemTime,
 }
 
-/// What each reader last met.
+/// The last result of each reader.
 #[derive(Debug, Default)]
 pub(super) struct Contacts {
     troubles: BTreeMap<ReaderId, OngoingFailure>,
     reopened: BTreeMap<ReaderId, ReopenedWatch>,
-    /// Readers that were answered, and nothing that happened since says that the server has gone.
+    /// Readers that received a response, without a later sign that the server is gone.
     answered: BTreeSet<ReaderId>,
     listed: BTreeSet<IndexedKind>,
     ever: bool,
 }
 
 impl Contacts {
-    /// Of a cluster of which exports and imports of services are not read, if so.
+    /// Creates contacts for a cluster. If exports and imports of services are not read, they count
+    /// as listed.
     pub(super) fn without(exports: bool) -> Self {
         let mut contacts = Self::default();
         if exports {
@@ -75,7 +77,7 @@ impl Contacts {
     /// Records that a request or a watch of a reader failed.
     pub(super) fn failed(&mut self, reader: ReaderId, error: ApiError, now: SystemTime) {
         match (reader, &error) {
-            // Watches are quiet on a hung server, too.
+            // Watches are also quiet on a hung server.
             (
                 ReaderId::Probe,
                 ApiError::Unreachable(_)
@@ -83,7 +85,7 @@ impl Contacts {
                 | ApiError::Broken { .. }
                 | ApiError::Tls(_),
             ) => self.answered.clear(),
-            // Nobody is let in there, whatever the probe found before.
+            // No reader can connect, whatever the probe found before.
             (ReaderId::Kind(_), ApiError::Unreachable(_) | ApiError::Tls(_)) => {
                 self.answered.remove(&reader);
                 self.answered.remove(&ReaderId::Probe);
@@ -117,8 +119,9 @@ impl Contacts {
         self.troubles.iter().filter_map(outdated).collect()
     }
 
-    /// Whether the server is there, whatever else is the matter with it: somebody was answered, and nothing has
-    /// happened to him since. Others may still wait for their next try, or be refused for ever.
+    /// Whether the server is reachable, even with other problems: at least one reader received a
+    /// response and has not failed since. Other readers may wait for a retry, or be rejected
+    /// permanently.
     pub(super) fn reached(&self) -> bool {
         !self.answered.is_empty()
     }
@@ -128,28 +131,28 @@ impl Contacts {
         self.listed.contains(&kind)
     }
 
-    /// A kind was listed. Returns whether that was not the first time.
+    /// Records that a kind was listed. Returns whether it had been listed before.
     pub(super) fn listed(&mut self, kind: IndexedKind) -> bool {
         !self.listed.insert(kind)
     }
 
-    /// Whether the picture is whole: every kind has been listed, or does without.
+    /// Whether every kind has been listed or is not needed.
     pub(super) fn complete(&self) -> bool {
         IndexedKind::ALL.iter().all(|kind| self.listed.contains(kind) || self.does_without(*kind))
     }
 
-    /// Whether a kind may not be read, or is not there, and the cluster works on without it.
+    /// Whether a kind may not be read or does not exist, and the cluster works without it.
     fn does_without(&self, kind: IndexedKind) -> bool {
         kind.optional().is_some()
             && matches!(self.error_of(kind), Some(ApiError::Forbidden(_) | ApiError::NotFound(_)))
     }
 
-    /// Whether the cluster doesn't know a kind that it needn't know.
+    /// Whether the cluster does not serve a kind that may be absent.
     fn is_absent(&self, kind: IndexedKind) -> bool {
         kind.may_be_absent() && matches!(self.error_of(kind), Some(ApiError::NotFound(_)))
     }
 
-    /// What works less well than it should; sorted.
+    /// Returns the restrictions of the current operation, sorted.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = IndexedKind::ALL
             .into_iter()
@@ -168,8 +171,8 @@ impl Contacts {
         degraded
     }
 
-    /// The worst that stands between us and the server: what somebody must mend goes before what
-    /// may pass.
+    /// Returns the worst problem with the server: problems that an operator must fix come before
+    /// temporary ones.
     pub(super) fn contact(&self) -> ApiContact {
         let troubles = self.troubles.iter().filter_map(|(reader, failure)| {
             let contact = match reader {
@@ -202,12 +205,12 @@ fn of_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
         None => error.to_string(),
     };
     match error {
-        // The same for every kind.
+        // Independent of the kind.
         ApiError::Tls(fact) => ApiContact::TlsFailed(fact.clone()),
         ApiError::Unauthorized(_) => ApiContact::AuthFailed(error.to_string()),
         ApiError::Unreachable(fact) => ApiContact::Unreachable(fact.clone()),
         ApiError::Forbidden(_) => ApiContact::Denied(text),
-        // A required kind that is not there: no Kubernetes, or one from before 1.21.
+        // A required kind does not exist: not Kubernetes, or older than 1.21.
         ApiError::NotFound(_) | ApiError::Misbehaving(_) | ApiError::OverBudget(_) => {
             ApiContact::Misbehaving(text)
         }
@@ -221,7 +224,7 @@ fn of_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
     }
 }
 
-/// How a cluster fares whose access can't be used at all.
+/// Returns the contact of a cluster whose access is unusable.
 pub(super) fn of_access(error: &AccessError) -> ApiContact {
     let text = error.to_string();
     match error {
@@ -258,15 +261,19 @@ mod tests {
             contacts.failed(slices, broken(), at(second));
             contacts.answered(SERVICES);
             contacts.answered(ReaderId::Probe);
-            assert_eq!(contacts.outdated(), since(10), "answers to others do not renew it");
+            assert_eq!(
+                contacts.outdated(),
+                since(10),
+                "responses to other readers do not reset it"
+            );
         }
         contacts.opened(slices, at(30));
         assert_eq!(contacts.outdated(), []);
         contacts.failed(slices, broken(), at(31));
-        assert_eq!(contacts.outdated(), since(10), "a watch that breaks at once proves nothing");
+        assert_eq!(contacts.outdated(), since(10), "a watch that breaks at once is no success");
         contacts.opened(slices, at(40));
         contacts.failed(slices, broken(), at(60));
-        assert_eq!(contacts.outdated(), since(60), "a watch that lasted does");
+        assert_eq!(contacts.outdated(), since(60), "a longer watch is a success");
         contacts.opened(slices, at(61));
         contacts.answered(slices);
         contacts.failed(slices, broken(), at(62));
@@ -274,11 +281,11 @@ mod tests {
         contacts.answered(PODS);
         contacts.listed(IndexedKind::Pods);
         contacts.failed(PODS, ApiError::Forbidden("pods".into()), at(70));
-        assert_eq!(contacts.outdated(), since(62), "a kind that the cluster works on without");
+        assert_eq!(contacts.outdated(), since(62), "an optional kind");
     }
 
     #[test]
-    fn the_worst_is_told_until_it_is_mended() {
+    fn worst_problem_is_reported_until_it_is_fixed() {
         let mut contacts = Contacts::default();
         assert_eq!(contacts.contact(), ApiContact::Connecting);
         contacts.failed(SERVICES, ApiError::Unreachable("connection refused".into()), at(0));
@@ -291,31 +298,31 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_there_as_long_as_nothing_has_happened_to_somebody_who_was_answered() {
+    fn server_is_reachable_while_one_reader_has_not_failed_since_its_last_response() {
         let gone = || ApiError::Unreachable("connection refused".into());
         let mut contacts = Contacts::default();
         assert!(!contacts.reached());
         contacts.answered(PODS);
-        contacts.failed(SERVICES, ApiError::Misbehaving("one of them is too long".into()), at(0));
-        assert!(contacts.reached(), "though one kind can't be read");
+        contacts.failed(SERVICES, ApiError::Misbehaving("one object is too long".into()), at(0));
+        assert!(contacts.reached(), "although one kind cannot be read");
         contacts.failed(ReaderId::Probe, gone(), at(0));
-        assert!(!contacts.reached(), "a watch is quiet on a hung server, too");
+        assert!(!contacts.reached(), "a watch is also quiet on a hung server");
         contacts.answered(SERVICES);
-        assert!(contacts.reached(), "the next probe has yet to come");
+        assert!(contacts.reached(), "the next probe is pending");
         contacts.failed(SERVICES, gone(), at(0));
         assert!(!contacts.reached());
         contacts.answered(ReaderId::Probe);
         contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
-        assert!(contacts.reached(), "it has just started, and permits nobody anything yet");
+        assert!(contacts.reached(), "it has just started and denies all requests");
         contacts.failed(PODS, gone(), at(0));
-        assert!(!contacts.reached(), "that is newer than what the probe found");
+        assert!(!contacts.reached(), "newer than the result of the probe");
         contacts.answered(ReaderId::Probe);
         let silent = ApiError::Silent { request: "GET /".into(), limit: Duration::from_secs(15) };
         contacts.failed(PODS, silent.clone(), at(0));
-        assert!(contacts.reached(), "lists hang, and all else works");
+        assert!(contacts.reached(), "only lists hang");
         contacts.answered(PODS);
         contacts.failed(ReaderId::Probe, ApiError::TooManyRequests { retry_after: None }, at(0));
-        assert!(contacts.reached(), "it is busy, and there");
+        assert!(contacts.reached(), "it is busy but reachable");
         contacts.failed(ReaderId::Probe, silent, at(0));
         assert!(!contacts.reached());
         contacts.answered(PODS);
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_works_on_without_pods_but_not_without_services() {
+    fn cluster_works_without_pods_but_not_without_services() {
         let mut contacts = Contacts::without(true);
         for kind in [IndexedKind::Gateways, IndexedKind::WorkloadEntries] {
             contacts.failed(ReaderId::Kind(kind), ApiError::NotFound("no such path".into()), at(0));
@@ -339,11 +346,11 @@ mod tests {
             contacts.listed(kind);
         }
         contacts.failed(PODS, ApiError::Unreachable("away".into()), at(0));
-        assert!(!contacts.complete(), "pods may come yet");
+        assert!(!contacts.complete(), "pods may still arrive");
         contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
         assert!(contacts.complete());
         assert_eq!(contacts.contact(), ApiContact::Good);
-        assert_eq!(contacts.degraded().len(), 1, "what isn't installed is nobody's fault");
+        assert_eq!(contacts.degraded().len(), 1, "a kind that is not installed is no failure");
         assert!(contacts.degraded()[0].starts_with("STR0309: pods"), "{:?}", contacts.degraded());
         contacts.failed(SERVICES, ApiError::Forbidden("services is forbidden".into()), at(0));
         assert_eq!(

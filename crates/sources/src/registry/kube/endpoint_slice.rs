@@ -1,4 +1,4 @@
-//! EndpointSlices: which addresses stand behind a Service, and how they fare.
+//! EndpointSlices: the addresses behind a Service, and their conditions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use strait_kube_client::{NamespacedName, Raw};
 use strait_model::{Health, Locality, Namespace, WorkloadRef};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Made from other clusters' services by a multi-cluster services controller: those clusters are
-/// read themselves.
+/// Label of slices that a multi-cluster services controller made from services of other clusters.
+/// Those clusters are read directly.
 const IMPORTED_LABEL: &str = "multicluster.kubernetes.io/service-name";
-/// Names the cluster whose pods the slice mirrors (KEP-1645).
+/// Label with the cluster whose pods the slice mirrors (KEP-1645).
 const SOURCE_CLUSTER_LABEL: &str = "multicluster.kubernetes.io/source-cluster";
 const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
-/// Controllers that copy slices from other clusters: of Cilium, Karmada and Liqo.
+/// Controllers that copy slices from other clusters: Cilium, Karmada and Liqo.
 const MIRRORING_CONTROLLERS: [&str; 3] = [
     "endpointslice-mesh-controller.cilium.io",
     "endpointslice-dispatch-controller.karmada.io",
@@ -24,8 +24,9 @@ const MIRRORING_CONTROLLERS: [&str; 3] = [
 ];
 
 impl Conditions {
-    /// Whether the endpoint may take traffic. Unknown means ready, serving, and not terminating
-    /// (EndpointSlice API). Sessions of a service with `persistent_sessions` go on to the end.
+    /// Returns whether the endpoint may receive traffic. Unknown means ready, serving and not
+    /// terminating (EndpointSlice API). Sessions of a service with `persistent_sessions` continue
+    /// until termination.
     pub(super) fn health(self, persistent_sessions: bool) -> Health {
         let terminating = self.terminating.unwrap_or(false);
         if self.ready.unwrap_or(true) {
@@ -40,22 +41,23 @@ impl Conditions {
     }
 }
 
-/// What is kept of an EndpointSlice: a row of 16 bytes for each member, and tables of what rows share.
+/// The stored part of an EndpointSlice: a row of 16 bytes for each member, and tables of values
+/// that rows share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slice {
     /// The Service it belongs to.
     pub(super) service: NamespacedName,
     /// Name and target port of each port.
     pub(super) ports: SlicePorts,
-    /// Whether it mirrors pods of another cluster: then neither pods nor nodes that it names are of this one.
+    /// Whether it mirrors pods of another cluster: its pods and nodes are then not in this cluster.
     pub(super) is_mirror: bool,
     rows: Box<[SliceRow]>,
     /// The sets of the pods that members name.
     sets: Arc<[Set]>,
-    /// What is left of those names, one after the other.
+    /// The remaining parts of those names, concatenated.
     tails: Box<str>,
     nodes: Box<[Arc<Arc<str>>]>,
-    /// Localities of which only the zone is known.
+    /// Localities with only the zone.
     zones: Box<[Arc<Locality>]>,
     ipv6: Box<[Ipv6Addr]>,
 }
@@ -71,12 +73,12 @@ pub(super) struct SliceEndpoint<'a> {
     /// The pod it names.
     pub(super) pod: Option<WorkloadRef<'a>>,
     pub(super) node: Option<&'a Arc<Arc<str>>>,
-    /// The locality of which only the zone is known.
+    /// Its locality, with only the zone.
     pub(super) zone: Option<&'a Arc<Locality>>,
 }
 
 impl Slice {
-    /// Its endpoints, in its order.
+    /// Returns its endpoints, in order.
     pub(super) fn members(&self) -> impl Iterator<Item = SliceEndpoint<'_>> {
         let ends = self.rows.iter().map(|row| index(row.tail));
         let tails = [0].into_iter().chain(ends);
@@ -92,24 +94,24 @@ impl Slice {
         })
     }
 
-    /// How many endpoints and ports it has, and how many bytes the names take that it names.
+    /// Returns the number of endpoints, the number of ports, and the bytes of the names in it.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let tables = (self.nodes.len() + self.zones.len()) * size_of::<usize>();
         let names = self.tails.len() + tables + self.ipv6.len() * size_of::<Ipv6Addr>();
         (self.rows.len(), self.ports.len(), names)
     }
 
-    /// How many endpoints it has.
+    /// Returns the number of endpoints.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The addresses of the members that name no pod: mostly none.
+    /// Returns the addresses of the members that name no pod; usually none.
     pub(super) fn unnamed(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.rows.iter().filter(|row| row.set == 0).map(|row| self.address(row))
     }
 
-    /// Whether it names what another one of its key does.
+    /// Whether it names the same pods, nodes and zones as another slice with the same key.
     pub(super) fn names_as(&self, other: &Self) -> bool {
         self.service == other.service
             && Arc::ptr_eq(&self.sets, &other.sets)
@@ -123,7 +125,7 @@ impl Slice {
         }
     }
 
-    /// The sets of pods that it names some of: pods whose tails are left out.
+    /// Returns the sets of the pods that it names, as pods with an empty tail.
     pub(super) fn sets(&self) -> impl Iterator<Item = WorkloadRef<'_>> {
         let sets = self.sets.iter();
         sets.map(|(namespace, stem)| WorkloadRef { namespace, stem, tail: "" })
@@ -158,7 +160,7 @@ impl ReadKind for Slice {
     type Form<'a> = SliceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    /// Keeps nothing of a slice of names, without a Service, or imported.
+    /// Ignores a slice of host names, a slice without a Service, and an imported slice.
     fn keep(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let SliceForm { metadata, address_type, endpoints, ports } = form;
         let key = scope.key(metadata.identity());
@@ -173,7 +175,8 @@ impl ReadKind for Slice {
             return IndexedObject { key, value: None, invalid: None };
         };
         if endpoints.count > ENDPOINTS_MAX {
-            let invalid = format!("it has {} endpoints, more than any slice may", endpoints.count);
+            let invalid =
+                format!("it has {} endpoints, more than a slice may have", endpoints.count);
             return IndexedObject { key, value: None, invalid: Some(invalid.into()) };
         }
         let service =
@@ -212,15 +215,15 @@ impl ReadKind for Slice {
     }
 }
 
-/// The ports of a slice by name and number, and what of them makes no sense.
+/// Returns the ports of a slice by name and number, and the reason if some are invalid.
 fn keep_ports(ports: Vec<SlicePort<'_>>, scope: &Scope) -> (SlicePorts, Option<Box<str>>) {
     let (mut kept, mut invalid) = (Vec::with_capacity(ports.len()), None);
     for port in ports {
-        // No number means every port, of which a proxy can make nothing.
+        // No number means every port, which a proxy cannot use.
         let Some(number) = port.port else { continue };
         match u16::try_from(number) {
             Ok(number) if number > 0 => kept.push((scope.text(&port.name), number)),
-            _ => invalid = Some(format!("{number} is no port").into()),
+            _ => invalid = Some(format!("{number} is not a port").into()),
         }
     }
     (scope.ports(kept), invalid)
@@ -238,7 +241,7 @@ mod tests {
     fn conditions_say_whether_an_endpoint_may_take_traffic() {
         use Health::{Draining, Healthy, Terminating, Unhealthy};
         let (yes, no) = (Some(true), Some(false));
-        // ready, serving, terminating; without and with persistent sessions.
+        // The columns: ready, serving, terminating; health without and with persistent sessions.
         let table = [
             (None, None, None, Healthy, Healthy),
             (yes, None, None, Healthy, Healthy),

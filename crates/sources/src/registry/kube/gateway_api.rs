@@ -1,4 +1,4 @@
-//! `Gateway`s of the Gateway API that are entrances of a network, where that API is installed.
+//! Gateway API `Gateway`s that are gateways of a network, if that API is installed.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,13 @@ use strait_kube_client::{
 };
 use strait_model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
 
-/// The class of entrances of networks elsewhere, which only the config cluster may name.
+/// The class of gateways of remote networks, which only the config cluster may declare.
 const REMOTE_CLASS: &str = "istio-remote";
-/// The option of a TLS listener by which it passes the mesh's connections on unopened, and its value.
+/// The option, and its value, of a TLS listener that forwards the mesh's connections without
+/// terminating TLS.
 const LISTENER_PROTOCOL: (&str, &str) = ("gateway.istio.io/listener-protocol", "auto-passthrough");
 
-/// What is decoded of a Gateway.
+/// The decoded part of a Gateway.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct GatewayForm<'a> {
@@ -90,7 +91,7 @@ impl ReadKind for DeclaredGateway {
         let mut entrances = BTreeSet::new();
         for listener in &spec.listeners {
             let Some(port) = u16::try_from(listener.port).ok().filter(|port| *port > 0) else {
-                invalid = Some(format!("{} is no port", listener.port).into());
+                invalid = Some(format!("{} is not a port", listener.port).into());
                 continue;
             };
             let (option, value) = LISTENER_PROTOCOL;
@@ -102,7 +103,7 @@ impl ReadKind for DeclaredGateway {
                 entrances.insert((port, 0));
             }
         }
-        // The API takes an address without a type for an IP address.
+        // In the API, an address without a type is an IP address.
         let usable =
             |one: &&GatewayAddress<'_>| matches!(&*one.kind, "" | "IPAddress" | "Hostname");
         let addresses = spec.addresses.iter().filter(usable).filter_map(|one| one.value.given());

@@ -1,8 +1,9 @@
-//! The objects of one cluster, and what they mean together.
+//! The objects of one cluster, and the services, endpoints and pods that follow from them.
 //!
-//! A plain value: [`KubeIndex::apply`] takes the event of a watch and returns what that touched,
-//! [`KubeIndex::contents`] gives what the touched parts are now. What they are never depends on the order in which
-//! objects came: a slice may come before its pod, a pod before its node, a service last.
+//! A plain value: [`KubeIndex::apply`] applies the event of a watch and returns the affected parts;
+//! [`KubeIndex::contents`] returns the current state of these parts. The result never depends on
+//! the order of the objects: a slice may arrive before its pod, a pod before its node, a service
+//! last.
 
 mod about;
 mod counts;
@@ -39,7 +40,7 @@ use strait_model::{
     PodState, Service, TlsMode, Workload, Workloads, repack,
 };
 
-/// An endpoint before it is looked up what is known of its pod.
+/// An endpoint before its pod is looked up.
 struct ListedEndpoint<'a> {
     member: SliceEndpoint<'a>,
     health: Health,
@@ -49,17 +50,17 @@ struct ListedEndpoint<'a> {
 }
 
 impl ListedEndpoint<'_> {
-    /// The key of an endpoint among those of its service: two pods of one node's network share its address.
+    /// The key of an endpoint within its service: two pods in one node's network share its address.
     fn place(&self) -> (IpAddr, &str, u16) {
         (self.member.address, self.port_name, self.port)
     }
 }
 
-/// Where nothing is known of a place.
+/// The locality of an endpoint without a known one.
 static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
 
 impl KubeIndex {
-    /// An index of nothing yet.
+    /// Creates an empty index.
     pub(super) fn new(scope: Arc<Scope>) -> Self {
         Self {
             scope,
@@ -81,7 +82,8 @@ impl KubeIndex {
         }
     }
 
-    /// Takes the event of a watch. Returns what may be different now; equal content touches nothing.
+    /// Applies the event of a watch. Returns the parts that may have changed; equal content affects
+    /// nothing.
     pub(super) fn apply<T: Indexed>(&mut self, event: IndexEvent<T>) -> IndexChanges {
         let mut touched = IndexChanges::default();
         match event {
@@ -108,7 +110,8 @@ impl KubeIndex {
         touched
     }
 
-    /// Keeps what is listed, and nothing of those that are `gone`. Of two with one key the later counts.
+    /// Removes the objects in `gone` and stores the listed ones. The later of two objects with the
+    /// same key wins.
     pub(super) fn exchange<T: Indexed>(
         &mut self,
         gone: Vec<NamespacedName>,
@@ -132,7 +135,7 @@ impl KubeIndex {
         }
     }
 
-    /// Notes what makes no sense of an object, in place of what was noted of it before.
+    /// Replaces the note about invalid parts of an object.
     fn note_of(&mut self, kind: IndexedKind, key: &NamespacedName, invalid: Option<Box<str>>) {
         match invalid {
             Some(reason) => self.note(kind, Some(key.clone()), reason),
@@ -149,13 +152,14 @@ impl KubeIndex {
         self.invalid.insert((kind, key), reason);
     }
 
-    /// What the touched parts are now, as far as that differs from what was last sent; `None` where
-    /// nothing does.
+    /// Returns the current state of the affected parts that differ from the last sent state; `None`
+    /// if none differs.
     pub(super) fn contents(&mut self, touched: &IndexChanges) -> Option<Contents> {
         self.contents_but(touched, |_, _, _| false)
     }
 
-    /// The same, but for services that wait: what was last sent of each is given, and what it is now.
+    /// Like [`Self::contents`], but omits services that wait: the callback receives the last sent
+    /// and the current record of each.
     pub(super) fn contents_but(
         &mut self,
         touched: &IndexChanges,
@@ -170,7 +174,7 @@ impl KubeIndex {
                 continue;
             }
             let is_news = sent != record.as_ref();
-            // The service's own name, where there is one, so that it is held once.
+            // Reuses the service's own hostname, if it exists, so that it is stored once.
             let held = record.as_ref().or(sent);
             let hostname = held.map(|record| record.service.hostname.clone());
             if self.shared.has_set() {
@@ -213,23 +217,23 @@ impl KubeIndex {
         something.then_some(contents)
     }
 
-    /// All there is.
+    /// Returns the complete contents.
     pub(super) fn everything(&mut self) -> Contents {
         self.last_sent = LastSent::default();
         self.shared.last_sent.clear();
         let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = IndexChanges { services, workloads: true, system_namespace: true, facts: true };
         let contents = self.contents(&all).unwrap_or_default();
-        // They have been filled by now, mostly in order.
+        // By now they are filled, mostly in order.
         repack(&mut self.services);
         repack(&mut self.last_sent.services);
         self.slices.repack();
         contents
     }
 
-    /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
-    /// another both may hold it: it counts once, in its better state. What is equal to what was
-    /// last sent (`sent`) is shared with it, so that others see at once that it is.
+    /// Returns a service with the endpoints of all its slices. While an endpoint moves from one
+    /// slice to another, both may contain it: it is included once, in its better state. Parts that
+    /// are equal to the last sent record (`sent`) are shared with it, so that comparisons are fast.
     fn record(&self, key: &NamespacedName, sent: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
         let mut listed: Vec<ListedEndpoint<'_>> = Vec::new();
@@ -246,7 +250,7 @@ impl KubeIndex {
                 }));
             }
         }
-        // Of equals the one from the first slice by name stays before the others.
+        // Among equals, the endpoint of the first slice by name stays first.
         listed.sort_by(|a, b| {
             let rest = |one: &ListedEndpoint<'_>| (one.is_mirror, one.health);
             a.place().cmp(&b.place()).then_with(|| rest(a).cmp(&rest(b)))
@@ -321,15 +325,16 @@ impl KubeIndex {
             service_account: pod.map(|pod| &pod.identity),
             workload: name,
             pod: state,
-            // For others it decides nothing, and would take more than all the rest.
+            // For other endpoints, the node has no effect and would take more memory than all other
+            // fields.
             node: node.filter(|_| node_counts).map(|node| &**node),
             telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),
             labels: pod.map(|pod| &pod.labels).filter(|labels| !labels.is_empty()),
         }
     }
 
-    /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names, in the region of the
-    /// nodes of that zone.
+    /// Returns the locality of an endpoint: from its pod (a label or the pod's node), else from the
+    /// node, else the zone in the slice, in the region of the nodes of that zone.
     fn locality<'a>(
         &'a self,
         pod: Option<&'a Workload>,
@@ -347,9 +352,9 @@ impl KubeIndex {
         found.unwrap_or(&NOWHERE)
     }
 
-    /// Touches the services of the slices that depend on `reference`.
+    /// Marks the services of the slices that depend on `reference` as affected.
     ///
-    /// Before anything was sent every service waits to be sent: there is nothing to find.
+    /// Before anything was sent, every service is pending anyway: nothing needs to be looked up.
     fn touch_slices(&self, reference: Reference<'_>, touched: &mut IndexChanges) {
         if self.last_sent.services.is_empty() {
             return;
@@ -359,7 +364,7 @@ impl KubeIndex {
         }
     }
 
-    /// The ranges of which its nodes give addresses to pods, as few as say it, in order.
+    /// Returns the ranges from which its nodes assign pod addresses, merged and sorted.
     pub(super) fn pod_ranges(&mut self) -> Arc<[IpNet]> {
         let of_nodes = || {
             let all = self.nodes.values().flat_map(|node| node.pod_ranges.iter().copied());
@@ -368,7 +373,8 @@ impl KubeIndex {
         Arc::clone(self.pod_ranges.get_or_insert_with(of_nodes))
     }
 
-    /// Replaces the locality of a node. Touches the services of slices that name a zone whose region changes.
+    /// Replaces the locality of a node. Marks the services of slices that name a zone whose region
+    /// changes as affected.
     fn note_zones(
         &mut self,
         [before, after]: [Option<&Arc<Locality>>; 2],
@@ -384,8 +390,9 @@ impl KubeIndex {
         }
     }
 
-    /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
-    /// where it is somewhere else now, slices that name it or a pod there.
+    /// Marks everything that depends on a changed node as affected: every service that is reached
+    /// through nodes, and if the node's locality changed, the services of slices that name it or a
+    /// pod on it.
     fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
@@ -415,9 +422,9 @@ impl Indexed for KubeService {
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        // Another of its name is another's.
+        // A later import with this name is a different one.
         index.shared.taken_away.remove(key);
-        // Its slices stay: the service may come back before they go.
+        // Its slices stay: the service may be created again before they are deleted.
         if index.services.remove(key).is_some() {
             touched.services.insert(key.clone());
         }

@@ -1,4 +1,4 @@
-//! The kinds of objects that are read of a cluster, and what is made of one when it is.
+//! The kinds of objects that are read from a cluster, and their conversion to stored objects.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use super::weight::{self, MemoryWeight};
 use strait_kube_client::{Form, Gather, Keyed, NamespacedName, WatchEvent};
 use strait_model::{Namespace, WorkloadKey};
 
-/// The kinds an index holds, also as text for messages.
+/// The kinds in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum IndexedKind {
     Services,
@@ -19,16 +19,16 @@ pub(super) enum IndexedKind {
     Namespaces,
     /// Of the Gateway API.
     Gateways,
-    /// Of multi-cluster services.
+    /// Of the multi-cluster services API.
     ServiceExports,
-    /// The same.
+    /// Of the multi-cluster services API.
     ServiceImports,
-    /// Istio's machines.
+    /// Istio's kind for machines outside Kubernetes.
     WorkloadEntries,
 }
 
 impl IndexedKind {
-    /// All of them.
+    /// All kinds.
     pub(super) const ALL: [Self; 9] = [
         Self::Services,
         Self::EndpointSlices,
@@ -56,7 +56,7 @@ impl IndexedKind {
         }
     }
 
-    /// The kind as manifests have it.
+    /// The kind as in manifests.
     pub(super) const fn manifest_kind(self) -> &'static str {
         match self {
             Self::Services => "Service",
@@ -71,7 +71,7 @@ impl IndexedKind {
         }
     }
 
-    /// Whether a cluster may not know it at all, which is nobody's fault.
+    /// Whether a cluster may lack the kind without an error.
     pub(super) const fn may_be_absent(self) -> bool {
         matches!(
             self,
@@ -79,28 +79,28 @@ impl IndexedKind {
         )
     }
 
-    /// What is lost where it may not be read; `None` where nothing works without it.
+    /// Returns the consequences if the kind may not be read; `None` if it is required.
     pub(super) const fn optional(self) -> Option<&'static str> {
         match self {
-            Self::Pods => Some("no identities, no labels, nothing crosses networks"),
-            Self::Nodes => Some("no localities but the zones of slices, no NodePort gateways"),
+            Self::Pods => Some("no identities, no labels, no traffic across networks"),
+            Self::Nodes => Some("only the zones of slices as localities, no NodePort gateways"),
             Self::Gateways => Some("no network gateways of the Gateway API"),
-            Self::ServiceExports => Some("no service is for other clusters"),
+            Self::ServiceExports => Some("no services for other clusters"),
             Self::ServiceImports => Some("no addresses for services of other clusters"),
-            Self::WorkloadEntries => Some("none of its machines"),
+            Self::WorkloadEntries => Some("no machines"),
             Self::Services | Self::EndpointSlices | Self::Namespaces => None,
         }
     }
 }
 
-/// What is made of an object when it is read.
+/// The result of reading one object.
 #[derive(Debug, Clone)]
 pub(super) struct IndexedObject<T> {
-    /// Which object.
+    /// The key of the object.
     pub(super) key: NamespacedName,
-    /// What is kept of it; `None` where it means nothing here.
+    /// The stored part; `None` if the object has no effect.
     pub(super) value: Option<T>,
-    /// What of it makes no sense.
+    /// Why parts of the object are invalid.
     pub(super) invalid: Option<Box<str>>,
 }
 
@@ -115,23 +115,23 @@ impl<T: MemoryWeight> Keyed for IndexedObject<T> {
     }
 }
 
-/// What is kept of an object of a kind.
+/// A stored object of one kind.
 pub(super) trait ReadKind: MemoryWeight + Sized + Send + 'static {
-    /// What is decoded of it.
+    /// Its decoded form.
     type Form<'a>: Form<'a>;
-    /// What is kept of a list.
+    /// Its list.
     type List: ListOf<Self>;
 
-    /// Whether there is a form in protobuf: not of what was installed.
+    /// Whether it can be decoded from protobuf. Kinds of CustomResourceDefinitions cannot.
     const PROTOBUF: bool = true;
 
-    /// Keeps what is needed.
+    /// Converts the decoded form to the stored object.
     fn keep(form: Self::Form<'_>, scope: &Scope) -> IndexedObject<Self>;
 }
 
-/// A list of objects of which a `T` is kept.
+/// A list of objects that are stored as `T`.
 pub(super) trait ListOf<T>: Gather<IndexedObject<T>> {
-    /// How many of them mean something here.
+    /// Returns the number of objects with an effect.
     fn count(&self) -> usize;
 }
 
@@ -141,10 +141,10 @@ impl<T: MemoryWeight + Send + 'static> ListOf<T> for Vec<IndexedObject<T>> {
     }
 }
 
-/// What is reported of objects of which a `T` is kept.
+/// An event about objects that are stored as `T`.
 pub(super) type IndexEvent<T> = WatchEvent<IndexedObject<T>, <T as ReadKind>::List>;
 
-/// How objects of which a `T` is kept are read.
+/// Reads objects that are stored as `T`.
 pub(super) struct ReadAs<'a, T>(&'a Scope, PhantomData<fn() -> T>);
 
 impl<'a, T> ReadAs<'a, T> {
@@ -165,7 +165,7 @@ impl<T: ReadKind> strait_kube_client::ObjectKind for ReadAs<'_, T> {
     }
 }
 
-/// Those of `keys` that are not on the list.
+/// Returns the `keys` that are not on the list.
 pub(super) fn missing<'a, T>(
     keys: impl Iterator<Item = &'a NamespacedName>,
     list: &[IndexedObject<T>],
@@ -178,12 +178,12 @@ pub(super) fn missing<'a, T>(
     keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
 }
 
-/// Namespace and name of all that are listed.
+/// Returns namespace and name of all listed objects.
 pub(super) fn names<T>(list: &[IndexedObject<T>]) -> BTreeSet<(&str, &str)> {
     list.iter().map(|one| (&*one.key.namespace, &*one.key.name)).collect()
 }
 
-/// The name under which an object is kept.
+/// Returns the name under which an object is stored.
 pub(super) fn name_of(key: &NamespacedName) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }

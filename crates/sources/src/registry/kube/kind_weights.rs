@@ -1,4 +1,4 @@
-//! What is kept of an object of each kind, as memory.
+//! The memory use of a stored object of each kind.
 
 use std::mem::size_of;
 

@@ -1,7 +1,7 @@
-//! When an API server was last heard.
+//! The time of the last response of an API server.
 //!
-//! It is renewed all the time and nobody has to do anything about that: so it is a cell that whoever wants to know
-//! reads when he looks, and no part of what counts as news.
+//! It changes all the time and nothing has to react to that. Therefore it is a cell that readers
+//! look up when they need it, and its changes do not cause notifications.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-/// When an API server was last heard, to the millisecond. Clones are renewed with it, and are equal to it whatever
-/// the time.
+/// The time of the last response of an API server, in milliseconds. Clones share the time, and
+/// compare equal to it at any time.
 #[derive(Debug, Clone, Default)]
 pub struct LastContact(
     /// Milliseconds since the Unix epoch; 0 for never.
@@ -19,17 +19,17 @@ pub struct LastContact(
 );
 
 impl LastContact {
-    /// A time of its own.
+    /// Creates a separate cell.
     pub fn at(time: Option<SystemTime>) -> Self {
         Self(Arc::new(AtomicU64::new(time.map_or(0, millis))))
     }
 
-    /// Lets it be `now`.
+    /// Sets the time to `now`.
     pub fn renew(&self, now: SystemTime) {
         self.0.store(millis(now), Ordering::Relaxed);
     }
 
-    /// The time; `None` where nothing was ever heard.
+    /// Returns the time; `None` if there was no response yet.
     pub fn get(&self) -> Option<SystemTime> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -52,7 +52,7 @@ impl Serialize for LastContact {
     }
 }
 
-/// At least one: zero is never.
+/// At least one: zero means never.
 fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1)
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_is_renewed_shows_in_every_clone_and_is_no_news() {
+    fn renewed_time_shows_in_every_clone_and_compares_equal() {
         let contact = LastContact::at(None);
         let shown = contact.clone();
         assert_eq!(serde_json::to_value(&shown).expect("a value"), serde_json::Value::Null);
@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(shown.get(), Some(now));
         assert_eq!(serde_json::to_value(&shown).expect("a value"), "2023-11-14T22:13:20.5Z");
         assert_eq!(shown, contact);
-        assert_ne!(shown, LastContact::at(None), "of another server");
+        assert_ne!(shown, LastContact::at(None), "a different server");
     }
 }

@@ -1,5 +1,5 @@
-//! Multi-cluster services (`multicluster.x-k8s.io`): what a cluster exports, and under which addresses it
-//! imports.
+//! Multi-cluster services (`multicluster.x-k8s.io`): the exports of a cluster, and the imports with
+//! their addresses.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ use strait_model::{MCS_API, Port, Protocol, TargetPort};
 
 /// The API group.
 pub(super) const GROUP: &str = MCS_API;
-/// Its versions that are read here, the best first. What they say alike is all that is read.
+/// The supported versions, preferred first. Only fields that are equal in both are read.
 const VERSIONS: &[&str] = &["v1beta1", "v1alpha1"];
 
-/// A ServiceExport: the service of its name and namespace is for all clusters.
+/// A ServiceExport: exports the service with its name and namespace to all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
-    /// What is written in its status.
+    /// The conditions in its status.
     pub(super) conditions: Box<[ExportCondition]>,
-    /// Which state of it this is; 0 where nobody counts.
+    /// The generation of the object; 0 if the API server does not count it.
     pub(super) generation: i64,
 }
 
@@ -35,31 +35,31 @@ pub(super) struct ExportCondition {
     pub(super) status: Box<str>,
     pub(super) reason: Box<str>,
     pub(super) message: Box<str>,
-    /// Since when the status is so, as it is written.
+    /// The time of the last transition of the status, as written.
     pub(super) since: Box<str>,
-    /// Which state of the object it was reported of; 0 where that is not stated.
+    /// The generation of the object to which the condition refers; 0 if not stated.
     pub(super) observed: i64,
 }
 
-/// A ServiceImport: the service of its name and namespace, from whatever cluster, at these addresses.
+/// A ServiceImport: the service with its name and namespace, from any cluster, at these addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Import {
     pub(super) vips: Vec<IpAddr>,
-    /// Those it states itself; where it states none, its clusters' services do.
+    /// Its ports; if empty, the ports of the clusters' services apply.
     pub(super) ports: Vec<Port>,
-    /// The clusters that are written in its status.
+    /// The clusters in its status.
     pub(super) clusters: Box<[Box<str>]>,
 }
 
-/// The version of the API that a server has, the best of those that are read here.
+/// Returns the best supported version of the API that a server has.
 ///
 /// # Errors
-/// Those of asking; [`ApiError::NotFound`] where the server has none of them.
+/// Fails if the request fails; [`ApiError::NotFound`] if the server has no supported version.
 pub(super) async fn served(client: &ApiClient) -> Result<&'static str, ApiError> {
     client.served(GROUP, VERSIONS, IndexedKind::ServiceExports.plural()).await
 }
 
-/// What is decoded of either.
+/// The decoded part of either kind.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct McsForm<'a> {
@@ -166,7 +166,7 @@ impl ReadKind for Import {
         for text in spec.ips.iter().filter_map(BorrowedText::given) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not an IP address").into()),
             }
         }
         vips.sort();

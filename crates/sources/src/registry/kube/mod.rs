@@ -1,9 +1,9 @@
-//! The registry of one Kubernetes cluster: its Services, EndpointSlices, Pods, Nodes and Namespaces,
-//! turned into one shard.
+//! The registry of one Kubernetes cluster: its Services, EndpointSlices, Pods, Nodes and
+//! Namespaces, turned into one shard.
 //!
-//! Owns the objects of that cluster, in compact form. Never reads another cluster, and never decides
-//! what a proxy gets. `index.rs` is what it knows, as a plain value; [`run`] moves events in and
-//! updates out.
+//! Owns the objects of that cluster, in compact form. Never reads another cluster, and makes no
+//! decisions about proxies. `index.rs` is its state, as a plain value; [`run`] reads events and
+//! sends updates.
 
 mod chosen;
 mod contact;
@@ -53,105 +53,109 @@ use strait_model::{
     ClusterId, EndpointMetadata, Mcs, NamespaceFilter, OwnTraffic, SharedServices, Workloads,
 };
 
-/// What one run of a cluster's registry needs.
+/// The inputs of one run of a cluster's registry.
 pub struct RunConfig {
-    /// The cluster it speaks for.
+    /// The cluster that it reports for.
     pub cluster: ClusterId,
-    /// How its API server is reached.
+    /// The access to its API server.
     pub access: Access,
-    /// The most that is read of it.
+    /// The limits of reading it.
     pub limits: ReadLimits,
     /// The DNS domain of services, such as `cluster.local`.
     pub domain: String,
-    /// The trust domain of its workloads' SPIFFE IDs.
+    /// The trust domain of the workloads' SPIFFE IDs.
     pub trust_domain: String,
-    /// What becomes of the one that it names itself. Where that counts and is another, nothing is reported: a run in
-    /// that one must take its place.
+    /// How the cluster's own trust domain is treated. If it applies and differs from
+    /// `trust_domain`, this run reports no objects: a run with the other trust domain must replace
+    /// this one.
     pub own_mesh: OwnMesh,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
-    /// What proxies are sent about endpoints.
+    /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
-    /// Which namespaces belong to the mesh. Nothing is reported before that is known.
+    /// The namespaces that belong to the mesh. The registry reports no objects before they are
+    /// known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
-    /// What exports and imports of services mean.
+    /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
-    /// What the mesh makes of them, to be written into the cluster. An end of it means that nothing is.
+    /// The shared services that the mesh derives from them, to be written into the cluster. Writing
+    /// stops when the sender is dropped.
     pub shared: watch::Receiver<Arc<SharedServices>>,
-    /// What else is written there.
+    /// Other objects that are written into the cluster.
     pub writes: MemberWrites,
-    /// Its traffic objects, where they count for its proxies. An end of it means that none do.
+    /// Its traffic objects, if they apply to its proxies. None apply after the sender is dropped.
     pub traffic: watch::Receiver<OwnTraffic>,
     /// This run's epoch.
     pub epoch: Epoch,
-    /// Told by which client it reads, for others who ask the same API server.
+    /// Receives the client of this run, for other requests to the same API server.
     pub client: watch::Sender<Option<ApiClient>>,
-    /// Where its updates go. Bounded by the receiver; a full one makes this registry wait, which
-    /// delays this cluster only.
+    /// The channel for its updates. Its capacity is set by the receiver. A full channel makes this
+    /// registry wait, which delays this cluster only.
     pub updates: mpsc::Sender<RegistryUpdate>,
-    /// How it fares.
+    /// Receives its status.
     pub status: watch::Sender<RunStatus>,
 }
 
-/// How one run of a cluster's registry fares.
+/// The status of one run of a cluster's registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunStatus {
     /// Whether every required kind has been listed once, and the first reset has been sent.
     pub synced: bool,
-    /// What stands between us and the API server now.
+    /// The current contact with the API server.
     pub contact: ApiContact,
-    /// Whether it is there: somebody was answered, and nothing has happened to him since. Others may be in trouble.
+    /// Whether the API server is reachable: at least one reader received a response and has not
+    /// failed since. Other readers may have problems.
     pub reached: bool,
     /// The kinds whose objects are no longer updated, although their last state is served.
     pub outdated: Vec<OutdatedKind>,
-    /// When it last answered anything well-formed. That it did so again is no news.
+    /// The time of the last valid response. A change of it causes no notification.
     pub last_contact: LastContact,
-    /// Services held.
+    /// Number of services.
     pub services: usize,
-    /// Endpoints held.
+    /// Number of endpoints.
     pub endpoints: usize,
-    /// Kubernetes objects held, of all kinds.
+    /// Number of Kubernetes objects of all kinds.
     pub objects: usize,
-    /// The ranges of which its nodes give addresses to pods, as few as say it, in order.
+    /// The ranges from which its nodes assign pod addresses, merged and sorted.
     pub pod_ranges: Arc<[IpNet]>,
-    /// Full lists after the first, of any kind.
+    /// Number of full lists after the first, of any kind.
     pub relists: u64,
-    /// Questions that failed: lists, watches, probes.
+    /// Number of failed requests: lists, watches, probes.
     pub errors: u64,
-    /// How long it took until everything had been read.
+    /// The time from the start until everything had been read.
     pub sync_took: Option<Duration>,
-    /// Objects left out because they make no sense, and the last reason.
+    /// Objects that were omitted because they are invalid, and the last reason.
     pub skipped: Skipped,
-    /// What works less well than it should, such as a kind we may not read; sorted.
+    /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
-    /// What it reported that is hard to believe, and is asked again before it counts.
+    /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,
-    /// How often it reported such a thing.
+    /// Number of doubtful reports.
     pub doubts: u64,
-    /// What it held last; until it has synced, what a run before it did. A first list that lacks most of that is
-    /// asked for again.
+    /// Object counts of the last state. Before the sync, the counts of the previous run: a first
+    /// list that lacks most of these objects is requested again.
     pub held: ObjectCounts,
-    /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
+    /// The UID of the namespace `kube-system`: the identity of the cluster, if it may be read.
     pub cluster_uid: Option<String>,
-    /// Another cluster than the one that was read first answers now. Nothing of it has been reported, and nothing more
-    /// will be.
+    /// Whether the API server now belongs to a different cluster than at first. The other cluster's
+    /// objects are not reported.
     pub replaced: bool,
-    /// What it says of itself, once it has been asked.
+    /// The cluster's own claims, once they have been read.
     pub own: Option<Own>,
-    /// About how much memory all takes that is held of it, as last weighed: after each list at least.
+    /// Approximate memory of all its data in bytes, as last computed: at least after each list.
     pub memory_bytes: usize,
-    /// How far the mesh's roots have come in it; `None` where none are written.
+    /// How far the mesh's roots have been distributed in it; `None` if none are written.
     pub roots: Option<RootsStatus>,
-    /// When it is asked again, while it is left alone for answering with nonsense or too much.
+    /// The time of the next attempt, while it is paused because of invalid or too large responses.
     pub next_attempt: Option<SystemTime>,
 }
 
-/// How many objects of each kind a run held.
+/// The number of objects of each kind in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObjectCounts([usize; IndexedKind::ALL.len()]);
 
 impl ObjectCounts {
-    /// What a run held at least that reported this.
+    /// Returns the minimum number of objects of a run that reported these contents.
     pub fn at_least(contents: &Contents) -> Self {
         let records = || contents.services.values().flatten();
         let name = |record: &ServiceRecord| {
@@ -183,12 +187,12 @@ impl ObjectCounts {
     }
 }
 
-/// Objects that were left out.
+/// Objects that were omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How many.
+    /// Number of objects.
     pub count: u64,
-    /// The last one and why.
+    /// The last object and the reason.
     pub last: Option<String>,
 }
 
@@ -197,31 +201,31 @@ pub struct Skipped {
 pub struct OutdatedKind {
     /// The kind in plural, as in paths.
     pub kind: &'static str,
-    /// When its first request failed after the last that succeeded.
+    /// When the first request failed after the last success.
     pub since: SystemTime,
 }
 
-/// What stands between us and an API server. The texts name the fact: address, status, dates.
+/// The contact with an API server. The texts state the fact: address, status, dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiContact {
-    /// Nothing has been heard or lost yet.
+    /// No response and no failure yet.
     Connecting,
     /// Lists and watches work.
     Good,
-    /// It can't be reached, is silent, or answers with errors.
+    /// The server is unreachable, does not respond, or responds with errors.
     Unreachable(String),
-    /// It doesn't know our credential (401).
+    /// The server does not accept the credential (401).
     AuthFailed(String),
-    /// It knows our credential, which may not read what is required (403).
+    /// The server accepts the credential, but it may not read a required kind (403).
     Denied(String),
-    /// Its certificate is not acceptable.
+    /// The server's certificate is not accepted.
     TlsFailed(String),
-    /// It answers with what no API server answers, or with more than its budget.
+    /// The responses do not look like an API server's, or exceed the budget.
     Misbehaving(String),
 }
 
 impl RunStatus {
-    /// The status of a run that has only begun.
+    /// Creates the status of a run that has just started.
     pub fn starting() -> Self {
         Self {
             synced: false,

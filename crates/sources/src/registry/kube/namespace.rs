@@ -1,4 +1,4 @@
-//! Namespaces: the cluster's network and identity are written on two of them.
+//! Namespaces. Two of them carry the cluster's network and identity.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use strait_kube_client::{
 };
 use strait_model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
 
-/// What is decoded of a Namespace.
+/// The decoded part of a Namespace.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct NamespaceForm<'a> {
@@ -37,15 +37,15 @@ impl<'a> Form<'a> for NamespaceForm<'a> {
     }
 }
 
-/// What is kept of a Namespace.
+/// The stored part of a Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamespaceFacts {
     pub(super) network: Option<NetworkId>,
     pub(super) labels: Labels,
-    /// Which endpoints come first of its services that don't say.
+    /// The default traffic distribution of services in the namespace.
     pub(super) prefers: Distribution,
     pub(super) uid: Arc<str>,
-    /// Whether it is on its way out: nothing can be made in it any more.
+    /// Whether it is being deleted: no object can be created in it any more.
     pub(super) is_terminating: bool,
 }
 
@@ -64,7 +64,7 @@ impl ReadKind for NamespaceFacts {
     }
 }
 
-/// The network that labels name; an empty label names none.
+/// Returns the network in the labels; an empty label names none.
 pub(super) fn network(labels: &Labels) -> Option<NetworkId> {
     let label = labels.get(NETWORK_LABEL).filter(|network| !network.is_empty())?;
     Some(NetworkId::new(Arc::clone(label)))

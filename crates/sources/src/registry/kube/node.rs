@@ -1,4 +1,5 @@
-//! Nodes: where pods run, of which ranges their addresses are, and by which addresses NodePort gateways are reached.
+//! Nodes: the localities of pods, the ranges of their addresses, and the addresses of NodePort
+//! gateways.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use strait_kube_client::{
 };
 use strait_model::{Labels, Locality};
 
-/// What is decoded of a Node.
+/// The decoded part of a Node.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeForm<'a> {
@@ -31,7 +32,7 @@ pub(super) struct NodeForm<'a> {
 struct NodeSpec<'a> {
     #[serde(borrow, rename = "podCIDR", deserialize_with = "null_as_default")]
     pod_range: BorrowedText<'a>,
-    /// All of them, where the API server knows of more than one; the first is `podCIDR`.
+    /// All ranges, if the API server sets more than one; the first is `podCIDR`.
     #[serde(borrow, rename = "podCIDRs", deserialize_with = "list")]
     pod_ranges: Vec<BorrowedText<'a>>,
 }
@@ -104,14 +105,15 @@ impl<'a> Form<'a> for NodeForm<'a> {
     }
 }
 
-/// What is kept of a Node. Its heartbeats change none of it, so they end here.
+/// The stored part of a Node. Heartbeats do not change it, so they end here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeRecord {
     pub(super) labels: Labels,
     pub(super) locality: Arc<Locality>,
     /// The first address of type `ExternalIP` of each family.
     pub(super) external_addresses: Box<[IpAddr]>,
-    /// Of which its pods' addresses are, where Kubernetes gives them out; a network plug-in may do that otherwise.
+    /// The address ranges of pods on the node, if Kubernetes assigns them; a network plug-in may
+    /// assign others.
     pub(super) pod_ranges: Box<[IpNet]>,
 }
 

@@ -1,6 +1,7 @@
-//! A cluster without its API server: what its answers mean, from their bytes.
+//! The registry of a cluster without its API server: interprets the bytes of responses.
 //!
-//! For files of manifests, tests, benches and fuzzers. Everything but the connection is what [`super::run`] uses.
+//! For files of manifests, tests, benches and fuzzers. Everything except the connection is the code
+//! of [`super::run`].
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use strait_kube_client::{Encoding, read_list, read_watch};
 use strait_model::registry::Contents;
 use strait_model::{DeclaredGateway, EndpointMetadata};
 
-/// What is known of a cluster from the answers it was given.
+/// The state of a cluster according to the given responses.
 pub struct Offline {
     scope: Arc<Scope>,
     index: KubeIndex,
@@ -27,13 +28,13 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Nothing yet, in the domain and trust domain `cluster.local`. Answers arrive in pieces of so
-    /// many bytes.
+    /// Creates an empty state with the domain and trust domain `cluster.local`. Responses are split
+    /// into pieces of this many bytes.
     pub fn new(piece: usize) -> Self {
         Self::with(piece, EndpointMetadata::Lean)
     }
 
-    /// The same in another DNS domain, trust domain and system namespace.
+    /// Creates an empty state with this DNS domain, trust domain and system namespace.
     pub fn in_mesh(domain: &str, trust_domain: &str, system_namespace: &str) -> Self {
         Self::of(
             ReadSettings {
@@ -46,7 +47,7 @@ impl Offline {
         )
     }
 
-    /// The same, where proxies are sent so much about endpoints.
+    /// Replaces the endpoint metadata.
     pub fn telling(self, metadata: EndpointMetadata) -> Self {
         Self::with(self.piece, metadata)
     }
@@ -71,11 +72,11 @@ impl Offline {
         }
     }
 
-    /// Takes the answer to a list or a watch of a kind, such as `pods`; returns how many objects and
-    /// events it was. A kind that is not read here is none.
+    /// Applies the response to a list or a watch of a kind, such as `pods`. Returns the number of
+    /// objects and events; zero for an unsupported kind.
     ///
     /// # Errors
-    /// It is no such answer.
+    /// Fails if the response is not valid.
     pub fn take(
         &mut self,
         plural: &str,
@@ -121,24 +122,24 @@ impl Offline {
         }
     }
 
-    /// What the answers since the last time mean, as the registry's run would say it; `None` where
-    /// that changes nothing.
+    /// Returns the changes by the responses since the last call, as the registry's run would report
+    /// them; `None` if nothing changed.
     pub fn changes(&mut self) -> Option<Contents> {
         self.index.contents(&std::mem::take(&mut self.touched))
     }
 
-    /// All there is.
+    /// Returns the complete contents.
     pub fn everything(&mut self) -> Contents {
         self.index.everything()
     }
 
-    /// What makes no sense.
+    /// Returns the invalid objects.
     pub fn skipped(&self) -> Skipped {
         self.index.skipped()
     }
 }
 
-/// What was asked for.
+/// The type of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfflineResponse {
     /// A list.

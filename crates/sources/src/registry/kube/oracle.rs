@@ -1,5 +1,5 @@
-//! The oracle of the decoders: objects from random numbers, which mean the same in JSON, in protobuf and
-//! after a full decode. Tests and fuzzers bring the numbers.
+//! The oracle of the decoders: random objects, which must have the same meaning in JSON, in
+//! protobuf and after a full decode. Tests and fuzzers supply the random numbers.
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,7 +14,7 @@ use super::offline::OfflineResponse::List;
 use strait_kube_client::Encoding::{Json, Protobuf};
 use strait_model::registry::Contents;
 
-/// How a message is written: name in JSON, number, what it holds.
+/// The fields of a message: name in JSON, number, type.
 pub(super) type Schema = &'static [(&'static str, u32, OracleState)];
 
 pub(super) enum OracleState {
@@ -191,7 +191,7 @@ pub(super) fn count(number: u32, value: i64) -> Vec<u8> {
     field
 }
 
-/// Writes JSON as protobuf: fields in any order, and some that nobody knows.
+/// Encodes JSON as protobuf: fields in any order, and some unknown ones.
 pub(super) fn message(value: &Value, schema: Schema, random: &mut dyn RngCore) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = Vec::new();
     for (name, number, holds) in schema {
@@ -216,7 +216,7 @@ pub(super) fn message(value: &Value, schema: Schema, random: &mut dyn RngCore) -
                 fields.push(field(*number, &parts.concat()));
             }
             One(schema) => fields.push(field(*number, &message(value, schema, random))),
-            // The order of these counts: they stay together.
+            // The order of these fields matters: they stay together.
             Texts => {
                 let all = value.as_array().expect("a list").iter();
                 fields.push(all.flat_map(|value| field(*number, &text(value))).collect());
@@ -242,7 +242,7 @@ pub(super) fn message(value: &Value, schema: Schema, random: &mut dyn RngCore) -
         });
     }
     fields.shuffle(random);
-    // As Go writes them, mostly. Of the numbers that are known all have a key that begins with another byte.
+    // As Go usually encodes them. All known field numbers have a key with a different first byte.
     if random.random() {
         fields.sort_by_key(|field| field.first().copied());
     }
@@ -269,7 +269,7 @@ fn json_list(objects: &[Value]) -> Vec<u8> {
     list.to_string().into_bytes()
 }
 
-/// Decodes in full, as everybody else does, and writes what came of it.
+/// Decodes objects completely, with the usual library, and encodes the result.
 fn in_full<T: DeserializeOwned + Serialize>(objects: &[Value]) -> Vec<Value> {
     let decoded = objects.iter().map(|object| {
         let full: T = serde_json::from_value(object.clone()).expect("a good object");
@@ -278,7 +278,7 @@ fn in_full<T: DeserializeOwned + Serialize>(objects: &[Value]) -> Vec<Value> {
     decoded.collect()
 }
 
-/// A value that is left out now and then.
+/// Adds a value that is sometimes omitted.
 fn maybe(object: &mut Value, name: &str, value: Value, random: &mut dyn RngCore) {
     if random.random_bool(0.7) {
         object[name] = value;
@@ -420,13 +420,13 @@ fn a_node(random: &mut dyn RngCore, name: &str) -> Value {
     json!({"metadata": metadata, "spec": spec, "status": {"addresses": addresses}})
 }
 
-/// Writes a list of objects, of which the second are those that were decoded in full.
+/// Encodes a list of objects; the second argument are the completely decoded objects.
 type Write<'a> = dyn FnMut(&[Value], &[Value], Schema) -> Vec<u8> + 'a;
 
-/// Makes the objects of a small cluster and holds all ways to read them against each other.
+/// Creates the objects of a small cluster, and compares all ways to read them.
 ///
 /// # Panics
-/// They differ.
+/// Panics if they differ.
 pub fn json_protobuf_and_a_full_decode_say_the_same(random: &mut dyn RngCore) {
     let of =
         |random: &mut dyn RngCore, names: &[&str], make: fn(&mut dyn RngCore, &str) -> Value| {

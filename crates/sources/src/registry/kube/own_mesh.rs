@@ -1,8 +1,9 @@
-//! What a cluster says of itself in the mesh ConfigMap of its own system namespace: the trust domain of its
-//! workloads. All else in there is the mesh's to say, and is not read here.
+//! A cluster's own claim in the mesh ConfigMap in the system namespace: the trust domain of the
+//! workloads. All other settings there belong to the mesh and are not read here.
 //!
-//! Asked for now and then, not watched: it hardly ever changes, and a watch takes room all the time. Where the right to
-//! read it is missing, that is not reported: granting it is a deliberate choice.
+//! The ConfigMap is requested at intervals instead of watched: it hardly ever changes, and a watch
+//! takes memory all the time. A missing permission to read it is not reported, because granting it
+//! is optional.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +16,35 @@ use tokio::time::sleep;
 use strait_kube_client::{ApiClient, ApiError, Backoff, null_as_default};
 use strait_model::mesh_config::own_trust_domain;
 
-/// How often it is looked at: it changes once in years, and each look is two questions to each of thousands of
-/// clusters.
+/// The interval of requests. The ConfigMap changes once in years, and each check is two requests to
+/// each of thousands of clusters.
 const EVERY: Duration = Duration::from_secs(300);
-/// How long to wait after a failure, at first and at most.
+/// The first and the maximum pause after a failure.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// After so many answers that are none, the cluster is taken to say nothing: it must not wait for it for ever.
+/// Number of failed responses after which the cluster counts as having no claims, so that it does
+/// not wait forever.
 const TRIES: u32 = 3;
-/// The ConfigMaps, the first that is there counts.
+/// The ConfigMaps. The first that exists is used.
 const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 
-/// What becomes of what a cluster says of itself.
+/// How a cluster's own trust domain is treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnMesh {
-    /// It is not read: what the ConfigMap of the config cluster says is the mesh's.
+    /// The own trust domain is not read: the ConfigMap of the config cluster is the mesh's.
     Unread,
-    /// Another trust domain than that in which the cluster is read is shown, with this, why it doesn't count.
+    /// The own trust domain has no effect. If it differs from the trust domain in which the cluster
+    /// is read, it is shown with this reason.
     Overruled(Arc<str>),
-    /// It counts; what it leaves out is this, the mesh's.
+    /// The own trust domain applies; without one, this trust domain of the mesh applies.
     Counts(Arc<str>),
 }
 
-/// What a cluster says of itself.
+/// The own claims of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Own {
-    /// The trust domain of its workloads, where it names one.
+    /// The trust domain of the workloads, if the cluster names one.
     pub trust_domain: Option<Arc<str>>,
-    /// Why what it says is not used.
+    /// Why its claims are not used.
     pub problem: Option<String>,
 }
 
@@ -51,15 +54,16 @@ struct OwnMeshConfigMap {
     data: BTreeMap<String, String>,
 }
 
-/// Says what the cluster says, now and whenever that changes. Says nothing while it can't be asked.
+/// Publishes the cluster's claims, now and on each change. Publishes nothing while the API server
+/// is unreachable.
 pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Sender<Option<Own>>) {
     let (mut backoff, mut tries) = (Backoff::new(AGAIN.0, AGAIN.1), 0);
     loop {
-        // Apart: between two looks it takes no room.
+        // Boxed: it takes no memory between two checks.
         let own = match Box::pin(ask(client, namespace)).await {
             Ok(own) => Some(own),
             Err(ApiError::Forbidden(_) | ApiError::NotFound(_)) => Some(Own::default()),
-            // It was not asked at all.
+            // The request was not answered.
             Err(
                 ApiError::Tls(_)
                 | ApiError::Unreachable(_)
@@ -69,13 +73,13 @@ pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Se
             ) => None,
             Err(error) => {
                 tries += 1;
-                let problem = Some(format!("its mesh ConfigMap can't be read: {error}"));
+                let problem = Some(format!("cannot read its mesh ConfigMap: {error}"));
                 (tries >= TRIES).then_some(Own { trust_domain: None, problem })
             }
         };
         let is_told = own.is_some();
         said.send_if_modified(|held| {
-            // What was known once stays while it can't be read.
+            // Known claims stay while they cannot be read.
             let new = own.filter(|own| tries == 0 || held.is_none() || own.problem.is_none());
             let differs = new.is_some() && *held != new;
             if differs {
@@ -95,7 +99,7 @@ pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Se
 async fn ask(client: &ApiClient, namespace: &str) -> Result<Own, ApiError> {
     let path = |name| format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let [ours, istios] = CONFIG_MAPS.map(path);
-    // At once: a slow cluster has not begun to speak before both have been heard.
+    // Concurrently: a slow cluster must not have started to report before both are known.
     let found = tokio::join!(
         client.get::<OwnMeshConfigMap>(&ours),
         client.get::<OwnMeshConfigMap>(&istios)
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trust_domain_is_read_and_what_else_is_there_is_nobodys_business() {
+    fn only_the_trust_domain_is_read() {
         let says = |text: &str| read("istio", &[("mesh".to_owned(), text.to_owned())].into());
         let domain = |text: &str| says(text).trust_domain.as_deref().map(str::to_owned);
         assert_eq!(

@@ -1,9 +1,9 @@
-//! Services that wait a moment for the pods which their slices name.
+//! Services that wait a moment for the pods in their slices.
 //!
-//! Slices and pods come by watches of their own, in any order: a slice may name a pod that comes a moment later, and a
-//! pod may go a moment before its slice changes. What was last sent of the service holds for so long; otherwise proxies
-//! would be left without endpoints that are there. What is known of neither an identity nor a network can't be sent
-//! meanwhile.
+//! Slices and pods arrive on separate watches, in any order: a slice may name a pod that arrives a
+//! moment later, and a pod may be deleted a moment before its slice changes. Meanwhile, the last
+//! sent version of the service stays; otherwise proxies would temporarily lack existing endpoints.
+//! Without its pod, an endpoint has no known identity or network and cannot be sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +14,16 @@ use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;
 use strait_model::{EndpointRef, Endpoints, Health, PodState};
 
-/// How long a service waits, at most. API servers send both within milliseconds of each other.
+/// Maximum wait of a service. API servers send both within milliseconds of each other.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The services that wait, since when.
+/// The waiting services, and when each began to wait.
 #[derive(Default)]
 pub(super) struct PendingPods(BTreeMap<NamespacedName, Instant>);
 
 impl PendingPods {
-    /// Whether a service shall wait: it is now to be sent with more endpoints whose pods nobody has seen than it was.
+    /// Whether a service must wait: it would be sent with additional endpoints whose pods are
+    /// unknown.
     pub(super) fn waits(
         &mut self,
         key: &NamespacedName,
@@ -41,12 +42,12 @@ impl PendingPods {
         waits
     }
 
-    /// Whether nothing waits.
+    /// Whether no service is waiting.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that have waited long enough, once there are any.
+    /// Returns the services that have waited long enough, once there are any.
     pub(super) async fn over(&self) -> Vec<NamespacedName> {
         let Some(first) = self.0.values().min() else { return std::future::pending().await };
         sleep_until(*first + LONGEST).await;
@@ -56,7 +57,7 @@ impl PendingPods {
     }
 }
 
-/// How many endpoints would take traffic if only their pods were known.
+/// Returns the number of endpoints that would receive traffic if their pods were known.
 fn without_pod(endpoints: &Endpoints) -> usize {
     if endpoints.kinds().iter().all(|kind| kind.pod != PodState::Missing) {
         return 0;

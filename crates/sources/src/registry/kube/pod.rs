@@ -1,4 +1,4 @@
-//! Pods: identity, labels, network and ports of what runs.
+//! Pods: identity, labels, network and ports of running workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use strait_model::{
     WorkloadKey, WorkloadsBuilder, telemetry,
 };
 
-/// What is decoded of a Pod.
+/// The decoded part of a Pod.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct PodForm<'a> {
@@ -79,7 +79,7 @@ struct PodStatus<'a> {
     pod_ips: Vec<PodIp<'a>>,
 }
 
-/// Whether there is a condition `Ready` that is not true. Of many conditions no other is kept.
+/// Whether there is a condition `Ready` that is not true. Other conditions are not stored.
 #[derive(Debug, Default, PartialEq)]
 struct NotReady(bool);
 
@@ -225,11 +225,11 @@ impl<'a> Form<'a> for PodForm<'a> {
     }
 }
 
-/// What is kept of a Pod.
+/// The stored part of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodRecord {
     pub(super) workload: Workload,
-    /// Whether it takes traffic. One that says nothing of it does.
+    /// Whether it receives traffic. A pod without the condition does.
     pub(super) ready: bool,
 }
 
@@ -240,7 +240,7 @@ impl ReadKind for PodRecord {
     fn keep(form: PodForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let PodForm { metadata, spec, status } = form;
         let key = scope.key(metadata.identity());
-        // It never runs again, and its address may be another's.
+        // It never runs again, and another pod may have its address.
         if matches!(&*status.phase, "Succeeded" | "Failed") {
             return IndexedObject { key, value: None, invalid: None };
         }
@@ -254,12 +254,12 @@ impl ReadKind for PodRecord {
             match text.parse() {
                 Ok(address) if addresses.contains(&address) => {}
                 Ok(address) => addresses.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not an IP address").into()),
             }
         }
 
         let account = spec.service_account_name.given().unwrap_or("default");
-        // An init container that restarts is a sidecar, which runs as long as the pod.
+        // An init container with a restart policy is a sidecar, which runs as long as the pod.
         let sidecars = spec.init_containers.iter();
         let sidecars = sidecars.filter(|one| *one.restart_policy == *"Always");
         let ports = spec.containers.iter().chain(sidecars).flat_map(|one| &one.ports);
@@ -268,7 +268,7 @@ impl ReadKind for PodRecord {
             Some((port.name.given()?, number?))
         });
         let mut ports: Vec<(&str, u16)> = named.collect();
-        // Of a name that comes twice the first one counts.
+        // The first of two ports with the same name wins.
         ports.sort_by_key(|(name, _)| *name);
         ports.dedup_by_key(|(name, _)| *name);
 
@@ -286,7 +286,7 @@ impl ReadKind for PodRecord {
             )
         });
         let mut text = Vec::with_capacity(512);
-        // Each part with its length, so that no two profiles are written alike.
+        // Each part with its length, so that different profiles have different encodings.
         let mut write = |part: &[u8]| {
             text.extend_from_slice(&part.len().to_le_bytes());
             text.extend_from_slice(part);
@@ -329,8 +329,8 @@ impl ReadKind for PodRecord {
     }
 }
 
-/// What the workload of a pod is called: after what its controller belongs to, where that is known to make
-/// controllers of its own; else after its controller, or itself.
+/// Returns the workload name of a pod: the name of the controller's owner, if that owner is known
+/// to create controllers; else the name of the controller, or of the pod.
 fn workload_name<'a>(
     pod: &'a str,
     controller: &'a OwnerReference<'_>,
@@ -340,13 +340,14 @@ fn workload_name<'a>(
     let without = |hash: &str| owner.strip_suffix(label(hash)?)?.strip_suffix('-');
     let found = match &*controller.kind {
         "" => Some(pod),
-        // A Deployment's, or a Rollout's of Argo.
+        // Created by a Deployment, or by a Rollout of Argo.
         "ReplicaSet" => {
             without("pod-template-hash").or_else(|| without("rollouts-pod-template-hash"))
         }
-        // A DeploymentConfig's of OpenShift.
+        // Created by a DeploymentConfig of OpenShift.
         "ReplicationController" => label("deploymentconfig"),
-        // A CronJob's: its Jobs are called after the minute, or the second, of their start.
+        // Created by a CronJob: the name of each Job ends with the minute or second when it
+        // started.
         "Job" => owner
             .rsplit_once('-')
             .filter(|(_, time)| {
@@ -358,14 +359,14 @@ fn workload_name<'a>(
     found.filter(|name| !name.is_empty()).unwrap_or(owner)
 }
 
-/// A list of pods, of which there are more than of anything else: gathered in the form in which they
-/// are kept. One by one they would leave a heap full of holes behind, three times as large.
+/// A list of pods, the most frequent kind, gathered in the form in which it is stored. Storing the
+/// pods one by one would leave a fragmented heap, three times as large.
 #[derive(Debug, Default)]
 pub(super) struct PodList {
     pub(super) pods: WorkloadsBuilder,
-    /// Those that have an address and take no traffic.
+    /// Pods that have an address and receive no traffic.
     pub(super) unready: BTreeSet<WorkloadKey>,
-    /// What makes no sense of which.
+    /// The reasons of invalid parts, by pod.
     pub(super) invalid: BTreeMap<NamespacedName, Box<str>>,
 }
 

@@ -1,9 +1,10 @@
-//! The roots that workloads believe, in a ConfigMap of each namespace of the cluster.
+//! Writes the roots that workloads trust into a ConfigMap of each namespace of the cluster.
 //!
-//! Agents and injected pods read `istio-ca-root-cert`. One that is missing, of no use or written by us before is
-//! written; one in which another writer has put valid roots of its own is left, with ours in `strait-ca-root-cert`
-//! beside it. Whoever grants the right gets them written; nothing else of the cluster suffers where nobody does.
-//! Each write follows a look, at most [`WRITES_MAX`] at once over all clusters.
+//! Agents and injected pods read `istio-ca-root-cert`. That ConfigMap is written if it is missing,
+//! unusable or was written by Strait before. If another writer has put its own valid roots there,
+//! it is left unchanged, and Strait's roots are in `strait-ca-root-cert`. Roots are written where
+//! the permission is granted; a missing permission has no other effect. Each write follows a read,
+//! with at most [`WRITES_MAX`] writes at once over all clusters.
 
 mod judge;
 mod state;
@@ -29,31 +30,34 @@ use strait_kube_client::{
 };
 use strait_model::{RootBundle, WriterRole};
 
-/// Writes under way at once, over all clusters: a new root is written hundreds of thousands of times.
+/// Maximum concurrent writes over all clusters: a new root is written hundreds of thousands of
+/// times.
 const WRITES_MAX: usize = 16;
 static WRITES: Semaphore = Semaphore::const_new(WRITES_MAX);
-/// The least time between two looks at what is due.
+/// The minimum interval between two checks for pending writes.
 const PACE: Duration = Duration::from_millis(500);
-/// How long nothing is written after a fault that may pass, and where it may not be.
+/// The pauses after a transient error, and after a denied write.
 const PAUSE: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(60);
-/// Events of a reader that wait. A full channel makes it wait, and in the end the server.
+/// Capacity of a reader's event channel. A full channel makes the reader wait, and with it the
+/// server.
 const EVENTS_MAX: usize = 64;
 /// A ConfigMap has at most 1 MiB of data.
 const OBJECT_BYTES_MAX: usize = 2 << 20;
 
-/// What is written into clusters, beside what they say themselves to be wished.
+/// Objects to write into clusters, besides the ones derived from the clusters' own objects.
 #[derive(Debug, Clone)]
 pub struct MemberWrites {
-    /// The roots of the mesh; `None` while they are unknown, or where they are another's to hand out.
+    /// The roots of the mesh; `None` while they are unknown, or if another component distributes
+    /// them.
     pub roots: watch::Receiver<Option<Arc<RootBundle>>>,
-    /// What this process, of several, may write.
+    /// The role of this process, if several run.
     pub role: watch::Receiver<WriterRole>,
 }
 
 #[cfg(test)]
 impl MemberWrites {
-    /// No roots.
+    /// Returns inputs without roots.
     pub(crate) fn nothing() -> Self {
         Self { roots: watch::channel(None).1, role: watch::channel(WriterRole::Writes).1 }
     }
@@ -62,7 +66,7 @@ impl MemberWrites {
 /// The namespaces of a cluster that can be written into; `None` until they are known.
 pub(super) type Writable = Option<Arc<BTreeSet<NamespaceName>>>;
 
-/// Sees to it that the cluster's namespaces have the roots, for as long as there are any.
+/// Keeps the roots in the cluster's namespaces while there are any.
 pub(super) async fn run(
     client: ApiClient,
     limits: ReadLimits,
@@ -95,14 +99,14 @@ pub(super) async fn run(
         tokio::select! {
             () = Box::pin(follow) => return,
             changed = roots.changed() => if changed.is_err() {
-                // What they were last they stay, until the process ends.
+                // The status stays unchanged until the process ends.
                 std::future::pending::<()>().await;
             }
         }
     }
 }
 
-/// One set of roots, on its way into a cluster.
+/// Writes one set of roots into a cluster.
 struct Publisher<'a> {
     client: &'a ApiClient,
     bundle: Arc<RootBundle>,
@@ -115,7 +119,7 @@ struct Publisher<'a> {
 impl Publisher<'_> {
     async fn run(self, limits: ReadLimits) {
         let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..limits };
-        // A channel has room for 32 messages from its beginning, whatever its bound: here that is pointers.
+        // A channel allocates room for 32 messages, whatever its capacity: here these are pointers.
         let (usual, usual_taken) = mpsc::channel(EVENTS_MAX);
         let (beside, beside_taken) = mpsc::channel(EVENTS_MAX);
         let (need, needed) = watch::channel(false);
@@ -127,12 +131,13 @@ impl Publisher<'_> {
         let read_usual = read(RootsMap::Usual, usual);
         let readers = async {
             tokio::join!(read_usual, async {
-                // Few clusters have any of the second name: a watch for each would be one for nothing.
+                // Few clusters have ConfigMaps of the second name: most watches for them would be
+                // useless.
                 if !Box::pin(any_beside(client)).await {
                     let mut needed = needed;
                     let _ = needed.wait_for(|needed| *needed).await;
                 }
-                // Boxed only now: where nobody needs it, it would take some KB of each cluster for nothing.
+                // Boxed only now: it would take some KB for each cluster that does not need it.
                 Box::pin(read(RootsMap::Beside, beside)).await;
             });
         };
@@ -171,11 +176,11 @@ impl Publisher<'_> {
                 }
                 Ok(()) = self.role.changed() => {}
                 () = tokio::time::sleep_until(next), if !due.is_empty() => {
-                    // Boxed, so that its room goes when all is written.
+                    // Boxed, so that its memory is released after the writes.
                     let pause = Box::pin(self.wave(due)).await;
                     next = tokio::time::Instant::now() + pause;
                 }
-                // What was undone too often may be tried again.
+                // A ConfigMap that was reverted too often may be tried again.
                 () = sleep(REST) => {}
             }
         }
@@ -200,12 +205,12 @@ impl Publisher<'_> {
         });
     }
 
-    /// Writes what is due; says how long to pause then.
+    /// Writes the pending ConfigMaps. Returns the pause after them.
     async fn wave(&mut self, due: Vec<(NamespaceName, RootsMap)>) -> Duration {
         let mut written = 0;
         for (namespace, map) in due {
             let permit = WRITES.acquire().await;
-            // It may have changed since the first of them.
+            // The role may have changed since the first write.
             let role = *self.role.borrow();
             if role == WriterRole::Waits {
                 break;
@@ -213,26 +218,26 @@ impl Publisher<'_> {
             let result = write(self.client, &namespace, map, &self.bundle, role).await;
             drop(permit);
             match result {
-                // Another may be the one to change it.
+                // Another process may be the one to change it.
                 Ok(RootsHeld::Lacking) if role == WriterRole::Creates => {}
                 Ok(held) => {
                     written += usize::from(held == RootsHeld::Ours);
                     self.state.written(&namespace, map, held);
                 }
-                // It is on its way out, or gone.
+                // The namespace is being deleted, or no longer exists.
                 Err(ApiError::Forbidden(fact)) if fact.contains("being terminated") => {}
                 Err(ApiError::NotFound(_)) => {}
                 Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
-                    debug!(%namespace, fact, "roots may not be written");
+                    debug!(%namespace, fact, "no permission to write roots");
                     self.state.denied(fact);
                     return REST;
                 }
                 Err(ApiError::Rejected(fact)) => {
-                    debug!(%namespace, name = map.name(), %fact, "roots were not taken");
+                    debug!(%namespace, name = map.name(), %fact, "the API server rejected the roots");
                     self.state.rejected(&namespace, map, Instant::now());
                 }
                 Err(error) => {
-                    debug!(%namespace, %error, "roots can't be written now");
+                    debug!(%namespace, %error, "cannot write roots; they will be retried");
                     return PAUSE;
                 }
             }
@@ -244,7 +249,8 @@ impl Publisher<'_> {
     }
 }
 
-/// Whether the cluster has ConfigMaps of the second name. Where that can't be known they are read.
+/// Returns whether the cluster has ConfigMaps of the second name. If that is unknown, they are
+/// read.
 async fn any_beside(client: &ApiClient) -> bool {
     #[derive(Deserialize)]
     struct Items {
@@ -261,7 +267,7 @@ fn kind_selection(map: RootsMap) -> ListSelection {
     ListSelection { fields, ..ListSelection::all("", "v1", "configmaps") }
 }
 
-/// Makes it so that ours stand in a ConfigMap, unless what stands there is to be left.
+/// Writes Strait's roots into a ConfigMap unless its content must be left unchanged.
 async fn write(
     client: &ApiClient,
     namespace: &str,
@@ -294,7 +300,7 @@ async fn write(
     }
 }
 
-/// Puts ours into a ConfigMap; what else is in it stays.
+/// Sets Strait's roots in a ConfigMap; its other content stays.
 fn put(object: &mut Value, bundle: &RootBundle) {
     object["data"][KEY] = json!(&*bundle.pem);
     object["metadata"]["labels"]["istio.io/config"] = json!("true");
@@ -307,7 +313,7 @@ fn judge_object(map: RootsMap, object: &Value, bundle: &RootBundle) -> RootsHeld
     judge(map, text, written, bundle, SystemTime::now())
 }
 
-/// What is decoded of a ConfigMap of roots.
+/// The decoded part of a ConfigMap with roots.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct MapForm<'a> {
@@ -330,7 +336,7 @@ impl<'a> Form<'a> for MapForm<'a> {
     }
 }
 
-/// ConfigMaps of one name, judged as they come.
+/// ConfigMaps with one name, evaluated when they are decoded.
 struct MapKind {
     map: RootsMap,
     bundle: Arc<RootBundle>,

@@ -1,8 +1,8 @@
-//! One run of a cluster's registry: readers in, index, updates out.
+//! One run of a cluster's registry: passes the readers' events to the index, and sends updates.
 //!
-//! The loop never waits for its receiver while there are events to take: what can't be sent yet is
-//! remembered as the names it touched, and sent as full values when there is room. However slow the
-//! receiver, the cost is a name for each thing that changed.
+//! The loop never waits for its receiver while events are pending: changes that cannot be sent yet
+//! are stored as the names that they affect, and sent as full values when there is room. However
+//! slow the receiver is, the cost is one name per changed object.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,24 +40,25 @@ use strait_model::{
     ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
 };
 
-/// Bytes of a WorkloadEntry.
+/// Maximum size of a WorkloadEntry in bytes.
 const ENTRY_BYTES_MAX: usize = 256 << 10;
-/// Events that wait for the index. A full channel makes the readers wait, and so the API server.
+/// Capacity of the event channel. A full channel makes the readers wait, and with them the API
+/// server.
 const EVENTS_MAX: usize = 1024;
-/// Events that are taken before what they touched is sent.
+/// Maximum number of events that are applied before the resulting changes are sent.
 const BATCH: usize = 256;
-/// What is held is weighed anew when so many bytes have come since and half of the room is used up, or, where there
-/// is no more room, so many events.
+/// The memory use is computed again after this many bytes if half of the budget is used, or after
+/// this many events if the budget is exhausted.
 const WEIGHED_AFTER: usize = 4 << 20;
 const WEIGHED_EVENTS: usize = 1000;
-/// How often to look whether a server has another version of the multi-cluster services API, and how long to
-/// wait at first, and at most, where it has none, and where it can't be asked.
+/// How often to check for a better version of the multi-cluster services API, and the pauses if the
+/// server has none and if it is unreachable.
 const VERSION_LOOK: Duration = Duration::from_secs(300);
 const VERSION_ABSENT: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
 const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// Reads a cluster and says what is in it: once everything, then what changes. Survives every
-/// error; ends when dropped, or when nobody takes its updates any more.
+/// Reads a cluster and reports its contents: first everything, then changes. Survives every error;
+/// ends when dropped, or when the receiver of updates is dropped.
 pub async fn run(config: RunConfig) {
     let RunConfig {
         cluster,
@@ -75,7 +76,7 @@ pub async fn run(config: RunConfig) {
         Ok(client) => client,
         Err(error) => {
             config.status.send_modify(|status| status.contact = of_access(&error));
-            // Only another access helps, and that is another run.
+            // Only a different access helps, in a new run.
             return config.updates.closed().await;
         }
     };
@@ -129,13 +130,13 @@ pub async fn run(config: RunConfig) {
         () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
-        // It ends with whoever wishes.
+        // It ends together with the sender of wishes.
         () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_seen, roots_status)) => {}
         () = write_back::run(client.clone(), role, wishes, version_seen), if config.mcs != Mcs::Off => {}
     }
 }
 
-/// Reads all kinds at once, for as long as anybody takes the events.
+/// Reads all kinds concurrently while the receiver of events exists.
 async fn read(
     client: &ApiClient,
     scope: &Scope,
@@ -161,11 +162,11 @@ async fn read(
         ListSelection { is_optional, ..ListSelection::all(group, "v1", kind.plural()) }
     };
     let mut pods = of(IndexedKind::Pods);
-    // Pods that have ended stay for long and mean nothing here.
+    // Ended pods stay for long and have no effect here.
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
     let mut gateways = of(IndexedKind::Gateways);
     gateways.labels = Some(NETWORK_LABEL.into());
-    // They are decoded whole, which takes a multiple of their bytes.
+    // They are decoded completely, which takes a multiple of their size.
     let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
     let kept_whole = ReadLimits { object_bytes, ..limits };
     let slices = of(IndexedKind::EndpointSlices);
@@ -200,13 +201,13 @@ async fn read(
         )),
         Box::pin(client.keep_probing(sink)),
     ];
-    // Only who was woken is looked at: of a member that rests nearly all events are one reader's.
+    // Polls only readers that were woken: nearly all events of a quiet member come from one reader.
     let mut readers = FuturesUnordered::from_iter(readers);
     while readers.next().await.is_some() {}
 }
 
-/// Reads what is exported and imported, in the version that the server has: which that is can change while it
-/// is read.
+/// Reads exports and imports in the version that the server has. The version can change in the
+/// meantime.
 async fn read_shared(
     client: &ApiClient,
     scope: &Scope,
@@ -228,7 +229,7 @@ async fn read_shared(
                         client.read(ReadAs::<Import>::with(scope), imports, limits, sink),
                     )
                 };
-                // Boxed here, so that clusters without these kinds have no room for it.
+                // Boxed here, so that clusters without these kinds need no memory for it.
                 tokio::select! {
                     _ = Box::pin(read) => return,
                     () = Box::pin(replaced(client, served)) => {}
@@ -239,7 +240,7 @@ async fn read_shared(
                 let pause = if matches!(error, ApiError::NotFound(_)) {
                     absent.pause(rand::random())
                 } else {
-                    // It may have been installed while the server was away.
+                    // It may have been installed while the server was unreachable.
                     absent = VERSION_ABSENT;
                     again.pause(rand::random())
                 };
@@ -259,7 +260,7 @@ async fn read_shared(
     }
 }
 
-/// Until the server has another version that is better.
+/// Waits until the server has a better version.
 async fn replaced(client: &ApiClient, served: &str) {
     loop {
         sleep(VERSION_LOOK).await;
@@ -269,7 +270,7 @@ async fn replaced(client: &ApiClient, served: &str) {
     }
 }
 
-/// All inputs of a run.
+/// The inputs of a run.
 enum RunInput {
     Service(IndexEvent<KubeService>),
     Slice(IndexEvent<Slice>),
@@ -306,17 +307,17 @@ inputs! {
     Probed => Probed,
 }
 
-/// Which namespaces belong to the mesh, once that is known.
+/// The namespaces that belong to the mesh, once known.
 type Namespaces = watch::Receiver<Option<Arc<NamespaceFilter>>>;
 
-/// Waits for a change; for ever where none can come any more.
+/// Waits for a change. Never returns if no change is possible.
 async fn changed(namespaces: &mut Namespaces) {
     if namespaces.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Where updates go, and in whose name.
+/// The shard and epoch of updates.
 struct Receiver {
     shard: ShardKey,
     epoch: Epoch,
@@ -329,7 +330,7 @@ impl Receiver {
     }
 }
 
-/// In which trust domain the cluster is read, and in which it says that it is.
+/// The trust domain in which the cluster is read, and the cluster's own claim.
 struct Trust {
     domain: String,
     own_mesh: OwnMesh,
@@ -337,7 +338,8 @@ struct Trust {
 }
 
 impl Trust {
-    /// Whether the cluster is read in the trust domain that it is in, as far as it has a say.
+    /// Whether the cluster is read in the right trust domain, considering its own claim if that
+    /// applies.
     fn is_right(&self) -> bool {
         let OwnMesh::Counts(mesh) = &self.own_mesh else { return true };
         let own = self.own.borrow();
@@ -345,12 +347,12 @@ impl Trust {
         own.as_ref().is_some_and(names)
     }
 
-    /// What an operator should know of it.
+    /// Returns notes for the operator.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let Own { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
         let overruled = match (&self.own_mesh, trust_domain) {
             (OwnMesh::Overruled(why), Some(own)) if *own != *self.domain => Some(format!(
-                "its own mesh config says trust domain {own}, which doesn't count: {why}"
+                "its own mesh config names trust domain {own}, which has no effect: {why}"
             )),
             _ => None,
         };
@@ -358,12 +360,12 @@ impl Trust {
     }
 }
 
-/// About how much memory is held. Weighing looks at every object, so it is done when as much has come since as may
-/// pass unseen; until then all that comes counts, also in the place of something else.
+/// The approximate memory use. The exact computation visits every object, so it is repeated only
+/// after a limited growth; until then, all new data counts, even if it replaces other data.
 #[derive(Debug, Default)]
 struct MemoryEstimate {
     weighed: usize,
-    /// What has come since.
+    /// Bytes received since.
     since: usize,
     events: usize,
 }
@@ -382,8 +384,8 @@ impl MemoryEstimate {
         self.since = self.since.saturating_sub(bytes);
     }
 
-    /// Whether it is time to weigh: when much has come and half of the room is used up, or all of it seems to be
-    /// and some may have become free since.
+    /// Whether the exact computation is due: much data has arrived and half of the budget is used,
+    /// or the budget seems exhausted and some memory may have been released since.
     fn is_stale(&self, most: usize) -> bool {
         let bytes = self.bytes();
         (self.since > WEIGHED_AFTER && bytes > most / 2)
@@ -395,35 +397,35 @@ impl MemoryEstimate {
     }
 }
 
-/// What is known of the cluster, and of how it is reached.
+/// The state of the cluster and of the contact with it.
 struct ClusterInputState {
     cluster: ClusterId,
     index: KubeIndex,
     contacts: Contacts,
-    /// What changed since the last update that was sent.
+    /// The changes since the last update that was sent.
     pending: IndexChanges,
-    /// The objects that changed it.
+    /// The objects that caused them.
     causes: Causes,
-    /// What of it waits for pods.
+    /// The services that wait for pods.
     pending_pods: PendingPods,
-    /// Whether all of it is about the cluster that was read first.
+    /// Whether all data is of the cluster that was read first.
     identity_check: ClusterIdentityCheck,
-    /// Lists that were hard to believe.
+    /// Doubtful lists.
     guard: MassDeletionGuard<IndexedKind>,
     limits: ReadLimits,
     write_back: WriteBack,
-    /// The namespaces that can be written into, and whether there may be others by now.
+    /// The namespaces that can be written into, and whether they may have changed.
     writable: watch::Sender<Writable>,
     writable_stale: bool,
-    /// How far the roots have come in them.
+    /// How far the roots have been distributed in them.
     roots: watch::Receiver<Option<RootsStatus>>,
-    /// That a watch sent more than may be held, where it did.
+    /// The kind and the reason if a watch exceeded the budget.
     over_budget: Option<(IndexedKind, String)>,
-    /// About how much memory all takes that is held.
+    /// The approximate memory use of all data.
     held: MemoryEstimate,
     client: ApiClient,
     trust: Trust,
-    /// Its traffic objects, as far as they count.
+    /// Its traffic objects, if they apply.
     traffic: watch::Receiver<OwnTraffic>,
     status: RunStatus,
     began: Instant,
@@ -479,7 +481,7 @@ impl ClusterInputState {
         }
     }
 
-    /// Takes its traffic objects as they are now. Until they have been read, those that are held stay.
+    /// Takes over its current traffic objects. Until they have been read, the previous ones stay.
     fn take_traffic(&mut self) {
         let OwnTraffic { is_wanted, objects, .. } = self.traffic.borrow_and_update().clone();
         let traffic = match objects {
@@ -489,7 +491,7 @@ impl ClusterInputState {
         };
         let touched = self.index.note_traffic(traffic);
         if !touched.is_empty() {
-            // They may be another cluster's.
+            // They may belong to another cluster.
             self.identity_check.doubt();
             self.held.weighed(self.index.weight());
             self.client.account().hold(self.held.bytes());
@@ -497,7 +499,8 @@ impl ClusterInputState {
         self.pending.merge(touched);
     }
 
-    /// Says which namespaces can be written into, once it is known that they are those of the cluster meant.
+    /// Publishes the namespaces that can be written into, once they are known to belong to the
+    /// right cluster.
     fn tell_writable(&mut self) {
         if !self.writable_stale || !self.may_speak() || !self.status.synced {
             return;
@@ -513,7 +516,7 @@ impl ClusterInputState {
         });
     }
 
-    /// Lets the namespaces be those that belong to the mesh now; whether that is known.
+    /// Sets the namespaces that belong to the mesh. Returns whether they are known.
     fn filter(&mut self, namespaces: &mut Namespaces) -> bool {
         let Some(filter) = namespaces.borrow_and_update().clone() else { return false };
         let touched = self.index.filter(filter);
@@ -554,7 +557,7 @@ impl ClusterInputState {
 
     fn event<T: Indexed>(&mut self, event: IndexEvent<T>) {
         if let WatchEvent::Failed(error) = event {
-            // What a cluster needn't have, and hasn't, is no failure.
+            // The absence of an optional kind is not a failure.
             let is_absent = T::KIND.may_be_absent() && matches!(error, ApiError::NotFound(_));
             self.status.errors += u64::from(!is_absent);
             return self.contacts.failed(ReaderId::Kind(T::KIND), error, SystemTime::now());
@@ -605,15 +608,15 @@ impl ClusterInputState {
         self.client.account().hold(self.held.bytes());
     }
 
-    /// That an object of this kind changed; without a name, all of its kind.
+    /// Returns the change of an object as a cause; without a name, the change of the whole kind.
     fn cause(&self, kind: IndexedKind, key: Option<NamespacedName>) -> Cause {
         let (namespace, name) = key.map(|key| (key.namespace, key.name)).unwrap_or_default();
         let kind = kind.manifest_kind().into();
         Cause { cluster: self.cluster.clone(), kind, namespace, name }
     }
 
-    /// Whether a list with so many objects of a kind counts; else it is asked for again. A first list is held
-    /// against what the run before this one had.
+    /// Whether a list with this number of objects is accepted; otherwise it is requested again. A
+    /// first list is compared with the objects of the previous run.
     fn admits(&mut self, kind: IndexedKind, count: usize) -> bool {
         let known = match self.contacts.is_listed(kind) {
             true => self.index.count(kind),
@@ -626,8 +629,8 @@ impl ClusterInputState {
         admitted
     }
 
-    /// Holds no more of a kind, and of all together, than may be, however it came: a list that is too long is
-    /// not read to its end, and what a watch adds above it is left out.
+    /// Enforces the limits of one kind and of all kinds: a list that is too long is not read to its
+    /// end, and objects that a watch adds beyond the limit are omitted.
     fn budget<T: Indexed>(&mut self, applied: Option<(NamespacedName, usize)>) {
         let (count, limit) = (self.index.count(T::KIND), self.limits.objects);
         let (bytes, most) = (self.held.bytes(), self.limits.memory_bytes);
@@ -637,9 +640,9 @@ impl ClusterInputState {
             self.held.shrink(weight);
             let plural = T::KIND.plural();
             let fact = match count > limit {
-                true => format!("it has more than {limit} {plural}, the most that is held"),
+                true => format!("it has more than {limit} {plural}, which is the limit"),
                 false => format!(
-                    "with what its watch of {plural} adds, it takes more than {most} bytes, the most that it may"
+                    "with the objects added by its watch of {plural}, it takes more than {most} bytes, which is the limit"
                 ),
             };
             self.over_budget = Some((T::KIND, fact));
@@ -647,7 +650,7 @@ impl ClusterInputState {
             && bytes < most - most / 16
             && self.over_budget.take_if(|(kind, _)| *kind == T::KIND).is_some()
         {
-            // There is room for what was left out.
+            // There is room for the omitted objects.
             self.client.list_again(T::KIND.plural());
         }
     }
@@ -656,7 +659,7 @@ impl ClusterInputState {
         self.status.last_contact.renew(SystemTime::now());
     }
 
-    /// What to say now: everything, the first time.
+    /// Returns the changes to report: the first time, everything.
     fn change(&mut self) -> Option<ShardChange> {
         let pending = std::mem::take(&mut self.pending);
         self.write_back.note();
@@ -665,7 +668,7 @@ impl ClusterInputState {
                 self.pending_pods.waits(key, said, next)
             };
             let contents = self.index.contents_but(&pending, waits);
-            // Of what waits for pods, the objects are named once it is sent.
+            // If services wait for pods, the causes are reported when these are sent.
             if contents.is_none() && self.pending_pods.is_empty() {
                 self.causes = Causes::default();
             }
@@ -697,7 +700,7 @@ impl ClusterInputState {
         self.status.degraded.extend(self.trust.remarks());
         if let count @ 1.. = self.client.unreadable_ca_blocks() {
             let code = &codes::CREDENTIAL_UNUSABLE;
-            let fact = "certificates of the CA bundle can't be read and are ignored";
+            let fact = "certificates of the CA bundle are unreadable and ignored";
             self.status.degraded.push(format!("{code}: {count} {fact}"));
         }
         self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());
@@ -715,14 +718,14 @@ impl ClusterInputState {
         });
     }
 
-    /// Whether what is held is known to be of the cluster that was read first.
+    /// Whether the data is known to be of the cluster that was read first.
     fn may_speak(&self) -> bool {
         !self.identity_check.is_open() && !self.status.replaced
     }
 
-    /// Puts what is held into the status.
+    /// Updates the counts in the status.
     fn count(&mut self) {
-        // As last weighed: else each change would be a new status.
+        // The last exact value: otherwise each change would be a new status.
         self.status.memory_bytes = self.held.weighed;
 
         self.status.services = self.index.service_count();

@@ -1,8 +1,8 @@
-//! What the objects of one cluster are read with, and what their parts share.
+//! The settings for reading the objects of one cluster, and the values that objects share.
 //!
-//! Texts repeat without end: nodes and zones within a cluster; namespaces, accounts, labels, and what
-//! services and sets of pods are, in all clusters that run the same. Each is held once ([`Scope`] and
-//! [`SharedPools`]), for as long as anybody uses it.
+//! Many texts repeat: nodes and zones within a cluster; namespaces, accounts, labels, definitions
+//! of services and profiles of pods in all clusters that run the same workloads. Each is stored
+//! once ([`Scope`] and [`SharedPools`]) while it is in use.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use strait_model::{
     Definition, EndpointGroup, EndpointMetadata, Labels, Locality, Namespace, Profile,
 };
 
-/// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
-/// what was left the last time.
+/// A pool is searched for unused values when it has grown beyond this size, and beyond twice its
+/// size after the last search.
 const POOL_MIN: usize = 64;
-/// Into how many parts a pool is split that all clusters use, so that they seldom wait for each other.
+/// Number of parts of a pool that all clusters use, to reduce lock contention.
 const PARTS: usize = 16;
 
-/// What objects are read with.
+/// The settings for reading objects.
 #[derive(Debug, Clone)]
 pub(super) struct ReadSettings {
     /// The DNS domain of services.
@@ -31,15 +31,15 @@ pub(super) struct ReadSettings {
     pub(super) trust_domain: String,
     /// The namespace whose label names the network.
     pub(super) system_namespace: String,
-    /// Whether what telemetry calls workloads is sent.
+    /// Whether the names of workloads in telemetry are sent.
     pub(super) metadata: EndpointMetadata,
 }
 
-/// What the names of a set of pods have in common: their namespace, and the name up to what is a pod's
-/// own.
+/// The common part of the names of a set of pods: their namespace, and the name up to the part that
+/// is unique to a pod.
 pub(super) type Set = (Namespace, Box<str>);
 
-/// What the objects of one cluster are read with.
+/// The settings and shared values for reading the objects of one cluster.
 #[derive(Debug)]
 pub(super) struct Scope {
     pub(super) settings: ReadSettings,
@@ -47,11 +47,11 @@ pub(super) struct Scope {
     places: Mutex<Places>,
 }
 
-/// What the objects of all clusters share. What a cluster used alone goes when the pools are looked
-/// through: as they grow, and whenever the reading of a cluster begins or ends.
+/// The values that objects of all clusters share. Values that are no longer used are removed when
+/// the pools are searched: as they grow, and whenever the reading of a cluster begins or ends.
 #[derive(Debug)]
 pub(super) struct SharedPools {
-    /// Nobody outside knows it, so nobody can choose texts that collide.
+    /// Secret, so that no client can choose texts that collide.
     seed: u64,
     hasher: RandomState,
     texts: Pools<u64, str>,
@@ -62,7 +62,7 @@ pub(super) struct SharedPools {
     kinds: Pools<u64, [EndpointGroup]>,
 }
 
-/// What all clusters of this process share.
+/// The values that all clusters of this process share.
 pub(super) static COMMON: LazyLock<Arc<SharedPools>> = LazyLock::new(Arc::default);
 
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl SharedPools {
         self.texts.one(hash, text)
     }
 
-    /// The one value that equals this one.
+    /// Returns the shared value that equals this one.
     fn one<T, V>(&self, pools: &Pools<u64, T>, value: V) -> Arc<T>
     where
         T: Eq + std::hash::Hash + ?Sized,
@@ -101,7 +101,8 @@ impl SharedPools {
         pools.one(self.hasher.hash_one(value.borrow()), value)
     }
 
-    /// Drops what nobody uses; how many values are left. Texts come last: all others use them.
+    /// Removes unused values. Returns how many are left. Texts come last, because all other values
+    /// use them.
     fn sweep(&self) -> usize {
         let lists = self.ports.sweep() + self.sets.sweep() + self.kinds.sweep();
         lists + self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
@@ -120,25 +121,27 @@ impl Scope {
         Self { settings, common, places: Mutex::default() }
     }
 
-    /// The one value of this text. Text that collides with another is a value of its own.
+    /// Returns the shared value of this text. A text whose hash collides with another gets a
+    /// separate value.
     pub(super) fn text(&self, text: &str) -> Arc<str> {
         self.common.text(text)
     }
 
-    /// The names of nodes, zones and namespaces, for somebody who needs many.
+    /// Locks the names of nodes, zones and namespaces, for a caller that needs many.
     pub(super) fn names(&self) -> InternedNames<'_> {
-        // A pool is whole whatever happened to whoever held it.
+        // A pool is consistent even if a thread that held the lock panicked.
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         InternedNames { common: &self.common, places }
     }
 
-    /// The one value of a node's name; `None` where it is not in UTF-8.
+    /// Returns the shared value of a node's name; `None` if it is not valid UTF-8.
     pub(super) fn node(&self, name: &[u8]) -> Option<Arc<Arc<str>>> {
         self.names().node(name)
     }
 
-    /// The one profile that is written as `text`, which says all of it; `make` makes it. It is known
-    /// by a hash of 128 bits with a secret seed: two that have the same are the same.
+    /// Returns the shared profile that `text` encodes completely; `make` creates it. It is
+    /// identified by a 128-bit hash with a secret seed: profiles with equal hashes are treated as
+    /// equal.
     pub(super) fn profile(&self, text: &[u8], make: impl FnOnce() -> Profile) -> Arc<Profile> {
         let hash = xxh3_128_with_seed(text, self.common.seed);
         let profiles = &self.common.profiles;
@@ -150,38 +153,39 @@ impl Scope {
         new
     }
 
-    /// The one value of this definition. One that collides with another is a value of its own.
+    /// Returns the shared value of this definition. A definition whose hash collides with another
+    /// gets a separate value.
     pub(super) fn definition(&self, definition: Definition) -> Arc<Definition> {
         self.common.one(&self.common.definitions, definition)
     }
 
-    /// The one list of these ports, by name and number.
+    /// Returns the shared list of these ports, by name and number.
     pub(super) fn ports(&self, ports: Vec<(Arc<str>, u16)>) -> Arc<[(Arc<str>, u16)]> {
         self.common.one(&self.common.ports, ports)
     }
 
-    /// The one list of these sets of pods.
+    /// Returns the shared list of these sets of pods.
     pub(super) fn sets(&self, sets: Vec<Set>) -> Arc<[Set]> {
         self.common.one(&self.common.sets, sets)
     }
 
-    /// The one list of these kinds of endpoints.
+    /// Returns the shared list of these groups of endpoints.
     pub(super) fn kinds(&self, kinds: Vec<EndpointGroup>) -> Arc<[EndpointGroup]> {
         self.common.one(&self.common.kinds, kinds)
     }
 
-    /// Labels whose texts are common.
+    /// Returns labels with shared texts.
     pub(super) fn labels(&self, pairs: Pairs<'_>) -> Labels {
         self.sorted_labels(pairs.sorted())
     }
 
-    /// The same, of what [`Pairs::sorted`] gives.
+    /// Returns labels with shared texts, from the result of [`Pairs::sorted`].
     pub(super) fn sorted_labels(&self, pairs: Vec<(BorrowedText<'_>, BorrowedText<'_>)>) -> Labels {
         let pairs = pairs.into_iter();
         pairs.map(|(name, value)| (self.text(&name), self.text(&value))).collect()
     }
 
-    /// The key of an object. Its name is its own.
+    /// Returns the key of an object. Its name is not shared.
     pub(super) fn key(&self, identity: Identity<'_>) -> NamespacedName {
         NamespacedName { namespace: self.text(identity.namespace), name: identity.name.into() }
     }
@@ -192,7 +196,7 @@ impl Scope {
         self.text(&format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"))
     }
 
-    /// How many values are held.
+    /// Returns the number of stored values.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         let Places { nodes, zones } = &mut *self.names().places;
@@ -202,7 +206,7 @@ impl Scope {
     }
 }
 
-/// The names of one cluster's places, held, and everybody's texts.
+/// The locked names of one cluster's nodes and zones, with the shared texts.
 pub(super) struct InternedNames<'a> {
     common: &'a SharedPools,
     places: MutexGuard<'a, Places>,
@@ -226,7 +230,7 @@ impl InternedNames<'_> {
         Some(new)
     }
 
-    /// The one locality of which only the zone is known; `None` where it is not in UTF-8.
+    /// Returns the shared locality with only this zone; `None` if it is not valid UTF-8.
     pub(super) fn zone(&mut self, zone: &[u8]) -> Option<Arc<Locality>> {
         let zones = &mut self.places.zones;
         let hash = xxh3_64_with_seed(zone, self.common.seed);
@@ -240,7 +244,7 @@ impl InternedNames<'_> {
     }
 }
 
-/// A pool that many use at once, in parts by hash.
+/// A pool for concurrent use, split into parts by hash.
 #[derive(Debug)]
 struct Pools<H, T: ?Sized>([Mutex<Pool<H, T>>; PARTS]);
 
@@ -251,15 +255,15 @@ impl<H, T: ?Sized> Default for Pools<H, T> {
 }
 
 impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
-    /// The part in which a hash is.
+    /// Locks the part that contains a hash.
     fn part(&self, hash: H) -> MutexGuard<'_, Pool<H, T>> {
-        // Bits that the table of the part goes by neither first nor last.
+        // Uses bits that the hash table of the part uses neither first nor last.
         let at = usize::try_from(hash.into() >> 40 & 0xff).unwrap_or_default();
         self.0[at % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one value that equals this one, whose hash it is. One that collides with another is a value
-    /// of its own.
+    /// Returns the shared value that equals this one and has this hash. A value whose hash collides
+    /// with another gets a separate one.
     fn one<V: Borrow<T> + Into<Arc<T>>>(&self, hash: H, value: V) -> Arc<T>
     where
         T: Eq,
@@ -279,7 +283,7 @@ impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
     }
 }
 
-/// Values by the hash of what they are.
+/// Values by the hash of their content.
 #[derive(Debug)]
 struct Pool<H, T: ?Sized> {
     held: HashMap<H, Arc<T>, BuildHasherDefault<AsItIs>>,
@@ -304,7 +308,7 @@ impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, T> {
         self.held.entry(hash).or_insert_with(|| Arc::clone(value));
     }
 
-    /// Drops what nobody uses; how many are left.
+    /// Removes unused values. Returns how many are left.
     fn sweep(&mut self) -> usize {
         self.held.retain(|_, value| Arc::strong_count(value) > 1);
         self.sweep_at = (2 * self.held.len()).max(POOL_MIN);
@@ -313,7 +317,7 @@ impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, T> {
     }
 }
 
-/// What is hashed is a hash already.
+/// A hasher for keys that are already hashes.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 
@@ -333,7 +337,7 @@ impl Hasher for AsItIs {
     }
 
     fn write_u128(&mut self, hash: u128) {
-        // Either half is as good.
+        // Either half is suitable.
         self.0 = u64::try_from(hash & u128::from(u64::MAX)).unwrap_or_default();
     }
 }
@@ -343,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_one_for_as_long_as_somebody_uses_them() {
+    fn equal_values_are_shared_while_they_are_used() {
         let settings = ReadSettings {
             domain: String::new(),
             trust_domain: "td".into(),
@@ -367,11 +371,11 @@ mod tests {
         }
         let held = |part: &Mutex<Pool<u64, str>>| part.lock().expect("whole").held.len();
         let texts: usize = scope.common.texts.0.iter().map(held).sum();
-        assert!(texts <= PARTS * POOL_MIN, "what is not used goes by itself");
+        assert!(texts <= PARTS * POOL_MIN, "unused values are removed automatically");
     }
 
     #[test]
-    fn clusters_share_what_they_say_alike_and_nothing_is_left_of_one_that_went() {
+    fn clusters_share_equal_values_and_a_removed_cluster_leaves_none() {
         let common: Arc<SharedPools> = Arc::default();
         let scope = |trust_domain: &str| {
             let (domain, trust_domain) = ("cluster.local".into(), trust_domain.into());

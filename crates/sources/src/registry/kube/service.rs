@@ -20,15 +20,16 @@ use strait_model::{
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
 const AUTO_EXPORT: &str = "strait.dev/auto-export";
-/// How long a client keeps its endpoint where a Service doesn't say (Kubernetes, `sessionAffinityConfig`).
+/// The session affinity timeout of a Service that specifies none (Kubernetes,
+/// `sessionAffinityConfig`).
 const AFFINITY_SECONDS: u32 = 10_800;
 const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
 const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts";
-/// Either asks that running sessions go on; the peer honours the second one half-way only.
+/// Labels that request that running sessions continue. Istio supports the second only in part.
 const PERSISTENT_SESSIONS: [&str; 2] =
     ["istio.io/persistent-session", "istio.io/persistent-session-header"];
 
-/// What is decoded of a Service.
+/// The decoded part of a Service.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct ServiceForm<'a> {
@@ -223,34 +224,34 @@ impl<'a> Form<'a> for ServiceForm<'a> {
     }
 }
 
-/// What is kept of a Service.
+/// The stored part of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KubeService {
-    /// What is sent to others, except for the addresses of a NodePort gateway.
+    /// The service as reported, except for the addresses of a NodePort gateway.
     pub(super) service: Arc<Service>,
-    /// The nodes by whose external addresses a NodePort gateway is reached; `None` for all other
-    /// services.
+    /// The nodes whose external addresses reach a NodePort gateway; `None` for all other services.
     pub(super) node_selector: Option<Labels>,
     /// Whether nodes without a pod of the service drop its traffic (`externalTrafficPolicy: Local`).
     pub(super) only_nodes_with_pods: bool,
-    /// Whether it leaves it to its namespace which endpoints come first.
+    /// Whether its namespace determines the traffic distribution.
     pub(super) namespace_prefers: bool,
     /// Whether sessions outlive the readiness of their endpoint.
     pub(super) persistent_sessions: bool,
-    /// Whether it is not to be exported unless somebody does (`--mcs-auto-export`).
+    /// Whether it is excluded from automatic export (`--mcs-auto-export`).
     pub(super) declines_export: bool,
 }
 
-/// Of a Service's labels only those are kept that make it a gateway. Whatever else they say, its
-/// selector is what finds its pods.
+/// Whether a Service's label is stored: only labels that make it a gateway are. Its pods are found
+/// by its selector, not by its labels.
 fn means_something(label: &str) -> bool {
     let (domain, _) = label.split_once('/').unwrap_or_default();
     matches!(domain, "topology.istio.io" | "networking.istio.io")
 }
 
 impl KubeService {
-    /// The service in a namespace that says this of all, with the addresses that `nodes` give it, in a
-    /// stable order. `runs_pod` says whether a ready pod of it runs on a node.
+    /// Returns the service in a namespace with this default distribution, with the addresses of
+    /// `nodes` in a stable order. `runs_pod` returns whether a ready pod of the service runs on a
+    /// node.
     pub(super) fn reached_by<'a>(
         &self,
         of_namespace: Distribution,
@@ -282,7 +283,7 @@ impl KubeService {
     }
 }
 
-/// What the annotation of a Service or a Namespace says of which endpoints come first.
+/// Returns the traffic distribution in the annotation of a Service or a Namespace.
 pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
     let text = metadata.annotations.get("networking.istio.io/traffic-distribution");
     text.filter(|text| !text.is_empty()).map(Distribution::parse)
@@ -294,7 +295,7 @@ impl ReadKind for KubeService {
 
     fn keep(form: ServiceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let ServiceForm { metadata, spec, status } = form;
-        // The name stands in slices and labels as well, and in other clusters.
+        // The name also occurs in slices and labels, and in other clusters.
         let name = scope.text(&metadata.name);
         let key = NamespacedName { namespace: scope.text(&metadata.namespace), name };
         let annotation = |name: &str| metadata.annotations.get(name);
@@ -317,7 +318,7 @@ impl ReadKind for KubeService {
         for text in all.iter().filter(|text| !matches!(&***text, "" | "None")) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no cluster IP").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not a cluster IP").into()),
             }
         }
 
@@ -327,7 +328,7 @@ impl ReadKind for KubeService {
         for port in spec.ports.into_iter().filter(|port| *port.protocol != *"SCTP") {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
-                invalid = Some(format!("{} is no port", port.port).into());
+                invalid = Some(format!("{} is not a port", port.port).into());
                 continue;
             };
             let target = match (port.target_port.name(), port.target_port.number()) {
@@ -336,7 +337,7 @@ impl ReadKind for KubeService {
                 (None, target) => match port_number(target) {
                     Some(target) => TargetPort::Number(target),
                     None => {
-                        invalid = Some(format!("{target} is no target port").into());
+                        invalid = Some(format!("{target} is not a target port").into());
                         continue;
                     }
                 },
@@ -353,7 +354,7 @@ impl ReadKind for KubeService {
 
         let node_selector = annotation(NODE_SELECTOR)
             .filter(|_| *spec.kind == *"NodePort")
-            // What can't be read selects all nodes, as `{}` does.
+            // An unreadable selector selects all nodes, like `{}`.
             .map(|json| serde_json::from_str(json).unwrap_or_default());
         let ingress = status.load_balancer.ingress.iter();
         let ingress = ingress.filter_map(|one| one.ip.given().or(one.hostname.given()));

@@ -1,8 +1,8 @@
-//! What is decoded of an EndpointSlice: rows, straight from the bytes.
+//! The decoded part of an EndpointSlice: rows, decoded directly from the bytes.
 //!
-//! A slice is nearly all endpoints, and those are much alike. No object stands between the bytes of one and
-//! its row; names that rows share stand once in tables, still borrowed, so that who keeps a slice looks up
-//! each of them once and not for each endpoint.
+//! A slice consists mostly of similar endpoints. No intermediate object is created between the
+//! bytes of an endpoint and its row. Names that rows share are in tables, still borrowed, so that
+//! each of them is looked up once when the slice is stored, and not once per endpoint.
 
 mod in_order;
 mod plain;
@@ -38,7 +38,7 @@ impl<'a> ProtobufMessage<'a> for SliceForm<'a> {
 impl<'a> Form<'a> for SliceForm<'a> {
     fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
-        // An endpoint takes some 100 bytes or more.
+        // An endpoint takes at least about 100 bytes.
         form.endpoints.reserve(bytes.len() / 96);
         form.merge(bytes).map(|()| form)
     }

@@ -1,9 +1,9 @@
-//! The EndpointSlices of a cluster, and which of them depend on what.
+//! The EndpointSlices of a cluster, and the index of their dependencies.
 //!
-//! Slices have numbers while they are here. What a slice is called, belongs to and names is kept as a
-//! hash with the slice's number. Of pods it is what the names of a set have in common: a slice has one
-//! such set nearly always, and whether it names one pod of it is seen by looking. Two that have one hash
-//! cost a look at a slice that is not meant, never a wrong answer.
+//! Slices have numbers while they are stored. Each reference (name, service, pods and addresses) is
+//! stored as a hash with the slice's number. For pods, it is the common part of a set's names: a
+//! slice nearly always has one such set, and whether it names a given pod of it is checked in the
+//! slice. References with equal hashes cause an unnecessary check of a slice, never a wrong result.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,51 +14,51 @@ use super::endpoint_slice::Slice;
 use strait_kube_client::NamespacedName;
 use strait_model::WorkloadRef;
 
-/// What a slice is found by.
+/// A reference by which slices are found.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reference<'a> {
-    /// Itself.
+    /// The slice itself.
     Slice(&'a NamespacedName),
-    /// Its service.
+    /// The service of the slice.
     Service(&'a NamespacedName),
-    /// A pod it names: found by all but its tail.
+    /// A pod that the slice names: found by everything except its tail.
     Pod(WorkloadRef<'a>),
-    /// An address for which it names no pod, and its namespace.
+    /// An address for which the slice names no pod, and its namespace.
     Address(&'a str, IpAddr),
 }
 
 /// The slices of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
-    /// By number. The numbers of those that are gone are given again.
+    /// By number. Numbers of removed slices are reused.
     slots: Vec<Option<Box<(NamespacedName, Slice)>>>,
     free: Vec<u32>,
-    /// The hashes of what slices are found by, each with the number of the slice.
+    /// The hashes of references, each with the number of the slice.
     named: BTreeSet<(u32, u32)>,
 }
 
 impl Slices {
-    /// How many there are.
+    /// Returns the number of slices.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// All, with their keys.
+    /// Returns all slices with their keys.
     pub(super) fn all(&self) -> impl Iterator<Item = (&NamespacedName, &Slice)> {
         self.slots.iter().flatten().map(|held| (&held.0, &held.1))
     }
 
-    /// The keys of all.
+    /// Returns the keys of all slices.
     pub(super) fn keys(&self) -> impl Iterator<Item = &NamespacedName> {
         self.slots.iter().flatten().map(|held| &held.0)
     }
 
-    /// The slice of this key.
+    /// Returns the slice with this key.
     pub(super) fn get(&self, key: &NamespacedName) -> Option<&Slice> {
         self.slot(self.number(key)?).map(|(_, slice)| slice)
     }
 
-    /// The slices of a service, in order of their keys.
+    /// Returns the slices of a service, sorted by key.
     pub(super) fn of_service(&self, service: &NamespacedName) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(Reference::Service(service));
         let found = found.filter_map(|number| self.slot(number));
@@ -67,7 +67,7 @@ impl Slices {
         slices.into_iter().map(|(_, slice)| slice)
     }
 
-    /// The slices that name something, and perhaps others.
+    /// Returns the slices with a reference, and possibly others.
     pub(super) fn that_name(&self, reference: Reference<'_>) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(reference).filter_map(|number| self.slot(number));
         let found = found.map(|(_, slice)| slice);
@@ -77,30 +77,30 @@ impl Slices {
         })
     }
 
-    /// Whether a slice names something, or something with the same hash.
+    /// Whether a slice has a reference, or one with the same hash.
     pub(super) fn may_name(&self, reference: Reference<'_>) -> bool {
         self.numbers(reference).next().is_some()
     }
 
-    /// Whether there is a slice that names no pod for an address.
+    /// Whether a slice has an address for which it names no pod.
     pub(super) fn name_addresses(&self) -> bool {
         // They have the highest hashes: see [`hash`].
         self.named.last().is_some_and(|(hash, _)| hash >> 30 == 3)
     }
 
-    /// The slices that name a node. All are looked through: a node that moves is rare, and their names
-    /// would take as much as those of all pods.
+    /// Returns the slices that name a node. Searches all slices: a node rarely moves, and an index
+    /// of nodes would take as much memory as that of all pods.
     pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
         let slices = self.slots.iter().flatten().map(|held| &held.1);
         slices.filter(move |slice| slice.names_node(name))
     }
 
-    /// Puts a slice in the place of the one of that key, and returns that.
+    /// Inserts a slice. Returns the previous slice with this key.
     pub(super) fn insert(&mut self, key: NamespacedName, slice: Slice) -> Option<Slice> {
         if let Some(number) = self.number(&key) {
             let held = self.slots.get_mut(place(number))?.as_mut()?;
             let old = std::mem::replace(&mut held.1, slice);
-            // Mostly they name the same.
+            // Usually, its references are unchanged.
             if held.1.names_as(&old) {
                 return Some(old);
             }
@@ -116,7 +116,7 @@ impl Slices {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).ok()
         });
-        // More than four billion slices don't fit in memory.
+        // More than four billion slices do not fit in memory.
         let number = number?;
         self.named.extend(hashes(&key, &slice).into_iter().map(|hash| (hash, number)));
         if let Some(slot) = self.slots.get_mut(place(number)) {
@@ -125,7 +125,7 @@ impl Slices {
         None
     }
 
-    /// Takes a slice out.
+    /// Removes a slice.
     pub(super) fn remove(&mut self, key: &NamespacedName) -> Option<Slice> {
         let number = self.number(key)?;
         let (_, slice) = *self.slots.get_mut(place(number))?.take()?;
@@ -136,13 +136,13 @@ impl Slices {
         Some(slice)
     }
 
-    /// Makes what was filled compact: see [`strait_model::repack`].
+    /// Compacts the tables after they were filled: see [`strait_model::repack`].
     pub(super) fn repack(&mut self) {
         self.slots.shrink_to_fit();
         self.named = std::mem::take(&mut self.named).into_iter().collect();
     }
 
-    /// Whether no trace of any slice is left.
+    /// Whether no state of any slice is left.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.len() == 0 && self.slots.iter().all(Option::is_none) && self.named.is_empty()
@@ -167,7 +167,7 @@ fn place(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The hashes of all that a slice is found by: sorted, each once.
+/// Returns the hashes of all references of a slice, sorted and unique.
 fn hashes(key: &NamespacedName, slice: &Slice) -> Vec<u32> {
     let namespace = &*slice.service.namespace;
     let own = [Reference::Slice(key), Reference::Service(&slice.service)];
@@ -179,7 +179,7 @@ fn hashes(key: &NamespacedName, slice: &Slice) -> Vec<u32> {
     hashes
 }
 
-/// By what it is entered: thirty bits, behind two that say of what.
+/// Returns the hash of a reference: two bits for its type, then thirty bits.
 pub(super) fn hash(reference: Reference<'_>) -> u32 {
     let of = |bytes: &[u8]| xxh3_64(bytes);
     let of_key = |key: &NamespacedName| {

@@ -1,4 +1,5 @@
-//! The registry of one cluster: what objects mean, and what it makes of a faulty API server.
+//! Tests of the registry of one cluster: the interpretation of objects, and the handling of a
+//! faulty API server.
 
 mod about;
 mod faults;

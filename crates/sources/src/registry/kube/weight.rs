@@ -1,5 +1,5 @@
-//! About how much memory what is kept of a cluster takes: for the bound on it, so rather too much than too
-//! little. What several share is charged to each by its part.
+//! The approximate memory use of a cluster's stored objects. The estimate serves as a limit, so it
+//! is rather too high than too low. Shared values are charged to each user in equal parts.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -8,18 +8,19 @@ use std::sync::Arc;
 use strait_kube_client::NamespacedName;
 use strait_model::{Definition, Labels, Port, Profile, Service, Workload};
 
-/// What a value takes in a map or a pool besides itself.
+/// Overhead of a value in a map or a pool, in bytes.
 pub(super) const NODE: usize = 48;
-/// What is made of an endpoint: where it is listed, and what is sent of it, each at each port.
+/// Size of an endpoint, as listed and as sent, at each port, in bytes.
 pub(super) const ENDPOINT: usize = 32;
 
-/// Something that takes memory.
+/// A value that takes memory.
 pub(super) trait MemoryWeight {
-    /// About how much.
+    /// Returns its approximate size in bytes.
     fn weight(&self) -> usize;
 }
 
-/// A value's part in what it shares. One more holds it than use it: the pool, which lets it go with the last.
+/// Returns a user's part of a shared value. One reference is not a user: the pool, which releases
+/// the value with its last user.
 fn part<T: ?Sized>(value: &Arc<T>, weight: usize) -> usize {
     size_of::<&str>() + weight / (Arc::strong_count(value).saturating_sub(1)).max(1)
 }
@@ -32,7 +33,7 @@ pub(super) fn labels(labels: &Labels) -> usize {
     labels.iter().map(|(name, value)| text(name) + text(value)).sum()
 }
 
-/// A key in a map.
+/// Returns the size of a key in a map.
 pub(super) fn key(key: &NamespacedName) -> usize {
     NODE + text(&key.namespace) + text(&key.name)
 }
@@ -48,9 +49,9 @@ fn profile(profile: &Profile) -> usize {
         + profile.named_ports.iter().map(|(name, _)| text(name) + 8).sum::<usize>()
 }
 
-/// A pod, without its name.
+/// Returns the size of a pod, without its name.
 pub(super) fn workload(pod: &Workload) -> usize {
-    // One address, of IPv4, takes no more room.
+    // One IPv4 address takes no additional memory.
     let addresses = match pod.addresses.iter().count() {
         0 | 1 => 0,
         count => count * 17 + NODE,
@@ -72,7 +73,7 @@ fn definition(definition: &Definition) -> usize {
         + definition.service_accounts.iter().map(text).sum::<usize>()
 }
 
-/// A service of a cluster, once as it is kept and once as it was sent.
+/// Returns the size of a service: once as stored and once as sent.
 pub(super) fn service(service: &Service) -> usize {
     let own = size_of::<Service>()
         + service.vips.len() * 17
@@ -81,12 +82,12 @@ pub(super) fn service(service: &Service) -> usize {
     2 * own + part(&service.definition, definition(&service.definition))
 }
 
-/// A WorkloadEntry as it is stored. It is sent as well, and what is made of it then is of the same size.
+/// Returns the size of a stored WorkloadEntry. It is also sent, and the result has the same size.
 pub(super) fn entry(value: &serde_json::Value) -> usize {
     2 * json(value)
 }
 
-/// A JSON value. As deep as it was read, which has a bound.
+/// Returns the size of a JSON value. Its depth was limited when it was parsed.
 fn json(value: &serde_json::Value) -> usize {
     use serde_json::Value;
     let inner: usize = match value {
@@ -100,7 +101,7 @@ fn json(value: &serde_json::Value) -> usize {
     size_of::<Value>() + inner
 }
 
-/// What a map of such things takes.
+/// Returns the size of a map.
 pub(super) fn map<T: MemoryWeight>(map: &BTreeMap<NamespacedName, T>) -> usize {
     map.iter().map(|(name, value)| key(name) + value.weight()).sum()
 }
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_many_share_is_charged_once_in_all() {
+    fn shared_value_is_charged_once_in_total() {
         let shared: Arc<str> = "x".repeat(1000).into();
         let all: Vec<_> = (0..100).map(|_| Arc::clone(&shared)).collect();
         drop(shared);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn json_weighs_what_its_texts_do_and_more() {
+    fn json_weighs_more_than_its_texts() {
         let value = serde_json::json!({ "a": ["x".repeat(500), { "b": "y".repeat(500) }] });
         assert!((1000..1500).contains(&json(&value)), "{}", json(&value));
     }

@@ -1,6 +1,6 @@
-//! `WorkloadEntry`s of the cluster, where their kind is installed: machines that belong to it.
+//! `WorkloadEntry`s of the cluster, if their kind is installed: machines that belong to it.
 //!
-//! They are kept as they are. What they mean is decided where those of the config cluster are read.
+//! They are stored unchanged. They are interpreted together with the config cluster's.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::index::{
 use super::scope::Scope;
 use strait_kube_client::{Form, Identity, Meta, NamespacedName, Pairs, null_as_default};
 
-/// What is decoded of a WorkloadEntry.
+/// The decoded part of a WorkloadEntry.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct EntryForm<'a> {
@@ -23,12 +23,12 @@ pub(super) struct EntryForm<'a> {
     status: Value,
 }
 
-/// What is kept of it.
+/// The stored part of a WorkloadEntry.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WorkloadEntryRecord(Arc<Value>);
 
 impl WorkloadEntryRecord {
-    /// As it is stored.
+    /// Returns the stored value.
     pub(super) fn value(&self) -> &Value {
         &self.0
     }
@@ -53,7 +53,7 @@ impl ReadKind for WorkloadEntryRecord {
             let sorted = pairs.sorted().into_iter();
             sorted.map(|(name, value)| (name.to_string(), Value::from(&*value))).collect()
         };
-        // Versions, and who manages which field, change without meaning.
+        // Versions and managed fields change without changing the meaning.
         let kept = json!({
             "metadata": {
                 "name": *key.name,

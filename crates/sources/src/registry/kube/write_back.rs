@@ -1,9 +1,10 @@
-//! What is written into a cluster: conditions of its ServiceExports, clusters of its ServiceImports, and
-//! exports that nobody made (`--mcs-auto-export`). Nothing else is ever written there.
+//! Writes into a cluster: conditions of ServiceExports, clusters of ServiceImports, and automatic
+//! exports (`--mcs-auto-export`). This module writes no other objects.
 //!
-//! [`KubeIndex::wishes`] compares what there is with what there should be; [`run`] writes, one object at a time.
-//! Writing is a courtesy: where it may not be, or doesn't take, nothing else suffers. What was written and
-//! isn't there afterwards is left alone for a while, so that two who disagree never chase each other.
+//! [`KubeIndex::wishes`] compares the current with the desired state; [`run`] writes, one object at
+//! a time. A denied or ineffective write has no other consequences. A written value that another
+//! controller reverts is not written again for a while, so that two controllers that disagree don't
+//! overwrite each other continuously.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,17 +22,17 @@ use super::mcs::{ExportCondition, GROUP};
 use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
-/// The least time between two looks at what there is to write.
+/// The minimum interval between two comparisons.
 const PACE: Duration = Duration::from_secs(1);
-/// How long the same is not written again to the same object, and nothing at all of a kind that may not be
-/// written.
+/// How long the same value is not written to the same object again. Also the pause for a kind after
+/// a denied write.
 const REST: Duration = Duration::from_secs(600);
-/// How long nothing is written after a fault that may pass.
+/// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Who we are to server-side apply.
+/// The field manager for server-side apply.
 const MANAGER: &str = "strait";
 
-/// One object that should be otherwise.
+/// The desired state of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wish {
     key: NamespacedName,
@@ -40,15 +41,15 @@ pub(super) struct Wish {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
-    /// A ServiceExport should have these conditions.
+    /// A ServiceExport needs these conditions.
     Conditions(Vec<ExportCondition>),
-    /// A ServiceImport should name these clusters.
+    /// A ServiceImport needs these clusters.
     Clusters(Vec<ClusterId>),
-    /// There should be a ServiceExport.
+    /// A ServiceExport must exist.
     Export,
 }
 
-/// What may be denied apart from the rest.
+/// A permission that may be denied independently of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Right {
     Conditions,
@@ -57,7 +58,7 @@ enum Right {
 }
 
 impl Wish {
-    /// The same, whenever it is wished for.
+    /// Returns the wish without times, for comparisons.
     fn undated(mut self) -> Self {
         if let What::Conditions(conditions) = &mut self.what {
             conditions.iter_mut().for_each(|one| one.since = Box::default());
@@ -75,7 +76,7 @@ impl Wish {
 }
 
 impl KubeIndex {
-    /// What should be written into `cluster`, by name.
+    /// Returns the objects that must be written into `cluster`, by name.
     pub(super) fn wishes(&self, cluster: &ClusterId, shared: &SharedServices) -> Vec<Wish> {
         let of_mesh = |key: &NamespacedName| {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
@@ -103,7 +104,7 @@ impl KubeIndex {
                 namespace: wanted.namespace.as_str().into(),
                 name: Arc::clone(&wanted.name),
             };
-            // What is shared is sent a moment later than what is exported.
+            // Shared services are reported a moment after the exports.
             let due = !self.is_exported(&key) && self.last_sent_resolution(&key).is_some();
             let due = due && !self.declines_export(&key);
             due.then_some(Wish { key, what: What::Export })
@@ -112,7 +113,8 @@ impl KubeIndex {
     }
 }
 
-/// The conditions of an export; `service` is the cluster's own of that name, `None` without any.
+/// Returns the conditions of an export. `service` is the cluster's own service with this name, if
+/// any.
 fn conditions(
     service: Option<&Resolution>,
     of_mesh: Option<&SharedService>,
@@ -131,7 +133,7 @@ fn conditions(
         vec![condition("Valid", false, reason, message), pending]
     };
     match service {
-        None => return refused("NoService", "there is no Service of this name in the mesh"),
+        None => return refused("NoService", "the mesh has no Service with this name"),
         Some(Resolution::Alias(_)) => {
             return refused("InvalidServiceType", "a Service of type ExternalName is not exported");
         }
@@ -140,32 +142,35 @@ fn conditions(
     let is = |clusters: &[ClusterId]| clusters.contains(cluster);
     let ready = match of_mesh {
         Some(shared) if is(&shared.clusters) => {
-            condition("Ready", true, "Exported", "proxies of all clusters are given its endpoints")
+            condition("Ready", true, "Exported", "proxies of all clusters receive its endpoints")
         }
-        Some(shared) if is(&shared.refused) => {
-            condition("Ready", false, "Failed", "policy doesn't let this cluster export it")
-        }
-        _ => condition("Ready", false, "Pending", "the mesh doesn't have it yet"),
+        Some(shared) if is(&shared.refused) => condition(
+            "Ready",
+            false,
+            "Failed",
+            "the policy does not allow this cluster to export it",
+        ),
+        _ => condition("Ready", false, "Pending", "the mesh does not have it yet"),
     };
     let conflict = match of_mesh.and_then(|shared| shared.conflict.as_ref()) {
         Some(conflict) => condition("Conflict", true, &conflict.reason, &conflict.message),
         None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
     };
-    vec![condition("Valid", true, "Valid", "there is a Service of this name"), ready, conflict]
+    vec![condition("Valid", true, "Valid", "a Service with this name exists"), ready, conflict]
 }
 
 fn says_the_same(a: &ExportCondition, b: &ExportCondition) -> bool {
     (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
 }
 
-/// The condition, since when its status is so. A status that stays has the time that it had.
+/// Returns the condition with its last transition time. An unchanged status keeps its time.
 fn dated(wanted: ExportCondition, held: &[ExportCondition]) -> ExportCondition {
     let same = |one: &&ExportCondition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
     let since = held.iter().find(same).map(|held| held.since.clone());
     ExportCondition { since: since.unwrap_or_default(), ..wanted }
 }
 
-/// When to look at what there is to write, and whom to notify.
+/// When to compare, and where to send the result.
 pub(super) struct WriteBack {
     cluster: ClusterId,
     shared: watch::Receiver<Arc<SharedServices>>,
@@ -183,12 +188,12 @@ impl WriteBack {
         Self { cluster, shared, wishes, stale: true, looked: Instant::now() }
     }
 
-    /// Notes that the cluster has sent something new.
+    /// Records that the cluster has changed.
     pub(super) fn note(&mut self) {
         self.stale = true;
     }
 
-    /// Waits until it is time to look.
+    /// Waits until the next comparison is due.
     pub(super) async fn due(&mut self) {
         while !self.stale {
             if self.shared.changed().await.is_err() {
@@ -199,7 +204,7 @@ impl WriteBack {
         sleep_until(self.looked + PACE).await;
     }
 
-    /// Looks.
+    /// Compares the current with the desired state.
     pub(super) fn look(&mut self, index: &KubeIndex) {
         (self.stale, self.looked) = (false, Instant::now());
         let shared = Arc::clone(&self.shared.borrow_and_update());
@@ -212,7 +217,8 @@ impl WriteBack {
     }
 }
 
-/// Writes what is wished for, for as long as somebody wishes and while this process is the one that writes. `version` is that of the API, once it is known.
+/// Writes the wishes while this process has the writer role. Ends when the sender of wishes is
+/// dropped. `version` is that of the API, once known.
 pub(super) async fn run(
     client: ApiClient,
     mut role: watch::Receiver<WriterRole>,
@@ -231,7 +237,7 @@ pub(super) async fn run(
         let wanted = wishes.borrow_and_update().clone();
         let mut rest = REST;
         for wish in wanted {
-            // It may have changed since the first of them.
+            // The role may have changed since the first write.
             if *role.borrow() != WriterRole::Writes {
                 break;
             }
@@ -260,7 +266,7 @@ pub(super) async fn run(
     }
 }
 
-/// What was written, and what may not be.
+/// The values that were written, and the denied permissions.
 #[derive(Debug, Default)]
 struct WriteBackState {
     last: BTreeMap<(Right, NamespacedName), (Wish, Instant)>,
@@ -276,15 +282,15 @@ impl WriteBackState {
             && !tried.is_some_and(|(last, since)| *last == wish.clone().undated() && rests(since))
     }
 
-    /// Notes what became of a wish. Returns whether it failed by a fault that may pass, of which every
-    /// other would fail as well.
+    /// Records the result of a write. Returns whether it failed for a transient reason that affects
+    /// every write.
     fn note(&mut self, wish: Wish, result: &Result<(), ApiError>, now: Instant) -> bool {
         match result {
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => {
                 self.denied.insert(wish.right(), now);
                 return false;
             }
-            // It has gone, or it is not taken as it is.
+            // The object was deleted, or the value is not accepted.
             Ok(()) | Err(ApiError::NotFound(_) | ApiError::Rejected(_)) => {}
             Err(_) => return true,
         }
@@ -329,7 +335,7 @@ async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), Api
             apply("ServiceImport", "serviceimports", json!({ "clusters": clusters })).await
         }
         What::Export => {
-            // With the Service it goes as well.
+            // It is deleted together with the Service.
             let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
             let service: Value = client.get(&service).await?;
             let owner = json!({
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_say_whether_an_export_is_valid_ready_and_undisputed() {
+    fn conditions_report_whether_an_export_is_valid_ready_and_undisputed() {
         let alias = Resolution::Alias("elsewhere.example".into());
         for (service, of_mesh, expected) in [
             (None, None, "Valid=False NoService, Ready=False Pending"),
@@ -388,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_stays_keeps_its_time() {
+    fn unchanged_status_keeps_its_time() {
         let at = |status: &str, since: &str| ExportCondition {
             kind: "Ready".into(),
             status: status.into(),
@@ -400,13 +406,13 @@ mod tests {
         let held = [at("True", "2026-01-01T00:00:00Z")];
         assert_eq!(&*dated(at("True", ""), &held).since, "2026-01-01T00:00:00Z");
         assert_eq!(&*dated(at("False", ""), &held).since, "");
-        // Of another state of the object it is to be reported anew, though it is the same.
+        // A changed object needs a new report, even with the same value.
         let later = ExportCondition { observed: 2, ..at("True", "") };
         assert!(says_the_same(&at("True", ""), &held[0]) && !says_the_same(&later, &held[0]));
     }
 
     #[test]
-    fn what_does_not_take_is_left_alone_for_a_while() {
+    fn write_without_effect_is_not_repeated_for_a_while() {
         let wish = |name: &str, clusters: &[&str]| Wish {
             key: NamespacedName { namespace: "shop".into(), name: name.into() },
             what: What::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
@@ -415,10 +421,10 @@ mod tests {
         let mut memory = WriteBackState::default();
         assert!(memory.lets(&wish("cart", &["a"]), now));
         assert!(!memory.note(wish("cart", &["a"]), &Ok(()), now));
-        assert!(!memory.lets(&wish("cart", &["a"]), now), "somebody else wrote it back");
+        assert!(!memory.lets(&wish("cart", &["a"]), now), "another writer reverted it");
         assert!(memory.lets(&wish("cart", &["a", "b"]), now));
         assert!(memory.lets(&wish("cart", &["a"]), later));
-        // A right that is missing is missing for all objects.
+        // A missing permission applies to all objects.
         let denied = Err(ApiError::of_status(403, "no", None));
         assert!(!memory.note(wish("loan", &["a"]), &denied, now));
         assert!(
@@ -427,7 +433,7 @@ mod tests {
         let export = Wish { key: wish("cart", &[]).key, what: What::Export };
         assert!(memory.lets(&export, now));
         let exists = Err(ApiError::of_status(409, "already exists", None));
-        assert!(!memory.note(export.clone(), &exists, now), "somebody was quicker");
+        assert!(!memory.note(export.clone(), &exists, now), "another writer was faster");
         assert!(!memory.lets(&export, now));
         assert!(memory.note(wish("cart", &[]), &Err(ApiError::of_status(503, "busy", None)), now));
     }

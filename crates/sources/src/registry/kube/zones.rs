@@ -1,4 +1,5 @@
-//! The regions of the zones of a cluster, as its nodes name them: slices name the zone of an endpoint alone.
+//! The regions of a cluster's zones, according to its nodes. Slices name only the zone of an
+//! endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ pub(super) struct ZoneRegions(BTreeMap<Arc<str>, ZoneRecord>);
 
 #[derive(Debug, Default)]
 struct ZoneRecord {
-    /// How many nodes of the zone name each region.
+    /// Number of nodes of the zone by region.
     regions: BTreeMap<Arc<str>, usize>,
     /// Region and zone, if all nodes of the zone name one region.
     place: Option<Arc<Locality>>,
 }
 
 impl ZoneRegions {
-    /// The zone with its region.
+    /// Returns the zone with its region.
     pub(super) fn of_name(&self, zone: &str) -> Option<&Arc<Locality>> {
         self.0.get(zone)?.place.as_ref()
     }

@@ -1,4 +1,5 @@
-//! One file of a directory of configuration: what counts of it, be it good or not. Pure.
+//! One file of a configuration directory: its effective objects, whether its content is valid or
+//! not. Pure.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -13,25 +14,26 @@ use strait_model::ObjectKey;
 /// One file.
 #[derive(Default, Clone, PartialEq)]
 pub(super) struct ConfigFile {
-    /// Changes whenever the content may have.
+    /// Changes whenever the content may have changed.
     pub(super) stamp: Option<Stamp>,
-    /// Whether all of it has been good once.
+    /// Whether its whole content has been valid once.
     pub(super) was_good: bool,
-    /// What counts of the present content: all of a good one.
+    /// The effective objects of the current content: all objects of a valid one.
     pub(super) objects: Vec<(ObjectId, StoreObject)>,
-    /// What counts beside that while the present content can't be read wholly: what the file held before.
+    /// Additional effective objects from the file's earlier content, while the current content is
+    /// invalid.
     pub(super) earlier: Vec<(ObjectId, StoreObject)>,
-    /// What is wrong with the present content, as text.
+    /// The error in the current content.
     pub(super) wrong: Option<Arc<str>>,
-    /// About the present content.
+    /// Warnings about the current content.
     pub(super) warnings: Vec<Warning>,
-    /// Which objects count, for whoever remembers them.
+    /// The keys of the effective objects, for the component that remembers them.
     pub(super) keys: Arc<Vec<ObjectKey>>,
     /// The access policies among them.
     pub(super) policies: Vec<(ObjectKey, PolicyEffect)>,
 }
 
-/// By what a change of a file is seen.
+/// The metadata that reveals a change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -54,18 +56,19 @@ impl Stamp {
 }
 
 impl ConfigFile {
-    /// One of which this is remembered, and which has not been read.
+    /// Creates a file with remembered objects that has not been read.
     pub(super) fn remembered(earlier: &[(ObjectId, StoreObject)]) -> Self {
         Self { earlier: earlier.to_vec(), ..Self::default() }
     }
 
-    /// What counts of it.
+    /// Returns its effective objects.
     pub(super) fn counting(&self) -> impl Iterator<Item = &(ObjectId, StoreObject)> {
         self.objects.iter().chain(&self.earlier)
     }
 
-    /// Takes a content of which only this can be read. What the file held before stays as far as this lacks it; and where the
-    /// file was good once, also what this has otherwise: half of an edit is none.
+    /// Applies an invalid content with these readable objects. Earlier objects that it lacks stay.
+    /// If the file was valid once, changed objects keep their earlier versions and new ones are
+    /// ignored, because half of an edit must not apply.
     pub(super) fn take_bad(&mut self, good: Vec<(ObjectId, StoreObject)>) {
         let mut before = std::mem::take(&mut self.objects);
         before.append(&mut self.earlier);
@@ -81,24 +84,26 @@ impl ConfigFile {
         }
     }
 
-    /// What becomes of the objects of a content that can't be read wholly. `is_kept` is whether anything is remembered over a
-    /// restart.
+    /// Describes how objects of an invalid content are handled. `is_kept` is whether contents are
+    /// stored for restarts.
     pub(super) fn fate(&self, is_kept: bool) -> String {
         let (objects, earlier) = (self.objects.len(), self.earlier.len());
         if self.was_good {
-            return format!("its last good objects ({}) are kept", objects + earlier);
+            return format!("its last valid objects ({}) stay in use", objects + earlier);
         }
-        let counts = format!("what is good of it ({objects} objects) counts");
+        let counts = format!("its valid objects ({objects}) apply");
         match (earlier, is_kept) {
-            (0, true) => format!("{counts}, and nothing else is known of it"),
+            (0, true) => format!("{counts}, and no earlier content of it is known"),
             (0, false) => format!(
-                "{counts}, and what else it held before the start does not: without --state-dir nothing is remembered"
+                "{counts}, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
             ),
-            _ => format!("{counts}, and what else it held before ({earlier} objects) is kept"),
+            _ => format!(
+                "{counts}, and other objects that it contained before ({earlier}) stay in use"
+            ),
         }
     }
 
-    /// Notes which objects count.
+    /// Updates the keys of the effective objects.
     pub(super) fn note_counting(&mut self) {
         let keys: Vec<_> = self.counting().map(|(id, _)| id.key()).collect();
         if *self.keys != keys {

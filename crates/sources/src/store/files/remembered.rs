@@ -1,7 +1,8 @@
-//! What a directory held before this process started, by the file that it was in.
+//! The contents of a directory from before this process started, by file. Pure.
 //!
-//! Pure. Of a file that can't be read wholly what it held then goes on to count; what a good file lacks, or one that
-//! has gone, counts no more. Of Secrets nothing is remembered but that they were there.
+//! The remembered objects of a file that cannot be read completely still apply. Objects that a
+//! valid file lacks, or whose file was deleted, no longer apply. Of Secrets, only their existence
+//! is remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +13,16 @@ use crate::store::kinds::PolicyEffect;
 use crate::store::object::{ObjectId, StoreObject};
 use strait_model::ObjectKey;
 
-/// What is remembered, until the directory has been read.
+/// The remembered contents until the directory has been read.
 #[derive(Default)]
 pub(super) struct RememberedFiles {
-    /// Whether anything is remembered over a restart at all.
+    /// Whether contents are stored for restarts at all.
     pub(super) is_kept: bool,
-    /// What each file held, of objects whose content is remembered.
+    /// The objects of each file whose content is remembered.
     contents: BTreeMap<Arc<str>, Vec<(ObjectId, StoreObject)>>,
-    /// Likewise, of a file of which nobody knows which it was.
+    /// Objects whose content is remembered, but not their file.
     unplaced: Vec<(ObjectId, StoreObject)>,
-    /// The file of each object, where it is known.
+    /// The file of each object, if known.
     places: BTreeMap<ObjectKey, Option<Arc<str>>>,
     policies: Vec<(ObjectKey, PolicyEffect)>,
 }
@@ -57,12 +58,13 @@ impl RememberedFiles {
         Self { is_kept: known.is_kept, contents, unplaced, places, policies }
     }
 
-    /// What a file held.
+    /// Returns the remembered objects of a file.
     pub(super) fn of_file(&self, name: &str) -> &[(ObjectId, StoreObject)] {
         self.contents.get(name).map_or(&[], |held| held)
     }
 
-    /// Puts what was in some file into the first that can't be read wholly, as far as no file has it: it may be there.
+    /// Adds objects of an unknown file to the first file that cannot be read completely, unless a
+    /// file contains them: they may be in it.
     pub(super) fn place(&self, found: &mut BTreeMap<String, Arc<ConfigFile>>) {
         if self.unplaced.is_empty() {
             return;
@@ -77,8 +79,8 @@ impl RememberedFiles {
         }
     }
 
-    /// What these files, in which this is `there`, have to hold, and the policies among that. What may be in a file that can't
-    /// be read is not missing.
+    /// Returns the keys that these files, with the objects `there`, must contain, and the policies
+    /// among them. Objects that may be in an unreadable file are not missing.
     pub(super) fn expected<'a>(
         &'a self,
         found: &BTreeMap<String, Arc<ConfigFile>>,
@@ -96,7 +98,7 @@ impl RememberedFiles {
         (known, policies)
     }
 
-    /// Everything has been read.
+    /// Forgets the contents: everything has been read.
     pub(super) fn forget(&mut self) {
         *self = Self { is_kept: self.is_kept, ..Self::default() };
     }

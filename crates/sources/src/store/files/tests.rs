@@ -5,7 +5,7 @@ use crate::store::ObjectName;
 use strait_base::mass_deletion::ASK_AGAIN;
 use strait_model::ObjectJson;
 
-/// A directory, and what is held of it.
+/// A directory, and the objects read from it.
 struct Fixture {
     directory: tempfile::TempDir,
     files: DirectoryFiles,
@@ -31,7 +31,7 @@ impl Fixture {
         fixture
     }
 
-    /// As every careful writer does it: a new file, then a rename.
+    /// Writes a file atomically: a new file, then a rename.
     fn write(&self, name: &str, text: &str) {
         let hidden = self.directory.path().join(".new");
         fs::write(&hidden, text).expect("written");
@@ -42,7 +42,7 @@ impl Fixture {
         self.look_at(Instant::now())
     }
 
-    /// Looks long after what was seen last.
+    /// Scans long after the last scan.
     fn look_later(&mut self) -> bool {
         self.look_at(Instant::now() + ASK_AGAIN)
     }
@@ -77,7 +77,7 @@ fn an_empty_directory_is_read() {
 }
 
 #[test]
-fn objects_of_all_files_and_documents_are_held() {
+fn objects_of_all_files_and_documents_are_read() {
     let two = format!("{}---\n{}---\n# nothing\n", secret("a", ""), secret("b", ""));
     let json = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strait"}, "data": {"mesh": "x"}},
@@ -124,7 +124,7 @@ fn string_data_wins_over_data() {
 }
 
 #[test]
-fn a_bad_file_keeps_its_last_good_objects() {
+fn invalid_file_keeps_its_last_valid_objects() {
     let good = secret("a", "");
     let mut fixture = Fixture::with(&[("a.yaml", &good), ("b.yaml", &secret("b", ""))]);
     for (bad, where_and_why) in [
@@ -143,7 +143,7 @@ fn a_bad_file_keeps_its_last_good_objects() {
         assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{bad}");
         let warnings = fixture.warnings().join("\n");
         assert!(warnings.contains(where_and_why), "{bad}: {warnings}");
-        assert!(warnings.contains("STR0219") && warnings.contains("are kept"), "{warnings}");
+        assert!(warnings.contains("STR0219") && warnings.contains("stay in use"), "{warnings}");
     }
     fixture.write("a.yaml", &secret("c", ""));
     fixture.look();
@@ -152,7 +152,7 @@ fn a_bad_file_keeps_its_last_good_objects() {
 }
 
 #[test]
-fn a_file_that_was_never_good_gives_what_is_good_of_it_until_all_of_it_is() {
+fn file_that_was_never_valid_contributes_its_valid_objects() {
     let (a, b) = (secret("a", ""), secret("b", ""));
     for bad in ["kind: [\n", "kind: Secret\napiVersion: v1\nmetadata: {}\n", "\tx: {\n"] {
         for text in
@@ -161,13 +161,16 @@ fn a_file_that_was_never_good_gives_what_is_good_of_it_until_all_of_it_is() {
             let mut fixture = Fixture::with(&[("x.yaml", &text)]);
             assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{text}");
             let warnings = fixture.warnings().join("\n");
-            assert!(warnings.contains("STR0219") && warnings.contains("(2 objects)"), "{warnings}");
+            assert!(
+                warnings.contains("STR0219") && warnings.contains("valid objects (2)"),
+                "{warnings}"
+            );
             assert_eq!(fixture.objects.partial.as_deref(), Some("x.yaml"));
             fixture.write("x.yaml", &a);
             assert!(fixture.look());
-            assert_eq!(fixture.secrets(), ["strait-system/a"], "what is not there has gone");
+            assert_eq!(fixture.secrets(), ["strait-system/a"], "missing objects are removed");
             assert_eq!(fixture.objects.partial, None);
-            // From now on all of what was good stays.
+            // From now on, all valid objects stay.
             fixture.write("x.yaml", &format!("{b}---\n{bad}"));
             assert!(fixture.look());
             assert_eq!(
@@ -206,10 +209,10 @@ fn warnings_never_quote_the_file() {
 }
 
 #[test]
-fn key_that_is_there_twice_is_said_to_be() {
+fn duplicate_key_is_reported() {
     let text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  name: b\n";
     let wrong = parse_text("a.yaml", text, "strait-system").err().expect("which one is meant?");
-    assert!(wrong.to_string().contains("line 5: has one key twice there"), "{wrong}");
+    assert!(wrong.to_string().contains("line 5: has a duplicate key there"), "{wrong}");
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn the_first_file_by_name_wins() {
     assert_eq!(east(&fixture), b"one");
     assert_eq!(
         fixture.warnings(),
-        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one counts"]
+        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one is used"]
     );
     fs::remove_file(fixture.directory.path().join("1.yaml")).expect("removed");
     assert!(fixture.look());
@@ -239,14 +242,14 @@ fn services_and_pods_and_secrets_elsewhere_are_ignored_with_a_warning() {
     assert_eq!(
         fixture.warnings(),
         [
-            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system count",
+            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system are used",
             "s.yaml, document 1, line 1: Service shop/s is ignored: services come from member clusters",
         ]
     );
 }
 
 #[test]
-fn an_unchanged_directory_is_no_news() {
+fn unchanged_directory_is_not_reported() {
     let mut fixture = Fixture::with(&[("a.yaml", &secret("a", "")), ("bad.yaml", "[")]);
     assert!(!fixture.look());
     fixture.write("a.yaml", &secret("b", ""));
@@ -255,7 +258,7 @@ fn an_unchanged_directory_is_no_news() {
 }
 
 #[test]
-fn an_unchanged_file_is_not_even_opened() {
+fn unchanged_file_is_not_opened() {
     let mut fixture = Fixture::with(&[("a.yaml", &secret("a", ""))]);
     let (sender, events) = std::sync::mpsc::channel();
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -264,7 +267,7 @@ fn an_unchanged_file_is_not_even_opened() {
     .expect("a watcher");
     let folder = fixture.directory.path().to_owned();
     watcher.watch(&folder, notify::RecursiveMode::NonRecursive).expect("watched");
-    // Events come in their order: those before the one of `mark` are of the look.
+    // Events arrive in order: those before the event of `mark` are caused by the scan.
     let is_touched = |fixture: &mut Fixture, mark: &str| {
         let news = fixture.look();
         fs::write(folder.join(mark), "").expect("written");
@@ -285,7 +288,7 @@ fn an_unchanged_file_is_not_even_opened() {
 }
 
 #[test]
-fn a_directory_that_vanishes_takes_nothing_with_it() {
+fn missing_directory_keeps_its_last_objects() {
     let mut fixture = Fixture::with(&[("a.yaml", &secret("a", ""))]);
     let elsewhere = fixture.directory.path().with_extension("moved");
     fs::rename(fixture.directory.path(), &elsewhere).expect("renamed");
@@ -298,14 +301,14 @@ fn a_directory_that_vanishes_takes_nothing_with_it() {
 }
 
 #[test]
-fn a_directory_that_was_never_there_is_not_an_empty_one() {
+fn directory_that_never_existed_is_not_an_empty_one() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.files.look(&fixture.directory.path().join("nowhere"), Instant::now()), None);
     assert!(!fixture.files.read_once);
 }
 
 #[test]
-fn a_swapped_data_link_is_seen() {
+fn swapped_data_link_is_detected() {
     let mut fixture = Fixture::new();
     let root = fixture.directory.path().to_owned();
     let version = |name: &str, secret_name: &str| {
@@ -325,7 +328,7 @@ fn a_swapped_data_link_is_seen() {
 }
 
 #[tokio::test]
-async fn changes_are_seen_without_being_asked_for() {
+async fn changes_are_detected_by_the_watch() {
     let fixture = Fixture::new();
     let tasks = Supervisor::new();
     let path = fixture.directory.path().to_owned();
@@ -353,12 +356,12 @@ async fn changes_are_seen_without_being_asked_for() {
 }
 
 #[test]
-fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
+fn directory_that_suddenly_lacks_most_objects_is_read_again() {
     let all = format!("{}---\n{}---\n{}", secret("a", ""), secret("b", ""), secret("c", ""));
     let mut fixture = Fixture::with(&[("all.yaml", &all)]);
     let before = fixture.secrets();
     let file = fixture.directory.path().join("all.yaml");
-    // As where a volume is not there, or a writer has only begun.
+    // For example, because a volume is not mounted or a writer has just started.
     for step in [
         |file: &Path, _: &str| fs::remove_file(file).expect("gone"),
         |file: &Path, all: &str| {
@@ -366,7 +369,7 @@ fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
         },
     ] {
         step(&file, &all);
-        assert!(fixture.look(), "it is told");
+        assert!(fixture.look(), "it is reported");
         assert_eq!(fixture.secrets(), before);
         assert!(fixture.warnings()[0].contains("STR0606"), "{:?}", fixture.warnings());
         assert!(!fixture.look(), "once");
@@ -381,7 +384,7 @@ fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
 }
 
 #[test]
-fn a_directory_that_lacks_what_was_known_before_the_start_is_looked_at_again() {
+fn directory_that_lacks_most_remembered_objects_is_read_again() {
     let secrets: BTreeSet<_> = [ObjectName::new("strait-system", "a")].into();
     let known = RememberedStore { secrets, ..RememberedStore::default() };
     let mut fixture = Fixture::new();
@@ -406,21 +409,21 @@ fn entry(name: &str) -> String {
     )
 }
 
-/// What a directory is known to have held, as by the next process.
+/// Returns the contents of a directory that the next process would remember.
 fn known(fixture: &Fixture) -> RememberedStore {
     let files = Arc::clone(&fixture.objects.files);
     RememberedStore { files, is_kept: true, ..RememberedStore::of(&fixture.objects) }
 }
 
 impl Fixture {
-    /// The same directory after a restart. What is known is `known`.
+    /// Restarts with the same directory. `known` is the remembered content.
     fn restarted(self, known: &RememberedStore) -> Self {
         let mut files = DirectoryFiles::new("strait-system".to_owned());
         files.remembered = RememberedFiles::of(known);
         Self { files, objects: Objects::default(), ..self }
     }
 
-    /// The objects of the mesh, each with its action if it has one.
+    /// Returns the objects of the mesh, each with its action if it has one.
     fn others(&self) -> Vec<String> {
         let text = |object: &ObjectJson| {
             let object = object.to_value();
@@ -430,14 +433,14 @@ impl Fixture {
         self.objects.others.values().map(text).collect()
     }
 
-    /// Those that can't be read as they are stored.
+    /// Returns the objects whose current stored version cannot be read.
     fn unread(&self) -> Vec<&str> {
         self.objects.unread.keys().map(|key| &*key.name).collect()
     }
 }
 
 #[test]
-fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
+fn file_that_is_invalid_at_start_keeps_its_remembered_objects() {
     let [deny, allow, narrow] =
         [policy("deny", "DENY"), policy("allow", "ALLOW"), policy("allow", "AUDIT")];
     let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: strait}\ndata: {mesh: 'rootNamespace: root'}\n";
@@ -455,7 +458,7 @@ fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
         config_map: fixture.objects.config_maps.first().cloned(),
         ..known(&fixture)
     };
-    // One file is broken, one has gone, and one lacks an object.
+    // One file is invalid, one was deleted, and one lacks an object.
     fixture.write("all.yaml", &format!("kind: [\n---\n{narrow}"));
     fs::remove_file(fixture.directory.path().join("gone.yaml")).expect("removed");
     fixture.write("less.yaml", &policy("more", "DENY"));
@@ -463,14 +466,16 @@ fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
     second.look();
     assert_eq!(second.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
     assert_eq!(second.unread(), ["deny"]);
-    assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not another one by a slip");
-    assert!(second.warnings()[0].contains("what else it held before (2 objects) is kept"));
-    // The next start finds the same.
+    assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not replaced by mistake");
+    assert!(
+        second.warnings()[0].contains("other objects that it contained before (2) stay in use")
+    );
+    // The next start has the same result.
     let next = RememberedStore { config_map: known.config_map, ..self::known(&second) };
     let mut third = second.restarted(&next);
     third.look();
     assert_eq!((third.others().len(), third.unread()), (3, vec!["deny"]));
-    // A worse edit takes nothing away either; a good one does.
+    // A further invalid edit removes nothing either; a valid one does.
     third.write("all.yaml", "kind: [\n");
     third.look();
     assert_eq!(third.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
@@ -484,7 +489,7 @@ fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
 }
 
 #[test]
-fn what_a_file_holds_that_breaks_later_is_told_of_as_unread_but_for_what_reads_the_same() {
+fn changed_objects_of_a_file_that_becomes_invalid_are_reported_as_unread() {
     let [a, b] = [policy("a", "DENY"), policy("b", "DENY")];
     let mut fixture = Fixture::with(&[("x.yaml", &format!("{a}---\n{b}"))]);
     fixture.write("x.yaml", &format!("{a}---\nkind: [\n---\n{}", policy("b", "ALLOW")));
@@ -495,9 +500,9 @@ fn what_a_file_holds_that_breaks_later_is_told_of_as_unread_but_for_what_reads_t
     );
 }
 
-/// As after an upgrade, or where the process ended between the two files that say so.
+/// As after an upgrade, or if the process ended between the writes of the two files that store it.
 #[test]
-fn what_was_in_a_file_of_which_nobody_knows_may_be_in_one_that_cannot_be_read() {
+fn remembered_objects_of_an_unknown_file_may_be_in_an_unreadable_file() {
     let fixture =
         Fixture::with(&[("a.yaml", &policy("a", "DENY")), ("b.yaml", &policy("b", "DENY"))]);
     let known = RememberedStore { files: Arc::default(), ..known(&fixture) };
@@ -511,24 +516,24 @@ fn what_was_in_a_file_of_which_nobody_knows_may_be_in_one_that_cannot_be_read() 
 }
 
 #[test]
-fn without_a_state_directory_a_warning_says_that_nothing_is_remembered() {
+fn warning_states_that_nothing_is_remembered_without_a_state_directory() {
     let broken = format!("kind: [\n---\n{}", policy("a", "DENY"));
     let fixture = Fixture::with(&[("a.yaml", &broken)]);
     assert!(fixture.warnings()[0].ends_with(
-        "what is good of it (1 objects) counts, and what else it held before the start does not: without --state-dir nothing is remembered"
+        "its valid objects (1) apply, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
     ), "{:?}", fixture.warnings());
     let mut kept =
         fixture.restarted(&RememberedStore { is_kept: true, ..RememberedStore::default() });
     kept.look();
     assert!(
-        kept.warnings()[0].ends_with("and nothing else is known of it"),
+        kept.warnings()[0].ends_with("and no earlier content of it is known"),
         "{:?}",
         kept.warnings()
     );
 }
 
 #[test]
-fn policies_that_restrict_are_missed_among_whatever_else_there_is() {
+fn missing_restrictive_policies_are_detected_among_other_objects() {
     let many = |name: &str, count: usize, text: &dyn Fn(&str) -> String| {
         let all = (0..count).map(|number| text(&format!("{name}-{number:02}")));
         all.collect::<Vec<_>>().join("---\n")
@@ -540,23 +545,23 @@ fn policies_that_restrict_are_missed_among_whatever_else_there_is() {
     let mut fixture = Fixture::with(&files.each_ref().map(|(name, text)| (*name, &**text)));
     assert_eq!(fixture.others().len(), 300);
     fixture.write("deny.yaml", "");
-    assert!(fixture.look(), "it is told");
+    assert!(fixture.look(), "it is reported");
     assert_eq!(fixture.others().len(), 300);
     assert_eq!(
         fixture.warnings(),
         [
-            "the directory: STR0606: of policies that restrict access it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, what was read before is kept"
+            "the directory: STR0606: for policies that restrict access, it has 0 of 40 known objects (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); waiting for confirmation, the previous version stays in use"
         ]
     );
     assert!(fixture.look_later());
     assert_eq!((fixture.others().len(), fixture.warnings().len()), (260, 0));
-    // All policies, of whatever kind.
+    // All policies, of any kind.
     fixture.write("allow.yaml", "");
     fixture.look();
-    assert!(fixture.warnings()[0].contains("of access policies it has 0 where 60 were known"));
+    assert!(fixture.warnings()[0].contains("for access policies, it has 0 of 60 known objects"));
     assert!(fixture.look_later());
     assert_eq!(fixture.others().len(), 200);
-    // One alone was deleted, and so were half of them.
+    // The only one was deleted, and half of them were deleted.
     fixture.write("deny.yaml", &denying(1));
     fixture.look();
     fixture.write("deny.yaml", "");
@@ -567,7 +572,7 @@ fn policies_that_restrict_are_missed_among_whatever_else_there_is() {
     fixture.write("deny.yaml", &denying(2));
     assert!(fixture.look());
     assert_eq!((fixture.others().len(), fixture.warnings().len()), (202, 0));
-    // So it is with what was known before the start.
+    // The same applies to contents from before the start.
     let known = known(&fixture);
     fixture.write("deny.yaml", "");
     let mut second = fixture.restarted(&known);

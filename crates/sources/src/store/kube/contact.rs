@@ -1,4 +1,4 @@
-//! How the config cluster is reached, reported to whoever shows sources.
+//! The contact with the config cluster, for the status of sources.
 
 use std::time::SystemTime;
 
@@ -9,9 +9,9 @@ use strait_base::codes::{self, Code};
 use strait_base::source_status::SourceFacts;
 use strait_kube_client::{ApiClient, ApiError, Probed, WatchEvent};
 
-/// A quiet watch doesn't show whether the server is there.
+/// Probes the API server, because a quiet watch does not show whether it is reachable.
 pub(super) async fn probe(client: &ApiClient, facts: &watch::Sender<SourceFacts>) {
-    // One place: whoever is notified waits for nobody.
+    // Capacity 1: no receiver is waited for.
     let (sink, mut probes) = mpsc::channel::<Probed>(1);
     let told = async {
         while let Some(Probed(found)) = probes.recv().await {
@@ -27,19 +27,20 @@ pub(super) async fn probe(client: &ApiClient, facts: &watch::Sender<SourceFacts>
     }
 }
 
-/// What an event says of contact. The Secrets alone count: they are what can't be done without.
+/// Updates the contact from an event. Only readers of Secrets count, because only Secrets are
+/// required.
 pub(super) fn note(facts: &watch::Sender<SourceFacts>, StoreInput { reader, event }: &StoreInput) {
     match event {
         _ if reader.is_optional() => {}
-        // Versions grow old; it is listed anew.
+        // Versions expire; the reader lists again.
         WatchEvent::Failed(ApiError::Gone(_) | ApiError::VersionAhead(_)) => {}
         WatchEvent::Failed(error) => failed(facts, error),
         _ => heard(facts, |_| true),
     }
 }
 
-/// Only the end of a trouble is reported, of the codes that are `mended`: nobody waits for the time of the last
-/// contact.
+/// Records a response. Only the end of a problem whose code satisfies `mended` is published: no
+/// receiver waits for the time of the last contact.
 fn heard(facts: &watch::Sender<SourceFacts>, mended: impl Fn(&Code) -> bool) {
     facts.send_if_modified(|facts| match facts.trouble.as_ref().map(|trouble| trouble.code) {
         Some(code) if !mended(code) => false,
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contact_is_what_the_readers_of_secrets_and_the_probes_have() {
+    fn contact_follows_the_readers_of_secrets_and_the_probes() {
         let facts = watch::Sender::new(SourceFacts::starting("cluster", "config"));
         let trouble = || facts.borrow().trouble.as_ref().map(|trouble| trouble.code.id);
         let told = |reader, event| note(&facts, &StoreInput { reader, event });
@@ -83,7 +84,7 @@ mod tests {
         heard(&facts, |code| *code == codes::UNREACHABLE);
         assert_eq!(trouble(), None);
         assert!(facts.borrow().last_contact.is_some());
-        // A server that answers probes may still let nobody read.
+        // A server that responds to probes may still reject all reads.
         told(
             StoreReader::IstioSecrets,
             WatchEvent::Failed(ApiError::Unauthorized("401".to_owned())),

@@ -1,8 +1,8 @@
-//! What the config cluster may answer: see [`strait_base::testing::fuzz`].
+//! Fuzz target for responses of the config cluster: see [`strait_base::testing::fuzz`].
 
 use super::{ConfigMapObject, KeptObject, NamespaceObject, OwnedObject, ReadObject, SecretObject};
 
-/// Takes any bytes as the answer to a list of the kind that the first byte says.
+/// Parses any bytes as the response to a list. The first byte selects the kind.
 pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
     fn read<T: OwnedObject>(bytes: &[u8]) -> bool
     where

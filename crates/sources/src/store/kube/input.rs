@@ -1,11 +1,11 @@
-//! What the readers of the config cluster pass on.
+//! The events that the readers of the config cluster pass on.
 
 use crate::store::kinds::{self, StoreKind};
 use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 use strait_kube_client::WatchEvent;
 use strait_model::ObjectJson;
 
-/// What is read. A Secret that carries both labels is found by two of them.
+/// A reader. Two of them find a Secret with both labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::store) enum StoreReader {
     IstioSecrets,
@@ -29,17 +29,17 @@ impl StoreReader {
         Self::OF_CORE.into_iter().chain(kinds::ALL.iter().map(Self::Kept))
     }
 
-    /// Whether the mesh can do without it.
+    /// Whether the mesh works without its objects.
     pub(super) fn is_optional(self) -> bool {
         match self {
             Self::IstioSecrets | Self::Secrets => false,
-            // Who goes on as if nothing restricted anybody lets everybody in.
+            // Without the restrictions, all callers would be accepted.
             Self::Kept(kind) => !kind.restricts(),
             Self::ConfigMap | Self::IstioConfigMap | Self::Namespaces => true,
         }
     }
 
-    /// Whether there may be nothing to read: its kind need not be installed.
+    /// Whether its kind may be missing in the cluster.
     pub(super) fn may_lack(self) -> bool {
         self.is_optional() || matches!(self, Self::Kept(_))
     }
@@ -53,7 +53,7 @@ impl StoreReader {
         }
     }
 
-    /// Whose lists together are all there is of something.
+    /// Returns the readers whose lists together contain all objects of a type.
     pub(super) fn group(self) -> [Self; 2] {
         match self {
             Self::IstioSecrets | Self::Secrets => [Self::IstioSecrets, Self::Secrets],
@@ -62,7 +62,7 @@ impl StoreReader {
         }
     }
 
-    /// All that it reads, as text.
+    /// Describes everything that it reads.
     pub(super) fn all(self) -> String {
         format!("{} of the config cluster", self.plural())
     }
@@ -73,12 +73,13 @@ pub(in crate::store) struct StoreInput {
     pub(in crate::store) event: WatchEvent<ReadObject>,
 }
 
-/// An object, or why it is none that can be used.
+/// An object, or the reason why it is unusable.
 pub(in crate::store) enum ReadObject {
     Secret(WatchedSecret),
     ConfigMap(WatchedConfigMap),
     Namespace(ObjectName, WatchedNamespace),
-    /// An object that is kept as it is, but for its kind, which a list doesn't say. Of thousands in a list none is a tree.
+    /// An object that is stored unchanged, except for its kind, which lists omit. It is packed,
+    /// because a list may contain thousands.
     Kept(ObjectName, ObjectJson),
     Unusable(ObjectName, String),
 }

@@ -1,4 +1,4 @@
-//! What the config cluster's answers make of what is known.
+//! Tests of the effects of the config cluster's responses on the known objects.
 
 use super::*;
 use strait_base::mass_deletion::ASK_AGAIN;
@@ -25,12 +25,12 @@ fn workloads() -> StoreReader {
     StoreReader::Kept(&kinds::ALL[1])
 }
 
-/// The kinds behind the first two.
+/// The kinds after the first two.
 fn further_kinds() -> impl Iterator<Item = StoreReader> {
     kinds::ALL.iter().skip(2).map(StoreReader::Kept)
 }
 
-/// Whoever lists what restricts who may call whom.
+/// Readers of objects that restrict access.
 fn restricting() -> impl Iterator<Item = StoreReader> {
     kinds::ALL.iter().filter(|kind| kind.restricts()).map(StoreReader::Kept)
 }
@@ -48,14 +48,14 @@ impl StoreIndex {
         self.apply(input, Instant::now())
     }
 
-    /// Tells a list, and so much later the same again.
+    /// Applies a list, and the same again after the confirmation interval.
     fn tell_twice(&mut self, input: impl Fn() -> StoreInput) -> Option<Objects> {
         self.apply(input(), Instant::now());
         self.apply(input(), Instant::now() + ASK_AGAIN)
     }
 }
 
-/// An index that has read everything once.
+/// Creates an index that has read everything once.
 fn read(secrets: Vec<ReadObject>) -> (StoreIndex, Objects) {
     let mut index = StoreIndex::default();
     assert_eq!(index.tell(listed(StoreReader::IstioSecrets, secrets)), None);
@@ -69,7 +69,8 @@ fn read(secrets: Vec<ReadObject>) -> (StoreIndex, Objects) {
     }
     let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
     let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
-    let objects = index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("all is read");
+    let objects =
+        index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("everything has been read");
     assert_eq!(objects.namespaces[0].labels["mesh"], "on");
     (index, objects)
 }
@@ -79,7 +80,7 @@ fn not_found(reader: StoreReader) -> StoreInput {
 }
 
 #[test]
-fn entries_are_read_where_they_are_installed_and_silently_done_without() {
+fn objects_are_read_if_installed_and_optional_otherwise() {
     let (mut index, objects) = read(vec![]);
     assert_eq!((objects.others.len(), objects.warnings.len()), (0, 0));
     let entry = |version: &str, address: &str| {
@@ -91,7 +92,7 @@ fn entries_are_read_where_they_are_installed_and_silently_done_without() {
         StoreInput { reader: workloads(), event: WatchEvent::Applied(object.into()) }
     };
     let mut told = |version, address| {
-        let objects = index.tell(entry(version, address)).expect("all is read");
+        let objects = index.tell(entry(version, address)).expect("everything has been read");
         objects.others.values().next().expect("one").clone()
     };
     let first = told("1", "10.0.0.1");
@@ -99,14 +100,14 @@ fn entries_are_read_where_they_are_installed_and_silently_done_without() {
     assert_eq!(value["kind"], "WorkloadEntry");
     assert_eq!(value["spec"]["address"], "10.0.0.1");
     let again = told("2", "10.0.0.1");
-    assert_eq!(first.place(), again.place(), "nothing that means anything changed");
+    assert_eq!(first.place(), again.place(), "no relevant field changed");
     assert_eq!(told("3", "10.0.0.2").to_value()["spec"]["address"], "10.0.0.2");
     let none = index.tell_twice(|| listed(workloads(), vec![]));
-    assert!(none.expect("all is read").others.is_empty());
+    assert!(none.expect("everything has been read").others.is_empty());
 }
 
 #[test]
-fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() {
+fn remembered_objects_stay_until_listed_or_their_kind_is_removed() {
     let entries = [("ServiceEntry", "a"), ("WorkloadEntry", "b")].map(|(kind, name)| {
         let metadata = json!({ "namespace": "shop", "name": name });
         let version = "networking.istio.io/v1";
@@ -134,7 +135,7 @@ fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() 
 }
 
 #[test]
-fn nothing_is_said_before_all_is_read() {
+fn nothing_is_published_before_everything_is_read() {
     let (_, objects) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
     let held = &objects.secrets[0];
     assert_eq!(held.data["east"].reveal(), b"old");
@@ -144,7 +145,7 @@ fn nothing_is_said_before_all_is_read() {
 }
 
 #[test]
-fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
+fn config_maps_are_optional_if_forbidden_and_secrets_are_not() {
     let mut index = StoreIndex::default();
     let forbidden = |reader| StoreInput {
         reader,
@@ -161,22 +162,23 @@ fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
     assert_eq!(index.tell(listed(StoreReader::Secrets, vec![])), None);
     assert_eq!(index.unread(), None);
     assert_eq!(index.tell(forbidden(StoreReader::IstioSecrets)), None);
-    let unread = index.unread().expect("it stands in the way");
+    let unread = index.unread().expect("it blocks the first read");
     assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
-    let objects = index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("all is read");
+    let objects =
+        index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("everything has been read");
     assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
 }
 
-/// Who goes on as if there were no policies lets everybody in.
+/// Treating the policies as absent would accept all callers.
 #[test]
-fn policies_that_may_not_be_read_stand_in_the_way_and_those_known_from_before_stay() {
+fn forbidden_policies_block_the_first_read_and_remembered_ones_stay() {
     let (mut index, _) = read(vec![]);
     assert_eq!(index.unread(), None, "a kind that is not installed has no objects");
-    let reader = restricting().next().expect("there are some");
+    let reader = restricting().next().expect("some exist");
     index.read.remove(&reader);
     let refused = WatchEvent::Failed(ApiError::Forbidden("forbidden".to_owned()));
     assert_eq!(index.tell(StoreInput { reader, event: refused }), None);
-    assert!(index.unread().expect("it stands in the way").contains(reader.plural()));
+    assert!(index.unread().expect("it blocks the first read").contains(reader.plural()));
     let metadata = json!({ "namespace": "shop", "name": "deny" });
     let version = "security.istio.io/v1";
     let policy =
@@ -186,15 +188,20 @@ fn policies_that_may_not_be_read_stand_in_the_way_and_those_known_from_before_st
     for reader in restricting() {
         index.tell(not_found(reader));
     }
-    assert_eq!(index.objects().others.len(), 1, "an API server that starts knows no kinds yet");
+    assert_eq!(
+        index.objects().others.len(),
+        1,
+        "an API server that is starting has no custom kinds yet"
+    );
 }
 
 #[test]
-fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
+fn secret_with_both_labels_is_stored_once_and_removed_with_the_last() {
     let (mut index, _) = read(vec![secret("a", "{}")]);
     let event = WatchEvent::Applied(secret("a", "{}"));
-    let objects =
-        index.tell(StoreInput { reader: StoreReader::Secrets, event }).expect("all is read");
+    let objects = index
+        .tell(StoreInput { reader: StoreReader::Secrets, event })
+        .expect("everything has been read");
     assert_eq!(names(&objects), ["a"]);
     let gone = |reader| {
         let key = NamespacedName { namespace: "strait-system".into(), name: "a".into() };
@@ -205,31 +212,32 @@ fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
 }
 
 #[test]
-fn a_relist_replaces_and_a_failure_keeps() {
+fn list_replaces_objects_and_failure_keeps_them() {
     let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
     let away = WatchEvent::Failed(ApiError::Unreachable("connection refused".to_owned()));
     let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event: away });
-    let objects = objects.expect("all is read");
+    let objects = objects.expect("everything has been read");
     assert_eq!(names(&objects), ["a", "b"]);
     assert!(objects.warnings[0].text.contains("connection refused"));
-    assert_eq!(index.unread(), None, "all has been read once");
+    assert_eq!(index.unread(), None, "everything has been read once");
     let answered = |reader| StoreInput { reader, event: WatchEvent::Answered };
-    let objects = index.tell(answered(StoreReader::IstioSecrets)).expect("contact is news");
+    let objects =
+        index.tell(answered(StoreReader::IstioSecrets)).expect("a change of contact is published");
     assert_eq!(objects.warnings, []);
-    assert_eq!(index.tell(answered(StoreReader::IstioSecrets)), None, "and then no more");
+    assert_eq!(index.tell(answered(StoreReader::IstioSecrets)), None, "and only once");
     let objects = index.tell(listed(StoreReader::IstioSecrets, vec![secret("b", "{}")]));
-    let objects = objects.expect("all is read");
+    let objects = objects.expect("everything has been read");
     assert_eq!(names(&objects), ["b"]);
     assert_eq!(objects.warnings, []);
 }
 
 #[test]
-fn a_secret_that_makes_no_sense_stays_what_it_was() {
+fn invalid_secret_keeps_its_previous_version() {
     let (mut index, _) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
     for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
         let event = WatchEvent::Applied(secret("a", bad));
         let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event });
-        let objects = objects.expect("all is read");
+        let objects = objects.expect("everything has been read");
         assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
         assert!(!objects.warnings.is_empty());
         assert!(!format!("{:?}", objects.warnings).contains("canary"));
@@ -242,7 +250,7 @@ fn entry(name: &str) -> ReadObject {
 }
 
 #[test]
-fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same() {
+fn empty_list_of_any_kind_applies_only_after_confirmation() {
     let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")]);
     index.tell(listed(services(), vec![entry("x")]));
     let before = index.objects();
@@ -250,31 +258,36 @@ fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same
     let empty =
         [StoreReader::IstioSecrets, StoreReader::ConfigMap, services(), StoreReader::Namespaces];
     for (number, reader) in empty.into_iter().enumerate() {
-        let told = index.apply(listed(reader, vec![]), start).expect("all is read");
+        let told = index.apply(listed(reader, vec![]), start).expect("everything has been read");
         let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
         assert_eq!(told, held, "{reader:?}");
         assert_eq!(index.take_asked_again().collect::<Vec<_>>(), [reader.plural()]);
         assert_eq!(told.warnings.len(), number + 1);
         assert!(told.warnings.iter().all(|one| one.text.starts_with("STR0606: its list has 0")));
     }
-    // One was right, the others were not.
+    // One was correct, the others were not.
     let later = start + ASK_AGAIN;
     index.apply(listed(StoreReader::ConfigMap, vec![config_map("strait")]), later);
     index.apply(listed(StoreReader::Namespaces, vec![]), later);
     index.apply(listed(services(), vec![entry("x")]), later);
     let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
-    let told =
-        index.apply(listed(StoreReader::IstioSecrets, secrets()), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, secrets()), later)
+        .expect("everything has been read");
     assert_eq!(told, Objects { namespaces: Vec::new(), ..before });
-    // Most of them is as good as all; of half of them nobody is surprised.
+    // The loss of most is treated like the loss of all; the loss of half is accepted at once.
     let few = |count| secrets().into_iter().take(count).collect();
-    let told = index.apply(listed(StoreReader::IstioSecrets, few(1)), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, few(1)), later)
+        .expect("everything has been read");
     assert_eq!(names(&told), ["a", "b", "c"]);
-    let told = index.apply(listed(StoreReader::IstioSecrets, few(2)), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, few(2)), later)
+        .expect("everything has been read");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 }
 
-/// A policy as a list has it.
+/// Creates a policy as in a list.
 fn policy(name: &str, action: &str) -> ReadObject {
     let json = format!(
         r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": {{"action": "{action}", "rules": [{{}}]}}}}"#
@@ -283,7 +296,7 @@ fn policy(name: &str, action: &str) -> ReadObject {
 }
 
 #[test]
-fn a_list_without_most_of_the_policies_that_restrict_is_asked_again_however_many_let_in() {
+fn list_without_most_restrictive_policies_is_requested_again() {
     let named = |action: &str, many: usize| {
         let all = (0..many)
             .map(|number| policy(&format!("{}-{number:02}", action.to_lowercase()), action));
@@ -297,31 +310,31 @@ fn a_list_without_most_of_the_policies_that_restrict_is_asked_again_however_many
     };
     let (mut index, _) = read(vec![]);
     let start = Instant::now();
-    let told = index.apply(list(38, 2), start).expect("all is read");
+    let told = index.apply(list(38, 2), start).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (100, 0));
-    let told = index.apply(list(0, 0), start).expect("all is read");
+    let told = index.apply(list(0, 0), start).expect("everything has been read");
     assert_eq!(told.others.len(), 100);
     assert_eq!(
         told.warnings.iter().map(|one| &*one.text).collect::<Vec<_>>(),
         [
-            "STR0606: of those that restrict access its list has 0 where 40 were known (lacking AuthorizationPolicy shop/custom-00, AuthorizationPolicy shop/custom-01, AuthorizationPolicy shop/deny-00 and 37 more); asked again before it counts, what was read before is kept"
+            "STR0606: for policies that restrict access, its list has 0 of 40 known objects (lacking AuthorizationPolicy shop/custom-00, AuthorizationPolicy shop/custom-01, AuthorizationPolicy shop/deny-00 and 37 more); waiting for confirmation, the previous version stays in use"
         ]
     );
     assert_eq!(index.take_asked_again().collect::<Vec<_>>(), ["authorizationpolicies"]);
-    // It was a fault; and what is meant is said twice.
-    let told = index.apply(list(38, 1), start + ASK_AGAIN).expect("all is read");
+    // That was a fault; an intended deletion is confirmed by a second list.
+    let told = index.apply(list(38, 1), start + ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (99, 0));
     index.apply(list(0, 0), start + ASK_AGAIN);
-    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
-    // One of one is a deletion.
+    // The loss of a single object is a deletion.
     index.apply(list(1, 0), start + 2 * ASK_AGAIN);
-    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
 }
 
 #[test]
-fn a_first_list_is_held_against_what_was_known_before_the_start() {
+fn first_list_is_compared_with_remembered_objects() {
     let set = |names: &[&str]| -> BTreeSet<ObjectName> {
         names.iter().map(|name| ObjectName::new("strait-system", name)).collect()
     };
@@ -339,14 +352,14 @@ fn a_first_list_is_held_against_what_was_known_before_the_start() {
     }
     assert_eq!(tell(StoreReader::ConfigMap, vec![], start), None);
     assert_eq!(tell(StoreReader::IstioConfigMap, config_map(), start), None);
-    // Which Secrets carry which label isn't known: both lists together have too few.
+    // The label of each Secret is unknown: both lists together have too few.
     assert_eq!(tell(StoreReader::IstioSecrets, vec![secret("a", "{}")], start), None);
     assert_eq!(tell(StoreReader::Secrets, vec![], start), None);
-    // The one that is asked again first can't speak for the other.
+    // The reader that lists again first cannot answer for the other.
     let later = start + ASK_AGAIN;
     assert_eq!(tell(StoreReader::Secrets, vec![], later), None);
     let both = || vec![secret("a", "{}"), secret("b", "{}")];
-    let told = tell(StoreReader::IstioSecrets, both(), later).expect("most of them are there");
+    let told = tell(StoreReader::IstioSecrets, both(), later).expect("most of them exist");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 
     let mut index = StoreIndex::knowing(&known());
@@ -359,12 +372,14 @@ fn a_first_list_is_held_against_what_was_known_before_the_start() {
     for reader in group {
         assert_eq!(index.apply(listed(reader, vec![]), later), None);
     }
-    let told = index.apply(listed(StoreReader::IstioSecrets, vec![]), later).expect("it is so");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, vec![]), later)
+        .expect("the state is correct");
     assert_eq!((told.secrets.len(), told.config_maps.len()), (0, 0));
 }
 
 #[test]
-fn that_a_version_has_grown_old_is_no_warning() {
+fn expired_version_causes_no_warning() {
     let (mut index, objects) = read(vec![secret("a", "{}")]);
     let gone = WatchEvent::Failed(ApiError::Gone("too old resource version".to_owned()));
     assert_eq!(index.tell(StoreInput { reader: StoreReader::IstioSecrets, event: gone }), None);

@@ -1,4 +1,5 @@
-//! The stream: connects, asks, answers, and begins again when it ends.
+//! The stream of an MCP client: connects, subscribes, acknowledges responses, and reconnects after
+//! its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -26,44 +27,47 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value};
 
-/// How long connecting and the handshake may take together.
+/// The time limit of connecting, including the TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection that is quiet for so long is pinged. Dead peers are found by TCP's own probes long before.
+/// A connection that is quiet for this long is pinged. TCP keepalive detects dead peers long
+/// before.
 const PING_AFTER: Duration = Duration::from_secs(330);
-/// Servers of gRPC that aren't configured otherwise end connections that are pinged more often ("too many pings").
+/// gRPC servers with the default configuration close connections that are pinged more often ("too
+/// many pings").
 const PINGS_BORNE: Duration = Duration::from_secs(300);
 const _: () = assert!(PING_AFTER.as_secs() > PINGS_BORNE.as_secs());
-/// How long the answer to a ping may take.
+/// The time limit of the response to a ping.
 const PONG_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to answer each type; what it doesn't answer by then it doesn't serve.
+/// The time limit of the response for each type. Types without a response by then are not served.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The most bytes of one answer.
+/// Maximum size of a response in bytes.
 const MESSAGE_MAX: usize = 64 << 20;
-/// Requests that wait to be sent: one for each type, and the reply to an answer. A full queue makes the reader wait,
-/// and with it the server.
+/// Capacity of the queue of requests: one for each type, and the reply to a response. A full queue
+/// makes the reader wait, and with it the server.
 pub(super) const REQUESTS: usize = 32;
 
-/// Why there is no stream, or no longer.
+/// Why there is no stream.
 #[derive(Debug)]
 struct McpStreamEnd {
     fact: String,
     code: &'static Code,
 }
 
-/// Follows a server until it is dropped. `known` is what it held before.
+/// Follows a server until dropped. `known` is its content from before.
 pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known: Collection) {
     let mut state = McpState::knowing(&known);
     let mut facts = SourceFacts::starting("mcp", format!("xds://{}", server.address));
     facts.objects = known.len();
     let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-    // Whether anything has been passed on. Whoever takes it says that the source has been read.
+    // Whether any contents have been published. Their receiver then reports that the source has
+    // been read.
     let mut published = false;
     loop {
         let began = Instant::now();
         let ended = stream(&server, &mut state, &mut facts, &mut published, &line).await;
         if facts.trouble.is_none() {
             let (code, next) = (ended.code, ended.code.next);
-            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; what was last known stays");
+            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; the last known state stays in use");
         }
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.report(&facts);
@@ -95,7 +99,7 @@ async fn stream(
     let mut node = Some(node(&server.node));
     for mut request in state.begin() {
         request.node = node.take();
-        // There are fewer than fit.
+        // There are fewer requests than the capacity.
         let _ = requests.try_send(request);
     }
     let mut client =
@@ -103,7 +107,9 @@ async fn stream(
     let opened = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
     let mut responses = match opened {
         Ok(responses) => responses.into_inner(),
-        Err(status) => return unreachable(format!("the stream is refused: {}", status.message())),
+        Err(status) => {
+            return unreachable(format!("the server rejected the stream: {}", status.message()));
+        }
     };
     let mut settled = false;
     let settle = tokio::time::sleep(ANSWER);
@@ -135,12 +141,12 @@ async fn stream(
             facts.heard(SystemTime::now());
             if let Some(refused) = &request.error_detail {
                 let code = &codes::MCP_ODD;
-                warn!(server = server.address, reason = refused.message, %code, next = code.next, "objects that make no sense are refused");
+                warn!(server = server.address, reason = refused.message, %code, next = code.next, "invalid objects are rejected");
             }
             if requests.send(*request).await.is_err() {
-                return unreachable("the server takes no requests any more".into());
+                return unreachable("the server accepts no further requests".into());
             }
-            // A first stream is heard out; later ones change what is there already.
+            // The first stream must deliver all types; later ones update existing contents.
             *published |= settled || state.is_heard();
             if *published {
                 publish(state, facts, line);
@@ -159,7 +165,7 @@ fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
 
 fn node(node: &McpNode) -> core::Node {
     let McpNode { namespace, domain } = node;
-    // Istio's server serves objects, instead of Envoy's configuration, to those that ask so.
+    // Istio's server serves objects instead of Envoy configuration to clients with this setting.
     let generator = Value { kind: Some(value::Kind::StringValue("api".into())) };
     core::Node {
         id: format!("sidecar~127.0.0.1~strait.{namespace}~{namespace}.svc.{domain}"),
@@ -179,7 +185,7 @@ async fn connect(server: &McpServer) -> Result<Channel, McpStreamEnd> {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
             let name = ServerName::try_from(name.clone()).map_err(|_| McpStreamEnd {
-                fact: format!("{name:?} is no name of a server"),
+                fact: format!("{name:?} is not a valid server name"),
                 code: &codes::MCP_TLS,
             })?;
             Some((TlsConnector::from(config), name))
@@ -220,7 +226,7 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
         .keep_alive_while_idle(true))
 }
 
-/// A connection, plain or not.
+/// A connection, with or without TLS.
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
@@ -244,7 +250,7 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
-            _ => Err(format!("{} holds no certificate that can be read", path.display())),
+            _ => Err(format!("{} contains no readable certificate", path.display())),
         }
     };
     let mut roots = RootCertStore::empty();
@@ -260,9 +266,9 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
         Some((chain, key)) => {
             let chain = certificates(&read(chain).await?, chain)?;
             let parsed = PrivateKeyDer::from_pem_slice(&read(key).await?);
-            // Never says what is in it.
+            // Never quotes the content.
             let parsed =
-                parsed.map_err(|_| format!("{} holds no key that can be read", key.display()))?;
+                parsed.map_err(|_| format!("{} contains no readable key", key.display()))?;
             builder
                 .with_client_auth_cert(chain, parsed)
                 .map_err(|error| format!("key and certificate can't be used: {error}"))?

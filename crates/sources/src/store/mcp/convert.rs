@@ -1,4 +1,4 @@
-//! One object, from its message to the form in which manifests have it. Pure.
+//! Converts one object from its protobuf message to the form in manifests. Pure.
 
 use prost::Message;
 use serde_json::{Value, json};
@@ -8,42 +8,41 @@ use strait_model::ObjectKey;
 use strait_proto::envoy::google::protobuf::{Any, Timestamp};
 use strait_proto::istio::mcp::Resource;
 
-/// The message that an object travels in.
+/// The message that contains an object.
 const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";
 
-/// An object that can't be used.
+/// An object that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnusableDocument {
-    /// Which, where even that is known.
+    /// Its key, if known.
     pub(super) key: Option<ObjectKey>,
-    /// What is wrong.
+    /// The reason.
     pub(super) fact: String,
 }
 
-/// Reads one object of `kind`.
+/// Converts one object of `kind`.
 pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
     let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
     if name_of(&any.type_url) != RESOURCE {
-        return Err(nameless(&format!("{:?} is no {RESOURCE}", any.type_url)));
+        return Err(nameless(&format!("{:?} is not {RESOURCE}", any.type_url)));
     }
     let resource = Resource::decode(&*any.value);
     let resource = resource.map_err(|_| nameless("a resource can't be decoded"))?;
     let metadata = resource.metadata.ok_or_else(|| nameless("a resource has no metadata"))?;
     let key = key(kind, &metadata.name)
-        .ok_or_else(|| nameless(&format!("{:?} is no namespace/name", metadata.name)))?;
+        .ok_or_else(|| nameless(&format!("{:?} is not NAMESPACE/NAME", metadata.name)))?;
     let bad = |fact: &str| UnusableDocument { key: Some(key.clone()), fact: fact.to_owned() };
     let body = resource.body.ok_or_else(|| bad("it has no body"))?;
-    // The version in the name of the message says nothing: all have one form.
+    // The version in the message name has no effect: all versions have one form.
     let message = name_of(&body.type_url);
     let package = kind.group.split('.').next().unwrap_or_default();
     let of_package = message.strip_prefix("istio.").and_then(|rest| rest.strip_prefix(package));
     let fits = of_package.is_some_and(|rest| rest.starts_with('.'))
         && message.rsplit('.').next() == Some(kind.kind);
     if !fits {
-        return Err(bad(&format!("its body is {message:?}, no {}", kind.kind)));
+        return Err(bad(&format!("its body is {message:?}, not a {}", kind.kind)));
     }
-    let read =
-        kind.spec.ok_or_else(|| bad("it is of a kind that MCP servers are not asked for"))?;
+    let read = kind.spec.ok_or_else(|| bad("its kind is not requested from MCP servers"))?;
     let spec = read(&body.value).map_err(|_| bad("its body can't be decoded"))?;
     let mut object = json!({
         "metadata": {
@@ -59,7 +58,7 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     Ok((key, object))
 }
 
-/// What a type URL names.
+/// Returns the message name in a type URL.
 fn name_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }

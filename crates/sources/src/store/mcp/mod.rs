@@ -1,9 +1,10 @@
-//! Objects of the mesh from a server of MCP over xDS: Istio's protocol, by which a store of its objects is
-//! subscribed to like any other xDS resource.
+//! Objects of the mesh from a server of MCP over xDS: Istio's protocol for subscribing to a store
+//! of Istio objects like to any other xDS resource.
 //!
-//! Each type is asked for whole, and each answer is whole: what is not in it has gone. An object that can't
-//! be read costs only itself, and is refused by name. While there is no server, what was last known stays.
-//! `convert.rs` reads one object, `state.rs` is the protocol (pure), `client.rs` the stream.
+//! Each type is requested completely, and each response is complete: objects that it lacks are
+//! deleted. An unreadable object does not affect the others, and is rejected by name. While the
+//! server is unreachable, the last known objects stay. `convert.rs` converts one object, `state.rs`
+//! is the protocol (pure), `client.rs` the stream.
 
 mod client;
 pub(super) mod convert;
@@ -13,29 +14,29 @@ use std::path::PathBuf;
 
 pub(super) use client::run;
 
-/// A server.
+/// An MCP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpServer {
     /// `HOST:PORT`.
     pub address: String,
-    /// How it is spoken to; `None` for plain text.
+    /// The TLS settings; `None` for plain text.
     pub tls: Option<McpTls>,
-    /// As whom.
+    /// The identity of this client.
     pub node: McpNode,
 }
 
-/// How a server proves itself, and we to it. Files are read for each connection.
+/// The TLS settings. Files are read for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpTls {
-    /// The CAs that its certificate must lead to, PEM.
+    /// The PEM file with the CAs that its certificate must chain to.
     pub ca: PathBuf,
-    /// Our certificate chain and its key, PEM.
+    /// The PEM files with the client certificate chain and its key.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// The name that its certificate must be for; the host of the address where it isn't given.
+    /// The name that its certificate must be valid for; by default, the host of the address.
     pub server_name: Option<String>,
 }
 
-/// What we call ourselves.
+/// The identity of this client in the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpNode {
     /// The system namespace.
@@ -44,7 +45,7 @@ pub struct McpNode {
     pub domain: String,
 }
 
-/// Takes any bytes as what a server says: answers, each with its length before it as gRPC has it.
+/// Parses any bytes as responses of a server, each prefixed with its length as in gRPC.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
     use prost::Message as _;

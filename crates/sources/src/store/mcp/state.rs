@@ -1,8 +1,8 @@
-//! The protocol: which types are subscribed to, what each answer makes of the objects held, and what is replied to it.
-//! Pure.
+//! The protocol: the subscribed types, the effects of each response on the stored objects, and the
+//! reply to it. Pure.
 //!
-//! Servers name a kind by different versions of its API, so each kind is asked for by those there are; an
-//! object that comes by two of them counts by the newer.
+//! Servers name a kind by different API versions, so each kind is requested in several versions.
+//! The newer version of an object that arrives in two versions applies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -15,25 +15,25 @@ use strait_model::{Collection, ObjectJson, ObjectKey};
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
-/// Far more objects of a kind than any mesh has.
+/// Maximum number of objects of a kind, far more than in any mesh.
 const OBJECTS_MAX: usize = 200_000;
 /// gRPC's "invalid argument".
 const INVALID_ARGUMENT: i32 = 3;
-/// What of an answer is wrong is reported up to here; the rest is counted.
+/// Maximum number of reported errors of a response; the rest is counted.
 const TOLD: usize = 5;
 
-/// A type as it is subscribed to.
+/// A subscribed type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Type {
     kind: &'static StoreKind,
-    /// Its place in the versions of the kind.
+    /// Its index in the versions of the kind.
     version: usize,
 }
 
 impl Type {
     fn all() -> impl Iterator<Item = Self> {
         let versions = |kind: &'static StoreKind| {
-            // What is served as the middle one is served as the last as well.
+            // Servers that serve the middle version serve the last one as well.
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
         };
@@ -46,44 +46,45 @@ impl Type {
     }
 }
 
-/// What is known of the objects of one server.
+/// The known objects of one server.
 #[derive(Debug, Default)]
 pub(super) struct McpState {
     types: BTreeMap<Type, McpCollection>,
     guard: MassDeletionGuard<(Type, AnsweredObjects)>,
 }
 
-/// Of which objects of a type an answer must have most.
+/// A set of objects that a response must mostly contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AnsweredObjects {
     All,
-    /// Policies that restrict: few, beside those that let in.
+    /// Restrictive policies: few, compared with policies that allow.
     Restricting,
 }
 
-/// What becomes of an answer.
+/// The result of a response.
 #[derive(Debug)]
 pub(super) enum McpOutcome {
-    /// It is of a type that wasn't asked for.
+    /// The type was not requested.
     Not,
-    /// It was taken as far as it can be; this is to be replied to it.
+    /// Accepted as far as possible, with the reply to send.
     Yes(Box<DiscoveryRequest>),
-    /// It lacks most of what is held, which stays. A new stream is to ask for all again.
+    /// The response lacks most of the stored objects, which stay. A new stream must request
+    /// everything again.
     Doubtful(String),
 }
 
 #[derive(Debug, Default)]
 struct McpCollection {
-    /// Whether this stream has answered.
+    /// Whether this stream has received a response.
     heard: bool,
-    /// The version last accepted whole on this stream.
+    /// The last version that was accepted completely on this stream.
     accepted: String,
     objects: BTreeMap<ObjectKey, ObjectJson>,
     invalid: Vec<String>,
 }
 
 impl McpCollection {
-    /// What an answer with these objects has of those that are held and meant.
+    /// Returns the part of the stored objects in a set that a response with these keys contains.
     fn part<K>(
         &self,
         of: K,
@@ -98,7 +99,7 @@ impl McpCollection {
 }
 
 impl McpState {
-    /// A state in which these are held, of a server that has not been heard since.
+    /// Creates a state with known objects, of a server without any response since.
     pub(super) fn knowing(objects: &Collection) -> Self {
         let mut types: BTreeMap<Type, McpCollection> = BTreeMap::new();
         for (key, object) in objects.iter() {
@@ -110,7 +111,8 @@ impl McpState {
         Self { types, guard: MassDeletionGuard::default() }
     }
 
-    /// A stream begins: what to ask for. What is held stays until its type is answered.
+    /// Starts a stream. Returns the requests. Stored objects stay until there is a response for
+    /// their type.
     pub(super) fn begin(&mut self) -> Vec<DiscoveryRequest> {
         let requests = Type::all().map(|kind| {
             let held = self.types.entry(kind).or_default();
@@ -121,12 +123,12 @@ impl McpState {
         requests.collect()
     }
 
-    /// How many answers were not believed at first.
+    /// Returns the number of doubtful responses.
     pub(super) fn doubts(&self) -> u64 {
         self.guard.doubted()
     }
 
-    /// Takes an answer in. It is accepted, or refused with what is wrong.
+    /// Processes a response. It is accepted, or rejected with the errors.
     pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> McpOutcome {
         let Some(asked) = Type::all().find(|one| one.url() == response.type_url) else {
             return McpOutcome::Not;
@@ -149,8 +151,8 @@ impl McpState {
                     Err(fault) => bad.push(fault),
                 }
             }
-            // What an object was before stays; where not even its name is known, all that is missing may
-            // be it.
+            // The previous version of an object stays. If not even the name is known, any missing
+            // object may be it.
             let nameless = bad.iter().any(|bad| bad.key.is_none());
             let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
             for (key, before) in &held.objects {
@@ -171,7 +173,7 @@ impl McpState {
                     .map(|((one, objects), doubt)| match objects {
                         AnsweredObjects::All => format!("its list of {} {doubt}", one.url()),
                         AnsweredObjects::Restricting => format!(
-                            "of those that restrict access its list of {} {doubt}",
+                            "for policies that restrict access, its list of {} {doubt}",
                             one.url()
                         ),
                     })
@@ -202,14 +204,14 @@ impl McpState {
         }))
     }
 
-    /// Whether each kind has been answered on this stream, by one of its versions at least.
+    /// Whether each kind has received a response on this stream, in at least one version.
     pub(super) fn is_heard(&self) -> bool {
         let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
         kinds::of_mcp().all(heard)
     }
 
-    /// The time to answer is over: a version that wasn't answered on this stream, while another of its kind
-    /// was, is no longer served.
+    /// Ends the time for responses: a version without a response on this stream is no longer served
+    /// if there was a response for another version of the kind.
     pub(super) fn settle(&mut self) {
         for kind in kinds::of_mcp() {
             let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
@@ -221,7 +223,7 @@ impl McpState {
         }
     }
 
-    /// All objects; of one that came by two versions the newer counts.
+    /// Returns all objects; the newer of two versions applies.
     pub(super) fn objects(&self) -> Collection {
         let mut all = Collection::default();
         for held in self.types.values().rev() {
@@ -232,7 +234,7 @@ impl McpState {
         all
     }
 
-    /// What of the last answers is not used.
+    /// Returns the unused parts of the last responses.
     pub(super) fn warnings(&self) -> Vec<String> {
         let invalid = self.types.values().flat_map(|held| held.invalid.iter().cloned());
         invalid.take(WARNINGS_MAX).collect()
@@ -242,8 +244,8 @@ impl McpState {
 fn message(kind: &StoreKind, bad: &UnusableDocument) -> String {
     let fact = &bad.fact;
     match &bad.key {
-        Some(key) => format!("{key}: {fact}; what it was before counts"),
-        None => format!("{}: {fact}; nothing is taken for gone", kind.kind),
+        Some(key) => format!("{key}: {fact}; its previous version stays in use"),
+        None => format!("{}: {fact}; no missing object is deleted", kind.kind),
     }
 }
 
@@ -308,26 +310,26 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_and_what_is_not_in_it_has_gone() {
+    fn response_is_complete_and_missing_objects_are_deleted() {
         let mut state = McpState::default();
         let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
         let versions = kinds::of_mcp().map(|kind| kind.versions.len().min(2));
         assert_eq!(asked.len(), versions.sum::<usize>());
-        assert!(asked.len() < REQUESTS, "with the reply to an answer");
+        assert!(asked.len() < REQUESTS, "with the reply to a response");
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("asked for");
+        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("requested");
         assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
         assert!(said.error_detail.is_none() && !state.is_heard());
-        state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
+        state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("requested");
         for kind in kinds::of_mcp().skip(2) {
             assert!(!state.is_heard());
             let version = kind.versions.last().expect("one");
             let type_url = format!("{}/{version}/{}", kind.group, kind.kind);
             let empty = DiscoveryResponse { type_url, ..response("", "1", vec![]) };
-            state.take(&empty).expect("asked for");
+            state.take(&empty).expect("requested");
         }
-        assert!(state.is_heard(), "each kind by one of its versions");
+        assert!(state.is_heard(), "one version of each kind");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let objects = state.objects();
         let object = objects.values().next().expect("one").to_value();
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_object_costs_only_itself_and_is_refused_by_name() {
+    fn invalid_object_does_not_affect_others_and_is_rejected_by_name() {
         let mut state = McpState::default();
         state.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
@@ -353,14 +355,18 @@ mod tests {
                 "shop/a: its body can't",
                 true,
             ),
-            (resource("shop/a", &format!("{url}WorkloadEntry"), workload), "no ServiceEntry", true),
-            (resource("nonsense", url, vec![]), "\"nonsense\" is no namespace/name", true),
-            (any("type.googleapis.com/x", vec![]), "is no istio.mcp", true),
+            (
+                resource("shop/a", &format!("{url}WorkloadEntry"), workload),
+                "not a ServiceEntry",
+                true,
+            ),
+            (resource("nonsense", url, vec![]), "\"nonsense\" is not NAMESPACE/NAME", true),
+            (any("type.googleapis.com/x", vec![]), "is not istio.mcp", true),
             (any("/istio.mcp.v1alpha1.Resource", vec![0xff]), "can't be decoded", true),
         ] {
             let answer =
                 response("v1/ServiceEntry", "2", vec![bad, entry("shop/b", "new.example")]);
-            let said = state.take(&answer).expect("asked for");
+            let said = state.take(&answer).expect("requested");
             let refused = said.error_detail.expect("refused");
             assert!(refused.message.contains(fact), "{}", refused.message);
             assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n2"));
@@ -368,22 +374,25 @@ mod tests {
             assert_eq!(state.warnings().len(), usize::from(kept));
         }
         let none = vec![entry("shop/a", "a.example")];
-        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("asked for");
+        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("requested");
         assert!(said.error_detail.is_none());
         assert_eq!(hosts(&state), ["a.example"]);
         assert!(state.warnings().is_empty());
     }
 
     #[test]
-    fn what_was_held_stays_until_a_new_stream_has_answered() {
+    fn stored_objects_stay_until_the_response_of_a_new_stream() {
         let mut state = McpState::default();
         state.begin();
         state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
         let again = state.begin();
-        assert!(again.iter().all(|one| one.version_info.is_empty()), "all is asked for anew");
+        assert!(
+            again.iter().all(|one| one.version_info.is_empty()),
+            "everything is requested again"
+        );
         assert!(!state.is_heard());
         assert_eq!(hosts(&state), ["a.example"]);
-        // The new server knows an older version of the kind only.
+        // The new server supports only an older version of the kind.
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         state.settle();
@@ -391,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_from_before_is_what_an_object_was() {
+    fn remembered_version_of_an_invalid_object_stays() {
         let mut first = McpState::default();
         first.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
@@ -405,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_versions_of_an_object_the_newer_counts() {
+    fn newer_of_two_versions_of_an_object_applies() {
         let mut state = McpState::default();
         state.begin();
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
@@ -422,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_most_of_the_policies_that_restrict_is_asked_again() {
+    fn response_without_most_restrictive_policies_is_requested_again() {
         let mut state = McpState::default();
         state.begin();
         let answer = |denying: &[&str]| {
@@ -436,21 +445,21 @@ mod tests {
         state.take(&answer(&["shop/deny-a", "shop/deny-b"]));
         let start = Instant::now();
         let McpOutcome::Doubtful(fact) = state.answer(&answer(&[]), start) else {
-            panic!("it is doubted")
+            panic!("it is doubtful")
         };
-        let text = "of those that restrict access its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
+        let text = "for policies that restrict access, its list of security.istio.io/v1/AuthorizationPolicy has 0 of 2 known objects (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); waiting for confirmation";
         assert_eq!(fact, text);
         assert_eq!(state.objects().len(), 11);
         state.begin();
         assert!(matches!(state.answer(&answer(&[]), start + ASK_AGAIN), McpOutcome::Yes(_)));
         assert_eq!(state.objects().len(), 9);
-        // One alone is a deletion.
+        // The loss of a single one is a deletion.
         state.take(&answer(&["shop/deny-a"]));
         state.take(&answer(&[]));
     }
 
     #[test]
-    fn an_answer_without_most_of_what_was_held_counts_when_the_next_stream_has_the_same() {
+    fn response_without_most_objects_applies_when_the_next_stream_confirms_it() {
         let mut state = McpState::default();
         state.begin();
         let one = || vec![entry("shop/a", "a.example")];
@@ -458,9 +467,9 @@ mod tests {
         let start = Instant::now();
         let empty = response("v1/ServiceEntry", "2", vec![]);
         let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
-            panic!("it is doubted")
+            panic!("it is doubtful")
         };
-        let lacking = "v1/ServiceEntry has 0 where 1 were known (lacking ServiceEntry shop/a)";
+        let lacking = "v1/ServiceEntry has 0 of 1 known objects (lacking ServiceEntry shop/a)";
         assert!(fact.contains(lacking), "{fact}");
         state.begin();
         assert!(matches!(

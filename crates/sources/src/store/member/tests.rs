@@ -23,7 +23,7 @@ fn list(names: &[&str]) -> WatchEvent<ReadObject> {
     WatchEvent::Restarted { objects, invalid: Vec::new() }
 }
 
-/// Of which nothing but VirtualServices is installed.
+/// Creates an index of a cluster in which only VirtualServices are installed.
 fn index() -> MemberIndex {
     let mut index = MemberIndex::default();
     for kind in kinds::of_members().filter(|kind| kind.plural != "virtualservices") {
@@ -39,7 +39,7 @@ fn names(index: &MemberIndex) -> Option<Vec<String>> {
 }
 
 #[test]
-fn what_counts_of_members_is_traffic_and_nothing_that_says_who_may_call() {
+fn only_traffic_objects_of_members_apply_and_no_access_policies() {
     let all: Vec<_> = kinds::of_members().map(|one| one.plural).collect();
     let expected = [
         "destinationrules",
@@ -58,7 +58,7 @@ fn what_counts_of_members_is_traffic_and_nothing_that_says_who_may_call() {
 }
 
 #[test]
-fn nothing_is_said_before_every_kind_was_asked_for_and_what_is_not_installed_is_not_waited_for() {
+fn first_report_waits_for_every_installed_kind() {
     let mut index = index();
     assert_eq!(names(&index), None);
     index.apply(event("virtualservices", list(&["web"])), Instant::now());
@@ -74,7 +74,7 @@ fn nothing_is_said_before_every_kind_was_asked_for_and_what_is_not_installed_is_
 }
 
 #[test]
-fn a_right_that_is_missing_is_said_with_what_to_do_and_holds_nothing_up() {
+fn missing_permission_is_reported_with_the_next_step_and_delays_nothing() {
     let mut index = index();
     let denied = || WatchEvent::Failed(ApiError::Forbidden("403".to_owned()));
     index.apply(event("virtualservices", denied()), Instant::now());
@@ -84,13 +84,13 @@ fn a_right_that_is_missing_is_said_with_what_to_do_and_holds_nothing_up() {
     assert!(problems[0].contains("strait cluster add --own-traffic"), "{problems:?}");
     index.apply(event("virtualservices", list(&["web"])), Instant::now());
     assert!(index.found().problems.is_empty());
-    // Once taken away, what was known stays.
+    // If the permission is revoked, the known objects stay.
     index.apply(event("virtualservices", denied()), Instant::now());
     assert_eq!(names(&index).map(|all| all.len()), Some(1));
 }
 
 #[test]
-fn a_list_that_lacks_most_and_an_object_that_makes_no_sense_take_nothing_away_at_once() {
+fn incomplete_list_and_invalid_object_remove_nothing_at_once() {
     let mut index = index();
     let many: Vec<_> = (0..40).map(|at| format!("o{at}")).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
@@ -107,7 +107,7 @@ fn a_list_that_lacks_most_and_an_object_that_makes_no_sense_take_nothing_away_at
 }
 
 #[test]
-fn no_more_is_held_than_may_be() {
+fn stored_objects_are_limited() {
     let mut index = index();
     index.limits.objects = 2;
     index.apply(event("virtualservices", list(&["a", "b"])), Instant::now());

@@ -1,9 +1,9 @@
-//! What real Envoys of two versions make of the filters of EnvoyFilters.
+//! Tests of the filters of EnvoyFilters with real Envoys of two versions.
 
 use super::rules::governed;
 use super::*;
 
-/// A filter of each type that is followed, with what may be said of it.
+/// A filter of each supported type, with its supported fields.
 const FILTERS: &[&str] = &[
     "{name: lua, typed_config: {'@type': T/lua.v3.Lua, inline_code: 'function envoy_on_request(h) h:headers():add(\"a\", \"b\") end'}}",
     "{name: lua, typed_config: {'@type': T/lua.v3.Lua, stat_prefix: a, clear_route_cache: true, default_source_code: {inline_string: \"-- x\\nlocal LIMIT = 3\\nlocal t = {1, a = 'b', [2] = {}}\\nlocal function f(a, ...) local n = a.b['c']:d{1} for i = 1, 3 do n = n .. i end while not n do break end repeat n = #t until n == 0 or n ~= 1 return n, ... end\\nfunction envoy_on_response(h)\\n  if h then f(h, 1) elseif LIMIT >= 2 then h:logInfo 'x' else t.x, t.y = 0x1F, 1e-3 end\\nend\"}}}",
@@ -17,17 +17,17 @@ const FILTERS: &[&str] = &[
     "{name: ask, typed_config: {'@type': T/ext_authz.v3.ExtAuthz, http_service: {server_uri: {uri: 'http://a.example:80', cluster: nowhere, timeout: 0.5s}, path_prefix: /check, authorization_request: {headers_to_add: [{key: a, value: b}]}, authorization_response: {allowed_upstream_headers: {patterns: [{exact: a}, {prefix: b}, {safe_regex: {regex: 'c.*'}}]}}}, allowed_headers: {patterns: [{exact: cookie}]}, include_peer_certificate: true}}",
 ];
 
-/// All that is merged into managers.
+/// All fields that can be merged into managers.
 const MERGED: &str = "{use_remote_address: true, xff_num_trusted_hops: 4, skip_xff_append: true, via: hop, server_name: edge, server_header_transformation: PASS_THROUGH, stat_prefix: own, stream_idle_timeout: 0s, request_timeout: 1s, request_headers_timeout: 1s, drain_timeout: 1s, delayed_close_timeout: 1s, max_request_headers_kb: 96, add_user_agent: true, generate_request_id: false, preserve_external_request_id: true, always_set_request_id_in_response: true, common_http_protocol_options: {idle_timeout: 1s, max_connection_duration: 1s, max_headers_count: 7, max_stream_duration: 1s, headers_with_underscores_action: REJECT_REQUEST, max_requests_per_connection: 9}, http_protocol_options: {accept_http_10: true, default_host_for_http_10: a.example, header_key_format: {proper_case_words: {}}}, http2_protocol_options: {max_concurrent_streams: 5, initial_stream_window_size: 65535, initial_connection_window_size: 65535}}";
 
-/// Clusters that are added, of each type.
+/// Added clusters of each type.
 const ADDED: [&str; 3] = [
     "{name: limits, type: STRICT_DNS, connect_timeout: 1s, lb_policy: RANDOM, dns_lookup_family: V4_ONLY, respect_dns_ttl: true, load_assignment: {cluster_name: limits, endpoints: [{lb_endpoints: [{endpoint: {hostname: x, address: {socket_address: {address: limits.example, port_value: 8081}}}, load_balancing_weight: 3}]}]}, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {'@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}}}",
     "{name: one, type: LOGICAL_DNS, alt_stat_name: x, load_assignment: {cluster_name: one, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: one.example, port_value: 1}}}}]}]}}",
     "{name: fixed, load_assignment: {cluster_name: fixed, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 192.0.2.1, port_value: 65535}}}}]}]}}",
 ];
 
-/// A patch that merges these fields.
+/// Returns a patch that merges these fields.
 fn merging(fields: &str) -> String {
     let fields = fields.strip_prefix('{').expect("fields");
     let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -51,7 +51,7 @@ fn patch(matches: &str, operation: &str, value: &str) -> String {
     )
 }
 
-/// The names of the filters of the first chain that has any.
+/// Returns the names of the HTTP filters of the first chain that has any.
 fn filters_of(listener: &Value) -> Vec<String> {
     let chains = listener["filter_chains"].as_array().into_iter().flatten();
     let chains = chains.chain([&listener["default_filter_chain"]]);
@@ -62,7 +62,7 @@ fn filters_of(listener: &Value) -> Vec<String> {
 }
 
 #[test]
-fn envoys_take_every_filter_that_is_followed() {
+fn envoys_accept_every_supported_filter() {
     let Some(_) = envoy() else { return };
     let put_in = FILTERS
         .iter()
@@ -98,7 +98,7 @@ fn envoys_take_every_filter_that_is_followed() {
 }
 
 #[tokio::test]
-async fn requests_pass_the_filters_that_users_put_in() {
+async fn requests_pass_through_user_filters() {
     let echo = workload_server().await;
     for envoy in envoys() {
         let [plain, limited, entry] = free_ports();
@@ -116,7 +116,7 @@ async fn requests_pass_the_filters_that_users_put_in() {
                 "INSERT_FIRST",
                 &lua("function envoy_on_response(h)\n  h:headers():add('x-way', 'in')\nend"),
             ),
-            // What Envoy would refuse costs itself alone.
+            // A filter that Envoy would reject is omitted without affecting the others.
             patch("{context: ANY}", "INSERT_FIRST", &lua("function envoy_on_request(h")),
             patch(
                 &format!(

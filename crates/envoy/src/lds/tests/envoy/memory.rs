@@ -1,4 +1,4 @@
-//! How much memory objects of one namespace cost real Envoys in another one.
+//! The memory that objects of one namespace use in real Envoys of another namespace.
 
 use super::*;
 use strait_model::policy::Policy;
@@ -8,7 +8,8 @@ use strait_rules::traffic::TrafficIndex;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The mesh of a sidecar in `ns`, with objects in `evil`: each has so many hosts of its own and 300 rules.
+/// Returns the mesh of a sidecar in `ns` with objects in `evil`, each with `hosts` distinct hosts
+/// and 300 rules.
 fn with_objects_in_evil(objects: usize, hosts: usize, policy: &str) -> Arc<PushContext> {
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
     let mut mesh = mesh().measuring(crate::rule_bytes);
@@ -39,7 +40,7 @@ fn with_objects_in_evil(objects: usize, hosts: usize, policy: &str) -> Arc<PushC
     mesh.next_version().expect("a first version").0
 }
 
-/// The resident memory of an Envoy with the routes of port 80, in bytes.
+/// Returns the resident memory of an Envoy with the routes of port 80, in bytes.
 async fn resident(envoy: &Path, context: &Arc<PushContext>) -> u64 {
     let [entry] = free_ports();
     let listener = listeners(context, &client())["0.0.0.0_80"].clone();
@@ -56,16 +57,16 @@ async fn resident(envoy: &Path, context: &Arc<PushContext>) -> u64 {
 }
 
 #[tokio::test]
-async fn objects_of_another_namespace_cost_an_envoy_little_memory() {
+async fn objects_of_another_namespace_use_little_memory_in_an_envoy() {
     for envoy in envoys() {
         let without = resident(&envoy, &with_objects_in_evil(0, 0, "")).await;
         let growth = async |context: Arc<PushContext>| {
             resident(&envoy, &context).await.saturating_sub(without) / MEBIBYTE
         };
-        // 90,000 routes, one by one, take more than 500 MiB.
+        // Sent separately, 90,000 routes would take more than 500 MiB.
         let shared = growth(with_objects_in_evil(1, 300, "")).await;
         assert!(shared < 16, "{shared} MiB for hosts that share their routes");
-        // No two of these share anything, and together they are past what one namespace may add.
+        // These share nothing, and together they exceed the limit of one namespace.
         let withheld = growth(with_objects_in_evil(40, 1, "")).await;
         assert!(withheld < 16, "{withheld} MiB for objects that are withheld");
         let limit = "traffic: {foreignBytes: {namespace: 1Gi}}\n";

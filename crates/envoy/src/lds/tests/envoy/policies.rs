@@ -1,4 +1,5 @@
-//! What real Envoys of two versions make of upstream clusters with policies: which they take, and whom they reach by TLS.
+//! Tests of upstream clusters with policies, with real Envoys of two versions: which clusters Envoy
+//! accepts, and which servers it reaches with TLS.
 
 use super::rules::governed;
 use super::*;
@@ -9,7 +10,7 @@ use strait_xds::file_secret;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
-/// A policy for each block that there is, and each form of it, by the name of the subset that has it.
+/// A policy for each field and each of its forms, by the name of its subset.
 const POLICIES: &[(&str, &str)] = &[
     ("plain", "{tls: {mode: DISABLE}}"),
     ("mesh", "{tls: {mode: ISTIO_MUTUAL}}"),
@@ -63,7 +64,7 @@ const POLICIES: &[(&str, &str)] = &[
     ("announced-tls", "{proxyProtocol: {version: V2}, tls: {mode: SIMPLE}}"),
 ];
 
-/// A mesh in which the service `app.ns` has a subset of each policy.
+/// Returns a mesh in which the service `app.ns` has a subset for each policy.
 fn with_policies(policies: &[(&str, String)], ports: Vec<Port>) -> Arc<PushContext> {
     let app = || service("app.ns").vip("10.1.0.1").ports(ports.clone());
     let headless = service("pods.ns").headless().ports(ports.clone());
@@ -90,7 +91,7 @@ fn with_policies(policies: &[(&str, String)], ports: Vec<Port>) -> Arc<PushConte
 }
 
 #[test]
-fn envoys_take_upstream_clusters_of_every_policy() {
+fn envoys_accept_upstream_clusters_of_every_policy() {
     let policies: Vec<_> =
         POLICIES.iter().map(|(name, policy)| (*name, (*policy).to_owned())).collect();
     let ports = ["http", "grpc", "tcp", "tls", ""].iter().zip(81..);
@@ -105,7 +106,7 @@ fn envoys_take_upstream_clusters_of_every_policy() {
             let of_subset = clusters.keys().filter(|key| key.contains(&format!("|{name}|")));
             assert_eq!(of_subset.count(), 15, "three services of five ports each: {name}");
         }
-        // An Envoy that validates has no stream to ask for secrets on.
+        // An Envoy that validates a configuration has no stream for secrets.
         let folder = tempfile::tempdir().expect("a directory");
         let mut clusters: Vec<_> = clusters.into_values().collect();
         clusters.iter_mut().for_each(|one| with_secrets_sent(one, folder.path()));
@@ -113,7 +114,7 @@ fn envoys_take_upstream_clusters_of_every_policy() {
     }
 }
 
-/// Puts the secrets that an upstream cluster asks for on its stream into files, as they are sent.
+/// Writes the secrets that an upstream cluster requests by SDS to files, as they would be sent.
 pub(super) fn with_secrets_sent(value: &mut Value, folder: &Path) {
     if let Some(name) = value["name"].as_str().filter(|name| name.starts_with("file-")) {
         let secret = file_secret::of_name(name).expect("the name of files");
@@ -133,7 +134,7 @@ pub(super) fn with_secrets_sent(value: &mut Value, folder: &Path) {
     }
 }
 
-/// Requests at `port` that are answered with these words, by TLS where there is such a context.
+/// Returns a listener at `port` that responds with this action, with TLS if `context` is given.
 fn answering(name: &str, port: u16, context: Option<&Value>, action: Value) -> Value {
     let mut chain = json!({ "filters": [{
         "name": "envoy.filters.network.http_connection_manager",
@@ -155,7 +156,8 @@ fn answering(name: &str, port: u16, context: Option<&Value>, action: Value) -> V
     json!({ "name": name, "address": at_loopback(port), "filter_chains": [chain] })
 }
 
-/// A server's TLS with a certificate of that name; `clients` signs whom it lets in, where it asks.
+/// Returns the TLS context of a server with a certificate for this name. With `clients`, it
+/// requires client certificates of that CA.
 fn serving_as(authority: &Authority, name: &str, clients: Option<&Authority>) -> Value {
     let (signed, key) = authority.sign_name(SanType::DnsName(name.try_into().expect("ASCII")));
     let mut context = json!({
@@ -173,7 +175,8 @@ fn serving_as(authority: &Authority, name: &str, clients: Option<&Authority>) ->
     context
 }
 
-/// One Envoy is the client, the servers and those that would hear of it if anything went out in plain text.
+/// One Envoy acts as the client, the servers, and plain-text servers that would receive unencrypted
+/// requests.
 #[tokio::test]
 async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -190,7 +193,7 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
         write("cert.pem", &signed.pem()),
         write("key.pem", &key.serialize_pem())
     );
-    // The server that is meant, the rule, and whether that server answers.
+    // The intended server, the rule, and whether a response is expected.
     let cases = [
         (
             "san",
@@ -272,7 +275,7 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
                 answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(&text);
             assert!(right, "{name} by {}: {answer}", envoy.display());
         }
-        // A server counts an answer once it has sent it.
+        // A server counts a response only after it has sent it.
         let counted = async {
             loop {
                 let heard = running.ask("/stats?filter=http.plain.downstream_rq_2xx").await;
@@ -283,11 +286,12 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
             }
         };
         let heard = tokio::time::timeout(WAIT_LIMIT, counted).await.expect("it is counted");
-        assert!(heard.contains("rq_2xx: 1\n"), "but for DISABLE none was plain: {heard}");
+        assert!(heard.contains("rq_2xx: 1\n"), "only DISABLE uses plain text: {heard}");
     }
 }
 
-/// The inbound cluster of port 8080 of a workload that serves `app.ns`, with these objects in its namespace.
+/// Returns the inbound cluster of port 8080 of a workload of `app.ns`, with these objects in its
+/// namespace.
 fn inbound_cluster(objects: &[(&str, &str)]) -> Value {
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
@@ -332,7 +336,7 @@ fn limits_of_a_services_rule_hold_at_its_workloads_unless_a_sidecar_says_otherwi
 }
 
 #[test]
-fn client_protocol_reaches_the_workload_where_the_port_declares_none_or_a_pool_says_so() {
+fn client_protocol_is_used_if_the_port_declares_none_or_the_pool_sets_it() {
     let rule = "{host: app, trafficPolicy: {connectionPool: {http: {useClientProtocol: true}}}}";
     let other = "{host: app, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}}}";
     for (rule, uses_client_protocol) in [(rule, true), (other, false)] {

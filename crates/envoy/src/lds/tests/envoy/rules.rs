@@ -1,5 +1,5 @@
-//! What requests make of rules in real Envoys of two versions: which way they go, what becomes of them, and what they are
-//! answered.
+//! Tests of traffic rules with real Envoys of two versions: destinations, modifications and
+//! responses of requests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use strait_model::{
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// A rule for each thing that a rule can do, behind a prefix of its own; last the canary.
+/// One rule for each feature, with separate path prefixes; the canary comes last.
 const RULES: &str = "
 hosts: [app]
 http:
@@ -42,18 +42,18 @@ http:
 - {route: [{destination: {host: app, subset: v1}, weight: 75}, {destination: {host: app, subset: v2}, weight: 25}]}
 ";
 
-/// The mesh with these rules for `app.ns`.
+/// Returns a mesh with these rules for `app.ns`.
 fn ruled(rules: &str) -> Arc<PushContext> {
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
     governed(shard("east", 1).network("n1").with(app, vec![]).built(), "VirtualService", &[rules])
 }
 
-/// A mesh of these services with an object of each of these specifications.
+/// Returns a mesh with these services and an object for each spec.
 pub(super) fn governed(services: RegistryUpdate, kind: &str, specs: &[&str]) -> Arc<PushContext> {
     governed_by(services, (ISTIO_NETWORKING, kind), specs)
 }
 
-/// A mesh of these services with an object of each of these specifications, of this group and kind.
+/// Returns a mesh with these services and an object of this group and kind for each spec.
 pub(super) fn governed_by(
     services: RegistryUpdate,
     (group, kind): (&str, &str),
@@ -78,7 +78,8 @@ pub(super) fn governed_by(
     mesh.next_version().expect("a first version").0
 }
 
-/// A workload that says who it is and what it was asked. `/slow` takes long, `/flaky` fails twice.
+/// Starts a workload that responds with its name and details of the request. `/slow` responds
+/// slowly, `/flaky` fails twice.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -128,7 +129,7 @@ pub(super) fn client_listener(context: &Arc<PushContext>) -> (Value, u16) {
 }
 
 #[tokio::test]
-async fn requests_go_where_rules_say() {
+async fn requests_follow_rules() {
     let context = ruled(RULES);
     let counts = ["v1", "v2", "shadow"].map(|name| (name, Arc::new(AtomicUsize::new(0))));
     let mut upstreams = Vec::new();
@@ -150,7 +151,7 @@ async fn requests_go_where_rules_say() {
     }
 }
 
-/// Rules with a value each that Envoy refuses, or might.
+/// Rules that each contain a value that Envoy refuses or might refuse.
 const BROKEN: &[&str] = &[
     "{match: [{method: {exact: X}, uri: {regex: '('}}], route: [{destination: {host: app}}]}",
     "{match: [{method: {exact: X}, uri: {regex: '(?=a)b'}}], route: [{destination: {host: app}}]}",
@@ -194,7 +195,7 @@ const BROKEN: &[&str] = &[
 ];
 
 #[test]
-fn envoys_take_what_comes_of_broken_rules() {
+fn envoys_accept_the_result_of_invalid_rules() {
     let good = "{route: [{destination: {host: app}}]}";
     let rules = BROKEN.iter().copied().chain([good]);
     let rules = format!("hosts: [app]\nhttp:\n- {}", rules.collect::<Vec<_>>().join("\n- "));
@@ -204,14 +205,14 @@ fn envoys_take_what_comes_of_broken_rules() {
     let text = listener.to_string();
     assert!(
         text.contains("outbound|80||app.ns.svc.cluster.local"),
-        "the good rule is there: {text}"
+        "the valid rule remains: {text}"
     );
     for envoy in envoys() {
         validated(&envoy, "broken rules", &bootstrap(vec![listener.clone()], vec![]));
     }
 }
 
-/// What requests are answered: path, headers, status, and a part of the answer.
+/// Requests and expected responses: path, headers, status, and a part of the response.
 const EXPECTED: &[(&str, &str, &str, &str)] = &[
     ("/any", "x-user: jo\r\n", "200", "<v2 /any app.ns - ->"),
     ("/abort", "", "418", "fault filter abort"),
@@ -237,9 +238,9 @@ const EXPECTED: &[(&str, &str, &str, &str)] = &[
     ("/long01234567890123456789", "", "200", "<v2 /long"),
 ];
 
-/// What Envoys do is what is explained.
+/// `explain route` predicts the behavior of Envoy.
 #[test]
-fn requests_are_explained_as_envoys_lead_them() {
+fn requests_are_explained_as_envoys_route_them() {
     let context = ruled(RULES);
     let (proxy, cache) = (client(), Cache::default());
     let config = ProxyConfig::new(&context, &proxy, "n1".into(), &cache);
@@ -250,7 +251,7 @@ fn requests_are_explained_as_envoys_lead_them() {
         let walk = config.walk(&request, RequestDirection::Out);
         let rule = walk.rule.as_ref().and_then(|rule| rule.index).expect("a rule decides");
         let before = walk.lost.iter().filter(|lost| lost.rule.index < Some(rule)).count();
-        assert_eq!(before, rule as usize, "{path}: each before it has a reason: {walk:#?}");
+        assert_eq!(before, rule as usize, "{path}: each earlier rule has a reason: {walk:#?}");
         let answer = walk.answer.map(|status| status.to_string());
         let note = |part: &str| walk.notes.iter().any(|note| note.contains(part));
         match *status {
@@ -268,7 +269,7 @@ fn requests_are_explained_as_envoys_lead_them() {
     }
 }
 
-/// What requests are answered there.
+/// Sends the requests to this address and compares the responses.
 async fn asked_of(address: &str, shadowed: &AtomicUsize) {
     for (path, headers, status, text) in EXPECTED.iter().copied() {
         let answer = request(address, path, headers).await;
@@ -301,7 +302,7 @@ async fn asked_of(address: &str, shadowed: &AtomicUsize) {
 }
 
 #[test]
-fn envoys_take_whatever_stands_before_a_router() {
+fn envoys_accept_every_gateway_topology() {
     let servers = "servers:\n\
         - {port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*']}\n\
         - {port: {number: 8443, name: https, protocol: HTTPS}, hosts: ['*'], tls: {mode: MUTUAL, credentialName: a, caCrl: /crl}}";

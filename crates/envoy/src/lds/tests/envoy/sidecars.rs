@@ -1,4 +1,5 @@
-//! What real Envoys of two versions make of Sidecars: what they take in, and where what leaves goes.
+//! Tests of Sidecars with real Envoys of two versions: inbound connections, and destinations of
+//! outbound connections.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,7 +16,7 @@ use strait_model::{Collection, ISTIO_NETWORKING, ObjectKey};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// The mesh of a workload that follows this Sidecar, all of whose ports take plain text alone.
+/// Returns the mesh of a workload that follows this Sidecar and accepts plain text only.
 fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     let service = |name: &str, vip: &str| service(name).vip(vip).ports(ports.clone());
     let word = shard("east", 1)
@@ -39,12 +40,12 @@ fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     mesh.apply(MeshEvent::Registry(word.built()));
     mesh.apply(event_of("istio-system", [peer]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
-    assert_eq!(index.take_news(), [], "nothing of it is left out");
+    assert_eq!(index.take_news(), [], "no part of it is ignored");
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }
 
-/// Puts the routes into a listener whose only chain asks for them.
+/// Inlines the route configuration of a listener with a single chain.
 fn with_routes(context: &Arc<PushContext>, mut listener: Value) -> Value {
     if listener["default_filter_chain"].is_null() {
         return listener;
@@ -57,7 +58,8 @@ fn with_routes(context: &Arc<PushContext>, mut listener: Value) -> Value {
     listener
 }
 
-/// One request by TLS to whoever these roots vouch for as `app.ns`, and all that came back.
+/// Sends a request with TLS to the server `app.ns`, verified with this CA. Returns everything that
+/// is received.
 async fn request_by_tls(port: u16, authority: &Authority) -> String {
     let exchange = async {
         let mut roots = RootCertStore::empty();
@@ -75,7 +77,7 @@ async fn request_by_tls(port: u16, authority: &Authority) -> String {
         let mut stream = connector.connect(name, stream).await?;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: app.ns\r\nconnection: close\r\n\r\n").await?;
         let mut answer = Vec::new();
-        // Envoy may close without saying so in TLS.
+        // Envoy may close without a TLS close_notify.
         let _ = stream.read_to_end(&mut answer).await;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
     };
@@ -84,7 +86,7 @@ async fn request_by_tls(port: u16, authority: &Authority) -> String {
 }
 
 #[tokio::test]
-async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
+async fn envoys_apply_inbound_and_outbound_settings_of_sidecars() {
     let folder = tempfile::tempdir().expect("a directory");
     let authority = Authority::new();
     let (signed, key) = authority.sign_name(SanType::DnsName("app.ns".try_into().expect("ASCII")));
@@ -156,7 +158,7 @@ async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
             (apart, "<own / "),
             (requests, "<app / "),
             (bytes, "<app / "),
-            // There the host is none that is known.
+            // That port does not know the host.
             (other, "<out / "),
         ] {
             let answer = request(&format!("127.0.0.1:{port}"), "/", "").await;
@@ -165,7 +167,7 @@ async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
         for (url, wanted) in [
             (format!("http://app.ns:{requests}/"), "<app / "),
             (format!("http://out:{other}/"), "<out / "),
-            // What is not known has no address here, and goes to the egressProxy.
+            // An unknown host has no address here, so the request goes to the egressProxy.
             ("http://unknown.example/".to_owned(), "<out / "),
         ] {
             let answer = request(&format!("127.0.0.1:{asked_to}"), &url, "").await;

@@ -1,4 +1,4 @@
-//! Real Envoys of two versions that send spans to a collector, as Telemetries say.
+//! Real Envoys of two versions that send spans to a collector, as Telemetry objects configure it.
 
 use std::sync::Mutex;
 
@@ -8,10 +8,10 @@ use strait_model::{Collection, ISTIO_TELEMETRY, ObjectKey};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// What a collector was sent: the path, and the body.
+/// Requests that a collector received: path and body.
 type Collected = Arc<Mutex<Vec<(String, bytes::Bytes)>>>;
 
-/// A mesh whose proxies send spans to a provider that is described so, as a Telemetry says.
+/// Returns a mesh whose proxies send spans to this provider, as this Telemetry configures it.
 fn traced(provider: &str, tracing: &str) -> Arc<PushContext> {
     let ports = |number| vec![port("http", number, number)];
     let app = service("app.ns").vip("10.1.0.1").ports(ports(80));
@@ -36,7 +36,7 @@ fn traced(provider: &str, tracing: &str) -> Arc<PushContext> {
     mesh.next_version().expect("a first version").0
 }
 
-/// A collector that takes whatever it is sent.
+/// Starts a collector that accepts all requests.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn collector(collected: &Collected) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -66,7 +66,7 @@ async fn collector(collected: &Collected) -> u16 {
     port
 }
 
-/// The provider of each kind, and the path at which its collector is sent spans.
+/// A provider of each kind, and the path of its collector.
 const PROVIDERS: [(&str, &str); 2] = [
     ("zipkin: {service: traces.ns.svc.cluster.local, port: 9411}", "/api/v2/spans"),
     (
@@ -99,7 +99,7 @@ async fn spans_of_requests_reach_the_collector_that_a_telemetry_names() {
             listener["address"] = at_loopback(entry);
             listener["bind_to_port"] = true.into();
             let mut bootstrap = bootstrap(vec![listener], upstreams.into());
-            // Spans leave at once, and not after some seconds.
+            // Spans are sent immediately instead of after some seconds.
             bootstrap["layered_runtime"] = json!({ "layers": [{ "name": "test", "static_layer": {
                 "tracing.zipkin.min_flush_spans": 1, "tracing.opentelemetry.min_flush_spans": 1,
             } }] });
@@ -129,7 +129,7 @@ async fn spans_of_requests_reach_the_collector_that_a_telemetry_names() {
 }
 
 #[test]
-fn envoys_take_what_is_said_of_traces() {
+fn envoys_accept_every_tracing_setting() {
     let grpc =
         "opentelemetry: {service: traces.ns.svc.cluster.local, port: 9411, maxTagLength: 64}";
     for provider in PROVIDERS.map(|(provider, _)| provider).into_iter().chain([grpc]) {
@@ -146,9 +146,9 @@ fn envoys_take_what_is_said_of_traces() {
     }
 }
 
-/// Envoys refuse a listener that names an upstream cluster which isn't there.
+/// Envoy refuses a listener that names an upstream cluster that does not exist.
 #[test]
-fn nothing_is_traced_to_a_service_that_nobody_knows() {
+fn nothing_is_traced_to_an_unknown_service() {
     let gone = "zipkin: {service: gone.ns.svc.cluster.local, port: 9411}";
     let port = "zipkin: {service: traces.ns.svc.cluster.local, port: 9412}";
     for provider in [gone, port] {

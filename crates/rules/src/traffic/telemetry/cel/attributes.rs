@@ -1,8 +1,9 @@
-//! The attributes that Envoys have for expressions. (Envoy, "Attributes".)
+//! Attributes that Envoy provides to expressions. (Envoy, "Attributes".)
 
 use super::tokens::CelToken;
 
-/// The groups of attributes and the attributes of each. A group without any has names that users choose.
+/// The groups of attributes with their attributes. In a group with an empty list, users choose the
+/// names.
 const GROUPS: [(&str, &[&str]); 10] = [
     (
         "request",
@@ -123,7 +124,7 @@ const OTHERS: [&str; 14] = [
     "uint",
 ];
 
-/// Returns the first name in an expression that is no attribute of an Envoy.
+/// Returns the first name in an expression that is not an attribute of Envoy.
 pub(super) fn unknown(tokens: &[CelToken<'_>]) -> Option<String> {
     let sign = |at: Option<usize>, sign: &str| {
         at.and_then(|at| tokens.get(at)).is_some_and(|token| *token == CelToken::Sign(sign))
@@ -154,7 +155,7 @@ mod tests {
     use super::super::{READABLE, unknown_attribute};
 
     #[test]
-    fn attributes_that_no_envoy_has_are_found() {
+    fn names_that_are_not_attributes_of_envoy_are_found() {
         for (text, expected) in [
             ("respons.code >= 400", "respons"),
             ("response.cod >= 400", "response.cod"),

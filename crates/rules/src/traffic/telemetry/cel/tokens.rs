@@ -1,17 +1,17 @@
-//! The words, signs, texts and numbers of an expression of CEL.
+//! Tokens of a CEL expression.
 
-/// One of them.
+/// A token of a CEL expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CelToken<'a> {
-    /// A word.
+    /// A name or keyword.
     Name(&'a str),
-    /// A number, or bytes in quotes.
+    /// A number or a bytes literal.
     Literal(&'a str),
-    /// A text in quotes.
+    /// A string literal.
     Text {
-        /// With its quotes.
+        /// The literal with its quotes.
         written: &'a str,
-        /// What it stands for.
+        /// Value of the literal.
         value: String,
     },
     /// An operator or a bracket.
@@ -28,19 +28,19 @@ impl std::fmt::Display for CelToken<'_> {
     }
 }
 
-/// The longest come first.
+/// Symbols, the longest first.
 const SIGNS: [&str; 24] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "!", "?", ":", "+", "-", "*", "/", "%", "(", ")",
     "[", "]", "{", "}", ",", ".",
 ];
 
-/// White space of the language; no other may stand outside of texts.
+/// White space of the language. No other is valid outside of strings.
 const SPACE: [char; 5] = ['\t', '\n', '\u{c}', '\r', ' '];
 
-/// Splits an expression.
+/// Splits an expression into tokens.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the problem.
 pub(super) fn tokens(text: &str) -> Result<Vec<CelToken<'_>>, String> {
     let mut found = Vec::new();
     let mut rest = text.trim_start_matches(SPACE);
@@ -57,7 +57,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<CelToken<'_>>, String> {
         } else if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
             (CelToken::Sign(sign), sign.len())
         } else {
-            return Err(format!("has {first:?}, which means nothing"));
+            return Err(format!("has {first:?}, which is not a valid symbol"));
         };
         found.push(token);
         rest = rest[len..].trim_start_matches(SPACE);
@@ -65,7 +65,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<CelToken<'_>>, String> {
     Ok(found)
 }
 
-/// A text or bytes in quotes that it begins with, and how long that is.
+/// Parses a string or bytes literal at the beginning. Also returns its length.
 fn quoted(rest: &str) -> Result<Option<(CelToken<'_>, usize)>, String> {
     let prefix = rest.find(|c: char| !matches!(c, 'r' | 'R' | 'b' | 'B')).unwrap_or(rest.len());
     let (letters, body) = rest.split_at(prefix);
@@ -89,7 +89,7 @@ fn quoted(rest: &str) -> Result<Option<(CelToken<'_>, usize)>, String> {
     Ok(Some((token, len)))
 }
 
-/// What stands for something before the quotes that end it, and what follows these.
+/// Parses a literal up to its closing quotes. Returns its value and the remaining text.
 fn enclosed<'a>(
     text: &'a str,
     end: &str,
@@ -101,17 +101,18 @@ fn enclosed<'a>(
     loop {
         if let Some(behind) = rest.strip_prefix(end) {
             let backslashes = value.len() - value.trim_end_matches('\\').len();
-            // Envoys end it there, and then take the backslash for an escape of the quote.
+            // Envoy ends the literal there, and then interprets the backslash as an escape of the
+            // quote.
             if is_raw && backslashes % 2 == 1 {
-                return Err("has a raw text that ends with a backslash".to_owned());
+                return Err("has a raw string that ends with a backslash".to_owned());
             }
             return Ok((value, behind));
         }
         let Some(next) = rest.chars().next() else {
-            return Err("has a text whose quote isn't closed".to_owned());
+            return Err("has a string whose quote isn't closed".to_owned());
         };
         if matches!(next, '\n' | '\r') && end.len() == 1 {
-            return Err("has a text whose quote isn't closed on its line".to_owned());
+            return Err("has a string whose quote isn't closed on its line".to_owned());
         }
         rest = &rest[next.len_utf8()..];
         if next == '\\' && !is_raw {
@@ -124,9 +125,9 @@ fn enclosed<'a>(
     }
 }
 
-/// What a backslash before `rest` makes of it, and of how much.
+/// Parses the escape sequence in `rest`, after its backslash. Returns the character and the length.
 fn escaped(rest: &str, is_bytes: bool) -> Result<(char, usize), String> {
-    let wrong = || "has a backslash before what it can't escape".to_owned();
+    let wrong = || "has an invalid escape after a backslash".to_owned();
     let number = |from: usize, count: usize, radix: u32| {
         let digits = rest.get(from..from + count).filter(|text| !text.starts_with('+'));
         let number = digits.and_then(|text| u32::from_str_radix(text, radix).ok());
@@ -156,7 +157,7 @@ fn escaped(rest: &str, is_bytes: bool) -> Result<(char, usize), String> {
     Ok((c, 1))
 }
 
-/// The length of a number.
+/// Returns the length of a number.
 fn number(rest: &str) -> Result<usize, String> {
     let run = |from: usize, is: fn(char) -> bool| {
         let behind = rest.get(from..).unwrap_or("");
@@ -169,7 +170,7 @@ fn number(rest: &str) -> Result<usize, String> {
         return if fits {
             Ok(unsigned(rest, end))
         } else {
-            Err("has a number too large".to_owned())
+            Err("has a number that is too large".to_owned())
         };
     }
     let whole = run(0, is_digit);
@@ -191,11 +192,11 @@ fn number(rest: &str) -> Result<usize, String> {
     }
     match rest.get(..whole).map(str::parse::<i64>) {
         Some(Ok(_)) => Ok(unsigned(rest, end)),
-        _ => Err("has a number too large".to_owned()),
+        _ => Err("has a number that is too large".to_owned()),
     }
 }
 
-/// With the letter that makes it unsigned.
+/// Includes the suffix of an unsigned number.
 fn unsigned(rest: &str, end: usize) -> usize {
     end + usize::from(rest.get(end..).is_some_and(|rest| rest.starts_with(['u', 'U'])))
 }

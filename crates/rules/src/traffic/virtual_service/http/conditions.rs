@@ -1,4 +1,4 @@
-//! The conditions of a rule: which requests it is for.
+//! Conditions of a rule on requests.
 
 use super::*;
 
@@ -23,7 +23,8 @@ impl Reader<'_> {
         let doubled = |(_, text): &&(Arc<str>, TextMatch)| text.takes_empty() && !text.takes_all();
         if without_headers.iter().filter(doubled).count() > WITHOUT_EMPTY_MAX {
             let text = format!(
-                "more than {WITHOUT_EMPTY_MAX} patterns take the empty text, and each doubles the routes"
+                "more than {WITHOUT_EMPTY_MAX} patterns match the empty text, and each doubles the \
+                 number of routes"
             );
             self.refuse_condition(&mut refused, &field, &text);
         }
@@ -51,14 +52,14 @@ impl Reader<'_> {
             path: uri,
             ignore_case: raw.ignore_uri_case,
             headers,
-            // One that can't be fits nothing.
+            // An invalid port matches nothing.
             port,
             refused,
             more: more.into(),
         }
     }
 
-    /// Conditions on claims, by what stands in the place of a header's name.
+    /// Parses conditions on claims, which are written like header names.
     pub(super) fn claims(
         &mut self,
         raw: BTreeMap<String, RawTextMatch>,
@@ -79,15 +80,15 @@ impl Reader<'_> {
         all.into_iter().collect()
     }
 
-    /// Notes conditions on claims that sidecars come to, which know none.
+    /// Reports conditions on claims in rules for sidecars, which do not know claims.
     pub(in super::super) fn claims_at_sidecars(&mut self, rule: &HttpRule, path: &str) {
         for (at, one) in rule.matches.iter().enumerate() {
             let gateways = &one.source.gateways;
             let is_for_mesh = gateways.is_empty() || gateways.iter().any(|name| **name == *MESH);
             if one.looks_at_claims() && is_for_mesh {
                 let path = format!("{path}.match[{at}]");
-                let text = "claims of tokens are known at gateways alone; of requests of sidecars those that the other \
-                            conditions take are answered 500";
+                let text = "claims of tokens are known only at gateways; at sidecars, requests \
+                            that match the other conditions are answered with 500";
                 self.lost(&path, text);
             }
         }
@@ -99,10 +100,11 @@ impl Reader<'_> {
         self.note(&codes::MATCH_REFUSED, path, &text);
     }
 
-    /// Notes a condition that says several things, of which one counts. API servers refuse it, files hold it.
+    /// Reports a condition with several values. Only the first applies. API servers reject it, but
+    /// files may contain it.
     pub(super) fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
         if raw.is_ambiguous() {
-            let text = "is one of exact, prefix and regex: the first of them that is there counts";
+            let text = "has several of exact, prefix and regex: the first of these applies";
             self.lost(path, text);
         }
     }
@@ -118,7 +120,7 @@ impl Reader<'_> {
             RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
             RawTextMatch { prefix: Some(text), .. } => {
                 if text.is_empty() {
-                    let text = "is empty, as every path begins: it asks for none";
+                    let text = "is empty and matches every path: the condition has no effect";
                     self.lost(&format!("{path}.prefix"), text);
                 }
                 Some(PathMatch::Prefix(text))
@@ -138,7 +140,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A condition on a text; an empty one, and the expression `*`, ask that it is there.
+    /// Parses a condition on a text. An empty condition and the expression `*` require only that it
+    /// is present.
     pub(super) fn text(
         &mut self,
         raw: RawTextMatch,
@@ -157,7 +160,7 @@ impl Reader<'_> {
                 self.refuse_condition(
                     refused,
                     path,
-                    &format!("{text:?} is empty or holds control characters"),
+                    &format!("{text:?} is empty or contains control characters"),
                 );
                 None
             }
@@ -193,7 +196,7 @@ impl Reader<'_> {
                 !name.is_empty() && name.len() <= QUERY_NAME_MAX
             };
             if !is_known {
-                self.refuse_condition(refused, &path, "can't be the name of anything in a request");
+                self.refuse_condition(refused, &path, "cannot be a name in a request");
                 continue;
             }
             let name = if are_headers { name.to_ascii_lowercase() } else { name };

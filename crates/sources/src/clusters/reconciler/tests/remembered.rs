@@ -1,8 +1,8 @@
-//! Members that are known from before the start.
+//! Tests of members that are known from before the start.
 
 use super::*;
 
-/// Members remembered from before: ID, Secret, UID.
+/// Creates remembered members from ID, Secret and UID.
 pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, RememberedMember> {
     let one = |(id, secret, uid): &(&str, &str, &str)| {
         let remembered = RememberedMember {
@@ -17,11 +17,11 @@ pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, 
 }
 
 #[tokio::test]
-async fn what_is_remembered_is_there_at_once_and_goes_when_its_cluster_speaks() {
+async fn remembered_data_is_served_at_once_and_replaced_by_the_first_sync() {
     let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "gone", "3")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.secrets(&[("a", &["east=slow-uid-1"]), ("b", &["north=dark", "new=good-1"])]);
-    let from_disk = "last heard of 10 min ago";
+    let from_disk = "last contact 10 min ago";
     world
         .until(&[
             &format!("east restored a: {from_disk}"),
@@ -29,7 +29,7 @@ async fn what_is_remembered_is_there_at_once_and_goes_when_its_cluster_speaks() 
             &format!("north restored b: {from_disk}"),
         ])
         .await;
-    // East may say what is newer, north can't.
+    // `east` may report newer data, `north` cannot.
     world.until_settled(MembersSettled::Waiting(vec!["east".into()])).await;
     world.release("slow-uid-1");
     world.until(&["east live a", "new live b", "north restored b"]).await;
@@ -37,13 +37,13 @@ async fn what_is_remembered_is_there_at_once_and_goes_when_its_cluster_speaks() 
     let mut words = world.words();
     words.sort();
     assert_eq!(words, ["+east", "+east", "+new", "+north"]);
-    // A Secret for a cluster that no Secret named at the start finds nothing of it.
+    // A new Secret for a cluster that no Secret named at the start finds no remembered data.
     world.secrets(&[("a", &["east=slow-uid-1"]), ("gone", &["west=dark"])]);
     world.until(&["east live a", "new draining b", "north draining b", "west syncing gone"]).await;
 }
 
 #[tokio::test]
-async fn another_cluster_under_the_same_secret_is_barred_after_a_restart_too() {
+async fn different_cluster_under_the_same_secret_is_barred_after_a_restart() {
     let members = remembered(&[("east", "a", "1"), ("west", "b", "2")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     // Another Secret may mean another cluster.
@@ -52,21 +52,25 @@ async fn another_cluster_under_the_same_secret_is_barred_after_a_restart_too() {
 }
 
 #[tokio::test]
-async fn without_any_configuration_the_members_are_presumed_and_later_as_their_secrets() {
+async fn members_are_presumed_until_the_secrets_are_read() {
     let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "c", "3")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.until_settled(MembersSettled::All).await;
     world.until(&["east restored a", "north restored b", "west restored c"]).await;
     world.until_alive(&[]).await;
-    // One is there, one has another Secret, one has gone.
+    // One member is unchanged, one has another Secret, one was removed.
     world.secrets(&[("a", &["east=good-uid-9"]), ("z", &["north=good-uid-8"])]);
     world
-        .until(&["east identityChanged a", "north live z", "west draining c: its Secret has gone"])
+        .until(&[
+            "east identityChanged a",
+            "north live z",
+            "west draining c: its Secret was deleted",
+        ])
         .await;
 }
 
 #[tokio::test]
-async fn a_presumed_member_whose_secret_can_not_be_used_stays_and_says_why() {
+async fn presumed_member_with_an_unusable_secret_stays_with_a_reason() {
     let members = remembered(&[("east", "a", "1")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.until(&["east restored a"]).await;
@@ -76,9 +80,10 @@ async fn a_presumed_member_whose_secret_can_not_be_used_stays_and_says_why() {
     world.until(&["east live a"]).await;
 }
 
-/// A restart of Strait alone shows nobody the past, and a cluster that says nothing is not waited for.
+/// After a restart of Strait, proxies must not receive outdated data, and an unresponsive cluster
+/// must not be waited for.
 #[tokio::test]
-async fn what_is_remembered_counts_once_its_cluster_had_a_moment_to_say_what_is_newer() {
+async fn remembered_data_is_served_after_clusters_had_time_to_report_newer_data() {
     let members = remembered(&[("dark", "a", "1"), ("east", "a", "2"), ("silent", "a", "3")]);
     let began = Instant::now();
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
@@ -91,7 +96,7 @@ async fn what_is_remembered_counts_once_its_cluster_had_a_moment_to_say_what_is_
 }
 
 #[tokio::test]
-async fn members_whose_secrets_may_be_in_what_can_not_be_read_stay_as_they_were_known() {
+async fn members_whose_secrets_may_be_in_unreadable_files_stay_unchanged() {
     let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "c", "3")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     let partly = |world: &World, secrets: &[(&str, &[&str])], place: Option<&str>| {
@@ -101,22 +106,22 @@ async fn members_whose_secrets_may_be_in_what_can_not_be_read_stay_as_they_were_
             *objects = Some(Arc::new(Objects { partial: place.map(Into::into), ..read }));
         });
     };
-    // One is there, one is under another Secret, of one nothing is found.
+    // One member is found, one is under another Secret, one is not found.
     let found: &[(&str, &[&str])] = &[("a", &["east=good-uid-1"]), ("z", &["north=good-uid-2"])];
     partly(&world, found, Some("more.yaml"));
-    let unread = "west rejected c: STR0219: its Secret is not found, and may be in more.yaml";
+    let unread = "west rejected c: STR0219: its Secret was not found, and may be in more.yaml";
     world.until(&["east live a", "north live z", unread]).await;
     world.until_settled(MembersSettled::All).await;
-    // What else changes meanwhile changes nothing for it.
+    // Other changes in the meantime don't affect it.
     partly(&world, &[("z", &["north=good-uid-2"])], Some("more.yaml"));
     world.until(&["east draining a", "north live z", unread]).await;
     partly(&world, found, None);
-    world.until(&["east live a", "north live z", "west draining c: its Secret has gone"]).await;
+    world.until(&["east live a", "north live z", "west draining c: its Secret was deleted"]).await;
 }
 
-/// Before the mesh config is read nobody can be asked.
+/// Before the mesh config is read, no cluster can be contacted.
 #[tokio::test]
-async fn a_member_that_can_not_be_asked_yet_has_its_moment_all_the_same() {
+async fn member_that_cannot_be_contacted_yet_still_gets_time_to_report() {
     let members = remembered(&[("east", "a", "1")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.mesh_trust_domain.send_replace(None);

@@ -1,20 +1,20 @@
-//! What becomes of a member whose Secret turns bad, or whose ID another Secret takes over.
+//! Tests of members whose Secret becomes invalid, or whose ID another Secret takes over.
 
 use super::remembered::remembered;
 use super::*;
 
 #[tokio::test]
-async fn a_secret_that_turned_bad_meanwhile_leaves_what_was_last_known() {
+async fn secret_that_became_invalid_meanwhile_keeps_the_last_known_state() {
     for bad in [&["east=exec"][..], &["east=good-uid-1", "strait.dev/mode=sleep"]] {
         let members = remembered(&[("east", "a", "1")]);
         let mut world = World::new(Setup { remembered: members, ..Setup::default() });
         world.secrets(&[("a", bad)]);
-        world.until(&["east rejected a: from disk, last heard of 10 min ago"]).await;
+        world.until(&["east rejected a: from disk, last contact 10 min ago"]).await;
         world.until(&["east rejected a: STR02"]).await;
         world.until_settled(MembersSettled::All).await;
         world.until_alive(&[]).await;
         assert_eq!(world.words(), ["+east"], "{bad:?}");
-        // It is still known which cluster that is.
+        // The UID of the cluster is still known.
         world.secrets(&[("a", &["east=good-uid-9"])]);
         world.until(&["east identityChanged a"]).await;
         world.secrets(&[("a", &["east=good-uid-1"])]);
@@ -22,7 +22,7 @@ async fn a_secret_that_turned_bad_meanwhile_leaves_what_was_last_known() {
         world.secrets(&[]);
         world.until(&["east draining a"]).await;
     }
-    // Of another Secret, which was never any good, nothing is known.
+    // Another Secret, which was never valid, has no remembered data.
     let members = remembered(&[("east", "a", "1")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.secrets(&[("b", &["east=exec"])]);
@@ -31,7 +31,7 @@ async fn a_secret_that_turned_bad_meanwhile_leaves_what_was_last_known() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_another_secret_took_over_is_still_that_cluster() {
+async fn cluster_keeps_its_uid_when_another_secret_takes_over() {
     let mut world = World::new(Setup::default());
     let (same, other) = (&["c1=good-uid-x"][..], &["c1=good-2uid-y"][..]);
     world.secrets(&[("s1", same)]);
@@ -42,7 +42,7 @@ async fn a_cluster_that_another_secret_took_over_is_still_that_cluster() {
     world.until(&["c1 live s0dup", "c1 conflict s1"]).await;
     world.secrets(&[("s1", same)]);
     world.until(&["c1 live s1"]).await;
-    // Nor may it be another member's.
+    // It must not be another member's cluster either.
     world.secrets(&[("s1", same), ("s2", &["c2=good-3uid-x"])]);
     world.until(&["c1 live s1", "c2 conflict s2: STR0220"]).await;
     world.secrets(&[("s1", other)]);
@@ -51,7 +51,7 @@ async fn a_cluster_that_another_secret_took_over_is_still_that_cluster() {
 }
 
 #[tokio::test]
-async fn a_takeover_that_was_taken_back_forgets_nothing() {
+async fn reverted_takeover_loses_no_state() {
     let mut world = World::new(Setup::default());
     let younger = ("b", &["east=good-uid-x"][..]);
     world.secrets(&[younger]);
@@ -66,10 +66,10 @@ async fn a_takeover_that_was_taken_back_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_paused_from_the_start_is_not_called() {
+async fn cluster_paused_from_the_start_is_not_contacted() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "strait.dev/mode=pause"])]);
-    world.until(&["east paused: frozen by strait.dev/mode; nothing is known of it"]).await;
+    world.until(&["east paused: frozen by strait.dev/mode; it has no data"]).await;
     world.until_settled(MembersSettled::All).await;
     assert_eq!(*lock(&world.doubles.started), 0);
     world.secrets(&[("a", &["east=good-1"])]);
@@ -77,12 +77,12 @@ async fn a_cluster_that_is_paused_from_the_start_is_not_called() {
 }
 
 #[tokio::test]
-async fn a_drain_beside_a_kubeconfig_that_turned_bad_counts() {
+async fn drain_applies_although_the_kubeconfig_became_invalid() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
     world.secrets(&[("a", &["east=exec", "strait.dev/mode=drain"])]);
-    world.until(&["east draining: the cluster runs on as before: STR0203"]).await;
+    world.until(&["east draining: the cluster continues unchanged: STR0203"]).await;
     assert_eq!(world.outputs.known.borrow().clusters["east"].mode, Mode::Drain);
     world.until_alive(&["east good-1"]).await;
 }

@@ -1,9 +1,9 @@
-//! In which trust domain the workloads of a member are read.
+//! Tests of the trust domain in which the workloads of a member are read.
 
 use super::*;
 
 impl World {
-    /// Waits until `east` is shown, known and read in `domain`, by the run that is the `runs`th.
+    /// Waits until `east` is shown, known and read in `domain`, by run number `runs`.
     async fn until_read_in(&self, domain: &str, runs: usize) {
         let started = Instant::now();
         loop {
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// Waits until these clusters are known to be in these trust domains.
+    /// Waits until these clusters are known with these trust domains.
     async fn until_in(&mut self, wanted: &[(&str, &str)]) {
         let known = self.outputs.known.wait_for(|known| {
             let domain_of = |id: &str| known.clusters.get(id).map(|one| &*one.trust_domain);
@@ -33,7 +33,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_trust_domain_that_changes_is_read_beside_the_old() {
+async fn changed_trust_domain_is_read_while_the_old_run_serves() {
     const OWN: &str = "strait.dev/trust-domain=east.example";
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1"])]);
@@ -44,7 +44,7 @@ async fn a_trust_domain_that_changes_is_read_beside_the_old() {
     world.until_read_in("east.example", 2).await;
     world.until_alive(&["east good-1"]).await;
 
-    // The mesh's is nothing to a cluster that has its own.
+    // The mesh's trust domain does not affect a cluster that has its own.
     world.mesh_trust_domain.send_replace(Some("other.example".into()));
     world.secrets(&[("a", &["east=good-1", OWN, "strait.dev/network=n1"])]);
     world.until(&["east live"]).await;
@@ -53,7 +53,7 @@ async fn a_trust_domain_that_changes_is_read_beside_the_old() {
     world.until_read_in("other.example", 3).await;
 
     world.secrets(&[("a", &["east=good-1", "strait.dev/trust-domain=East"])]);
-    world.until(&["east live: the cluster runs on as before: STR0217"]).await;
+    world.until(&["east live: the cluster continues unchanged: STR0217"]).await;
     world.until_read_in("other.example", 3).await;
 }
 
@@ -69,11 +69,11 @@ async fn nothing_is_read_before_the_trust_domain_of_the_mesh_is_known() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_names_its_trust_domain_is_read_in_it_unless_its_secret_names_one() {
+async fn claimed_trust_domain_is_used_unless_the_secret_names_one() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=says-own.local"])]);
     world.until(&["east live"]).await;
-    // The first run found out, and said nothing.
+    // The first run discovered it, and reported nothing.
     world.until_read_in("own.local", 2).await;
     world.until_alive(&["east says-own.local"]).await;
     assert_eq!(world.words(), ["+east"]);
@@ -85,22 +85,23 @@ async fn a_cluster_that_names_its_trust_domain_is_read_in_it_unless_its_secret_n
 }
 
 #[tokio::test]
-async fn a_cluster_does_not_name_the_trust_domain_of_another_nor_one_that_policy_keeps_from_it() {
+async fn cluster_cannot_claim_the_trust_domain_of_another_or_one_that_policy_denies() {
     const OF_WEST: &str = "strait.dev/trust-domain=west.example";
     let (change, policy) = rules("");
     let mut world = World::new(Setup { policy, ..Setup::default() });
     let east: (&str, &[&str]) = ("a", &["east=says-west.example"]);
     world.secrets(&[east, ("b", &["west=good-1", OF_WEST])]);
-    // Another's is not its own, whoever is heard first; the other is none the worse.
+    // A domain that belongs to another cluster is not accepted, in any order of contact; the
+    // cluster is not affected otherwise.
     world.until(&["east live", "west live"]).await;
     world.until_in(&[("east", "example.org"), ("west", "west.example")]).await;
 
-    // A policy that gives it the trust domain goes before that.
+    // A policy that assigns the trust domain takes precedence.
     change.send_replace(parsed("clusters: {east: {trustDomains: [west.example]}}"));
     world.until_in(&[("east", "west.example"), ("west", "west.example")]).await;
     world.until(&["east live", "west live"]).await;
 
-    // What no other Secret names it may, unless policy keeps it from it.
+    // A domain that no other Secret names is accepted, unless policy denies it.
     world.secrets(&[("a", &["east=says-own.local"]), ("b", &["west=good-1", OF_WEST])]);
     change.send_replace(parsed("clusters: {east: {mode: normal}}"));
     world.until_in(&[("east", "own.local"), ("west", "west.example")]).await;

@@ -1,4 +1,4 @@
-//! As much of a Consul as is read, with faults on demand.
+//! A fake of the used part of Consul's API, with faults on demand.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,23 +15,23 @@ use tokio_rustls::TlsAcceptor;
 
 use strait_base::task::Supervisor;
 
-/// What the fake answers to everything but what it is asked for.
+/// The fault of the fake's responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// It takes requests and says nothing.
+    /// Accepts requests and never responds.
     Hang,
-    /// 500.
+    /// Status 500.
     Fail,
-    /// 403, as for a token that is unknown.
+    /// Status 403, as for an unknown token.
     Deny,
-    /// It closes the connection in the middle of an answer.
+    /// Closes the connection in the middle of a response.
     Truncate,
-    /// It never stops sending.
+    /// Never stops sending.
     Endless,
-    /// Whole answers that are no JSON.
+    /// Complete responses that are not JSON.
     Nonsense,
-    /// It leaves everything out, and says so.
+    /// Omits everything, and reports that the result is filtered.
     Filter,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct State {
     /// Instances by service.
     pub(super) services: BTreeMap<String, Vec<Value>>,
     pub(super) fault: Fault,
-    /// The only thing the fault applies to; empty for all.
+    /// The only path that the fault applies to; empty for all.
     pub(super) only: String,
     pub(super) requests: usize,
     pub(super) token: String,
@@ -50,7 +50,7 @@ pub(super) struct State {
 
 pub(super) struct FakeConsul {
     pub(super) address: SocketAddr,
-    /// Its certificate, where it speaks TLS.
+    /// Its certificate, if it uses TLS.
     pub(super) certificate: Option<String>,
     pub(super) state: Arc<watch::Sender<State>>,
 }
@@ -113,7 +113,7 @@ impl FakeConsul {
     }
 }
 
-/// A passing instance.
+/// Creates a passing instance.
 pub(super) fn instance(id: &str, address: &str, port: u16) -> Value {
     json!({
         "Node": {"Node": "n1", "Address": "10.9.9.9", "Datacenter": "dc1", "Meta": null},
@@ -123,7 +123,7 @@ pub(super) fn instance(id: &str, address: &str, port: u16) -> Value {
     })
 }
 
-/// A certificate for 127.0.0.1 of its own issue, and who accepts connections with it.
+/// Creates a self-signed certificate for 127.0.0.1, and an acceptor that uses it.
 fn with_tls() -> (Option<TlsAcceptor>, Option<String>) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");

@@ -1,4 +1,4 @@
-//! The whole registry against a Consul that misbehaves.
+//! Tests of the whole registry with a Consul that misbehaves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use strait_model::registry::{RegistryUpdate, ServiceRecord, ShardChange};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A registry that reads a fake, and what it has said so far.
+/// A registry that reads a fake, and its updates so far.
 struct Rig {
     fake: FakeConsul,
     updates: mpsc::Receiver<RegistryUpdate>,
@@ -77,7 +77,8 @@ impl Rig {
         }
     }
 
-    /// Addresses of a host in the first datacentre, with `!` before those that take no traffic.
+    /// Returns the addresses of a host in the first datacentre, with `!` before an address that
+    /// receives no traffic.
     fn addresses(&self, host: &str) -> Option<Vec<String>> {
         let record = self.held.get("consul/dc1")?.get(host)?;
         let shown = record.endpoints.iter().map(|endpoint| {
@@ -111,14 +112,14 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn services_are_said_whole_and_then_what_differs() {
+async fn services_are_reported_completely_and_then_as_differences() {
     let mut rig = Rig::start("", |fake| {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
         fake.set("db", vec![instance("db-1", "", 5432)]);
     })
     .await;
     rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
-    assert_eq!(rig.words, 1, "the first word is whole");
+    assert_eq!(rig.words, 1, "the first update is complete");
     assert_eq!(rig.addresses("db.service.consul"), Some(vec!["10.9.9.9:5432".to_owned()]));
 
     let mut critical = instance("web-2", "10.0.0.2", 80);
@@ -136,7 +137,7 @@ async fn services_are_said_whole_and_then_what_differs() {
 }
 
 #[tokio::test]
-async fn whatever_fails_what_was_known_stays_and_the_rest_goes_on() {
+async fn failures_keep_the_last_state_and_do_not_affect_other_services() {
     for fault in [Fault::Fail, Fault::Truncate, Fault::Nonsense, Fault::Deny, Fault::Endless] {
         let mut rig = Rig::start("", |fake| {
             fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
@@ -149,7 +150,10 @@ async fn whatever_fails_what_was_known_stays_and_the_rest_goes_on() {
         rig.fake.set("db", vec![instance("db-1", "10.0.0.3", 5432)]);
         rig.until("db.service.consul", Some(&["10.0.0.3:5432"])).await;
         let warned = |facts: &SourceFacts| {
-            facts.warnings.iter().any(|text| text.contains("\"web\"") && text.contains("kept"))
+            facts
+                .warnings
+                .iter()
+                .any(|text| text.contains("\"web\"") && text.contains("stay in use"))
         };
         rig.until_board("consul/dc1", warned).await;
         assert_eq!(rig.addresses("web.service.consul"), Some(vec!["10.0.0.1:80".to_owned()]));
@@ -163,7 +167,7 @@ async fn whatever_fails_what_was_known_stays_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn a_consul_that_hangs_is_noticed_and_taken_up_again() {
+async fn hanging_consul_is_detected_and_read_again_after_recovery() {
     let mut rig = Rig::start("", |fake| {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
     })
@@ -175,7 +179,7 @@ async fn a_consul_that_hangs_is_noticed_and_taken_up_again() {
     })
     .await;
     assert!(rig.addresses("web.service.consul").is_some());
-    // The queries that hang are never answered: others take their place.
+    // The blocked queries never complete: others replace them.
     rig.fake.fault(Fault::None, "");
     rig.fake.set("web", vec![instance("web-1", "10.0.0.2", 80)]);
     rig.until("web.service.consul", Some(&["10.0.0.2:80"])).await;
@@ -191,7 +195,7 @@ async fn an_index_that_goes_backwards_loses_nothing() {
     })
     .await;
     rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
-    // Restored from a snapshot: small numbers again, other contents.
+    // Restored from a snapshot: small indexes again, different content.
     rig.fake.change(|state| {
         state.index = 3;
         state.services = [("db".to_owned(), vec![instance("db-1", "10.0.0.3", 5432)])].into();
@@ -204,7 +208,7 @@ async fn an_index_that_goes_backwards_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_token_may_not_see_any_more_is_not_taken_for_gone() {
+async fn services_hidden_from_the_token_are_not_removed() {
     let mut rig = Rig::start("", |fake| {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
     })
@@ -226,7 +230,7 @@ async fn what_a_token_may_not_see_any_more_is_not_taken_for_gone() {
 }
 
 #[tokio::test]
-async fn an_empty_catalogue_is_believed_when_it_stays_empty() {
+async fn empty_catalogue_is_accepted_after_confirmation() {
     let mut rig = Rig::start("", |fake| {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
     })
@@ -235,18 +239,22 @@ async fn an_empty_catalogue_is_believed_when_it_stays_empty() {
     let emptied = std::time::Instant::now();
     rig.fake.change(|state| state.services.clear());
     rig.until_board("consul/dc1", |facts| {
-        facts.trouble.as_ref().is_some_and(|trouble| trouble.reason.contains("asked again"))
+        facts
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| trouble.reason.contains("waiting for confirmation"))
     })
     .await;
     rig.until("web.service.consul", None).await;
-    // Two answers, some seconds apart; that the service itself has no instances is no shorter way.
+    // Two responses, some seconds apart; that the service itself has no instances does not shorten
+    // this.
     assert!(emptied.elapsed() >= ASK_AGAIN, "{:?}", emptied.elapsed());
     rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
     rig.tasks.shut_down(LIMIT).await;
 }
 
 #[tokio::test]
-async fn every_datacentre_is_a_shard_and_options_choose_among_them() {
+async fn every_datacentre_is_a_shard_and_options_select_datacentres() {
     let two = |fake: &FakeConsul| {
         fake.change(|state| state.datacentres = vec!["dc1".into(), "dc2".into()]);
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
@@ -274,7 +282,7 @@ async fn every_datacentre_is_a_shard_and_options_choose_among_them() {
 }
 
 #[tokio::test]
-async fn a_quiet_consul_is_left_alone() {
+async fn unchanged_consul_receives_few_requests() {
     let mut rig = Rig::start("", |fake| {
         for at in 0..20 {
             fake.set(&format!("s{at}"), vec![instance("i", "10.0.0.1", 80)]);
@@ -282,7 +290,7 @@ async fn a_quiet_consul_is_left_alone() {
     })
     .await;
     rig.until("s0.service.consul", Some(&["10.0.0.1:80"])).await;
-    // Each service twice: once for what there is, once to be held; and lists, catalogue, probes.
+    // Each service twice, once for its state and once blocking; also lists, catalogue, probes.
     let asked = rig.fake.requests();
     let held = tokio::time::timeout(Duration::from_secs(2), rig.updates.recv()).await;
     assert!(held.is_err(), "nothing changed");
@@ -291,7 +299,7 @@ async fn a_quiet_consul_is_left_alone() {
 }
 
 #[tokio::test]
-async fn the_token_is_read_for_each_request_and_shown_to_nobody() {
+async fn token_is_read_for_each_request_and_never_shown() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("token");
     std::fs::write(&file, "canary-1\n").expect("written");
@@ -317,7 +325,7 @@ async fn the_token_is_read_for_each_request_and_shown_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_certificate_must_lead_to_the_ca_that_is_named_and_may_be_put_right() {
+async fn certificate_must_chain_to_the_named_ca_and_can_be_fixed_at_runtime() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("ca.pem");
     let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");

@@ -1,4 +1,4 @@
-//! What instances mean, and what is said of a datacentre, value by value.
+//! Tests of the conversion of instances, and of the reports of a datacentre.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn record(instances: &[Value]) -> ServiceRecord {
     converted.record.expect("a service")
 }
 
-/// An instance with a change.
+/// Creates an instance with a change.
 fn with(path: &str, value: Value) -> Value {
     let mut one = instance("web-1", "10.0.0.1", 8080);
     let (parent, key) = path.rsplit_once('/').expect("a path");
@@ -81,7 +81,7 @@ fn checks_decide_health_and_weight() {
 }
 
 #[test]
-fn tags_and_metadata_say_protocol_network_tls_and_port() {
+fn tags_and_metadata_define_protocol_network_tls_and_port() {
     let mut one = with("/Service/Meta", json!({"protocol": "tcp", "network": "n0", "zone": "z9"}));
     one["Service"]["Tags"] = json!([
         "plain",
@@ -101,7 +101,7 @@ fn tags_and_metadata_say_protocol_network_tls_and_port() {
 }
 
 #[test]
-fn locality_is_the_instances_then_the_nodes_then_the_datacentre() {
+fn locality_comes_from_the_instance_then_the_node_then_the_datacentre() {
     let place = |zone: &str| json!({"Region": "eu", "Zone": zone});
     let mut both = with("/Service/Locality", place("a"));
     both["Node"]["Locality"] = place("b");
@@ -140,15 +140,15 @@ fn instances_inside_and_outside_the_mesh_do_not_mix() {
 }
 
 #[test]
-fn an_instance_that_makes_no_sense_costs_only_itself() {
+fn invalid_instance_does_not_affect_others() {
     let good = instance("good", "10.0.0.1", 80);
     for (bad, said) in [
         (with("/Service/Port", json!(70_000)), "port 70000"),
         (with("/Service/Port", json!(-1)), "port -1"),
-        (with("/Service/Address", json!("0.0.0.0")), "no address of an instance"),
+        (with("/Service/Address", json!("0.0.0.0")), "not a valid instance address"),
         (with("/Service/Address", json!("a b")), "neither an IP address nor a DNS name"),
-        (with("/Service/Address", json!("name.example")), "has a name for an address"),
-        (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is no port"),
+        (with("/Service/Address", json!("name.example")), "has a host name as address"),
+        (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is not a port"),
     ] {
         let converted = convert(&[good.clone(), bad]);
         assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{said}");
@@ -162,7 +162,7 @@ fn an_instance_that_makes_no_sense_costs_only_itself() {
         catalog::instances(bad.as_bytes()).expect_err(bad);
     }
     assert!(catalog::instances(b"null").expect("nothing").good.is_empty());
-    // Consul's own proxies, and instances without a port, are left out without a word.
+    // Consul's own proxies, and instances without a port, are omitted without a report.
     for none in [with("/Service/Kind", json!("connect-proxy")), instance("i", "10.0.0.1", 0)] {
         assert_eq!(convert(&[none]), Converted::default());
     }
@@ -181,7 +181,7 @@ fn order_of_arrival_changes_nothing() {
 }
 
 #[test]
-fn the_address_that_consul_gives_a_service_is_its_vip() {
+fn virtual_address_from_consul_is_the_vip() {
     let tagged = json!({"consul-virtual": {"Address": "240.0.0.7", "Port": 80}, "wan": {"Address": "1.2.3.4"}});
     let record = record(&[with("/Service/TaggedAddresses", tagged)]);
     assert_eq!(record.service.vips, ["240.0.0.7".parse::<std::net::IpAddr>().expect("an address")]);
@@ -192,7 +192,7 @@ fn names(names: &[&str]) -> Vec<Arc<str>> {
 }
 
 #[test]
-fn nothing_is_said_before_every_service_was_heard_or_failed_thrice() {
+fn first_report_waits_until_every_service_was_read_or_failed_three_times() {
     let mut index = ConsulIndex::new("dc1");
     assert!(!index.has_news());
     let now = Instant::now();
@@ -215,7 +215,7 @@ fn nothing_is_said_before_every_service_was_heard_or_failed_thrice() {
 }
 
 #[test]
-fn what_is_suddenly_gone_counts_when_it_is_gone_the_second_time() {
+fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     let mut index = ConsulIndex::new("dc1");
     let start = Instant::now();
     let later = start + ASK_AGAIN;
@@ -232,14 +232,14 @@ fn what_is_suddenly_gone_counts_when_it_is_gone_the_second_time() {
     assert!(!index.service(&"a".into(), read(&[]), false, start));
     assert!(index.service(&"a".into(), read(&[]), false, later));
     assert!(index.take_news().is_some());
-    assert!(index.service(&"a".into(), read(&[]), false, later), "that is known");
+    assert!(index.service(&"a".into(), read(&[]), false, later), "the loss is already known");
 
-    // One of three is most of them gone, though not all.
-    let fact = "the catalogue has 1 where 3 were known; asked again before it counts";
+    // Losing two of three services is a loss of most, though not all.
+    let fact = "the catalogue has 1 of 3 known objects; waiting for confirmation";
     let doubtful = CatalogOutcome::Doubtful(fact.to_owned());
     assert_eq!(index.catalogue(names(&["a"]), false, start), doubtful);
     assert!(!index.service(&"b".into(), read(&[]), false, start));
-    assert!(!index.service(&"b".into(), read(&[]), false, later), "nor what follows from it");
+    assert!(!index.service(&"b".into(), read(&[]), false, later), "nor its consequences");
     assert!(index.take_news().is_none());
     let gone = names(&["b", "c"]);
     assert_eq!(
@@ -250,7 +250,7 @@ fn what_is_suddenly_gone_counts_when_it_is_gone_the_second_time() {
 }
 
 #[test]
-fn names_that_share_a_host_or_have_none_are_told() {
+fn names_with_a_shared_or_invalid_host_are_reported() {
     let mut index = ConsulIndex::new("dc1");
     let now = Instant::now();
     let taken = index.catalogue(names(&["Web", "web", "a b", "ok"]), false, now);

@@ -1,5 +1,5 @@
-//! What the index keeps of a cluster besides services, slices and pods: which namespaces belong to the
-//! mesh, which pods take traffic, where nodes are, which gateways and machines are declared.
+//! The index of a cluster's other objects, besides services, slices and pods: the namespaces of the
+//! mesh, the readiness of pods, the localities of nodes, the declared gateways and machines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use strait_model::{
 };
 
 impl KubeIndex {
-    /// Lets the namespaces be these that belong to the mesh. Returns what that touched.
+    /// Sets the filter for the namespaces of the mesh. Returns the affected parts.
     pub(in crate::registry::kube) fn filter(
         &mut self,
         filter: Arc<NamespaceFilter>,
@@ -27,7 +27,7 @@ impl KubeIndex {
         touched
     }
 
-    /// Keeps what is known of a namespace now.
+    /// Stores the current facts of a namespace.
     pub(super) fn replace_namespace(
         &mut self,
         name: &Arc<str>,
@@ -55,14 +55,14 @@ impl KubeIndex {
         };
     }
 
-    /// Touches all services of a namespace.
+    /// Marks all services of a namespace as affected.
     fn touch_namespace(&self, name: &Arc<str>, touched: &mut IndexChanges) {
         let first = NamespacedName { namespace: Arc::clone(name), name: "".into() };
         let services = self.services.range(first..).map(|(key, _)| key);
         touched.services.extend(services.take_while(|key| key.namespace == *name).cloned());
     }
 
-    /// Keeps whether a pod takes traffic.
+    /// Stores whether a pod receives traffic.
     pub(super) fn note_ready(
         &mut self,
         key: &NamespacedName,
@@ -80,12 +80,12 @@ impl KubeIndex {
         };
     }
 
-    /// The entrances of networks that the cluster declares.
+    /// Returns the network gateways that the cluster declares.
     pub(in crate::registry::kube) fn gateways(&self) -> &BTreeMap<WorkloadKey, DeclaredGateway> {
         &self.facts.gateways
     }
 
-    /// Keeps one.
+    /// Stores or removes a network gateway.
     pub(in crate::registry::kube) fn note_gateway(
         &mut self,
         name: WorkloadKey,
@@ -95,12 +95,12 @@ impl KubeIndex {
         touched.facts |= note(&mut self.facts.gateways, name, gateway);
     }
 
-    /// The WorkloadEntries of the cluster.
+    /// Returns the WorkloadEntries of the cluster.
     pub(in crate::registry::kube) fn entries(&self) -> &BTreeMap<WorkloadKey, Arc<Value>> {
         &self.facts.entries
     }
 
-    /// Keeps one.
+    /// Stores or removes a WorkloadEntry.
     pub(in crate::registry::kube) fn note_entry(
         &mut self,
         name: WorkloadKey,
@@ -110,14 +110,14 @@ impl KubeIndex {
         touched.facts |= note(&mut self.facts.entries, name, entry);
     }
 
-    /// Keeps the traffic objects of the cluster. Returns what that touched.
+    /// Stores the traffic objects of the cluster. Returns the affected parts.
     pub(in crate::registry::kube) fn note_traffic(&mut self, traffic: Collection) -> IndexChanges {
         let differs = self.facts.traffic != traffic;
         self.facts.traffic = traffic;
         IndexChanges { facts: differs, ..IndexChanges::default() }
     }
 
-    /// Keeps where a node is.
+    /// Stores the locality of a node.
     pub(super) fn note_locality(
         &mut self,
         name: &Arc<str>,
@@ -129,7 +129,7 @@ impl KubeIndex {
     }
 }
 
-/// Keeps or drops what is noted under a name; returns whether that is a change.
+/// Stores or removes the value under a name. Returns whether that is a change.
 fn note<K: Ord + Clone, V: PartialEq + Clone>(
     map: &mut Arc<BTreeMap<K, V>>,
     name: K,
@@ -146,7 +146,7 @@ fn note<K: Ord + Clone, V: PartialEq + Clone>(
     true
 }
 
-/// Those of `named` that aren't on the list.
+/// Returns the keys of `named` that are not on the list.
 pub(in crate::registry::kube) fn missing_names<V, T>(
     named: &BTreeMap<WorkloadKey, V>,
     list: &[IndexedObject<T>],

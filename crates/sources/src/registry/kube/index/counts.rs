@@ -1,4 +1,4 @@
-//! How much an index holds, and how well it reads.
+//! Counts and sizes of an index.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::registry::kube::weight::{self, MemoryWeight};
 const KUBE_SYSTEM: &str = "kube-system";
 
 impl KubeIndex {
-    /// Services held.
+    /// Returns the number of services.
     pub(in crate::registry::kube) fn service_count(&self) -> usize {
         self.services.len()
     }
 
-    /// Endpoints last sent.
+    /// Returns the number of endpoints that were last sent.
     pub(in crate::registry::kube) fn endpoint_count(&self) -> usize {
         self.last_sent.endpoints
     }
 
-    /// Objects of a kind held.
+    /// Returns the number of stored objects of a kind.
     pub(in crate::registry::kube) fn count(&self, kind: IndexedKind) -> usize {
         match kind {
             IndexedKind::Services => self.services.len(),
@@ -37,7 +37,7 @@ impl KubeIndex {
         }
     }
 
-    /// About how much memory all of it takes. Looks at every object.
+    /// Returns the approximate memory use in bytes. Visits every object.
     pub(in crate::registry::kube) fn weight(&self) -> usize {
         let slices = self.slices.all().map(|(key, slice)| weight::key(key) + slice.weight());
         let pods = self.pods.iter().map(|(name, pod)| name.tail.len() + 4 + weight::workload(pod));
@@ -67,37 +67,37 @@ impl KubeIndex {
             + weight::map(&self.shared.imports)
     }
 
-    /// Objects held.
+    /// Returns the number of stored objects.
     pub(in crate::registry::kube) fn object_count(&self) -> usize {
         let indexed: usize = IndexedKind::ALL.into_iter().map(|kind| self.count(kind)).sum();
         indexed + self.facts.traffic.len()
     }
 
-    /// Objects that make no sense, wholly or in part.
+    /// Returns the objects that are invalid as a whole or in part.
     pub(in crate::registry::kube) fn skipped(&self) -> Skipped {
         let count = u64::try_from(self.invalid.len()).unwrap_or(u64::MAX);
         Skipped { count, last: self.last_invalid.clone() }
     }
 
-    /// The identity of the cluster.
+    /// Returns the UID that identifies the cluster.
     pub(in crate::registry::kube) fn cluster_uid(&self) -> Option<&str> {
         let uid = &*self.namespaces.get(KUBE_SYSTEM)?.uid;
         Some(uid).filter(|uid| !uid.is_empty())
     }
 
-    /// The namespaces in which something can be made.
+    /// Returns the namespaces in which objects can be created.
     pub(in crate::registry::kube) fn writable_namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
         let stay = self.namespaces.iter().filter(|(_, facts)| !facts.is_terminating);
         stay.map(|(name, _)| name)
     }
 
-    /// What its objects are read with.
+    /// Returns the settings for reading its objects.
     #[cfg(test)]
     pub(in crate::registry::kube) fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// Whether no trace of any object is left.
+    /// Whether no state of any object is left.
     #[cfg(test)]
     pub(in crate::registry::kube) fn is_bare(&self) -> bool {
         self.object_count() == 0

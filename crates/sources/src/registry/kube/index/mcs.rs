@@ -1,4 +1,5 @@
-//! How exports and imports of multi-cluster services are entered, and what of the cluster is sent for them.
+//! Multi-cluster services in the index: how exports and imports are stored, and the contents that
+//! are sent for them.
 
 use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing};
 use crate::registry::kube::mcs::{Export, Import};
@@ -41,8 +42,8 @@ impl Indexed for Import {
 }
 
 impl KubeIndex {
-    /// Says what has changed of a service as it is in the set; `own` is the cluster's, `None` where its
-    /// namespace doesn't belong to the mesh.
+    /// Adds the change of a service under its clusterset name to the contents. `own` is the
+    /// cluster's record, `None` if its namespace does not belong to the mesh.
     pub(super) fn say_in_set(
         &mut self,
         key: &NamespacedName,
@@ -61,7 +62,7 @@ impl KubeIndex {
         contents.services.insert(hostname, record);
     }
 
-    /// What it means that a service is exported, or imported.
+    /// Sets the mode of multi-cluster services.
     pub(in crate::registry::kube) fn sharing(mut self, mode: Mcs) -> Self {
         self.shared.mode = mode;
         self
@@ -75,26 +76,26 @@ impl KubeIndex {
         self.shared.imports.keys()
     }
 
-    /// The exports, with what is written in their status.
+    /// Returns the exports with their status.
     pub(in crate::registry::kube) fn shared_exports(
         &self,
     ) -> impl Iterator<Item = (&NamespacedName, &Export)> {
         self.shared.exports.iter()
     }
 
-    /// The imports, with what is written in their status.
+    /// Returns the imports with their status.
     pub(in crate::registry::kube) fn shared_imports(
         &self,
     ) -> impl Iterator<Item = (&NamespacedName, &Import)> {
         self.shared.imports.iter()
     }
 
-    /// Whether an export of this name is there.
+    /// Whether an export with this name exists.
     pub(in crate::registry::kube) fn is_exported(&self, key: &NamespacedName) -> bool {
         self.shared.exports.contains_key(key)
     }
 
-    /// How the endpoints are found of a service that was sent.
+    /// Returns the resolution of a service as last sent.
     pub(in crate::registry::kube) fn last_sent_resolution(
         &self,
         key: &NamespacedName,
@@ -102,7 +103,7 @@ impl KubeIndex {
         self.last_sent.services.get(key).map(|record| &record.service.resolution)
     }
 
-    /// Keeps whether a service is exported.
+    /// Stores or removes the export of a service.
     pub(in crate::registry::kube) fn note_export(
         &mut self,
         key: &NamespacedName,
@@ -125,14 +126,14 @@ impl KubeIndex {
         }
     }
 
-    /// Whether a service is not to be exported of itself: its annotation says so, or an export of it was
-    /// taken away.
+    /// Whether a service is excluded from automatic export, by its annotation or because its export
+    /// was deleted.
     pub(in crate::registry::kube) fn declines_export(&self, key: &NamespacedName) -> bool {
         self.shared.taken_away.contains(key)
             || self.services.get(key).is_some_and(|service| service.declines_export)
     }
 
-    /// Keeps under which addresses a service is imported.
+    /// Stores or removes the import of a service.
     pub(in crate::registry::kube) fn note_import(
         &mut self,
         key: &NamespacedName,

@@ -1,4 +1,4 @@
-//! The pods of a cluster: as a list of them comes, and what depends on one.
+//! The pods of a cluster: lists of pods, and the dependencies of one pod.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -17,7 +17,7 @@ impl Indexed for PodRecord {
 
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let Self { workload, ready } = self;
-        // Without an address it is nobody's endpoint, whatever else it is.
+        // Without an address, it cannot be an endpoint.
         index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
         if index.pods.get(&key.namespace, &key.name) != Some(&workload) {
             index.put_pod(&key, workload, touched);
@@ -43,7 +43,7 @@ impl Indexed for PodRecord {
             index.pods = pods;
             index.enter_all(touched);
         } else {
-            // What is the same stays where it is, and is shared with what was last sent.
+            // Equal pods stay in memory and are shared with the last sent state.
             for pod in index.pods.differences(&pods) {
                 let name = Arc::clone(&pod.name);
                 let key = NamespacedName { namespace: pod.namespace.as_str().into(), name };
@@ -60,7 +60,7 @@ impl Indexed for PodRecord {
 }
 
 impl KubeIndex {
-    /// Keeps a pod that is new or has changed.
+    /// Stores a new or changed pod.
     fn put_pod(&mut self, key: &NamespacedName, pod: Workload, touched: &mut IndexChanges) {
         self.drop_pod(key, touched);
         let namespace = Namespace::new(Arc::clone(&key.namespace));
@@ -89,10 +89,10 @@ impl KubeIndex {
         self.touch_pod(WorkloadRef::of(&namespace, &key.name), &pod, touched);
     }
 
-    /// Does for all pods, which are the first, what is done for one that comes.
+    /// Does for all pods of the first list what [`Self::put_pod`] does for one.
     fn enter_all(&mut self, touched: &mut IndexChanges) {
         let pods = self.pods.clone();
-        // Mostly neither has anything to do.
+        // Usually neither has any effect.
         if self.slices.name_addresses() {
             pods.iter().for_each(|(key, pod)| self.enter(key, pod));
         }
@@ -104,7 +104,7 @@ impl KubeIndex {
         self.chosen.put_all(&self.namespaces, &pods);
     }
 
-    /// Enters a pod at its addresses for which slices name none.
+    /// Indexes a pod by its addresses for which slices name no pod.
     fn enter(&mut self, key: WorkloadRef<'_>, pod: &Workload) {
         for address in pod.addresses.iter() {
             if self.slices.may_name(Reference::Address(key.namespace.as_str(), address)) {
@@ -114,8 +114,8 @@ impl KubeIndex {
         }
     }
 
-    /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
-    /// name it or an address of it.
+    /// Marks everything that depends on a new, changed or deleted pod as affected: the workloads,
+    /// and the slices that name the pod or any address of it.
     pub(super) fn touch_pod(
         &self,
         key: WorkloadRef<'_>,
@@ -129,8 +129,8 @@ impl KubeIndex {
         }
     }
 
-    /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
-    /// their host's network share it; which of them is meant is unknown.
+    /// Returns the pod of an endpoint that names none: the only one in that namespace with that
+    /// address. Pods in the host network share an address; which of them is meant is unknown.
     pub(super) fn pod_at<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -146,8 +146,9 @@ impl KubeIndex {
         }
     }
 
-    /// Enters the pods at the addresses for which a slice that comes names none, and nobody else did.
-    /// Goes by hashes, as [`super::Slices::may_name`] does: what it says yes to has been entered.
+    /// Indexes the pods at the addresses of a new slice for which only this slice names no pod.
+    /// Compares hashes, like [`super::Slices::may_name`]: addresses for which that returns true are
+    /// indexed already.
     pub(super) fn find_unnamed(&mut self, slice: &Slice) {
         let namespace = &slice.service.namespace;
         let unnamed = slice.unnamed().map(|address| Reference::Address(namespace, address));
@@ -166,7 +167,7 @@ impl KubeIndex {
         }
     }
 
-    /// Forgets the pods at the addresses for which only a slice that is gone named none.
+    /// Removes the pods at addresses for which only a deleted slice named no pod.
     pub(super) fn forget_unnamed(&mut self, slice: &Slice) {
         if self.unnamed.is_empty() {
             return;

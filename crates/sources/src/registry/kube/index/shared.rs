@@ -1,5 +1,5 @@
-//! Which services of the cluster are shared with others, by multi-cluster services: see
-//! [`Mcs`] for what each mode means.
+//! The services that the cluster shares with others through multi-cluster services. [`Mcs`] defines
+//! the modes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use strait_model::{
     Service,
 };
 
-/// What a cluster shares, and what was last sent of it.
+/// The shared services of a cluster, and the records that were last sent for them.
 #[derive(Debug, Default)]
 pub(super) struct SharedWithMesh {
     pub(super) mode: Mcs,
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
-    /// By the services' keys, as they are in the set.
+    /// Records under the clusterset name, by the key of the service.
     pub(super) last_sent: BTreeMap<NamespacedName, ServiceRecord>,
-    /// Services whose export was taken away while they were there: whoever did that wants none.
+    /// Existing services whose export was deleted. They are not exported automatically again.
     pub(super) taken_away: BTreeSet<NamespacedName>,
 }
 
@@ -34,7 +34,8 @@ impl SharedWithMesh {
         }
     }
 
-    /// The service, marked so that its endpoints stay in their cluster where it is cluster-local.
+    /// Returns the service, marked so that its endpoints stay in their cluster if it is
+    /// cluster-local.
     pub(super) fn with_locality(
         &self,
         key: &NamespacedName,
@@ -49,13 +50,13 @@ impl SharedWithMesh {
         }
     }
 
-    /// Whether services have a name in the set.
+    /// Whether services have a clusterset name.
     pub(super) fn has_set(&self) -> bool {
         matches!(self.mode, Mcs::Clusterset | Mcs::Strict)
     }
 
-    /// The service as it is in the set, by that name; `own` is the cluster's. One that the cluster
-    /// neither exports nor imports isn't there.
+    /// Returns the record of a service under its clusterset name. `own` is the cluster's record. A
+    /// service that the cluster neither exports nor imports has none.
     pub(super) fn in_set(
         &self,
         key: &NamespacedName,
@@ -63,7 +64,7 @@ impl SharedWithMesh {
         own: Option<&ServiceRecord>,
     ) -> Option<ServiceRecord> {
         let exported = self.exports.contains_key(key);
-        // Without an address there is nothing to reach it by.
+        // An import without an address cannot be reached.
         let import = self.imports.get(key).filter(|import| !import.vips.is_empty());
         let record = match (own, import) {
             (Some(own), _) if exported || import.is_some() => {
@@ -73,7 +74,7 @@ impl SharedWithMesh {
                     is_cluster_local: !exported,
                     ..Definition::clone(&own.service)
                 };
-                // What leads to the cluster's own name leads there.
+                // External addresses belong to the cluster's own name.
                 let service = Service {
                     vips: import.map(|import| import.vips.clone()).unwrap_or_default(),
                     created: own.service.created,
@@ -81,7 +82,7 @@ impl SharedWithMesh {
                 };
                 Some((service, own.endpoints.clone()))
             }
-            // Without its ports it would hide those of others.
+            // An import without ports would hide the ports of others.
             (None, Some(import)) if !import.ports.is_empty() => {
                 Some((imported(key, hostname.clone(), import), Endpoints::default()))
             }
@@ -91,7 +92,7 @@ impl SharedWithMesh {
     }
 }
 
-/// A service that the cluster has from others only.
+/// Returns a service that the cluster only imports.
 fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Service {
     let definition = Definition {
         hostname,
@@ -111,6 +112,6 @@ fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Servic
         affinity_seconds: None,
         mesh_external: false,
     };
-    // Younger than any service, so that it never decides for others what they are.
+    // Younger than any service, so that it never determines the definition of others.
     Service { vips: import.vips.clone(), created: i64::MAX, ..Service::from(definition) }
 }

@@ -1,4 +1,4 @@
-//! What an index holds, and what a change of it touched.
+//! The state of an index, and the effects of a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,23 +26,24 @@ pub(in crate::registry::kube) struct KubeIndex {
     pub(super) services: BTreeMap<NamespacedName, KubeService>,
     pub(super) slices: Slices,
     pub(super) pods: Workloads,
-    /// Whether pods have been listed: else a pod that is not here is not missing, but unknown.
+    /// Whether pods have been listed. Before that, a pod that is not in the index is unknown, not
+    /// missing.
     pub(super) pods_listed: bool,
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     pub(super) unnamed: Unnamed,
     pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
-    /// The regions of their zones.
+    /// The regions of the cluster's zones.
     pub(super) zones: ZoneRegions,
-    /// Of which their pods' addresses are; `None` where nodes have come or gone since it was asked for.
+    /// The ranges of pod addresses; `None` if nodes have changed since they were computed.
     pub(super) pod_ranges: Option<Arc<[IpNet]>>,
     pub(super) facts: ClusterFacts,
     pub(super) namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     pub(super) chosen: ChosenNamespaces,
     pub(super) shared: SharedWithMesh,
-    /// Objects that make no sense, wholly or in part, and why.
+    /// The reasons of objects that are invalid as a whole or in part.
     pub(super) invalid: BTreeMap<(IndexedKind, Option<NamespacedName>), Box<str>>,
     pub(super) last_invalid: Option<String>,
-    /// What was sent last: equal content is not sent again.
+    /// The last sent state: equal content is not sent again.
     pub(super) last_sent: LastSent,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct LastSent {
 /// Names of pods by namespace and address.
 pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
 
-/// What a change touched.
+/// The parts that a change affects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::registry::kube) struct IndexChanges {
     pub(super) services: BTreeSet<NamespacedName>,
@@ -73,7 +74,7 @@ impl IndexChanges {
         self.services.extend(keys);
     }
 
-    /// Adds what another change touched.
+    /// Adds the parts that another change affects.
     pub(in crate::registry::kube) fn merge(&mut self, other: Self) {
         self.services.extend(other.services);
         self.workloads |= other.workloads;
@@ -87,23 +88,23 @@ impl IndexChanges {
         }
     }
 
-    /// Whether it is nothing.
+    /// Whether no part is affected.
     pub(in crate::registry::kube) fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.workloads && !self.system_namespace && !self.facts
     }
 }
 
-/// A kind of object that the index holds.
+/// A kind of object in the index.
 pub(in crate::registry::kube) trait Indexed: ReadKind {
-    /// Which.
+    /// The kind.
     const KIND: IndexedKind;
 
-    /// Keeps it in place of what had its key.
+    /// Stores the object. Replaces an object with the same key.
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
 
-    /// Drops what has that key.
+    /// Removes the object with this key.
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
 
-    /// Keeps what is listed in place of all that was kept.
+    /// Replaces all objects with those on the list.
     fn replace(list: Self::List, index: &mut KubeIndex, touched: &mut IndexChanges);
 }

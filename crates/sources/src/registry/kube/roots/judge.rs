@@ -1,4 +1,4 @@
-//! What stands in a ConfigMap of roots, and whose it is. Pure: from its text to a verdict.
+//! Evaluates a ConfigMap of roots: whose roots it contains. Pure.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -10,22 +10,22 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use strait_model::RootBundle;
 
-/// The key of the ConfigMap under which the roots are.
+/// The data key of the roots.
 pub(super) const KEY: &str = "root-cert.pem";
-/// The annotation by which our own text is known again: a digest of it.
+/// The annotation that identifies text written by Strait: a digest of it.
 pub(super) const WRITTEN: &str = "strait.dev/written-roots";
 
 /// The two ConfigMaps that a namespace may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RootsMap {
-    /// The one that agents and injected pods read.
+    /// The ConfigMap that agents and injected pods read.
     Usual,
-    /// The one that stands beside it where another writer's roots are in the usual one.
+    /// The additional ConfigMap for namespaces whose usual one contains another writer's roots.
     Beside,
 }
 
 impl RootsMap {
-    /// The ConfigMap's name.
+    /// Returns the name of the ConfigMap.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Usual => "istio-ca-root-cert",
@@ -34,23 +34,23 @@ impl RootsMap {
     }
 }
 
-/// What stands in one.
+/// The content of a ConfigMap of roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RootsHeld {
-    /// All our roots; of others as well, it may be.
+    /// All of Strait's roots, possibly with roots of others.
     Ours,
-    /// Nothing that is of use to anybody, or what we wrote before: ours is to stand there.
+    /// Unusable content, or content written by Strait before: to be replaced.
     Lacking,
-    /// Valid roots that another writer put there, among which ours are not.
+    /// Valid roots of another writer, without all of Strait's.
     Foreign,
 }
 
-/// A digest of a text of ours.
+/// Returns the digest of a text written by Strait.
 pub(super) fn digest(pem: &str) -> String {
     format!("{:016x}", xxh3_64(pem.as_bytes()))
 }
 
-/// Judges the text of a ConfigMap; `written` is its annotation [`WRITTEN`].
+/// Evaluates the text of a ConfigMap; `written` is its annotation [`WRITTEN`].
 pub(super) fn judge(
     map: RootsMap,
     text: Option<&str>,
@@ -62,7 +62,7 @@ pub(super) fn judge(
     if text == &*bundle.pem {
         return RootsHeld::Ours;
     }
-    // What we wrote is replaced whatever is in it: a root that was withdrawn must go.
+    // Text written by Strait is replaced whatever its content: withdrawn roots must be removed.
     if map == RootsMap::Beside || written.is_some_and(|written| written == digest(text)) {
         return RootsHeld::Lacking;
     }
@@ -76,7 +76,7 @@ pub(super) fn judge(
     }
 }
 
-/// The certificates of a text that somebody could still believe.
+/// Returns the certificates in a text that are still valid.
 fn valid(text: &str, bundle: &RootBundle, now: SystemTime) -> BTreeSet<Vec<u8>> {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let is_valid = |der: &CertificateDer<'_>| {

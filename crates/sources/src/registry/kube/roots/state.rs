@@ -1,7 +1,8 @@
-//! Which namespaces have the roots, and which are to be given them. Pure: from what is heard to what is due.
+//! The namespaces that have the roots, and the namespaces that need them. Pure: computes pending
+//! writes from reports.
 //!
-//! Keeps a verdict for each namespace and never a text. Owns the memory of who undid what we wrote, so that two
-//! writers never chase each other.
+//! Stores a result for each namespace, never a text. Also records reverted writes, so that two
+//! writers don't overwrite each other continuously.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,35 +13,35 @@ use serde::Serialize;
 use super::judge::{RootsHeld, RootsMap};
 use strait_kube_client::{ApiError, Keyed, NamespacedName, WatchEvent};
 
-/// Namespaces that have no workloads of the mesh, as other meshes have it too.
+/// Namespaces without workloads of the mesh; other meshes exclude the same ones.
 const EXCLUDED: [&str; 3] = ["kube-node-lease", "kube-public", "local-path-storage"];
-/// How often what we wrote may be undone within [`WINDOW`] before that is somebody's will.
+/// How often a write may be reverted within [`WINDOW`] before the revert counts as intended.
 const UNDONE_MAX: u32 = 3;
 const WINDOW: Duration = Duration::from_secs(600);
-/// How many namespaces are named in a status.
+/// Maximum number of namespaces in a status.
 const NAMED: usize = 3;
 
-/// How far the roots have come in one cluster.
+/// How far the roots have been distributed in one cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RootsStatus {
-    /// Namespaces that are to have them.
+    /// Number of namespaces that need the roots.
     pub namespaces: usize,
-    /// Those that have all of them in `istio-ca-root-cert`.
+    /// Number of namespaces that have all roots in `istio-ca-root-cert`.
     pub current: usize,
-    /// Those in which another writer's roots stand there.
+    /// Number of namespaces with another writer's roots there.
     pub foreign: usize,
-    /// The first of these.
+    /// The first of these namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub foreign_first: Vec<String>,
-    /// Those of them that have ours in `strait-ca-root-cert`.
+    /// Number of these namespaces that have Strait's roots in `strait-ca-root-cert`.
     pub beside: usize,
-    /// Which right is missing, where one is.
+    /// The missing permission, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
 }
 
-/// A ConfigMap of roots, as far as anything is kept of it.
+/// The stored part of a ConfigMap of roots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JudgedMap {
     pub(super) key: NamespacedName,
@@ -53,21 +54,21 @@ impl Keyed for JudgedMap {
     }
 }
 
-/// What one of the two readers says.
+/// An event of either reader.
 pub(super) type MapEvent = WatchEvent<JudgedMap>;
 
 /// A name of a namespace.
 pub(super) type NamespaceName = Arc<str>;
 
-/// What is known of the ConfigMaps of one name.
+/// The ConfigMaps with one name.
 #[derive(Debug, Default)]
 struct KnownMaps {
     /// Whether all of them have been listed once.
     listed: bool,
     held: BTreeMap<NamespaceName, RootsHeld>,
-    /// How often ours was undone, and since when that counts.
+    /// How often Strait's roots were reverted, and the start of that count.
     undone: BTreeMap<NamespaceName, (u32, Instant)>,
-    /// Why they can't be read.
+    /// Why they cannot be read.
     denied: Option<String>,
 }
 
@@ -131,10 +132,10 @@ impl KnownMaps {
     }
 }
 
-/// What is known of a cluster's ConfigMaps of roots.
+/// The ConfigMaps of roots in a cluster.
 #[derive(Debug, Default)]
 pub(super) struct RootsState {
-    /// Those that are to have the roots; `None` until they are known.
+    /// The namespaces that need the roots; `None` until they are known.
     namespaces: Option<Arc<BTreeSet<NamespaceName>>>,
     usual: KnownMaps,
     beside: KnownMaps,
@@ -143,38 +144,38 @@ pub(super) struct RootsState {
 }
 
 impl RootsState {
-    /// Takes which namespaces there are that can be written into.
+    /// Sets the namespaces that can be written into.
     pub(super) fn namespaces(&mut self, namespaces: Option<Arc<BTreeSet<NamespaceName>>>) {
         self.namespaces = namespaces;
     }
 
-    /// Takes what a reader says.
+    /// Applies a reader's event.
     pub(super) fn take(&mut self, map: RootsMap, event: MapEvent, now: Instant) {
         self.of_mut(map).take(event, now);
     }
 
-    /// Notes what stands in a ConfigMap after a write.
+    /// Records the content of a ConfigMap after a write.
     pub(super) fn written(&mut self, namespace: &NamespaceName, map: RootsMap, held: RootsHeld) {
         self.denied = None;
         self.of_mut(map).held.insert(Arc::clone(namespace), held);
     }
 
-    /// Notes that a ConfigMap was not taken as it is.
+    /// Records that the API server did not accept a ConfigMap.
     pub(super) fn rejected(&mut self, namespace: &NamespaceName, map: RootsMap, now: Instant) {
         self.of_mut(map).note_undone(namespace, now);
     }
 
-    /// Notes that none may be written.
+    /// Records that no ConfigMap may be written.
     pub(super) fn denied(&mut self, fact: String) {
         self.denied = Some(fact);
     }
 
-    /// Whether any namespace needs ours beside that of another writer.
+    /// Whether any namespace needs Strait's roots in addition to another writer's.
     pub(super) fn needs_beside(&self, now: Instant) -> bool {
         self.wanted().any(|namespace| self.is_foreign(namespace, now))
     }
 
-    /// What is to be written, in a stable order.
+    /// Returns the pending writes in a stable order.
     pub(super) fn due(&self, now: Instant) -> Vec<(NamespaceName, RootsMap)> {
         let mut due = Vec::new();
         for namespace in self.wanted() {
@@ -182,7 +183,7 @@ impl RootsState {
                 let known = self.of(map);
                 let is_wanted = match map {
                     RootsMap::Usual => !self.is_foreign(namespace, now),
-                    // One that is there is kept up to date: pods may mount it.
+                    // An existing one is updated: pods may mount it.
                     RootsMap::Beside => {
                         (self.is_foreign(namespace, now) || known.held.contains_key(namespace))
                             && !known.is_contested(namespace, now)
@@ -197,7 +198,7 @@ impl RootsState {
         due
     }
 
-    /// How far the roots have come.
+    /// Returns how far the roots have been distributed.
     pub(super) fn status(&self, now: Instant) -> RootsStatus {
         let mut status = RootsStatus {
             denied: self.usual.denied.clone().or_else(|| self.denied.clone()),
@@ -224,7 +225,8 @@ impl RootsState {
         all.filter(|namespace| !EXCLUDED.contains(&&***namespace))
     }
 
-    /// Whether the usual ConfigMap is another's: it has another's roots, or ours don't stay there.
+    /// Whether the usual ConfigMap belongs to another writer: it contains another's roots, or
+    /// Strait's roots are reverted.
     fn is_foreign(&self, namespace: &str, now: Instant) -> bool {
         let held = self.usual.held.get(namespace);
         held == Some(&RootsHeld::Foreign)

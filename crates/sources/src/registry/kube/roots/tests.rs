@@ -7,7 +7,7 @@ use super::state::{JudgedMap, MapEvent, RootsState, RootsStatus};
 use strait_kube_client::{ApiError, NamespacedName, WatchEvent};
 use strait_model::RootBundle;
 
-/// A root that is valid for so many seconds from now on, as PEM and DER.
+/// Creates a root that is valid for this many seconds from now on, as PEM and DER.
 fn root(name: &str, seconds: i64) -> (String, Vec<u8>) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -28,7 +28,7 @@ fn bundle(roots: &[&(String, Vec<u8>)]) -> RootBundle {
 }
 
 #[test]
-fn whose_roots_stand_in_a_config_map_decides_whether_it_is_written() {
+fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
     let (a, b, foreign, ended) =
         (root("a", 1), root("b", 1), root("foreign", 1), root("ended", -1));
     let ours = bundle(&[&a, &b]);
@@ -39,24 +39,32 @@ fn whose_roots_stand_in_a_config_map_decides_whether_it_is_written() {
     assert_eq!(usual(&ours.pem), RootsHeld::Ours);
     assert_eq!(usual(&format!("{}{}{}", foreign.0, b.0, a.0)), RootsHeld::Ours, "contains ours");
     assert_eq!(usual(&foreign.0), RootsHeld::Foreign);
-    assert_eq!(usual(&format!("{}{}", foreign.0, a.0)), RootsHeld::Foreign, "lacks one of ours");
+    assert_eq!(
+        usual(&format!("{}{}", foreign.0, a.0)),
+        RootsHeld::Foreign,
+        "lacks one of Strait's roots"
+    );
     for (text, why) in [
         ("", "empty"),
         ("no certificate", "nonsense"),
-        (&*a.0, "a part of ours"),
-        (&*ended.0, "nobody believes it any more"),
+        (&*a.0, "a part of Strait's roots"),
+        (&*ended.0, "an expired root"),
         (&*foreign.0.replace("MII", "AAA"), "garbage within PEM"),
     ] {
         assert_eq!(usual(text), RootsHeld::Lacking, "{why}");
     }
     assert_eq!(judge(RootsMap::Usual, None, None, &ours, now), RootsHeld::Lacking, "no such key");
-    // What we wrote ourselves is never another's: also not a root that was withdrawn since.
+    // Text written by Strait is never foreign, even with a root that was withdrawn since.
     let before = format!("{}{}{}", a.0, b.0, foreign.0);
     assert_eq!(judged(RootsMap::Usual, &before, None), RootsHeld::Ours);
     assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsHeld::Lacking);
     let by_another = judged(RootsMap::Usual, &foreign.0, Some(&digest(&before)));
-    assert_eq!(by_another, RootsHeld::Foreign, "the annotation is of what stood there before");
-    assert_eq!(judged(RootsMap::Beside, &foreign.0, None), RootsHeld::Lacking, "the name is ours");
+    assert_eq!(by_another, RootsHeld::Foreign, "the annotation belongs to earlier content");
+    assert_eq!(
+        judged(RootsMap::Beside, &foreign.0, None),
+        RootsHeld::Lacking,
+        "the name is reserved for Strait"
+    );
 }
 
 fn namespaces(names: &[&str]) -> Option<Arc<BTreeSet<Arc<str>>>> {
@@ -78,11 +86,11 @@ fn due(state: &RootsState, now: Instant) -> Vec<String> {
 }
 
 #[test]
-fn every_namespace_is_given_the_roots_that_lacks_them_and_no_other() {
+fn roots_are_written_only_into_namespaces_that_lack_them() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["kube-node-lease", "kube-public", "kube-system", "pay", "shop"]));
-    assert!(due(&state, now).is_empty(), "what is there is not known yet");
+    assert!(due(&state, now).is_empty(), "the existing ConfigMaps are not known yet");
     let maps = vec![map("pay", RootsHeld::Ours), map("gone", RootsHeld::Lacking)];
     state.take(RootsMap::Usual, listed(maps), now);
     assert_eq!(due(&state, now), ["kube-system/istio-ca-root-cert", "shop/istio-ca-root-cert"]);
@@ -96,14 +104,14 @@ fn every_namespace_is_given_the_roots_that_lacks_them_and_no_other() {
 }
 
 #[test]
-fn another_writers_roots_stay_and_ours_stand_beside_them() {
+fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["pay", "shop"]));
     let maps = vec![map("pay", RootsHeld::Ours), map("shop", RootsHeld::Foreign)];
     state.take(RootsMap::Usual, listed(maps), now);
     assert!(state.needs_beside(now));
-    assert!(due(&state, now).is_empty(), "what is there of the second name is not known yet");
+    assert!(due(&state, now).is_empty(), "the ConfigMaps of the second name are not known yet");
     state.take(RootsMap::Beside, listed(vec![]), now);
     assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
     state.written(&"shop".into(), RootsMap::Beside, RootsHeld::Ours);
@@ -116,14 +124,14 @@ fn another_writers_roots_stay_and_ours_stand_beside_them() {
         denied: None,
     };
     assert_eq!(state.status(now), expected);
-    // One that is there is kept up to date even when the other writer has gone: pods may mount it.
+    // An existing one is updated even after the other writer's roots are gone: pods may mount it.
     state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
     state.take(RootsMap::Beside, WatchEvent::Applied(map("shop", RootsHeld::Lacking)), now);
     assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
 }
 
 #[test]
-fn what_is_undone_again_and_again_is_left_for_a_while() {
+fn repeatedly_reverted_write_is_paused() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));
@@ -144,7 +152,7 @@ fn what_is_undone_again_and_again_is_left_for_a_while() {
 }
 
 #[test]
-fn a_missing_right_is_told_until_it_is_there() {
+fn missing_permission_is_reported_until_it_is_granted() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));

@@ -1,12 +1,13 @@
-//! Endpoints in protobuf as Go writes them: fields in the order of their numbers, none longer than 127 bytes.
+//! Decodes endpoints in protobuf as Go encodes them: fields in the order of their numbers, none
+//! longer than 127 bytes.
 //!
-//! So each field is looked for where it should be, without going through what it might be. What is written in
-//! another way is left to [`ProtobufMessage::merge`]; where both read, they read the same.
+//! Each field is expected at its position, without a search for other fields. All other encodings
+//! are left to [`ProtobufMessage::merge`]; if both succeed, the results are equal.
 
 use super::rows::{Conditions, EndpointForm, TargetRef};
 use strait_kube_client::ProtobufMessage;
 
-/// Reads an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.
+/// Decodes an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.
 #[inline]
 pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
     let mut rest = InOrder(bytes);
@@ -24,14 +25,14 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
     rest.0.is_empty().then_some(EndpointForm { address, conditions, target, node, zone })
 }
 
-/// Conditions, of which some are unknown.
+/// Decodes conditions, some of them unknown.
 #[cold]
 fn conditions(bytes: &[u8]) -> Option<Conditions> {
     let mut conditions = Conditions::default();
     conditions.merge(bytes).ok().map(|()| conditions)
 }
 
-/// An `ObjectReference`: k8s.io/api/core/v1/generated.proto.
+/// Decodes an `ObjectReference`: k8s.io/api/core/v1/generated.proto.
 #[inline]
 fn target(bytes: &[u8]) -> Option<TargetRef<&[u8]>> {
     let mut rest = InOrder(bytes);
@@ -41,11 +42,11 @@ fn target(bytes: &[u8]) -> Option<TargetRef<&[u8]>> {
     rest.0.is_empty().then_some(target)
 }
 
-/// What is left to read.
+/// The remaining bytes.
 struct InOrder<'a>(&'a [u8]);
 
 impl<'a> InOrder<'a> {
-    /// The bytes of this field, if it is the next one.
+    /// Returns the bytes of this field if it is next.
     #[inline]
     fn take(&mut self, number: u8) -> Option<&'a [u8]> {
         let [key, length @ 0..0x80, after @ ..] = self.0 else { return None };
@@ -57,8 +58,8 @@ impl<'a> InOrder<'a> {
         Some(value)
     }
 
-    /// Conditions, if they are the next field and all three are known: eight bytes that are always the same but for
-    /// three bits.
+    /// Returns conditions if they are next and all three are known: eight bytes that are constant
+    /// except for three bits.
     #[inline]
     fn take_known_conditions(&mut self) -> Option<Conditions> {
         const WRITTEN: u64 = u64::from_le_bytes([0x12, 6, 0x08, 0, 0x10, 0, 0x18, 0]);
@@ -80,11 +81,12 @@ mod tests {
 
     use super::*;
 
-    /// With all that Go's type has, but for what was given up.
+    /// All fields of Go's type, except the removed ones.
     const WRITTEN: &[u8] = b"\x0a\x0810.0.0.1\x0a\x0810.0.0.2\x12\x06\x08\x01\x10\x01\x18\x00\x1a\x05web-0\x22\x27\
         \x0a\x03Pod\x12\x04shop\x1a\x0dweb-7d8-abcde\x22\x049d1c\x2a\x00\x32\x015\x3a\x002\x06node-1:\x02z1B\x06\x0a\x04\x0a\x02z1";
 
-    /// Whether it was read, and if so, as field by field.
+    /// Whether the endpoint was decoded. Checks that the result equals that of the field-by-field
+    /// decoder.
     fn is_in_order(bytes: &[u8]) -> bool {
         let Some(read) = endpoint(bytes) else { return false };
         let mut full = EndpointForm::default();
@@ -94,9 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_as_go_does_is_read() {
+    fn encoding_of_go_is_decoded() {
         assert!(is_in_order(WRITTEN));
-        let endpoint = endpoint(WRITTEN).expect("it is in order");
+        let endpoint = endpoint(WRITTEN).expect("the fields are in order");
         assert_eq!(endpoint.address, Some(&b"10.0.0.1"[..]));
         let target = TargetRef { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
         assert_eq!(endpoint.target, target);
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_left_to_what_reads_field_by_field() {
+    fn other_encodings_are_left_to_the_field_by_field_decoder() {
         let long = [&b"\x0a\x80\x01"[..], &[b'1'; 128]].concat();
         let others: [&[u8]; 6] = [
             b"",
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_it_is_both_read_the_same() {
+    fn both_decoders_agree_on_random_bytes() {
         let mut random = StdRng::seed_from_u64(7);
         let mut read = 0;
         for _ in 0..50_000 {
@@ -139,6 +141,6 @@ mod tests {
             }
             read += u32::from(is_in_order(&bytes));
         }
-        assert!(read > 1_000, "{read}: hardly any was still in order");
+        assert!(read > 1_000, "{read}: almost none were in order");
     }
 }

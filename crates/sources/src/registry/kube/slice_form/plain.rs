@@ -1,17 +1,19 @@
-//! EndpointSlices in JSON as Go writes them: no blanks, no escapes in what is read here, each name once.
+//! Decodes EndpointSlices in JSON as Go encodes them: no blanks, no escapes in the decoded fields,
+//! each name once.
 //!
-//! What is written so is read in one pass, at a third of what a general parser takes; anything else, wrong or
-//! merely unusual, is not judged here but left to one. Where both read, they read the same.
+//! Such JSON is decoded in one pass, in a third of the time of a general parser. Anything else,
+//! invalid or merely unusual, is left to the general parser. If both succeed, the results are
+//! equal.
 
 use serde::Deserialize;
 use serde_json::Deserializer;
 
 use super::rows::{Conditions, EndpointForm, SliceForm, TargetRef};
 
-/// The slice at the beginning of `json` and what follows.
+/// Decodes the slice at the beginning of `json`. Returns it with the remaining bytes.
 pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
     let (mut plain, mut slice) = (JsonScanner(json), SliceForm::default());
-    // An endpoint takes some 230 bytes or more.
+    // An endpoint takes at least about 230 bytes.
     slice.endpoints.reserve(json.len() / 220);
     let mut seen = SeenNames::default();
     plain.members(|plain| {
@@ -39,10 +41,10 @@ pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
     Some((slice, plain.0))
 }
 
-/// What is left to read.
+/// The remaining bytes.
 struct JsonScanner<'a>(&'a [u8]);
 
-/// Which names of an object have come: none of them may twice.
+/// The names of an object so far: none of them may occur twice.
 #[derive(Default)]
 struct SeenNames(u8);
 
@@ -68,14 +70,14 @@ impl<'a> JsonScanner<'a> {
         self.takes(what).then_some(())
     }
 
-    /// An object, name by name.
+    /// Scans an object, name by name.
     #[inline]
     fn members(&mut self, member: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take(b"{")?;
         self.rest_of(b"}", member)
     }
 
-    /// A list whose bracket has been taken, element by element.
+    /// Scans a list whose opening bracket has been consumed, element by element.
     #[inline]
     fn elements(&mut self, element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.rest_of(b"]", element)
@@ -171,7 +173,7 @@ impl<'a> JsonScanner<'a> {
         Some(target)
     }
 
-    /// Hints for other readers: nothing of them is kept.
+    /// Scans the hints for other readers, which are not stored.
     fn hints(&mut self) -> Option<()> {
         self.members(|plain| {
             (plain.takes(b"\"forZones\":[") || plain.takes(b"\"forNodes\":[")).then_some(())?;
@@ -189,7 +191,7 @@ impl<'a> JsonScanner<'a> {
         (yes || self.takes(b"false")).then_some(yes)
     }
 
-    /// A text whose first quote has been taken; none with an escape in it.
+    /// Scans a string whose opening quote has been consumed. Fails on an escape.
     #[inline]
     fn text(&mut self) -> Option<&'a [u8]> {
         let mut at = 0;
@@ -206,9 +208,9 @@ impl<'a> JsonScanner<'a> {
         Some(text)
     }
 
-    /// A list or an object, as the general parser reads it.
+    /// Decodes a list or an object with the general parser.
     fn value<T: Deserialize<'a>>(&mut self) -> Option<T> {
-        // Other values may end where this can't be seen.
+        // The end of other values is not detectable here.
         matches!(self.0.first()?, b'[' | b'{').then_some(())?;
         let mut values = Deserializer::from_slice(self.0).into_iter::<T>();
         let value = values.next()?.ok()?;
@@ -217,7 +219,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Less than eight bytes, and zeros, which no text goes on over.
+/// Returns fewer than eight bytes, padded with zeros, which cannot occur in a string.
 #[cold]
 fn last(bytes: &[u8]) -> [u8; 8] {
     let mut last = [0; 8];
@@ -225,12 +227,12 @@ fn last(bytes: &[u8]) -> [u8; 8] {
     last
 }
 
-/// Marks the first of eight bytes that is no plain text: a quote, a backslash, a control character, or beyond
-/// ASCII. Others may be marked after it.
+/// Marks the first of eight bytes that is not plain text: a quote, a backslash, a control
+/// character, or a byte beyond ASCII. Bytes after it may be marked too.
 #[inline]
 fn special(eight: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xff;
-    // What is subtracted is borrowed from the highest bit of a byte that is less.
+    // The subtraction borrows from the highest bit of each byte that is less.
     let (quote, slash) = (eight ^ (ONES * 0x22), eight ^ (ONES * 0x5c));
     let less =
         quote.wrapping_sub(ONES) | slash.wrapping_sub(ONES) | eight.wrapping_sub(ONES * 0x20);
@@ -245,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// With all that Go's type has, but for what was given up.
+    /// All fields of Go's type, except the removed ones.
     const WRITTEN: &str = concat!(
         r#"{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"web-1","namespace":"shop","#,
         r#""uid":"u","resourceVersion":"7","labels":{"kubernetes.io/service-name":"web"},"managedFields":[{"a":{}}]},"#,
@@ -256,7 +258,7 @@ mod tests {
         r#""ports":[{"name":"http","protocol":"TCP","port":8080}]}"#,
     );
 
-    /// Whether it was read, and if so, as the general parser does.
+    /// Whether the slice was decoded. Checks that the result equals that of the general parser.
     fn is_plain(json: &[u8]) -> bool {
         let Some((plain, rest)) = slice(json) else { return false };
         let whole = json.get(..json.len() - rest.len()).expect("a part");
@@ -267,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_as_go_does_is_read() {
+    fn encoding_of_go_is_decoded() {
         assert!(is_plain(WRITTEN.as_bytes()));
         assert!(is_plain(br#"{"endpoints":[],"ports":[]}, and what follows"#));
         assert!(is_plain(b"{}"));
     }
 
     #[test]
-    fn what_a_real_api_server_wrote_is_read() {
+    fn response_of_a_real_api_server_is_decoded() {
         #[derive(Deserialize)]
         struct List<'a> {
             #[serde(borrow)]
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_left_to_the_general_parser() {
+    fn other_encodings_are_left_to_the_general_parser() {
         for (what, instead) in [
             ("web-7d8-abcde", "web-7d8-\\u0061"),
             ("web-7d8-abcde", "web-\u{e4}"),
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_it_is_both_read_the_same() {
+    fn both_decoders_agree_on_random_bytes() {
         let mut random = StdRng::seed_from_u64(7);
         let pieces: Vec<&[u8]> =
             WRITTEN.as_bytes().chunk_by(|_, next| !b"{}[],:\"".contains(next)).collect();
@@ -338,11 +340,11 @@ mod tests {
             }
             read += u32::from(is_plain(&json));
         }
-        assert!(read > 1_000, "{read}: hardly any was still plain");
+        assert!(read > 1_000, "{read}: almost none were plain");
     }
 
     #[test]
-    fn a_text_ends_where_its_quote_is() {
+    fn string_ends_at_its_closing_quote() {
         for length in 0..20 {
             for after in ["\"", "\"]}", "\",\"and more that follows"] {
                 let text = "x".repeat(length);

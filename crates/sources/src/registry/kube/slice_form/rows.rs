@@ -1,4 +1,4 @@
-//! The rows of a slice, the tables that they share, and what an endpoint is before it is one.
+//! The rows of a slice, the tables that they share, and the decoded form of an endpoint.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use strait_kube_client::{
     BorrowedText, FieldValue, MalformedMessage, Meta, ProtobufMessage, Raw, list, null_as_default,
 };
 
-/// What is decoded of an EndpointSlice.
+/// The decoded part of an EndpointSlice.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(in crate::registry::kube) struct SliceForm<'a> {
@@ -34,44 +34,44 @@ pub(in crate::registry::kube) struct SlicePort<'a> {
     pub(in crate::registry::kube) port: Option<i64>,
 }
 
-/// The endpoints of a slice, in its order.
+/// The endpoints of a slice, in order.
 #[derive(Debug, Default, PartialEq)]
 pub(in crate::registry::kube) struct Rows<'a> {
     pub(in crate::registry::kube) rows: Vec<SliceRow>,
-    /// The sets of the pods that they name: namespace, empty for the slice's own, and name up to the
-    /// last `-`.
+    /// The sets of the pods that they name: namespace (empty for that of the slice), and name up to
+    /// the last `-`.
     pub(in crate::registry::kube) sets: SharedTable<(Raw<'a>, Raw<'a>)>,
-    /// What is left of those names, one after the other.
+    /// The remaining parts of those names, concatenated.
     pub(in crate::registry::kube) tails: Vec<u8>,
     pub(in crate::registry::kube) nodes: SharedTable<Raw<'a>>,
     pub(in crate::registry::kube) zones: SharedTable<Raw<'a>>,
     pub(in crate::registry::kube) ipv6: Vec<Ipv6Addr>,
-    /// How many endpoints there are, those included that have no row.
+    /// The number of endpoints, including those without a row.
     pub(in crate::registry::kube) count: usize,
-    /// What of them makes no sense.
+    /// Why some of them are invalid.
     pub(in crate::registry::kube) invalid: Option<Box<str>>,
 }
 
-/// What an endpoint has to itself. Places in tables count from 1; 0 says that there is nothing.
+/// The data of one endpoint. Positions in tables count from 1; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::registry::kube) struct SliceRow {
-    /// The IPv4 address, or where the IPv6 address stands (from 0).
+    /// The IPv4 address, or the position of the IPv6 address (from 0).
     pub(in crate::registry::kube) address: u32,
-    /// Where its tail ends; it begins where that of the row before ends.
+    /// The end of the tail, which begins at the end of the previous row's tail.
     pub(in crate::registry::kube) tail: u32,
     pub(in crate::registry::kube) set: u16,
     pub(in crate::registry::kube) node: u16,
     pub(in crate::registry::kube) zone: u16,
-    /// Whether it is IPv6, and [`Conditions::pack`].
+    /// Whether the address is IPv6, and [`Conditions::pack`].
     pub(in crate::registry::kube) bits: u8,
 }
 
-/// In [`SliceRow::bits`]: the address is of IPv6.
+/// The flag of an IPv6 address in [`SliceRow::bits`].
 pub(in crate::registry::kube) const IPV6: u8 = 1 << 7;
-/// The most endpoints that are read of a slice; API servers take no more than 1,000 for one.
+/// Maximum number of endpoints that are read from a slice. API servers accept at most 1,000.
 pub(in crate::registry::kube) const ENDPOINTS_MAX: usize = 60_000;
 
-/// What the API server says of an endpoint; each may be unknown.
+/// The conditions of an endpoint; each may be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::registry::kube) struct Conditions {
@@ -81,13 +81,13 @@ pub(in crate::registry::kube) struct Conditions {
 }
 
 impl Conditions {
-    /// In six bits: two for each, of which 0 is unknown.
+    /// Encodes the conditions in six bits: two for each, where 0 is unknown.
     fn pack(self) -> u8 {
         let two = |known: Option<bool>| known.map_or(0, |yes| 1 + u8::from(yes));
         two(self.ready) | two(self.serving) << 2 | two(self.terminating) << 4
     }
 
-    /// What [`SliceRow::bits`] say.
+    /// Decodes the conditions in [`SliceRow::bits`].
     pub(in crate::registry::kube) fn unpack(bits: u8) -> Self {
         let two = |shift: u8| match bits >> shift & 3 {
             0 => None,
@@ -97,11 +97,11 @@ impl Conditions {
     }
 }
 
-/// An endpoint in the bytes. Text is compared and looked up, hardly ever read.
+/// An endpoint in the encoded bytes. Texts are compared and looked up, and rarely decoded.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
 pub(super) struct EndpointForm<T> {
-    /// The first; further ones are the same endpoint once more (EndpointSlice API).
+    /// The first address; further ones denote the same endpoint (EndpointSlice API).
     #[serde(rename = "addresses", deserialize_with = "first")]
     pub(super) address: Option<T>,
     #[serde(deserialize_with = "null_as_default")]
@@ -122,7 +122,7 @@ pub(super) struct TargetRef<T> {
 }
 
 impl<'a> Rows<'a> {
-    /// Adds one.
+    /// Adds an endpoint.
     #[inline(always)]
     pub(super) fn push<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, endpoint: EndpointForm<T>) {
         self.count += 1;
@@ -142,7 +142,7 @@ impl<'a> Rows<'a> {
             }
             None => {
                 let text = String::from_utf8_lossy(text.as_ref());
-                self.invalid = Some(format!("{text:?} is no address").into());
+                self.invalid = Some(format!("{text:?} is not an IP address").into());
                 return;
             }
         };
@@ -154,7 +154,7 @@ impl<'a> Rows<'a> {
         self.rows.push(SliceRow { address, tail, set, node, zone, bits });
     }
 
-    /// Adds one that is not written as Go does.
+    /// Adds an endpoint that is not encoded as Go does.
     #[cold]
     pub(super) fn push_in_any_order(&mut self, bytes: &'a [u8]) -> Result<(), MalformedMessage> {
         let mut endpoint = EndpointForm::default();
@@ -163,7 +163,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// The place of the set of the pod that is named; its tail is added.
+    /// Returns the position of the set of a pod, and adds the pod's tail.
     #[inline(always)]
     fn set<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, target: TargetRef<T>) -> u16 {
         let name = target.name.as_ref();
@@ -172,7 +172,7 @@ impl<'a> Rows<'a> {
         }
         let stem = add_tail(&mut self.tails, name);
         let namespace = target.namespace.as_ref();
-        // Most endpoints are of the set that the one before is of.
+        // Most endpoints belong to the same set as the previous one.
         if let Some(SliceRow { set, .. }) = self.rows.last()
             && let Some((of, held)) = self.sets.get(*set)
             && same(held, stem)
@@ -188,17 +188,17 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Adds the tail of a pod's name to others; what comes before it.
+/// Adds the tail of a pod's name. Returns the part before it.
 #[inline(always)]
 pub(super) fn add_tail<'n>(tails: &mut Vec<u8>, name: &'n [u8]) -> &'n [u8] {
-    // Nearly all have a tail of five letters, which Kubernetes gave them.
+    // Nearly all names end with five letters that Kubernetes generated.
     if let Some((stem @ [.., b'-'], tail)) = name.split_last_chunk::<5>()
         && tail.iter().all(|byte| *byte != b'-')
     {
         tails.extend_from_slice(tail);
         return stem;
     }
-    // As `WorkloadRef::split` does, which is at a `-` or at the end.
+    // Splits like `WorkloadRef::split`: at a `-` or at the end.
     let at = name.iter().rposition(|byte| *byte == b'-').map_or(0, |dash| dash + 1);
     let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
     let (stem, tail) = name.split_at(at);
@@ -206,12 +206,12 @@ pub(super) fn add_tail<'n>(tails: &mut Vec<u8>, name: &'n [u8]) -> &'n [u8] {
     stem
 }
 
-/// A place in a text or a table; an object is bounded far below 4 GiB.
+/// A position in a text or a table; objects are limited far below 4 GiB.
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// Reads an address. Nearly all are of IPv4, in the one way the standard library reads them.
+/// Parses an address. Nearly all are IPv4, in the form that the standard library accepts.
 #[inline(always)]
 fn address(text: &[u8]) -> Option<IpAddr> {
     ipv4(text).map(IpAddr::from).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
@@ -238,7 +238,7 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(bits << 8 | octet))
 }
 
-/// A number up to 255 without leading zeros, digit by digit.
+/// Parses a number up to 255 without leading zeros, digit by digit.
 #[inline(always)]
 fn number<const DIGITS: usize>(text: &[u8; DIGITS]) -> Option<u32> {
     let (mut number, mut digits) = (0, true);
@@ -336,7 +336,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Rows<'a> {
     }
 }
 
-/// The first of a list; none where there is no list, or nothing in it.
+/// Decodes the first element of a list; `None` if there is no list or it is empty.
 fn first<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -374,7 +374,7 @@ mod tests {
     use strait_model::WorkloadRef;
 
     #[test]
-    fn names_of_pods_are_cut_as_elsewhere() {
+    fn pod_names_are_split_like_elsewhere() {
         let long = format!("web-{}", "x".repeat(256));
         for name in [
             "web-7d8-abcde",

@@ -1,23 +1,22 @@
-//! Names that rows share, each once.
+//! Tables of names that rows share. Each name is stored once.
 
 use strait_kube_client::Raw;
 
-/// What rows share, in the order in which it came. An entry that stands twice costs its own size and nothing
-/// else.
+/// A table of shared values in the order of insertion. A duplicate entry costs only its own size.
 #[derive(Debug, PartialEq)]
 pub(in crate::registry::kube) struct SharedTable<T> {
     pub(in crate::registry::kube) entries: Vec<T>,
-    /// Of each entry, the place of the one before it in its slot.
+    /// The position of the previous entry in the same slot, for each entry.
     before: Vec<u16>,
-    /// The place of the latest entry of each slot.
+    /// The position of the latest entry of each slot.
     latest: [u16; SLOTS],
 }
 
 const SLOTS: usize = 64;
-/// How many entries there is room for from the first one on.
+/// Initial capacity.
 const FEW: usize = 16;
-/// How many entries of a slot are looked at before one is taken for new: names that were chosen to share a
-/// slot must not cost more than that.
+/// Maximum number of entries of a slot that are compared before a name counts as new: names that
+/// were chosen to share a slot must not cost more.
 const LOOKS: usize = 16;
 
 impl<T> Default for SharedTable<T> {
@@ -27,13 +26,13 @@ impl<T> Default for SharedTable<T> {
 }
 
 impl<T> SharedTable<T> {
-    /// What stands at a place, from 1.
+    /// Returns the entry at a position, from 1.
     #[inline]
     pub(super) fn get(&self, place: u16) -> Option<&T> {
         self.entries.get(usize::from(place).checked_sub(1)?)
     }
 
-    /// The place, from 1, of what `is_it` finds in this slot.
+    /// Returns the position, from 1, of the entry in this slot that matches `is_it`.
     #[inline(never)]
     pub(super) fn find(&self, slot: usize, is_it: impl Fn(&T) -> bool) -> Option<u16> {
         let mut place = self.latest(slot);
@@ -47,13 +46,14 @@ impl<T> SharedTable<T> {
         None
     }
 
-    /// The place of the latest entry of a slot.
+    /// Returns the position of the latest entry of a slot.
     #[inline]
     fn latest(&self, slot: usize) -> u16 {
         self.latest.get(slot).copied().unwrap_or_default()
     }
 
-    /// The place of a new entry. There are no more of them than endpoints, which fits.
+    /// Adds an entry. Returns its position. There are at most as many entries as endpoints, so it
+    /// fits.
     #[inline(never)]
     pub(super) fn add(&mut self, slot: usize, entry: T) -> u16 {
         if self.entries.is_empty() {
@@ -69,7 +69,7 @@ impl<T> SharedTable<T> {
 }
 
 impl<'a> SharedTable<Raw<'a>> {
-    /// The place of a name; 0 where it is empty.
+    /// Returns the position of a name, which is added if it is new; 0 for an empty name.
     #[inline(always)]
     pub(super) fn place_of_name<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
         let text = name.as_ref();
@@ -77,7 +77,7 @@ impl<'a> SharedTable<Raw<'a>> {
             return 0;
         }
         let slot = slot(text);
-        // Nearly always it is the latest of its slot, which is seen without a call.
+        // Nearly always it is the latest entry in the slot, which needs no call.
         let latest = self.latest(slot);
         if let Some(held) = self.get(latest)
             && same(held, text)
@@ -89,8 +89,8 @@ impl<'a> SharedTable<Raw<'a>> {
     }
 }
 
-/// Where a name is looked for: a hash by multiplication over all of it, eight bytes at a time. Names are short, and who
-/// chooses them to share a slot gains nothing ([`LOOKS`]).
+/// Returns the slot of a name: a hash of the whole name by multiplication, eight bytes at a time.
+/// Names are short, and names that are chosen to share a slot have little effect ([`LOOKS`]).
 #[inline(always)]
 pub(super) fn slot(name: &[u8]) -> usize {
     let mix =
@@ -103,11 +103,12 @@ pub(super) fn slot(name: &[u8]) -> usize {
         (None, (Some(first), Some(last))) => half(first) << 32 | half(last),
         _ => rest.iter().fold(0, |last, byte| last << 8 | u64::from(*byte)),
     };
-    // The highest bits of a product depend on all others.
+    // The highest bits of a product depend on all other bits.
     (mix(hash, last) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
-/// Whether two names are the same. Short ones are compared here, which takes less than to call what compares memory.
+/// Whether two names are equal. Short names are compared inline, which is faster than calling
+/// `memcmp`.
 #[inline(always)]
 pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
@@ -118,7 +119,7 @@ pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
         }
 }
 
-/// The first and the last `N` bytes: all of a name that is no longer than twice that.
+/// Returns the first and the last `N` bytes, which cover a name of up to twice that length.
 #[inline]
 fn ends<const N: usize>(name: &[u8]) -> (Option<&[u8; N]>, Option<&[u8; N]>) {
     (name.first_chunk(), name.last_chunk())
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_rows_share_stand_once() {
+    fn shared_names_are_stored_once() {
         let names: Vec<String> =
             (0..200).map(|number| format!("ip-10-0-{number}.internal")).collect();
         let mut table = SharedTable::default();
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(table.entries.len(), names.len());
 
         let mut table = SharedTable::default();
-        // As alike as names are at their ends, shorter than a machine word, and again after others.
+        // Names with equal ends, names shorter than a machine word, and repetitions after others.
         let names: [&[u8]; 7] =
             [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
         let places = names.map(|name| table.place_of_name(name));
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_in_a_byte_are_not_the_same() {
+    fn names_that_differ_in_one_byte_are_not_equal() {
         let name = b"ip-10-0-12-34.eu-west-1.compute.internal";
         for length in 0..name.len() {
             let (name, longer) = (&name[..length], &name[..=length]);
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_slot_costs_names_that_stand_twice_and_no_more() {
+    fn crowded_slot_causes_duplicate_names_only() {
         let mut table = SharedTable::default();
         let many = u16::try_from(LOOKS).expect("a few") + 1;
         for number in 0..many {
@@ -175,7 +176,7 @@ mod tests {
             assert_eq!(table.add(0, number), number + 1);
         }
         assert_eq!(table.find(0, |held| *held == 1), Some(2));
-        assert_eq!(table.find(0, |held| *held == 0), None, "it was too long ago");
+        assert_eq!(table.find(0, |held| *held == 0), None, "it is too far back");
         assert_eq!(table.find(1, |held| *held == 1), None, "it is in another slot");
     }
 }

@@ -1,4 +1,4 @@
-//! Which namespaces belong to the mesh, which pods take traffic, which gateways are declared.
+//! Tests of the namespaces of the mesh, the readiness of pods, and declared gateways.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ fn pod(namespace: &str, status: Value) -> Arrives {
     Arrives::Pod(json!({"metadata": {"namespace": namespace, "name": "cart-0"}, "status": status}))
 }
 
-/// Those with the label `mesh: on`.
+/// Selects namespaces with the label `mesh: on`.
 fn filter() -> Arc<NamespaceFilter> {
     let labels = [("mesh".into(), "on".into())].into();
     let selector = LabelSelector { labels, ..LabelSelector::default() };
     Arc::new(NamespaceFilter { selectors: vec![selector] })
 }
 
-/// What was said of `shop`: its service, and its pod.
+/// Returns the reports about `shop`: its service and its pods.
 fn shop(contents: Option<Contents>) -> (Option<bool>, Option<usize>) {
     let contents = contents.unwrap_or_default();
     let service = contents.services.get("cart.shop.svc.cluster.local").map(Option::is_some);
@@ -48,10 +48,14 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
     {
         apply(&mut index, arrives);
     }
-    assert_eq!(index.everything().services.len(), 2, "without a filter all belong to it");
+    assert_eq!(
+        index.everything().services.len(),
+        2,
+        "without a filter, all namespaces belong to the mesh"
+    );
     let touched = index.filter(filter());
     let contents = index.contents(&touched);
-    assert_eq!(shop(contents), (Some(false), Some(0)), "nothing is known of its labels");
+    assert_eq!(shop(contents), (Some(false), Some(0)), "its labels are unknown");
     let mut say = |arrives| {
         let touched = apply(&mut index, arrives);
         shop(index.contents(&touched))
@@ -63,15 +67,15 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
     assert_eq!(say(namespace("shop", json!({}))), (Some(false), Some(0)));
     let everything = index.everything();
     assert_eq!(everything.services.len(), 0);
-    assert_eq!(everything.network_label, Some(Some("n1".into())), "read whatever its labels");
+    assert_eq!(everything.network_label, Some(Some("n1".into())), "read with any labels");
     let touched = index.filter(Arc::default());
-    let contents = index.contents(&touched).expect("all is back");
+    let contents = index.contents(&touched).expect("everything is back");
     assert_eq!(contents.services.len(), 2);
     assert_eq!(contents.workloads.map(|pods| pods.len()), Some(2));
 }
 
 #[test]
-fn pods_with_an_address_that_take_no_traffic_are_told() {
+fn pods_with_an_address_that_receive_no_traffic_are_reported() {
     let mut index = index();
     let ready = |status: &str| {
         json!({"podIP": "10.0.0.1", "conditions": [
@@ -109,7 +113,7 @@ fn gateways(index: &mut KubeIndex, labels: Value, spec: Value) -> Vec<DeclaredGa
 }
 
 #[test]
-fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_label() {
+fn declared_gateway_has_the_passthrough_listeners_and_is_removed_with_its_label() {
     let mut index = index();
     let labels =
         json!({"topology.istio.io/network": "n2", "networking.istio.io/gatewayPort": "444"});
@@ -133,11 +137,14 @@ fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_
     assert_eq!(addresses, ["192.0.2.1", "gw.example.com"]);
     let entrances: Vec<_> = found[0].entrances.iter().copied().collect();
     assert_eq!(entrances, [(0, 15008), (444, 0), (9443, 0)]);
-    assert!(gateways(&mut index, json!({}), spec).is_empty(), "without its label it is none");
+    assert!(
+        gateways(&mut index, json!({}), spec).is_empty(),
+        "without its label it is not a gateway"
+    );
 }
 
 #[test]
-fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
+fn machines_are_stored_unchanged_and_removed_by_a_list_without_them() {
     let mut index = index();
     let form = |address: &str, version: &str| {
         json!({
@@ -153,7 +160,7 @@ fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
         index.apply(WatchEvent::Applied(kept)).is_empty()
     };
     assert!(!apply(&mut index, &form("10.7.0.1", "1")));
-    assert!(apply(&mut index, &form("10.7.0.1", "2")), "a version means nothing");
+    assert!(apply(&mut index, &form("10.7.0.1", "2")), "the version has no effect");
     assert!(!apply(&mut index, &form("10.7.0.2", "3")));
     let entries = index.everything().facts.expect("said").entries;
     let entry = entries.values().next().expect("one");

@@ -1,4 +1,4 @@
-//! A run against a simulated API server that fails in every way of the fault matrix.
+//! Tests of a run with a simulated API server that fails in every way of the fault matrix.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use strait_model::{ClusterId, Endpoint, Hostname, OwnTraffic, PodState};
 use strait_sim::objects::{self, HTTP, endpoint_slice, service};
 use strait_sim::{Fault, Gone, Options, Refusal, SimCluster};
 
-/// More than any deadline that a test waits for, and less than anybody's patience.
+/// Longer than any deadline that a test waits for, and short enough to wait for it.
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// What has been heard of a cluster.
+/// The reports about a cluster so far.
 #[derive(Debug, Clone, Default)]
 struct Heard {
     resets: usize,
@@ -52,13 +52,13 @@ impl Heard {
         }
     }
 
-    /// What is behind a service.
+    /// Returns the endpoints of a service.
     fn endpoints(&self, service: &str) -> Vec<Endpoint> {
         let record = self.services.get(&*format!("{service}.shop.svc.cluster.local"));
         record.map(|record| record.endpoints.to_vec()).unwrap_or_default()
     }
 
-    /// The addresses behind `cart`, without the part they share.
+    /// Returns the addresses of `cart`, without their common part.
     fn cart(&self) -> Vec<String> {
         let endpoints = self.endpoints("cart");
         endpoints.iter().map(|one| one.address.to_string().replace("10.1.0.", "")).collect()
@@ -180,7 +180,7 @@ impl Member {
         let mut status = self.status.clone();
         let found = tokio::time::timeout(LIMIT, status.wait_for(|status| good(status))).await;
         match found {
-            Ok(status) => status.expect("the run goes on").clone(),
+            Ok(status) => status.expect("the run continues").clone(),
             Err(_) => panic!("not within {LIMIT:?}: {:?}", self.status.borrow()),
         }
     }
@@ -195,7 +195,7 @@ impl Member {
         assert!(found.is_ok(), "not within {LIMIT:?}: {:?}", self.heard.borrow());
     }
 
-    /// Waits for the first probe, which shows in the time of the last contact.
+    /// Waits for the first probe, which changes the time of the last contact.
     async fn until_probed(&self) {
         let probes = || self.sim.requests(|one| one.path == "/version").len();
         let probed = async {
@@ -211,16 +211,20 @@ impl Member {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
+        assert!(
+            tokio::time::timeout(LIMIT, renewed).await.is_ok(),
+            "not received within {LIMIT:?}"
+        );
     }
 
-    /// What every fault must leave as it was: one whole picture, never taken back.
+    /// Checks the state that every fault must leave unchanged: one complete report, never
+    /// withdrawn.
     fn assert_kept(&self, addresses: &[&str]) {
         assert_eq!(self.heard.borrow().cart(), addresses);
         assert_eq!(self.heard.borrow().resets, 1);
     }
 
-    /// Ends all faults and sees that the cluster is followed again.
+    /// Ends all faults, and checks that changes of the cluster are reported again.
     async fn assert_heals(&self) {
         self.sim.heal();
         cart(&self.sim, &["1", "7"]);
@@ -233,13 +237,13 @@ impl Member {
         self.status.borrow().relists
     }
 
-    /// Lists asked for, of all kinds, by pages or as initial events.
+    /// Returns the number of requested lists of all kinds, by pages or as initial events.
     fn lists(&self) -> usize {
         let of = |request: &strait_sim::Request| {
-            // What isn't installed is looked for again and again.
+            // Kinds that are not installed are requested repeatedly.
             let installed =
                 !["/gateways", "/workloadentries"].iter().any(|one| request.path.ends_with(one));
-            // Whether the server knows a version is asked by a list of one.
+            // A list with limit 1 checks whether the server supports a version.
             let lists = request.verb == "list" && !request.query.contains("limit=1&");
             installed && (lists || request.query.contains("sendInitialEvents"))
         };
@@ -247,14 +251,14 @@ impl Member {
     }
 }
 
-/// With a server that speaks HTTP/2, and with one that doesn't.
+/// Runs a test with and without HTTP/2 on the server.
 async fn over_both_protocols(test: impl AsyncFn(Options)) {
     let http1 = Options { http2: false, ..Options::default() };
     tokio::join!(test(Options::default()), test(http1));
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_only_heard_again_has_no_news() {
+async fn renewed_contact_alone_causes_no_notification() {
     let mut member = Member::synced_with(quiet(Options::default())).await;
     member.until_probed().await;
     member.status.mark_unchanged();
@@ -264,17 +268,17 @@ async fn a_cluster_that_is_only_heard_again_has_no_news() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(LIMIT, again).await.is_ok(), "not heard within {LIMIT:?}");
-    assert!(!member.status.has_changed().expect("the run goes on"));
+    assert!(tokio::time::timeout(LIMIT, again).await.is_ok(), "not received within {LIMIT:?}");
+    assert!(!member.status.has_changed().expect("the run continues"));
 }
 
-/// A server that says nothing while nothing changes, so that it is probed.
+/// Configures a server that sends nothing while nothing changes, so that it is probed.
 fn quiet(options: Options) -> Options {
     Options { bookmark_interval: Duration::from_secs(3600), ..options }
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_by_itself_is_heard_and_not_probed() {
+async fn server_that_sends_bookmarks_is_not_probed() {
     let member = Member::synced().await;
     let contact = || member.status.borrow().last_contact.get();
     for _ in 0..3 {
@@ -284,7 +288,10 @@ async fn a_server_that_speaks_by_itself_is_heard_and_not_probed() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
+        assert!(
+            tokio::time::timeout(LIMIT, renewed).await.is_ok(),
+            "not received within {LIMIT:?}"
+        );
     }
     assert!(member.sim.requests(|one| one.path == "/version").is_empty());
 }
@@ -294,12 +301,12 @@ fn unreachable(status: &RunStatus) -> bool {
 }
 
 #[tokio::test]
-async fn one_whole_picture_comes_first_and_then_what_changes() {
+async fn complete_report_comes_first_and_then_changes() {
     let member = Member::synced().await;
-    assert_eq!(member.heard.borrow().updates, 0, "nothing before everything");
+    assert_eq!(member.heard.borrow().updates, 0, "nothing before the complete report");
     cart(&member.sim, &["1", "2"]);
     member.until_cart(&["1", "2"]).await;
-    member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
     assert_eq!(member.heard.borrow().resets, 1);
     let status = member.status.borrow().clone();
@@ -308,11 +315,11 @@ async fn one_whole_picture_comes_first_and_then_what_changes() {
     assert_eq!(member.lists(), 5, "one list of each kind");
     let is_absent = |one: &strait_sim::Request| one.path.contains("gateway");
     assert!(!member.sim.requests(is_absent).is_empty());
-    assert_eq!(status.errors, 0, "what isn't installed is no failure");
+    assert_eq!(status.errors, 0, "a kind that is not installed is no failure");
 }
 
 #[tokio::test]
-async fn a_slice_that_is_told_before_its_pods_takes_nothing_away() {
+async fn slice_that_arrives_before_its_pods_removes_no_endpoint() {
     let sim = sim(Options::default()).await;
     let pod = |last: &str| {
         let name = format!("cart-{last}");
@@ -336,23 +343,23 @@ async fn a_slice_that_is_told_before_its_pods_takes_nothing_away() {
         slice("cart", next);
         slice("marker", "1");
         member.until_heard(|heard| heard.endpoints("marker").len() == 1).await;
-        assert_eq!(member.heard.borrow().cart(), before, "its pod is awaited");
+        assert_eq!(member.heard.borrow().cart(), before, "the service waits for its pod");
         pod(next);
         member.until_cart(&[next]).await;
-        sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it is there");
+        sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it exists");
         member.until_heard(|heard| heard.endpoints("marker").is_empty()).await;
     }
-    // A pod that does not come is not awaited for ever.
+    // A pod that does not arrive is not waited for indefinitely.
     slice("cart", "4");
     member.until_cart(&["4"]).await;
     assert_eq!(member.heard.borrow().endpoints("cart")[0].pod, PodState::Missing);
-    // What is gone altogether is gone at once, and takes nobody's place.
-    sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    // A deleted slice is removed at once, and does not delay others.
+    sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
 }
 
 #[tokio::test]
-async fn a_refused_streaming_list_becomes_pages() {
+async fn rejected_streaming_list_is_replaced_by_pages() {
     for how in [Refusal::Invalid, Refusal::Event] {
         let sim = sim(Options::default()).await;
         sim.fault(Fault::NoStreamingLists { how });
@@ -366,7 +373,7 @@ async fn a_refused_streaming_list_becomes_pages() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_streaming_lists_is_asked_for_pages() {
+async fn server_without_streaming_lists_is_read_in_pages() {
     let sim = sim(Options::default()).await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Ignored });
     let member = Member::begin(sim);
@@ -374,7 +381,7 @@ async fn a_server_that_does_not_know_streaming_lists_is_asked_for_pages() {
 }
 
 #[tokio::test]
-async fn a_killed_server_takes_nothing_with_it() {
+async fn killed_server_keeps_its_data() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(options).await;
         member.sim.stop().await;
@@ -390,7 +397,7 @@ async fn a_killed_server_takes_nothing_with_it() {
 }
 
 #[tokio::test]
-async fn a_hung_server_shows_within_20_seconds_and_takes_nothing_with_it() {
+async fn hung_server_is_reported_within_20_seconds_and_keeps_its_data() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(options).await;
         member.sim.fault(Fault::Hang);
@@ -404,7 +411,7 @@ async fn a_hung_server_shows_within_20_seconds_and_takes_nothing_with_it() {
 }
 
 #[tokio::test]
-async fn a_hung_server_does_not_hold_up_its_first_list_for_ever() {
+async fn hung_server_does_not_block_the_first_list_forever() {
     over_both_protocols(async |options| {
         let sim = sim(options).await;
         sim.fault(Fault::Hang);
@@ -427,7 +434,7 @@ async fn connections_that_died_silently_are_replaced_within_30_seconds() {
         let access = access(&sim, &proxy.url);
         let member = Member::reading(sim, access);
         member.until_cart(&["1"]).await;
-        // Its connection dies as well: one that is made afterwards would work.
+        // Its connection is broken as well: a connection opened later would work.
         member.until_probed().await;
         proxy.freeze();
         cart(&member.sim, &["1", "2"]);
@@ -440,7 +447,7 @@ async fn connections_that_died_silently_are_replaced_within_30_seconds() {
 }
 
 #[tokio::test]
-async fn connections_reset_again_and_again_cost_no_list() {
+async fn repeatedly_reset_connections_cause_no_list() {
     over_both_protocols(async |options| {
         let sim = sim(options).await;
         let proxy = Proxy::start(&sim).await;
@@ -459,7 +466,7 @@ async fn connections_reset_again_and_again_cost_no_list() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_changes_nothing_for_another() {
+async fn server_that_is_down_does_not_affect_another() {
     let (dark, bright) = (Member::synced().await, Member::synced().await);
     dark.sim.stop().await;
     dark.until(unreachable).await;
@@ -469,7 +476,7 @@ async fn a_server_that_is_down_changes_nothing_for_another() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_gets_it() {
+async fn retry_after_of_a_server_is_respected() {
     let member = Member::synced().await;
     member.sim.fault(Fault::TooManyRequests { retry_after_seconds: 3 });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
@@ -484,7 +491,7 @@ async fn a_server_that_asks_for_patience_gets_it() {
 }
 
 #[tokio::test]
-async fn server_errors_are_waited_out() {
+async fn server_errors_are_retried() {
     let member = Member::synced().await;
     member.sim.fault(Fault::Errors { codes: vec![500, 503, 504] });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
@@ -516,7 +523,7 @@ async fn kind_that_alone_cannot_be_read_is_reported_as_outdated() {
         member.sim.end_fault(&Fault::CloseWatches { after_ms: 1 });
         let since = outdated(&status);
         assert_eq!(since.iter().map(|one| one.0).collect::<Vec<_>>(), [resource]);
-        // Other kinds, and the probe, are answered.
+        // Requests for other kinds, and the probe, succeed.
         member.sim.store().apply(service("shop", "other", "10.96.0.9", &[HTTP])).expect("one");
         tokio::time::sleep(Duration::from_secs(3)).await;
         let status = member.status.borrow().clone();
@@ -529,7 +536,7 @@ async fn kind_that_alone_cannot_be_read_is_reported_as_outdated() {
 }
 
 #[tokio::test]
-async fn an_expired_token_keeps_the_data_and_says_so() {
+async fn expired_token_keeps_the_data_and_is_reported() {
     let member = Member::synced().await;
     member.sim.fault(Fault::Unauthorized);
     member.until(|status| matches!(status.contact, ApiContact::AuthFailed(_))).await;
@@ -538,7 +545,7 @@ async fn an_expired_token_keeps_the_data_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
+async fn forbidden_optional_kind_is_reported_and_the_cluster_works() {
     let sim = sim(Options::default()).await;
     for resource in ["nodes", "pods"] {
         sim.fault(Fault::Forbidden { resource: resource.into() });
@@ -554,18 +561,18 @@ async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
 }
 
 #[tokio::test]
-async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
+async fn forbidden_required_kind_is_an_authorization_failure() {
     let sim = sim(Options::default()).await;
     sim.fault(Fault::Forbidden { resource: "endpointslices".into() });
     let member = Member::begin(sim);
     let status = member.until(|status| matches!(status.contact, ApiContact::Denied(_))).await;
     assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
     assert!(!status.synced);
-    assert_eq!(member.heard.borrow().resets, 0, "no half picture");
+    assert_eq!(member.heard.borrow().resets, 0, "no incomplete report");
 }
 
 #[tokio::test]
-async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
+async fn web_page_is_not_an_empty_list_and_redirects_are_not_followed() {
     over_both_protocols(async |options| {
         let other = sim(Options::default()).await;
         for fault in [Fault::Html, Fault::Redirect { location: other.url() }] {
@@ -582,7 +589,7 @@ async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other() {
+async fn run_reports_only_in_the_trust_domain_of_its_cluster() {
     let counts = || OwnMesh::Counts("cluster.local".into());
     let names_west = Some("west.example");
     let denied = Fault::Forbidden { resource: "configmaps".into() };
@@ -590,7 +597,7 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
         ("cluster.local", counts(), None, false, names_west),
         ("west.example", counts(), None, true, names_west),
         ("cluster.local", OwnMesh::Overruled("so".into()), None, true, names_west),
-        // Without the right it names none.
+        // Without the permission, the cluster claims no trust domain.
         ("cluster.local", counts(), Some(denied.clone()), true, None),
         ("west.example", counts(), Some(denied), false, None),
     ] {
@@ -624,7 +631,7 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
 }
 
 #[tokio::test]
-async fn an_answer_that_is_compressed_unasked_is_told_and_takes_nothing_with_it() {
+async fn unrequested_compression_is_reported_and_keeps_the_data() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(options).await;
         member.sim.fault(Fault::Compressed);
@@ -638,7 +645,7 @@ async fn an_answer_that_is_compressed_unasked_is_told_and_takes_nothing_with_it(
 }
 
 #[tokio::test]
-async fn a_server_that_comes_and_goes_costs_neither_a_list_nor_an_update() {
+async fn intermittent_server_causes_neither_lists_nor_updates() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(options).await;
         let lists = member.lists();
@@ -653,7 +660,7 @@ async fn a_server_that_comes_and_goes_costs_neither_a_list_nor_an_update() {
 }
 
 #[tokio::test]
-async fn a_version_that_has_gone_means_one_fresh_list() {
+async fn expired_version_causes_one_fresh_list() {
     for how in [Gone::Status, Gone::Event] {
         let member = Member::synced().await;
         let before = member.lists();
@@ -667,7 +674,7 @@ async fn a_version_that_has_gone_means_one_fresh_list() {
 }
 
 #[tokio::test]
-async fn an_expired_page_begins_the_list_again() {
+async fn expired_page_restarts_the_list() {
     let sim = sim(Options::default()).await;
     for number in 0..600 {
         let name = format!("many-{number}");
@@ -683,7 +690,7 @@ async fn an_expired_page_begins_the_list_again() {
 }
 
 #[tokio::test]
-async fn watches_that_close_all_the_time_resume_without_a_list_or_an_update() {
+async fn repeatedly_closed_watches_resume_without_a_list_or_an_update() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(options).await;
         let lists = member.lists();
@@ -702,7 +709,7 @@ async fn watches_that_close_all_the_time_resume_without_a_list_or_an_update() {
 }
 
 #[tokio::test]
-async fn answers_that_end_in_their_middle_change_nothing() {
+async fn truncated_responses_change_nothing() {
     over_both_protocols(async |options| {
         let member = Member::synced_with(quiet(options)).await;
         member.sim.fault(Fault::Truncate);
@@ -744,7 +751,7 @@ async fn an_endless_list_is_cut() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
+async fn suddenly_empty_list_is_confirmed_before_it_applies() {
     let sim = sim(Options::default()).await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     let member = Member::begin(sim);
@@ -753,7 +760,7 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
     member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
     let doubted = |status: &RunStatus| {
-        status.doubted.as_ref().is_some_and(|fact| fact.contains("where 1 were known"))
+        status.doubted.as_ref().is_some_and(|fact| fact.contains("of 1 known objects"))
     };
     member.until(doubted).await;
     member.assert_kept(&["1"]);
@@ -761,7 +768,7 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
     member.until(|status| status.doubted.is_none()).await;
     member.assert_kept(&["1"]);
 
-    // What a second list says as well is believed.
+    // A second list confirms the change.
     member.sim.fault(Fault::EmptyLists { resource: Some("endpointslices".into()) });
     member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
@@ -770,15 +777,15 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
 }
 
 #[tokio::test]
-async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_before_it_speaks() {
+async fn new_run_confirms_a_first_list_that_lacks_objects_of_the_previous_run() {
     let member = Member::begin(sim(Options::default()).await);
     member.until_cart(&["1"]).await;
     let held = member.until(|status| status.held != ObjectCounts::default()).await.held;
     let Member { sim, .. } = member;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
-    // What is behind a gateway is nothing without its pod, its namespace's label or its Service.
+    // The endpoints of a gateway depend on its pod, its namespace's label and its Service.
     sim.fault(Fault::EmptyLists { resource: None });
-    let (access, doubted) = (access(&sim, &sim.url()), "where 1 were known");
+    let (access, doubted) = (access(&sim, &sim.url()), "of 1 known objects");
     let member = Member::reading_as(sim, access, |config| {
         config.status.send_modify(|status| status.held = held);
         config
@@ -786,7 +793,7 @@ async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_befo
     let is_doubted =
         |status: &RunStatus| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
     member.until(is_doubted).await;
-    assert_eq!(member.heard.borrow().resets, 0, "it has said nothing");
+    assert_eq!(member.heard.borrow().resets, 0, "it has reported nothing");
     member.sim.heal();
     let status = member.until(|status| status.synced).await;
     assert!(status.doubted.is_none() && status.doubts > 0, "{status:?}");
@@ -795,7 +802,7 @@ async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_befo
 }
 
 #[tokio::test]
-async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_stays() {
+async fn objects_beyond_the_budget_are_not_stored_and_existing_ones_stay() {
     let limits = ReadLimits { objects: 5, ..ReadLimits::default() };
     let member = Member::begin_with(sim(Options::default()).await, limits);
     member.until_cart(&["1"]).await;
@@ -809,12 +816,12 @@ async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_sta
     member.assert_kept(&["1"]);
     for name in ["a", "b", "c"] {
         let name = format!("many-{name}");
-        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it existed");
     }
     member.until(|status| status.contact == ApiContact::Good).await;
 }
 
-/// A slice whose endpoints name pods by names that nothing shares.
+/// Creates a slice whose endpoints name pods with unique names.
 fn heavy(number: usize) -> Value {
     let endpoint = |last: usize| {
         let endpoint = objects::Endpoint::new(&format!("10.9.{number}.{last}"));
@@ -825,9 +832,9 @@ fn heavy(number: usize) -> Value {
 }
 
 #[tokio::test]
-async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_come() {
+async fn all_kinds_together_stay_within_the_memory_budget() {
     let limits = ReadLimits { memory_bytes: 200 << 10, ..ReadLimits::default() };
-    // What a watch adds is left out where there is no more room, and comes when there is.
+    // Objects that a watch adds beyond the budget are omitted, and read when there is room.
     let member = Member::begin_with(sim(Options::default()).await, limits);
     member.until_cart(&["1"]).await;
     for number in 0..10 {
@@ -838,7 +845,8 @@ async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_com
     assert!(text.contains("more than 204800 bytes"), "{text}");
     member.assert_kept(&["1"]);
     assert!(status.memory_bytes <= 200 << 10, "{}", status.memory_bytes);
-    // A list that would be too much is not read to its end, and asked for again ever later.
+    // A list that exceeds the budget is not read to its end, and requested again at growing
+    // intervals.
     let sim = sim_with_heavy(10).await;
     let member = Member::begin_with(sim, limits);
     let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
@@ -850,7 +858,7 @@ async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_com
     member.until(again).await;
     for number in 0..10 {
         let name = format!("many-{number}");
-        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it existed");
     }
     member.until_cart(&["1"]).await;
     let status = member.until(|status| status.contact == ApiContact::Good).await;
@@ -864,11 +872,11 @@ async fn sim_with_heavy(count: usize) -> SimCluster {
 }
 
 #[tokio::test]
-async fn an_object_that_makes_no_sense_costs_only_itself() {
+async fn invalid_object_does_not_affect_others() {
     let sim = sim(Options::default()).await;
     let mut invalid = service("shop", "odd", "10.96.0.9", &[HTTP]);
     invalid["spec"]["ports"][0]["port"] = json!(70_000);
-    sim.store().apply(invalid).expect("the store takes anything");
+    sim.store().apply(invalid).expect("the store accepts anything");
     let member = Member::begin(sim);
     member.until_cart(&["1"]).await;
     let status = member.until(|status| status.skipped.count == 1).await;
@@ -878,7 +886,7 @@ async fn an_object_that_makes_no_sense_costs_only_itself() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
+async fn unacceptable_certificate_is_reported_with_the_reason() {
     let sim = sim(Options::default()).await;
     let foreign = rcgen::generate_simple_self_signed(["x".to_owned()]).expect("a certificate");
     let mut unknown = access(&sim, &sim.url());
@@ -894,31 +902,31 @@ async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_slow_receiver_costs_no_more_than_names() {
+async fn slow_receiver_costs_only_memory_for_names() {
     let sim = sim(Options::default()).await;
     let (updates, mut received) = mpsc::channel(1);
     let (config, mut status) = config(access(&sim, &sim.url()), updates);
     let tasks = Supervisor::new();
     tasks.spawn("run", run(config));
     let synced = status.wait_for(|status| status.synced);
-    tokio::time::timeout(LIMIT, synced).await.expect("in time").expect("the run goes on");
-    // Nobody receives; the channel is full; still every event is taken.
+    tokio::time::timeout(LIMIT, synced).await.expect("in time").expect("the run continues");
+    // Without a receiver the channel is full; every event is still processed.
     for number in 0..3000 {
         cart(&sim, &["1", &(2 + number % 200).to_string()]);
     }
     sim.store().apply(service("shop", "last", "10.96.0.2", &[HTTP])).expect("a service");
     let taken = status.wait_for(|status| status.services == 2);
-    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run goes on");
+    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run continues");
     let mut heard = Heard::default();
     while heard.services.len() < 2 || heard.cart() != ["1", "201"] {
         let update = tokio::time::timeout(LIMIT, received.recv()).await.expect("in time");
-        heard.apply(update.expect("the run goes on"));
+        heard.apply(update.expect("the run continues"));
     }
     assert!(heard.updates < 300, "coalesced: {} updates for 3001 changes", heard.updates);
 }
 
 #[tokio::test]
-async fn a_run_ends_when_nobody_takes_its_updates() {
+async fn run_ends_when_the_receiver_of_updates_is_dropped() {
     for reachable in [true, false] {
         let sim = sim(Options::default()).await;
         let mut access = access(&sim, &sim.url());
@@ -932,14 +940,14 @@ async fn a_run_ends_when_nobody_takes_its_updates() {
     }
 }
 
-/// Something in the middle that forgets connections, with or without saying so.
+/// A proxy between client and server that drops connections, with or without closing them.
 struct Proxy {
     url: String,
     mood: watch::Sender<Mood>,
     _tasks: Supervisor,
 }
 
-/// Connections belong to the generation in which they were made.
+/// The state of the proxy. Connections belong to the generation in which they were opened.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mood {
     frozen_before: u64,
@@ -962,7 +970,7 @@ impl Proxy {
         Self { url, mood, _tasks: tasks }
     }
 
-    /// From now on nothing gets through connections made before, and nobody is told.
+    /// Blocks all data on existing connections, without closing them.
     fn freeze(&self) {
         self.mood.send_modify(|mood| {
             mood.generation += 1;
@@ -970,7 +978,7 @@ impl Proxy {
         });
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     fn cut(&self) {
         self.mood.send_modify(|mood| {
             mood.generation += 1;

@@ -1,6 +1,8 @@
-//! JSON, protobuf and a full decode say the same; bytes that are neither cost nothing but themselves.
+//! Tests that JSON, protobuf and a full decode have equal results, and that invalid bytes have no
+//! other effect.
 //!
-//! `tests/corpus/kubernetes` holds what kube-apiserver 1.36 wrote of a few objects, in both forms.
+//! `tests/corpus/kubernetes` contains responses of kube-apiserver 1.36 with a few objects, in both
+//! encodings.
 
 use std::fs;
 
@@ -26,7 +28,7 @@ fn recorded(kind: &str, what: OfflineResponse, encoding: Encoding) -> Vec<u8> {
     fs::read(folder.join(format!("{kind}.{what}.{form}"))).expect("it is in the repository")
 }
 
-/// What a cluster is, told by these answers.
+/// Returns the contents of a cluster after these responses.
 fn cluster(piece: usize, answers: &[(&str, OfflineResponse, Encoding, Vec<u8>)]) -> Contents {
     let mut cluster = Offline::new(piece);
     for (kind, what, encoding, bytes) in answers {
@@ -36,9 +38,9 @@ fn cluster(piece: usize, answers: &[(&str, OfflineResponse, Encoding, Vec<u8>)])
     cluster.everything()
 }
 
-/// Three bytes of JSON, two of protobuf, would become a hundred each.
+/// Three bytes of JSON, or two of protobuf, would expand to a hundred bytes each.
 #[test]
-fn an_object_with_a_list_without_end_costs_only_itself() {
+fn object_with_an_endless_list_does_not_affect_others() {
     let json = |count: usize| {
         let ports = vec!["{}"; count].join(",");
         let service = |name: &str, ports: &str| {
@@ -68,7 +70,7 @@ fn an_object_with_a_list_without_end_costs_only_itself() {
 }
 
 #[test]
-fn an_event_is_read_to_its_end_however_its_object_is_written() {
+fn event_is_read_to_its_end_in_any_encoding_of_its_object() {
     let slice = r#"{"metadata":{"name":"web-1","namespace":"shop","resourceVersion":"7"},"addressType":"IPv4",
         "endpoints":[],"ports":[]}"#;
     let plain: String = slice.split_whitespace().collect();
@@ -97,7 +99,7 @@ fn an_event_is_read_to_its_end_however_its_object_is_written() {
 }
 
 #[test]
-fn a_real_api_server_says_the_same_in_both_forms() {
+fn responses_of_a_real_api_server_are_equal_in_both_encodings() {
     let all = |what, encoding, piece| {
         cluster(piece, &KINDS.map(|kind| (kind, what, encoding, recorded(kind, what, encoding))))
     };
@@ -109,10 +111,10 @@ fn a_real_api_server_says_the_same_in_both_forms() {
     }
     let watched = all(Watch, Json, usize::MAX);
     assert_same(&watched, &all(Watch, Protobuf, 10), "watches");
-    // Without a list of pods, one that is not there is not missing but unknown.
+    // Without a list of pods, a pod that was not received is unknown, not missing.
     assert_eq!(listed.workloads, watched.workloads);
 
-    // And what it says is what was written there.
+    // The content is that of the recorded objects.
     let workloads = listed.workloads.as_ref().expect("pods");
     assert_eq!(workloads.len(), 2, "the third has ended");
     let pod = workloads.get("shop", "cart-2").expect("it runs");
@@ -161,7 +163,7 @@ fn json_protobuf_and_a_full_decode_say_the_same() {
 }
 
 #[test]
-fn an_odd_object_costs_only_itself_in_protobuf_too() {
+fn invalid_protobuf_object_does_not_affect_others() {
     let mut random = StdRng::seed_from_u64(1);
     let good = json!({"metadata": {"namespace": "shop", "name": "good"}});
     let mut raw = field(1, &field(2, b"7"));
@@ -179,12 +181,12 @@ fn an_odd_object_costs_only_itself_in_protobuf_too() {
     let mut cluster = Offline::new(7);
     cluster.take("pods", List, Protobuf, &wrapped("PodList", &raw)).expect("a list");
     assert_eq!(cluster.everything().workloads.map(|pods| pods.len()), Some(1));
-    // Those that can't be named count as one.
+    // Objects without a name count as one.
     assert_eq!(cluster.skipped().count, 2, "{:?}", cluster.skipped());
 }
 
 #[test]
-fn what_is_no_list_in_protobuf_is_not_an_empty_list() {
+fn invalid_protobuf_list_is_not_an_empty_list() {
     let mut random = StdRng::seed_from_u64(1);
     let list = protobuf_list(&[json!({"metadata": {"name": "a"}})], POD, &mut random);
     let take = |bytes: &[u8]| Offline::new(usize::MAX).take("pods", List, Protobuf, bytes);
@@ -206,7 +208,7 @@ fn what_is_no_list_in_protobuf_is_not_an_empty_list() {
 }
 
 #[test]
-fn whatever_bytes_come_nothing_breaks() {
+fn random_bytes_cause_no_panic_and_no_damage() {
     let corpus: Vec<_> = KINDS
         .into_iter()
         .flat_map(|kind| [List, Watch].map(|what| (kind, what)))
@@ -234,7 +236,7 @@ fn whatever_bytes_come_nothing_breaks() {
             let _ = cluster.take(kind, *what, *form, &bytes);
             cluster.everything();
         }
-        // What broke nothing changes nothing either: the true answer says it all again.
+        // The state is not damaged either: after the valid response it is complete again.
         if *what == List {
             cluster.take(kind, List, *form, whole).expect("a good answer");
             assert_eq!(cluster.skipped().count, 0);

@@ -1,4 +1,4 @@
-//! The index on values: what objects mean together, in whatever order they come.
+//! Tests of the index: the contents that follow from objects, in any order.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) fn index() -> KubeIndex {
     KubeIndex::new(Arc::new(Scope::new(settings, Arc::default())))
 }
 
-/// Changes that arrive, as an API server writes them.
+/// A change as an API server sends it.
 #[derive(Debug, Clone)]
 pub(super) enum Arrives {
     Service(Value),
@@ -91,7 +91,7 @@ pub(super) fn apply(index: &mut KubeIndex, arrives: Arrives) -> IndexChanges {
     }
 }
 
-/// Applies changes one by one and returns what is said of each.
+/// Applies changes one by one. Returns the reported contents after each.
 fn said(
     index: &mut KubeIndex,
     changes: impl IntoIterator<Item = Arrives>,
@@ -161,7 +161,7 @@ fn converted(spec: Value) -> Service {
 }
 
 #[test]
-fn ranges_of_nodes_are_as_few_as_say_them() {
+fn ranges_of_nodes_are_merged() {
     let mut index = index();
     let node = |name: &str, spec: Value| {
         Arrives::Node(json!({ "metadata": { "name": name }, "spec": spec }))
@@ -328,7 +328,7 @@ fn zone_of_a_slice_is_in_the_region_of_the_nodes_of_that_zone() {
 }
 
 #[test]
-fn annotations_say_who_serves_and_who_may_see() {
+fn annotations_define_accounts_and_visibility() {
     let mut index = index();
     apply(
         &mut index,
@@ -353,7 +353,7 @@ fn annotations_say_who_serves_and_who_may_see() {
 }
 
 #[test]
-fn an_endpoint_is_what_its_slice_pod_and_node_say() {
+fn endpoint_combines_its_slice_pod_and_node() {
     let mut index = index();
     let region = json!({"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z"});
     let pod = labelled_pod(
@@ -378,7 +378,7 @@ fn an_endpoint_is_what_its_slice_pod_and_node_say() {
     assert_eq!((found.tls_mode, found.pod), (TlsMode::Istio, PodState::Known));
     assert_eq!(found.network_label, Some("n1".into()));
     assert_eq!(found.locality.to_string(), "r/z");
-    assert_eq!(found.node, None, "the node decides nothing");
+    assert_eq!(found.node, None, "the node has no effect");
     let local = json!({"clusterIP": "10.0.0.1", "internalTrafficPolicy": "Local"});
     apply(&mut index, service(local));
     assert_eq!(endpoints(&mut index)[0].node.as_deref(), Some("node-1"));
@@ -391,7 +391,7 @@ fn an_endpoint_is_what_its_slice_pod_and_node_say() {
 }
 
 #[test]
-fn a_slice_may_come_before_its_pod() {
+fn slice_may_arrive_before_its_pod() {
     let mut index = index();
     let all = said(
         &mut index,
@@ -429,7 +429,7 @@ fn without_pods_endpoints_have_no_identity_but_are_not_missing() {
 }
 
 #[test]
-fn an_endpoint_without_a_pod_takes_the_only_one_with_its_address() {
+fn endpoint_without_a_pod_gets_the_only_pod_with_its_address() {
     let bare = || json!([{"addresses": ["10.1.0.1"], "conditions": {}}]);
     let cases = [
         (vec![], PodState::Unnamed, None),
@@ -451,7 +451,7 @@ fn an_endpoint_without_a_pod_takes_the_only_one_with_its_address() {
 }
 
 #[test]
-fn an_endpoint_in_two_slices_counts_once_in_its_better_state() {
+fn endpoint_in_two_slices_is_included_once_in_its_better_state() {
     let ready = || slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")]));
     let unready = || {
         let mut member = endpoint("10.1.0.1", "cart-1");
@@ -468,12 +468,12 @@ fn an_endpoint_in_two_slices_counts_once_in_its_better_state() {
         assert_eq!(healths, [Health::Healthy]);
         apply(&mut index, Deleted("slices", "shop", "cart-a"));
         let healths: Vec<_> = endpoints(&mut index).iter().map(|one| one.health).collect();
-        assert_eq!(healths, [Health::Unhealthy], "the other copy stays");
+        assert_eq!(healths, [Health::Unhealthy], "the other copy of the endpoint stays");
     }
 }
 
 #[test]
-fn slices_of_names_of_other_clusters_and_of_nobody_are_left_out() {
+fn slices_of_host_names_other_clusters_and_no_service_are_omitted() {
     for (label, kind) in [
         (json!({"kubernetes.io/service-name": "cart"}), "FQDN"),
         (
@@ -494,12 +494,12 @@ fn slices_of_names_of_other_clusters_and_of_nobody_are_left_out() {
             })),
         );
         assert!(endpoints(&mut index).is_empty());
-        assert_eq!(index.skipped().count, 0, "nothing is wrong with it");
+        assert_eq!(index.skipped().count, 0, "it is valid");
     }
 }
 
 #[test]
-fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
+fn invalid_parts_are_omitted_and_counted() {
     let mut index = index();
     apply(&mut index, cart());
     let members = json!([
@@ -526,7 +526,7 @@ fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
         reason: "no sense".into(),
     };
     index.apply::<KubeService>(WatchEvent::Invalid(invalid));
-    assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
+    assert_eq!(record(&mut index), None, "as a fresh list would omit it");
 }
 
 #[test]
@@ -614,7 +614,7 @@ fn node_port_gateway_with_local_traffic_policy_is_reached_by_nodes_with_its_pods
 }
 
 #[test]
-fn the_pods_own_locality_goes_before_its_nodes_and_the_slices() {
+fn locality_of_the_pod_precedes_those_of_its_node_and_slice() {
     let at = |labels: Value, with_node: bool| {
         let mut index = index();
         let mut changes = vec![
@@ -665,7 +665,7 @@ fn the_system_namespace_names_the_network() {
 }
 
 #[test]
-fn equal_content_is_not_said_again() {
+fn equal_content_is_not_reported_again() {
     let mut index = index();
     let zone = || json!({"topology.kubernetes.io/zone": "z"});
     let changes = || {
@@ -682,7 +682,7 @@ fn equal_content_is_not_said_again() {
     for (change, contents) in again.clone().iter().zip(said(&mut index, again)) {
         assert!(contents.is_none(), "{change:?}: {contents:?}");
     }
-    // A node's heartbeat and a label that means nothing here.
+    // A heartbeat of a node, and a label without effect.
     let mut labels = zone();
     labels["beta.kubernetes.io/os"] = json!("linux");
     let quiet = said(&mut index, [node(labels, json!([]))]);
@@ -690,7 +690,7 @@ fn equal_content_is_not_said_again() {
 }
 
 #[test]
-fn a_service_that_comes_back_finds_its_slices() {
+fn recreated_service_finds_its_slices() {
     let mut index = index();
     let changes = [
         cart(),
@@ -710,7 +710,7 @@ fn a_service_that_comes_back_finds_its_slices() {
     assert_eq!(counts, [Some(Some(0)), Some(Some(1)), Some(None), None, Some(Some(1))]);
 }
 
-/// A world of a few names, so that changes collide; and a list of it in the end.
+/// Creates random changes with few names, so that they collide, with a list at the end.
 fn random_changes(random: &mut StdRng) -> Vec<Arrives> {
     const NAMES: [&str; 3] = ["a", "b", "c"];
     let mut changes = Vec::new();
@@ -740,7 +740,7 @@ fn random_changes(random: &mut StdRng) -> Vec<Arrives> {
     changes
 }
 
-/// The objects left after `changes`, each as its last change has it.
+/// Returns the objects that remain after `changes`, each in its last version.
 fn left_over(changes: &[Arrives]) -> Vec<Arrives> {
     let mut left: Vec<((&str, String), Arrives)> = Vec::new();
     for change in changes {
@@ -764,12 +764,12 @@ fn left_over(changes: &[Arrives]) -> Vec<Arrives> {
 }
 
 #[test]
-fn contents_never_depend_on_the_way_they_came_about() {
+fn contents_do_not_depend_on_the_history() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let changes = random_changes(&mut random);
 
-        // A long run, followed by what it says, change by change.
+        // A long run whose contents are accumulated change by change.
         let mut long = index();
         apply(&mut long, Listed("pods", vec![]));
         let mut heard = Contents::default();
@@ -779,7 +779,7 @@ fn contents_never_depend_on_the_way_they_came_about() {
         }
         heard.services.retain(|_, record| record.is_some());
 
-        // A fresh start with what is left, in any order.
+        // A fresh start with the remaining objects, in any order.
         let mut left = left_over(&changes);
         left.shuffle(&mut random);
         let mut fresh = index();
@@ -797,7 +797,7 @@ fn contents_never_depend_on_the_way_they_came_about() {
 }
 
 #[test]
-fn what_is_gone_leaves_no_trace() {
+fn deleted_objects_leave_no_state() {
     for seed in 0..50 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut index = index();
@@ -810,12 +810,12 @@ fn what_is_gone_leaves_no_trace() {
         assert!(index.everything().services.is_empty());
         assert!(index.is_bare(), "seed {seed}: {index:?}");
         index.everything();
-        assert_eq!(index.scope().held(), 0, "seed {seed}: texts that nobody uses");
+        assert_eq!(index.scope().held(), 0, "seed {seed}: unused texts");
     }
 }
 
 #[test]
-fn duplicates_unknown_deletions_and_changes_before_additions_are_nothing_new() {
+fn duplicates_and_unknown_deletions_change_nothing() {
     let mut index = index();
     let all = said(
         &mut index,

@@ -1,4 +1,4 @@
-//! What a run writes into its cluster, and what it leaves alone.
+//! Tests of the objects that a run writes into its cluster or leaves unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use strait_model::{Mcs, SharedService, SharedServices, WorkloadKey};
 use strait_sim::{Family, Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// More than the pace of writing: what was to be written is there by then.
+/// Longer than the write interval: pending writes are done by then.
 const SOME_PACES: Duration = Duration::from_secs(4);
 
 struct Written {
@@ -24,7 +24,7 @@ struct Written {
 }
 
 impl Written {
-    /// A cluster with service `cart`, with exports of these names, and a run that reads it.
+    /// Starts a cluster with service `cart`, with exports of these names, and a run that reads it.
     async fn start(exports: &[&str], fault: Option<Fault>) -> Self {
         let families = [Family::Core, Family::MultiCluster].into();
         let sim = sim(Options { families, ..Options::default() }).await;
@@ -52,7 +52,7 @@ impl Written {
         found.map(|object| object.value()).unwrap_or_default()
     }
 
-    /// The conditions of an export, in short.
+    /// Returns the conditions of an export in short form.
     fn conditions(&self, name: &str) -> String {
         let generation = &self.object("serviceexports", name)["metadata"]["generation"];
         let status = self.status("serviceexports", name);
@@ -94,7 +94,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn exports_and_imports_say_what_became_of_them() {
+async fn status_of_exports_and_imports_is_written() {
     let written = Written::start(&["cart", "nothing"], None).await;
     written.sim.store().apply(object("ServiceImport", "cart")).expect("an import");
     let pending = "Valid=True Valid, Ready=False Pending, Conflict=False NoConflicts";
@@ -109,14 +109,14 @@ async fn exports_and_imports_say_what_became_of_them() {
     let is = || written.status("serviceimports", "cart")["clusters"] == clusters;
     until("the import names both", is).await;
 
-    // Nothing more is to be said.
+    // No further write is needed.
     let before = written.patches();
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), before);
 }
 
 #[tokio::test]
-async fn somebody_who_writes_otherwise_is_not_fought() {
+async fn values_of_another_writer_are_not_overwritten_continuously() {
     let written = Written::start(&["cart"], None).await;
     written.shared.send_replace(exported_by(&["east"]));
     until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
@@ -133,17 +133,17 @@ async fn somebody_who_writes_otherwise_is_not_fought() {
 }
 
 #[tokio::test]
-async fn who_may_only_read_is_left_in_peace() {
+async fn denied_writes_are_not_retried() {
     let written = Written::start(&["cart", "a", "b", "c"], Some(Fault::ReadOnly)).await;
     written.shared.send_replace(exported_by(&["east"]));
-    until("it is tried", || written.patches() > 0).await;
+    until("a write is tried", || written.patches() > 0).await;
     sleep(SOME_PACES).await;
-    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+    assert_eq!(written.patches(), 1, "the permission is missing for all of them");
     assert_eq!(written.conditions("cart"), "");
 }
 
 #[tokio::test]
-async fn services_are_exported_that_nobody_exported() {
+async fn unexported_services_are_exported_automatically() {
     let written = Written::start(&[], None).await;
     let wanted = ["cart", "unknown"].map(|name| WorkloadKey::new("shop", name));
     let to_export = [("east".into(), wanted.into())].into();
@@ -159,7 +159,7 @@ async fn services_are_exported_that_nobody_exported() {
 }
 
 #[tokio::test]
-async fn an_export_that_is_taken_away_does_not_come_back_and_an_annotation_declines_it() {
+async fn deleted_export_is_not_recreated_and_an_annotation_declines_export() {
     let written = Written::start(&["cart"], None).await;
     let service = || {
         let mut service = written.object("services", "cart");
@@ -180,13 +180,13 @@ async fn an_export_that_is_taken_away_does_not_come_back_and_an_annotation_decli
     };
     written.shared.send_replace(exported_by(&["east"]));
     until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
-    written.sim.store().delete("serviceexports", "shop", "cart").expect("it is there");
+    written.sim.store().delete("serviceexports", "shop", "cart").expect("it exists");
     written.shared.send_replace(to_export());
     sleep(SOME_PACES).await;
     assert_eq!(written.sim.request_count("create", "serviceexports"), 0);
-    // Another service of that name is another matter.
+    // A recreated service is a different one.
     let service = service();
-    written.sim.store().delete("services", "shop", "cart").expect("it is there");
+    written.sim.store().delete("services", "shop", "cart").expect("it exists");
     sleep(SOME_PACES / 4).await;
     written.sim.store().apply(service).expect("a service");
     until("cart is exported", || written.conditions("cart").contains("Valid=True")).await;
