@@ -320,7 +320,7 @@ fn only_listed_namespaces_may_have_gateways_of_networks() {
     let refused = set.may_be_gateway("shop").expect_err("it is not listed").to_string();
     assert_eq!(
         refused,
-        "gateways may be in edge, istio-system, not in shop (policy gatewayNamespaces)"
+        "gateways may be in edge or istio-system, not in shop (policy gatewayNamespaces)"
     );
     assert!(policy("gatewayNamespaces: ['*']\n").may_be_gateway("shop").is_ok());
     assert!(policy("gatewayNamespaces: []\n").may_be_gateway("shop").is_err());
