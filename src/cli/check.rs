@@ -483,6 +483,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
     found.extend(visibility::recommended(&answers.policy));
+    found.extend(visibility::foreign_gateways(&answers.policy, &answers.networks));
     for row in items(&answers.proxies) {
         for (kind, entry) in row["types"].as_object().into_iter().flatten() {
             if !entry["nack"].is_null() {

@@ -123,13 +123,23 @@ impl ConfigView<'_> {
             protocols.see(host, &owners);
             hosts += 1;
             taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
-            found.reasons.extend(self.told_of_host(routed, host, &owners, paths.path(host)));
+            let path = paths.path(host);
+            found.reasons.extend(self.foreign_host(service, host, &owners.own, &path));
+            found.reasons.extend(self.told_of_host(routed, host, &owners, path));
             clients.extend(owners.own);
         }
         found.reasons.extend(protocols.reasons(service));
         if hosts > 0 && hosts == taken {
             found.standing = Some(ObjectStanding::Shadowed);
             return found;
+        }
+        if self.is_denied(service, &found.reasons) {
+            found.standing = Some(ObjectStanding::Unused);
+            return found;
+        }
+        if self.services_known {
+            let ports = &protocols.requests | &protocols.connections;
+            found.reasons.extend(self.unknown_ports(service, ports));
         }
         let ports = &protocols.requests;
         for (at, rule) in service.http.iter().enumerate() {

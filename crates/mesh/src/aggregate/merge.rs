@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use super::assign::{AssignNetwork, AssignedEndpoints, Bar};
 use strait_model::registry::{Provider, ServiceRecord, ShardKey};
 use strait_model::{
     ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
@@ -32,64 +33,6 @@ use strait_model::{
 };
 
 use super::port_union::PortUnion;
-
-/// Assigns networks to endpoints (docs/reference/interface.md, "Networks") and decides which claims
-/// of a cluster are accepted.
-pub trait AssignNetwork {
-    /// Returns whether `cluster` may export `service` to proxies of other clusters.
-    fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
-        true
-    }
-
-    /// Returns whether endpoints of `cluster` may be in `network`.
-    fn may_claim(&self, _cluster: &ClusterId, _network: &NetworkId) -> bool {
-        true
-    }
-
-    /// Returns the clusters whose pods have this address in this network, or `None` if at most one
-    /// cluster has it.
-    fn claimants(&self, _network: &NetworkId, _address: IpAddr) -> Option<&Arc<[ClusterId]>> {
-        None
-    }
-
-    /// Returns whether any address is claimed by several clusters.
-    fn has_claimants(&self) -> bool {
-        false
-    }
-
-    /// Returns whether endpoints of `cluster` may have this address.
-    fn may_use(&self, _cluster: &ClusterId, _address: IpAddr) -> bool {
-        true
-    }
-
-    /// Returns the network of an endpoint of `cluster` at `address`. `system_label` is the network
-    /// label of the cluster's system namespace, `label` the endpoint's own network label.
-    fn network_of(
-        &self,
-        cluster: &ClusterId,
-        system_label: Option<&NetworkId>,
-        label: Option<&NetworkId>,
-        address: IpAddr,
-    ) -> AssignedEndpoints;
-}
-
-/// The network that was assigned to an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AssignedEndpoints {
-    /// The network.
-    pub network: NetworkId,
-    /// Whether an endpoint with the same label is in this network at any address.
-    pub at_any_address: bool,
-}
-
-/// The reason why an endpoint is barred: the claim that its cluster may not make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Bar {
-    /// The endpoint's address.
-    Address,
-    /// The endpoint's network.
-    Network,
-}
 
 /// One service, merged over all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -658,6 +601,9 @@ pub(super) fn merge<'a>(
     let mut merged: Option<MergedService> = None;
     let mut ports = PortUnion::default();
     let mut records: Vec<_> = records
+        .filter(|MergedRecord { key, record, .. }| {
+            key.provider != Provider::ServiceEntry || !place.is_of_foreign_name(&record.service)
+        })
         .map(|record| {
             let MergedRecord { key, record: ServiceRecord { service, .. }, .. } = record;
             // An entry is written by an operator, so it is not a claim of a cluster.

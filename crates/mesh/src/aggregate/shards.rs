@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use imbl::ordset::DiffItem;
 
+use super::assign::AssignNetwork;
 use super::elsewhere::{ClusterPods, NamelessEndpoints, PodsByAddress, ResolvedEndpoints};
-use super::merge::{AssignNetwork, MergedRecord, MergedService, merge};
+use super::merge::{MergedRecord, MergedService, merge};
 use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };

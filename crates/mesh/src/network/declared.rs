@@ -31,7 +31,8 @@ impl Networks {
         inputs: Inputs<'_>,
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
-        let name = format!("{}/{}", name.namespace, name.name);
+        let key = name;
+        let name = format!("{}/{}", key.namespace, key.name);
         // A gateway that the config cluster declares for another network does not affect its own
         // network.
         let fixed = inputs.clusters.fixed_network(cluster);
@@ -42,6 +43,10 @@ impl Networks {
         }
         let network = fixed.unwrap_or(&gateway.network);
         let source = GatewaySource::Gateway(name.into());
+        if let Err(refused) = inputs.policy.may_be_gateway(key.namespace.as_str()) {
+            let claim = format!("{source}: policy {}", refused.rule);
+            return self.ignore(cluster, claim, network);
+        }
         let owner = (!gateway.of_config_cluster_only).then(|| (*cluster).clone());
         let reason = if gateway.entrances.is_empty() {
             Some("the Gateway has no listener for the mesh's mTLS")

@@ -272,6 +272,12 @@ impl Networks {
                 port: exposed_port(service, mtls),
                 hbone_port: exposed_port(service, HBONE_PORT),
             };
+            // The policy does not apply to Services that mesh networks name: the operator chose
+            // them.
+            if let Err(refused) = inputs.policy.may_be_gateway(service.namespace.as_str()) {
+                let claim = format!("gateway {}: policy {}", entrance.source, refused.rule);
+                return self.ignore(cluster, claim, &entrance.network);
+            }
             self.add(cluster, service, entrance, inputs.policy, found);
             return;
         }

@@ -12,7 +12,7 @@ use super::aliases::ServiceAliases;
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::network::{Networks, PlacedBy, network_of};
 use strait_model::mesh_config::{MeshConfig, MeshNetworks};
-use strait_model::policy::Policy;
+use strait_model::policy::{ForeignHostsMode, Policy};
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
@@ -21,6 +21,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use strait_rules::service_entry::{Selections, VmWorkload, VmWorkloads};
+use strait_rules::traffic::foreign::{is_exported, owner_by_name};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::{Selection, Traffic};
 
@@ -226,6 +227,8 @@ impl PushContext {
             policy: &self.policy,
             same_addresses: &self.same_addresses,
             config_cluster: self.settings.config_cluster.as_ref(),
+            domain: &self.settings.domain,
+            root_namespace: &self.mesh.root_namespace,
         }
     }
 
@@ -372,6 +375,8 @@ pub(super) struct NetworkAssignment<'a> {
     pub(super) policy: &'a Policy,
     pub(super) same_addresses: &'a SameAddresses,
     pub(super) config_cluster: Option<&'a ClusterId>,
+    pub(super) domain: &'a str,
+    pub(super) root_namespace: &'a str,
 }
 
 impl NetworkAssignment<'_> {
@@ -402,6 +407,14 @@ impl AssignNetwork for NetworkAssignment<'_> {
     fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
         let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
         !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
+    }
+
+    fn is_of_foreign_name(&self, service: &Service) -> bool {
+        let (hostname, namespace) = (&service.hostname, &service.namespace);
+        self.policy.traffic().foreign_hosts == ForeignHostsMode::Deny
+            && namespace.as_str() != self.root_namespace
+            && is_exported(&service.export_to, namespace)
+            && owner_by_name(hostname.as_str(), self.domain).is_some_and(|one| one != *namespace)
     }
 
     fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {

@@ -444,13 +444,15 @@ impl MeshState {
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
         let renamed = std::mem::take(&mut self.renamed);
         let mut has_changed = std::mem::take(&mut self.editions_stale);
-        let Self { rules, editions, services, private, aliases, version, .. } = self;
+        let Self { rules, editions, services, private, aliases, version, settings, .. } = self;
         let mesh = ServiceNamesInUse { services, private, aliases };
         let withholding = WithholdingInputs {
             measure: self.measure,
-            limits: self.policy.traffic().foreign_bytes,
+            limits: self.policy.traffic(),
+            domain: &settings.domain,
             root_namespace: &self.config.root_namespace,
             services,
+            private,
         };
         let mut edition_changes = Vec::new();
         for edition in editions.values_mut() {
@@ -578,6 +580,8 @@ impl MeshState {
             policy: &self.policy,
             same_addresses: self.claims.shared(),
             config_cluster: self.settings.config_cluster.as_ref(),
+            domain: &self.settings.domain,
+            root_namespace: &self.config.root_namespace,
         };
         let mut new = self.aggregate.merge(host, &placement);
         if let Some(new) = &mut new {

@@ -45,6 +45,7 @@ struct PolicyFile {
     traffic_from: Vec<String>,
     #[serde(default)]
     traffic: TrafficText,
+    gateway_namespaces: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -155,6 +156,9 @@ impl Policy {
             }
         }
         policy.traffic = traffic::limits(file.traffic)?;
+        let gateways = file.gateway_namespaces;
+        policy.gateway_namespaces =
+            gateways.map(|list| namespaces("gatewayNamespaces", list)).transpose()?;
         Ok(policy)
     }
 }

@@ -292,10 +292,38 @@ fn limits_for_proxies_of_other_namespaces_have_defaults() {
         ("{foreignBytes: {namespace: x}}", "traffic.foreignBytes.namespace: \"x\" is not a size"),
         ("{foreignBytes: {namespace: 2Mi, total: 1Mi}}", "traffic.foreignBytes.total: is less"),
         ("{defaultVisibility: all}", "traffic.defaultVisibility: \"all\" is neither"),
+        ("{foreignHosts: never}", "traffic.foreignHosts: \"never\" is none of allow, note, deny"),
         ("{foreign: 1}", ""),
     ] {
         let text = format!("{HEAD}traffic: {text}\n");
         let refused = Policy::parse(&text).expect_err("it is refused").to_string();
         assert!(refused.starts_with(error), "{refused}");
     }
+}
+
+#[test]
+fn foreign_hosts_are_noted_by_default() {
+    assert_eq!(Policy::default().traffic().foreign_hosts, ForeignHostsMode::Note);
+    for (text, mode) in [
+        ("allow", ForeignHostsMode::Allow),
+        ("note", ForeignHostsMode::Note),
+        ("deny", ForeignHostsMode::Deny),
+    ] {
+        let set = policy(&format!("traffic: {{foreignHosts: {text}}}\n"));
+        assert_eq!(set.traffic().foreign_hosts, mode);
+    }
+}
+
+#[test]
+fn only_listed_namespaces_may_have_gateways_of_networks() {
+    assert!(Policy::default().may_be_gateway("shop").is_ok(), "in any by default");
+    let set = policy("gatewayNamespaces: [istio-system, edge]\n");
+    assert!(set.may_be_gateway("edge").is_ok() && set.gateway_namespaces().is_some());
+    let refused = set.may_be_gateway("shop").expect_err("it is not listed").to_string();
+    assert_eq!(
+        refused,
+        "gateways may be in edge or istio-system, not in shop (policy gatewayNamespaces)"
+    );
+    assert!(policy("gatewayNamespaces: ['*']\n").may_be_gateway("shop").is_ok());
+    assert!(policy("gatewayNamespaces: []\n").may_be_gateway("shop").is_err());
 }

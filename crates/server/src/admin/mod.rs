@@ -545,6 +545,8 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             "problem": problem, "unknownClusters": unknown, "preferences": preferences,
             "foreignBytes": { "namespace": limits.namespace, "total": limits.total },
             "rootNamespace": root, "visibleByDefault": visible,
+            "foreignHosts": policy.traffic().foreign_hosts.as_str(),
+            "gatewayNamespaces": policy.gateway_namespaces(),
         }),
     ))
 }

@@ -383,13 +383,13 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the ignored claims that `cluster`, or a part of it, is in another network than its
-/// Secret defines.
+/// Returns the network claims of `cluster`, or of a part of it, that are ignored: because the
+/// policy refuses them, or because the cluster's Secret defines another network.
 pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<IgnoredClaim> {
-    let Some(fixed) = context.clusters.fixed_network(cluster) else { return Vec::new() };
     let all = context.networks.ignored_claims().iter();
     let mut claims: Vec<_> =
         all.filter(|(of, _)| of == cluster).map(|(_, claim)| claim.clone()).collect();
+    let Some(fixed) = context.clusters.fixed_network(cluster) else { return claims };
     let mut count = |what: &str, networks: &mut dyn Iterator<Item = &NetworkId>| {
         let mut counts: BTreeMap<&NetworkId, usize> = BTreeMap::new();
         for network in networks.filter(|network| *network != fixed) {

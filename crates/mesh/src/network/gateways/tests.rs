@@ -56,6 +56,18 @@ fn build_with(
     labels: &[(&str, &str)],
     dead: &[&str],
 ) -> Networks {
+    let (policy, more) = (Policy::default(), (clusters, labels, dead));
+    build_by(services, mesh, names, &policy, more)
+}
+
+/// Builds networks with a policy.
+fn build_by(
+    services: &[(&str, Service)],
+    mesh: &str,
+    names: &ResolvedNames,
+    policy: &Policy,
+    (clusters, labels, dead): (KnownClusters, &[(&str, &str)], &[&str]),
+) -> Networks {
     let services: Vec<_> =
         services.iter().map(|(id, service)| (ClusterId::from(*id), service)).collect();
     let labels = labels.iter().map(|(id, label)| ((*id).into(), (*label).into())).collect();
@@ -64,7 +76,7 @@ fn build_with(
         clusters: &clusters,
         namespace_labels: &labels,
         mesh: &mesh,
-        policy: &Policy::default(),
+        policy,
         names,
         facts: &[],
         dead: &dead.iter().map(|address| (ip(address), 15443)).collect(),
@@ -358,4 +370,25 @@ fn dead_gateways_are_omitted_while_their_network_has_others() {
     // The last gateways of a network remain.
     let all = ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"];
     assert_eq!(used(&all), [vec![1, 2], vec![3], vec![4]]);
+}
+
+#[test]
+fn service_in_an_unlisted_namespace_is_not_a_gateway() {
+    let text = |list: &str| {
+        format!("apiVersion: strait.dev/v1\nkind: Policy\ngatewayNamespaces: {list}\n")
+    };
+    let build = |services: &[(&str, Service)], mesh: &str, list: &str| {
+        let policy = Policy::parse(&text(list)).expect("a policy");
+        let none = (KnownClusters::default(), &[][..], &[][..]);
+        build_by(services, mesh, &ResolvedNames::default(), &policy, none)
+    };
+    let labelled = [("east", gateway_of("n1", &["1.1.1.1"]))];
+    assert_eq!(shown(&build(&labelled, "", "[ns]")).len(), 1);
+    let refused = build(&labelled, "", "[istio-system]");
+    assert!(shown(&refused).is_empty() && pending(&refused).is_empty());
+    let claims: Vec<_> = refused.ignored_claims().iter().map(|(_, one)| &*one.claim).collect();
+    assert_eq!(claims, ["gateway service ns/gw: policy gatewayNamespaces"]);
+    // The policy does not apply to Services that mesh networks name.
+    let mesh = "networks: {n1: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 15443}]}}";
+    assert_eq!(shown(&build(&[("east", plain(&["1.1.1.1"]))], mesh, "[istio-system]")).len(), 1);
 }

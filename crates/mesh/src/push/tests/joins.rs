@@ -6,6 +6,7 @@ use super::*;
 use crate::push::Whereabouts;
 use crate::push::context::FixedSettings;
 use crate::push::interest::Interest;
+use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, ShardKey};
 use strait_model::testing::{sidecar, workload};
 use strait_model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
@@ -246,4 +247,36 @@ fn machine_is_notified_of_another_machine_at_its_address() {
     changes.compute_impact([&before, &now], &interest, &SeesNothing);
     assert_eq!(interest.mark(&changes), 1, "{:?}", changes.deps);
     assert!(subscription.take().everything);
+}
+
+#[test]
+fn denied_entry_has_no_effect_for_names_of_other_namespaces() {
+    let hosts = ["web.shop.svc.cluster.local", "web.ns.svc.cluster.local", "web.example"];
+    let spec = |exported: &str| {
+        json!({"hosts": hosts, "exportTo": [exported], "resolution": "STATIC",
+            "ports": [{"name": "http", "number": 80}]})
+    };
+    let policy = |mode: &str| {
+        let text =
+            format!("apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {{foreignHosts: {mode}}}\n");
+        MeshEvent::Policy(Arc::new(Policy::parse(&text).expect("a policy")))
+    };
+    let served = |context: &PushContext| {
+        let host = |host: &Hostname| host.as_str().to_owned();
+        let private = context.private.keys().map(host);
+        context.services.keys().map(host).chain(private).collect::<BTreeSet<_>>()
+    };
+    let all: BTreeSet<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut mesh = mesh(vec![]);
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("*"))]));
+    assert_eq!(served(&next(&mut mesh)), all);
+    mesh.apply(policy("deny"));
+    let rest: BTreeSet<_> = hosts[1..].iter().map(|host| (*host).to_owned()).collect();
+    assert_eq!(served(&next(&mut mesh)), rest);
+    // An entry may have any name for clients of its own namespace.
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("."))]));
+    assert_eq!(served(&next(&mut mesh)), all);
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("*"))]));
+    mesh.apply(policy("note"));
+    assert_eq!(served(&next(&mut mesh)), all);
 }

@@ -40,9 +40,12 @@ impl Tenants {
     }
 
     fn limit(&mut self, limits: &str) {
-        let text = format!(
-            "apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {{foreignBytes: {limits}}}\n"
-        );
+        self.policy(&format!("{{foreignBytes: {limits}}}"));
+    }
+
+    /// Applies a policy with this section `traffic`.
+    fn policy(&mut self, traffic: &str) {
+        let text = format!("apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {traffic}\n");
         let policy = Policy::parse(&text).expect("a policy");
         self.mesh.apply(MeshEvent::Policy(Arc::new(policy)));
     }
@@ -81,7 +84,12 @@ fn hosts(name: &str) -> Value {
 
 /// Returns whether the rules for `NAME.example` apply to proxies in a namespace.
 fn applies(context: &PushContext, name: &str, namespace: &str) -> bool {
-    let host = HostPattern::written(&format!("{name}.example")).expect("a host");
+    applies_to(context, &format!("{name}.example"), namespace)
+}
+
+/// Returns whether rules for a host apply to proxies of a namespace.
+fn applies_to(context: &PushContext, host: &str, namespace: &str) -> bool {
+    let host = HostPattern::written(host).expect("a host");
     let namespace = Namespace::from(namespace);
     let selection = Selection::default();
     context.traffic.routed_of_host(&host, &namespace, &selection).next().is_some()
@@ -214,4 +222,51 @@ fn incremental_measures_equal_measures_from_scratch() {
         let withheld = [&context, &from_scratch].map(|one| one.traffic.virtual_services.withheld());
         assert_eq!(withheld[0], withheld[1], "step {step}");
     }
+}
+
+#[test]
+fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
+    const REVIEWS: &str = "reviews.shop.svc.cluster.local";
+    let mut mesh = Tenants::new("{namespace: 1Mi, total: 1Mi}");
+    let entry = service("api.pay").with(|it| it.hostname = "api.example".into());
+    let word = shard("east", 1).with(service("reviews.shop"), vec![]).with(entry, vec![]);
+    mesh.mesh.apply(MeshEvent::Registry(word.built()));
+    let all = json!({ "hosts": [REVIEWS, "api.example", "evil.example"] });
+    mesh.put("evil/a", 1, 1, all);
+    mesh.put("evil/b", 2, 1, json!({ "hosts": ["*.wide.svc.cluster.local"] }));
+    mesh.put("shop/c", 3, 1, json!({ "hosts": [REVIEWS] }));
+    let root = MeshConfig::default().root_namespace;
+    mesh.put(&format!("{root}/d"), 4, 1, json!({ "hosts": ["a.wide.svc.cluster.local"] }));
+    let hosts = [REVIEWS, "api.example", "evil.example", "b.wide.svc.cluster.local"];
+    let owner = |context: &PushContext, host: &str, client: &str| {
+        let host = HostPattern::written(host).expect("a host");
+        let (client, selection) = (Namespace::from(client), Selection::default());
+        let mut all = context.traffic.routed_of_host(&host, &client, &selection);
+        all.next().map(|one| one.service.meta.namespace.to_string())
+    };
+    let by_host =
+        |context: &PushContext, client: &str| hosts.map(|host| owner(context, host, client));
+    let of = |names: [&str; 4]| names.map(|name| (!name.is_empty()).then(|| name.to_owned()));
+    let (context, _) = mesh.next();
+    assert_eq!(by_host(&context, "web"), of(["evil"; 4]), "note");
+
+    mesh.policy("{foreignHosts: deny}");
+    let (context, changes) = mesh.next();
+    assert_eq!(by_host(&context, "web"), of(["shop", "", "evil", ""]), "a third namespace");
+    assert_eq!(by_host(&context, "pay"), of(["shop", "", "evil", ""]), "the owner of the entry");
+    assert_eq!(by_host(&context, "evil"), of(["evil"; 4]), "its own namespace");
+    assert!(applies_to(&context, "a.wide.svc.cluster.local", "web"), "the root namespace's");
+    assert!(context.traffic.virtual_services.concerns(&"evil".into()));
+    assert!(changes.deps.contains(&Dep::Traffic(REVIEWS.into())), "{:?}", changes.deps);
+
+    // Without the entry's service, the host belongs to no namespace.
+    let word = shard("east", 1).with(service("reviews.shop"), vec![]);
+    mesh.mesh.apply(MeshEvent::Registry(word.built()));
+    let (context, _) = mesh.next();
+    assert_eq!(owner(&context, "api.example", "web"), Some("evil".to_owned()));
+
+    mesh.policy("{foreignHosts: allow}");
+    let (context, changes) = mesh.next();
+    assert_eq!(by_host(&context, "web"), of(["evil"; 4]), "allow");
+    assert!(changes.deps.contains(&Dep::Traffic(REVIEWS.into())), "{:?}", changes.deps);
 }
