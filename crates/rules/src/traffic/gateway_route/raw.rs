@@ -12,8 +12,8 @@ use strait_model::mesh_config::WrittenDuration;
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawGatewayRoute {
     pub(super) parent_refs: Vec<RawParentRef>,
-    /// Ignored for Services, because clients choose the host (Gateway API, GEP-1324).
-    pub(super) hostnames: serde_json::Value,
+    /// Has no effect on Services, because clients choose the host (Gateway API, GEP-1324).
+    pub(super) hostnames: Vec<String>,
     pub(super) rules: Vec<RawGatewayRule>,
 }
 
@@ -170,12 +170,17 @@ pub(super) struct RawPathModifier {
 
 impl RawPathModifier {
     /// Returns the modification of a path.
-    pub(super) fn read(self) -> RedirectPath {
+    ///
+    /// # Errors
+    /// The fact that the type is unknown, or that its field is not the only one.
+    pub(super) fn read(self) -> Result<RedirectPath, String> {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
-            ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
-            ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Segments(path),
-            // API servers reject such objects.
-            _ => RedirectPath::Kept,
+            ("ReplaceFullPath", Some(path), None) => Ok(RedirectPath::Whole(path)),
+            ("ReplacePrefixMatch", None, Some(path)) => Ok(RedirectPath::Segments(path)),
+            (name, ..) => Err(format!(
+                "the fields do not match type {name:?}: ReplaceFullPath requires only \
+                 replaceFullPath, ReplacePrefixMatch only replacePrefixMatch"
+            )),
         }
     }
 }
