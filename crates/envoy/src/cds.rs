@@ -1,5 +1,6 @@
 //! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
+mod discovery;
 mod http_options;
 mod inbound;
 mod policy;
@@ -9,8 +10,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use prost::Message;
-
+pub(super) use self::discovery::is_of_eds;
 use self::http_options::{limited_options, protocol_options};
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
 use super::istio_filters::{self, ServiceName};
@@ -717,18 +717,4 @@ fn raw_buffer() -> core::TransportSocket {
         name: "envoy.transport_sockets.raw_buffer".into(),
         config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&RawBuffer {}))),
     }
-}
-
-/// The field of a cluster that defines how Envoy discovers its endpoints
-/// (`config/cluster/v3/cluster.proto`).
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-struct EndpointDiscovery {
-    #[prost(int32, tag = "2")]
-    kind: i32,
-}
-
-/// Returns whether an encoded cluster receives its endpoints by EDS.
-pub(super) fn is_of_eds(cluster: &[u8]) -> bool {
-    let kind = EndpointDiscovery::decode(cluster).unwrap_or_default().kind;
-    kind == cluster::cluster::DiscoveryType::Eds as i32
 }
