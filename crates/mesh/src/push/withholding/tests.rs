@@ -236,7 +236,12 @@ fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     mesh.insert_object("evil/b", 2, 1, json!({ "hosts": ["*.wide.svc.cluster.local"] }));
     mesh.insert_object("shop/c", 3, 1, json!({ "hosts": [REVIEWS] }));
     let root = MeshConfig::default().root_namespace;
-    mesh.insert_object(&format!("{root}/d"), 4, 1, json!({ "hosts": ["a.wide.svc.cluster.local"] }));
+    mesh.insert_object(
+        &format!("{root}/d"),
+        4,
+        1,
+        json!({ "hosts": ["a.wide.svc.cluster.local"] }),
+    );
     let hosts = [REVIEWS, "api.example", "evil.example", "b.wide.svc.cluster.local"];
     let owner = |context: &PushContext, host: &str, client: &str| {
         let host = HostPattern::written(host).expect("a host");
