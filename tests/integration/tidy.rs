@@ -18,6 +18,30 @@ fn every_file_starts_with_a_module_comment() {
     assert!(silent.is_empty(), "no //! at the top of {silent:?}");
 }
 
+/// A doc comment is read without its neighbors, for example in a hover: its first line names its subject.
+#[test]
+fn first_line_of_a_doc_comment_names_its_subject() {
+    const BEGINNINGS: [&str; 6] = ["What ", "Who ", "Whose ", "Those ", "The same", "One that "];
+    let text_of = |line: &str| {
+        let line = line.trim_start();
+        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        text.map(|text| text.trim_start().to_owned())
+    };
+    let mut found = Vec::new();
+    for (file, text) in sources() {
+        let mut is_within = false;
+        for line in text.lines() {
+            let doc = text_of(line);
+            let begins = |doc: &String| BEGINNINGS.iter().any(|word| doc.starts_with(word));
+            if !is_within && doc.as_ref().is_some_and(begins) {
+                found.push(format!("{}: {}", file.display(), line.trim()));
+            }
+            is_within = doc.is_some();
+        }
+    }
+    assert!(found.is_empty(), "name the subject in the first line: {found:#?}");
+}
+
 #[test]
 fn no_file_is_longer_than_the_limit() {
     let long: Vec<_> = sources()

@@ -27,15 +27,18 @@ impl BuildHasher for SecretHasher {
 pub struct Folded(u64);
 
 impl Hasher for Folded {
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
 
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
     // Separates consecutive strings. Otherwise the next part would have the same seed without it.
+    #[inline]
     fn write_u8(&mut self, byte: u8) {
         self.0 = self.0.rotate_left(8) ^ u64::from(byte);
     }

@@ -228,41 +228,49 @@ impl<'a> PackedEndpoint<'a> {
     }
 
     /// Returns the target port.
+    #[inline]
     pub fn port(self) -> u16 {
         self.row.port
     }
 
     /// Returns the health, which decides whether it may be sent.
+    #[inline]
     pub fn health(self) -> Health {
         HEALTHS[usize::from((self.row.bits & HEALTH) >> 1)]
     }
 
     /// Returns whether [`Self::address`] is an IPv4 address.
+    #[inline]
     pub fn is_ipv4(self) -> bool {
         self.row.bits & IPV6 == 0
     }
 
     /// Returns whether it has its own address, not [`NO_ADDRESS`](super::NO_ADDRESS).
+    #[inline]
     pub fn has_address(self) -> bool {
         !self.is_ipv4() || self.row.address != 0
     }
 
     /// Returns its index in [`Endpoints::kinds`].
+    #[inline]
     pub fn kind(self) -> usize {
         self.row.kind as usize
     }
 
     /// Returns its index in [`Endpoints::localities`].
+    #[inline]
     pub fn locality(self) -> usize {
         self.row.locality as usize
     }
 
     /// Returns the node on which it runs.
+    #[inline]
     pub fn node(self) -> Option<&'a Arc<str>> {
         self.block.node(self.row)
     }
 
     /// Returns the endpoint with all its fields.
+    #[inline]
     pub fn unpack(self) -> EndpointRef<'a> {
         self.block.endpoint(self.row)
     }

@@ -20,6 +20,7 @@ macro_rules! name {
             }
 
             /// Returns the text.
+            #[inline]
             pub fn as_str(&self) -> &str {
                 &self.0
             }

@@ -9,6 +9,7 @@ pub type Labels = SortedMap<Arc<str>, Arc<str>>;
 
 /// Returns whether `labels` contain every pair of `selector`. An empty selector matches nothing
 /// here, like that of a Kubernetes Service.
+#[inline]
 pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

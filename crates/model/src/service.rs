@@ -112,6 +112,7 @@ impl From<Definition> for Service {
 impl Deref for Service {
     type Target = Definition;
 
+    #[inline]
     fn deref(&self) -> &Definition {
         &self.definition
     }

@@ -1,4 +1,4 @@
-//! What readiness waits for.
+//! The facts that readiness waits for.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The pause after the API server denied access to the Lease.
 const REST: Duration = Duration::from_secs(600);
 
-/// What to do with the Lease in its current state.
+/// The next step for the Lease in its current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// This process holds it: renew it.
