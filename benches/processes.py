@@ -67,7 +67,7 @@ class Process:
         try:
             line = lines.get(timeout=seconds)
         except queue.Empty:
-            self.fail(f"said nothing for {seconds:g} s; {awaited}")
+            self.fail(f"printed nothing for {seconds:g} s; {awaited}")
         if not line:
             self.fail(f"ended without a word; {awaited}")
         try:

@@ -57,7 +57,9 @@ impl ControlPlane {
         match (self.certificate_by(None).await, held) {
             (Err(problem), Some(held)) if problem.is_about_token() => {
                 let renewed = self.certificate_by(Some(held)).await.map_err(|_| problem)?;
-                info!("the token is not taken; the certificate was renewed by the one before");
+                info!(
+                    "the token was not accepted; the certificate was renewed with the previous certificate"
+                );
                 Ok(renewed)
             }
             (answer, _) => answer,
@@ -70,7 +72,7 @@ impl ControlPlane {
                 "the control plane's certificate for this pod can't be used: {}",
                 chain(&error)
             );
-            Problem::new("STR0956", fact, "look at the control plane's log and its CA")
+            Problem::new("STR0956", fact, "check the control plane's log and its CA")
         };
         let request = KeyRequest::new().map_err(unusable)?;
         let message = IstioCertificateRequest {
@@ -101,7 +103,7 @@ impl ControlPlane {
         let token = read_text(&self.args.token_file)
             .map_err(|error| problem(format!("the token {path} can't be read: {error}")))?;
         let bearer = AsciiMetadataValue::try_from(format!("Bearer {}", token.trim()));
-        let mut bearer = bearer.map_err(|_| problem(format!("{path} holds no token")))?;
+        let mut bearer = bearer.map_err(|_| problem(format!("{path} contains no token")))?;
         bearer.set_sensitive(true);
         let mut request = self.with_cluster(message)?;
         request.metadata_mut().insert("authorization", bearer);
@@ -111,9 +113,11 @@ impl ControlPlane {
     /// Builds a request with the pod's cluster, without a token.
     pub(crate) fn with_cluster<T>(&self, message: T) -> Result<Request<T>, Problem> {
         let cluster = AsciiMetadataValue::try_from(&self.args.cluster).map_err(|_| {
-            let fact =
-                format!("--cluster (STRAIT_CLUSTER_ID) {:?} is no cluster ID", self.args.cluster);
-            Problem::new("STR0950", fact, "give an ID of: strait cluster list")
+            let fact = format!(
+                "--cluster (STRAIT_CLUSTER_ID) {:?} is not a cluster ID",
+                self.args.cluster
+            );
+            Problem::new("STR0950", fact, "use an ID from: strait cluster list")
         })?;
         let mut request = Request::new(message);
         request.metadata_mut().insert("clusterid", cluster);
@@ -156,8 +160,7 @@ impl ControlPlane {
     /// The file can't be read, or contains no certificate.
     pub(crate) fn mounted_roots(&self) -> Result<RootSet, Problem> {
         let path = self.args.roots_file.display();
-        let next =
-            "mount the ConfigMap istio-ca-root-cert there, and see that it has root-cert.pem";
+        let next = "mount the ConfigMap istio-ca-root-cert there, and check that it contains root-cert.pem";
         let problem = |fact| Problem::new("STR0953", fact, next);
         let text = read_text(&self.args.roots_file)
             .map_err(|error| problem(format!("the roots {path} can't be read: {error}")))?;
@@ -174,12 +177,8 @@ impl ControlPlane {
             None => builder.with_no_client_auth(),
             Some(held) => {
                 let (chain, key) = held.identity().map_err(|error| {
-                    let fact = format!("the certificate that is held can't be used: {error}");
-                    Problem::new(
-                        "STR0956",
-                        fact,
-                        "remove the files in --dir, and start the pod anew",
-                    )
+                    let fact = format!("the stored certificate cannot be used: {error}");
+                    Problem::new("STR0956", fact, "remove the files in --dir, and recreate the pod")
                 })?;
                 builder.with_client_auth_cert(chain, key).map_err(unreachable)?
             }
@@ -241,21 +240,24 @@ fn unreachable(fact: impl std::fmt::Display) -> Problem {
     Problem::new(
         "STR0954",
         fact,
-        "see that it runs, that STRAIT_DISCOVERY names it by a name of its certificate (service.address of its chart, --tls-san), and that the mounted roots are its own; it is tried again",
+        "check that it runs, that STRAIT_DISCOVERY contains a name in its certificate (service.address of its chart, --tls-san), and that the mounted roots are those of its CA; the agent retries",
     )
 }
 
 fn refused(status: &Status) -> Problem {
-    let fact =
-        format!("the control plane gave no certificate: {:?}: {}", status.code(), status.message());
+    let fact = format!(
+        "the control plane issued no certificate: {:?}: {}",
+        status.code(),
+        status.message()
+    );
     let next = match status.code() {
         tonic::Code::Unauthenticated => {
-            "see that the token is of this cluster and for an audience that the control plane takes (istio-ca), and that STRAIT_CLUSTER_ID is the cluster's ID there"
+            "check that the token belongs to this cluster and has an audience that the control plane accepts (istio-ca), and that STRAIT_CLUSTER_ID is the ID of the cluster"
         }
         tonic::Code::PermissionDenied => {
-            "see what the cluster may vouch for: strait cluster get ID"
+            "check which identities the cluster may vouch for: strait cluster get ID"
         }
-        _ => "see the control plane's log; it is tried again",
+        _ => "check the control plane's log; the agent retries",
     };
     Problem::new("STR0955", fact, next)
 }

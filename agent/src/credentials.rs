@@ -21,18 +21,18 @@ const SPREAD: f64 = 0.01;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     #[error(
-        "the answer has {0} elements, and needs at least two: the certificate, and the roots as the last"
+        "the response has {0} elements, but needs at least two: the certificate, and the roots as the last"
     )]
     Elements(usize),
     #[error("the {0} can't be read as PEM: {1}")]
     Pem(&'static str, String),
-    #[error("the {0} hold no certificate")]
+    #[error("the {0} contain no certificate")]
     Empty(&'static str),
-    #[error("the certificate is of another key")]
+    #[error("the certificate belongs to another key")]
     OtherKey,
     #[error("the certificate can't be read: {0}")]
     Certificate(String),
-    #[error("it ends before it begins")]
+    #[error("its validity ends before it starts")]
     Validity,
     #[error("no key can be made: {0}")]
     Key(#[from] rcgen::Error),
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(credentials.chain.matches("BEGIN CERTIFICATE").count(), 2);
         let kept =
             Credentials::new(credentials.chain, credentials.key, &credentials.roots.to_pem());
-        assert_eq!(kept.expect("what was written is read again").roots, credentials.roots);
+        assert_eq!(kept.expect("the written files are readable").roots, credentials.roots);
     }
 
     #[test]

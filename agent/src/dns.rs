@@ -58,8 +58,8 @@ impl NamePort {
             })
         };
         bound.await.map_err(|error| {
-            let fact = format!("--dns-address {address} can't be listened on: {error}");
-            Problem::new("STR0959", fact, "see who listens there: ss -lntup")
+            let fact = format!("cannot listen on --dns-address {address}: {error}");
+            Problem::new("STR0959", fact, "find the process that uses the port: ss -lntup")
         })
     }
 }
@@ -310,6 +310,6 @@ mod tests {
             told = timeout(Duration::from_secs(20), told) => told.expect("in time"),
             never = server.serve(port) => match never {},
         };
-        assert!(told.ends_with(b"!") && told[1] == 7, "the answer is that of the server: {told:?}");
+        assert!(told.ends_with(b"!") && told[1] == 7, "the response is the server's: {told:?}");
     }
 }

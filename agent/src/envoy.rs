@@ -128,7 +128,7 @@ impl EnvoyProcess {
         self.child.wait().await.map_err(|error| {
             Problem::new(
                 "STR0958",
-                format!("Envoy's end can't be waited for: {error}"),
+                format!("cannot wait for the end of Envoy: {error}"),
                 "report it",
             )
         })
@@ -158,8 +158,8 @@ pub(crate) fn become_envoy(parent: i32, line: &[OsString]) -> Problem {
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(parent) {
         return Problem::new(
             "STR0958",
-            "the agent that starts Envoy has gone",
-            "nothing: it is started again",
+            "the process that starts Envoy has ended",
+            "nothing: Envoy is restarted",
         );
     }
     let (program, arguments) = line.split_first().expect("clap demands a program");
@@ -170,7 +170,7 @@ pub(crate) fn become_envoy(parent: i32, line: &[OsString]) -> Problem {
 fn cannot_start(line: &[OsString], error: &std::io::Error) -> Problem {
     let program = line.first().map(|program| program.display().to_string()).unwrap_or_default();
     let fact = format!("{program} can't be started: {error}");
-    Problem::new("STR0958", fact, "give the path of Envoy after --")
+    Problem::new("STR0958", fact, "add the path of Envoy after --")
 }
 
 /// Returns the exit code that a shell would report.

@@ -39,8 +39,9 @@ impl SecretFolder {
     pub(crate) fn open(path: &Path, may_be_on_disk: bool) -> Result<Self, Problem> {
         let usable = path.is_absolute() && path.to_str().is_some_and(|text| text.len() <= 200);
         if !usable || path.to_string_lossy().chars().any(char::is_control) {
-            let fact = format!("--dir {} is no absolute path of at most 200 bytes", path.display());
-            return Err(Problem::new("STR0950", fact, "give another folder: --dir DIR"));
+            let fact =
+                format!("--dir {} is not an absolute path of at most 200 bytes", path.display());
+            return Err(Problem::new("STR0950", fact, "set another folder: --dir DIR"));
         }
         let folder = Self { path: path.to_owned() };
         let made = fs::create_dir_all(path)
@@ -165,7 +166,7 @@ impl SecretFolder {
         Problem::new(
             "STR0957",
             fact,
-            "make room, or let user and group of the agent write there; it is tried again",
+            "free space, or allow the agent's user and group to write there; the agent retries",
         )
     }
 }

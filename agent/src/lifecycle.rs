@@ -128,7 +128,7 @@ impl Lifecycle {
         match admin.drain().await {
             Ok(()) => info!(drain = ?self.args.drain, "listeners are drained"),
             Err(fact) => warn!(
-                "listeners can't be drained: {fact}; next: nothing, connections end with Envoy"
+                "cannot drain listeners: {fact}; next: nothing, connections end when Envoy exits"
             ),
         }
         wished(wishes, Wish::End).await;

@@ -103,7 +103,7 @@ fn on_one_thread(work: impl Future<Output = Result<u8, Problem>>) -> Result<u8, 
     let runtime = runtime.map_err(|error| {
         Problem::new(
             "STR0959",
-            format!("no event loop can be had: {error}"),
+            format!("cannot start the event loop: {error}"),
             "raise the limit of open files",
         )
     })?;

@@ -90,7 +90,7 @@ pub(crate) async fn follow(
         let held = held.borrow().clone();
         let held = held.filter(|held| held.validity.holds_at(SystemTime::now()));
         if let (true, Some(held)) = (end.is_token_refused, held) {
-            info!("the token is not taken; the table of names is asked for by the certificate");
+            info!("the token was not accepted; requesting the table of names with the certificate");
             began = Instant::now();
             end = match stream(&control_plane, &args, Some(&held), &names).await {
                 Ok(never) => match never {},
@@ -129,7 +129,7 @@ async fn stream(
 ) -> Result<std::convert::Infallible, StreamEnd> {
     let ended = |fact: String| {
         let fact = format!("the control plane's table of names has ended: {fact}");
-        let next = "nothing: names that are known stay, and it is asked again";
+        let next = "nothing: known names stay, and the agent retries";
         StreamEnd::from(Problem::new("STR0962", fact, next))
     };
     let refused = |status: tonic::Status| StreamEnd {
@@ -158,7 +158,7 @@ async fn stream(
         let answer = answer.ok_or_else(|| ended("it was closed".to_owned()))?;
         let table = table(&answer).ok_or_else(|| ended("an answer can't be read".to_owned()))?;
         let known = Names::new(table, args.node().namespace, &args.domain);
-        info!(names = known.table.len(), "the table of names is taken up");
+        info!(names = known.table.len(), "received the table of names");
         names.send_replace(Arc::new(known));
         let acknowledged = DiscoveryRequest {
             type_url: NAME_TABLE.to_owned(),

@@ -124,7 +124,7 @@ pub(crate) fn missing(redirection: &Redirection, family: Family, listed: &str) -
         let lacks = wanted.iter().filter(|line| !there.contains(line));
         let lacks: Vec<_> = lacks.map(|line| format!("{chain}: {line}")).collect();
         if lacks.is_empty() && *there != wanted {
-            missing.push(format!("{chain} has other rules, or in another order"));
+            missing.push(format!("{chain} has different rules, or in another order"));
         }
         missing.extend(lacks);
     }

@@ -78,7 +78,7 @@ impl Pages {
                 },
                 Some(ended) = connections.join_next() => {
                     if let Err(error) = ended {
-                        warn!("a page ended with a fault: {error}; next: report it");
+                        warn!("a request failed unexpectedly: {error}; next: report it");
                     }
                 }
             }
@@ -110,14 +110,14 @@ impl Pages {
                 match self.probes.ask(path, request.headers()).await {
                     Some(Ok(status)) => text(status, String::new()),
                     Some(Err(fact)) => text(StatusCode::SERVICE_UNAVAILABLE, fact),
-                    None => text(StatusCode::NOT_FOUND, format!("{path} is no probe of this pod")),
+                    None => {
+                        text(StatusCode::NOT_FOUND, format!("{path} is not a probe of this pod"))
+                    }
                 }
             }
             (&Method::POST, "/drain", Port::Agent) => self.ordered(peer, Wish::Drain),
             (&Method::POST, "/quitquitquit", Port::Agent) => self.ordered(peer, Wish::End),
-            _ => {
-                text(StatusCode::NOT_FOUND, format!("{} {path} is nothing here", request.method()))
-            }
+            _ => text(StatusCode::NOT_FOUND, format!("{} {path} does not exist", request.method())),
         }
     }
 
@@ -140,7 +140,7 @@ impl Pages {
         }
         let EnvoyStatus { starts, runs } = *self.envoy.borrow();
         if !runs {
-            return Err("Envoy does not run".to_owned());
+            return Err("Envoy is not running".to_owned());
         }
         self.admin.live().await.map_err(|fact| format!("Envoy is not live: {fact}"))?;
         if self.configured.load(Ordering::Relaxed) != starts {
@@ -165,10 +165,10 @@ impl Pages {
 
     fn ordered(&self, peer: IpAddr, wish: Wish) -> Response<PageBody> {
         if !is_the_pod(peer) {
-            let fact = format!("{peer} is not this pod: ask from 127.0.0.1");
+            let fact = format!("{peer} is not this pod: send the request from 127.0.0.1");
             return text(StatusCode::FORBIDDEN, fact);
         }
-        info!(?wish, "asked for from the pod");
+        info!(?wish, "requested from the pod");
         self.wishes.send_if_modified(|now| {
             let more = *now < wish;
             *now = (*now).max(wish);
@@ -197,8 +197,8 @@ fn text(status: StatusCode, text: String) -> Response<PageBody> {
 /// The address can't be bound.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     TcpListener::bind(address).await.map_err(|error| {
-        let fact = format!("{flag} {address} can't be listened on: {error}");
-        Problem::new("STR0959", fact, "see who listens there: ss -ltnp")
+        let fact = format!("cannot listen on {flag} {address}: {error}");
+        Problem::new("STR0959", fact, "find the process that uses the port: ss -ltnp")
     })
 }
 

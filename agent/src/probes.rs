@@ -109,7 +109,7 @@ impl AppProbes {
     pub(crate) fn parse(text: &str, pod: Option<IpAddr>) -> Result<Self, Problem> {
         let by_path = serde_json::from_str(text).map_err(|error| {
             let fact = format!("{VARIABLE} can't be read: {error}");
-            Problem::new("STR0964", fact, "inject the pod anew, or correct the variable")
+            Problem::new("STR0964", fact, "recreate the pod, or correct the variable")
         })?;
         Ok(Self { by_path, pod, failing: Mutex::default() })
     }
@@ -132,7 +132,7 @@ impl AppProbes {
         };
         let answer = tokio::time::timeout(limit, asked).await;
         let answer = answer
-            .unwrap_or_else(|_| Err(format!("the application gave no answer within {limit:?}")));
+            .unwrap_or_else(|_| Err(format!("the application did not respond within {limit:?}")));
         self.tell(path, &answer);
         Some(answer)
     }
@@ -147,10 +147,7 @@ impl AppProbes {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         match fails {
             Some(fact) if failing.insert(path.to_owned()) => {
-                warn!(
-                    probe = path,
-                    "the application fails its probe: {fact}; next: see its own log"
-                );
+                warn!(probe = path, "the application fails its probe: {fact}; next: read its log");
             }
             None if failing.remove(path) => {
                 info!(probe = path, "the application passes its probe again");

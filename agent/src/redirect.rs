@@ -85,14 +85,18 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
             let left = program.missing(&redirection, family)?;
             if let Some(first) = left.first() {
                 let fact = format!(
-                    "{says} was given rules, and {} do not stand, the first: {first}",
+                    "{says}: {} rules are missing after they were written, the first: {first}",
                     left.len()
                 );
-                return Err(Problem::new("STR0960", fact, "see who else writes rules in this pod"));
+                return Err(Problem::new(
+                    "STR0960",
+                    fact,
+                    "find out which other program writes rules in this pod",
+                ));
             }
             crate::print(format_args!("{says}: {} rules are set", missing.len()));
         } else {
-            crate::print(format_args!("{says}: nothing to do, the rules stand"));
+            crate::print(format_args!("{says}: nothing to do, all rules are set"));
         }
     }
     if lacks.is_empty() {
@@ -102,7 +106,7 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
         crate::print(format_args!("missing: {rule}"));
     }
     crate::say(format_args!(
-        "error: STR0961: {} rules do not stand\nnext: run strait-agent redirect with the same flags, with NET_ADMIN",
+        "error: STR0961: {} rules are missing\nnext: run strait-agent redirect with the same flags, with NET_ADMIN",
         lacks.len()
     ));
     Ok(2)
@@ -223,7 +227,7 @@ fn list<T>(text: &str, flag: &str, parse: fn(&str) -> Option<T>) -> Result<Vec<T
             Problem::new(
                 "STR0950",
                 fact,
-                "give ports as 8080, ranges as 10.0.0.0/8, interfaces as eth1; several by commas",
+                "write ports as 8080, ranges as 10.0.0.0/8 and interfaces as eth1, separated by commas",
             )
         })
     };
@@ -252,8 +256,7 @@ fn interface(word: &str) -> Option<String> {
 /// The file can't be read, or contains no server.
 pub(crate) fn name_servers() -> Result<Vec<IpAddr>, Problem> {
     const FILE: &str = "/etc/resolv.conf";
-    let problem =
-        |fact| Problem::new("STR0963", fact, "give the pod a resolv.conf with a nameserver");
+    let problem = |fact| Problem::new("STR0963", fact, "add a nameserver to the pod's resolv.conf");
     let text = read_text(FILE.as_ref())
         .map_err(|error| problem(format!("{FILE} can't be read: {error}")))?;
     let config =

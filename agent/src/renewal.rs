@@ -1,7 +1,7 @@
 //! Renewal of the pod's certificate: requests one, writes it, and repeats this at half its lifetime. It also writes
 //! mounted roots that have changed.
 //!
-//! This module owns the certificate. If requesting or writing fails, the existing files stay, and it is tried again.
+//! This module owns the certificate. If requesting or writing fails, the existing files stay, and the request is retried.
 
 use std::time::{Duration, SystemTime};
 
@@ -97,7 +97,7 @@ impl Renewal {
         let renewed = self.control_plane.certificate(held).await.and_then(|credentials| {
             let now = Now::read();
             if !credentials.validity.holds_at(now.wall) {
-                warn!("the new certificate does not hold by this host's clock; next: correct the clock of the node");
+                warn!("the new certificate is not valid by this host's clock; next: correct the clock of the node");
             }
             self.publish(&credentials, &self.all_roots(&credentials))?;
             Ok((RenewalTime::of_new(credentials.validity, now, rand::random()), credentials))

@@ -219,7 +219,8 @@ impl Redirection {
                 let lacks: Vec<_> =
                     lacks.map(|(rule, _)| format!("{table}: -A {chain} {rule}")).collect();
                 if lacks.is_empty() && wanted != is {
-                    missing.push(format!("{table}: {chain} has other rules, or in another order"));
+                    missing
+                        .push(format!("{table}: {chain} has different rules, or in another order"));
                 }
                 missing.extend(lacks);
             }

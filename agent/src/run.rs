@@ -49,7 +49,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
     let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let [terminate, interrupt] = signals.map(|signal| {
         signal.map_err(|error| {
-            Problem::new("STR0959", format!("no signals can be had: {error}"), "report it")
+            Problem::new(
+                "STR0959",
+                format!("cannot register signal handlers: {error}"),
+                "report it",
+            )
         })
     });
     let (terminate, interrupt) = (terminate?, interrupt?);

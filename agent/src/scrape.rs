@@ -179,7 +179,7 @@ async fn send(sender: &mpsc::Sender<Bytes>, chunk: Bytes) -> Result<(), String> 
     if chunk.is_empty() {
         return Ok(());
     }
-    sender.send(chunk).await.map_err(|_| "who asked has gone".to_owned())
+    sender.send(chunk).await.map_err(|_| "the client disconnected".to_owned())
 }
 
 /// A buffer that turns chunks of text into complete lines.

@@ -117,24 +117,24 @@ impl RunArgs {
         for (flag, text) in names {
             if !is_host(text) {
                 let fact = format!("{flag} {text:?} is no name");
-                return Err(usage(fact, "give letters, digits, '-' and '.' only"));
+                return Err(usage(fact, "use only letters, digits, '-' and '.'"));
             }
         }
         if self.namespace.contains('.') {
-            let fact = format!("--namespace (POD_NAMESPACE) {:?} holds a dot", self.namespace);
-            return Err(usage(fact, "give the namespace's name alone"));
+            let fact = format!("--namespace (POD_NAMESPACE) {:?} contains a dot", self.namespace);
+            return Err(usage(fact, "use only the name of the namespace"));
         }
         if self.cluster.is_empty() {
             let fact = "--cluster (STRAIT_CLUSTER_ID) is empty";
-            return Err(usage(fact, "give an ID of: strait cluster list"));
+            return Err(usage(fact, "use an ID from: strait cluster list"));
         }
         let is_config = |argument: &OsString| {
             let text = argument.to_string_lossy();
             text == "-c" || text.starts_with("--config-path") || text.starts_with("--config-yaml")
         };
         if let Some(argument) = self.envoy.iter().find(|argument| is_config(argument)) {
-            let fact = format!("Envoy's argument {} is the agent's to give", argument.display());
-            return Err(usage(fact, "leave it out: the bootstrap is made from the other flags"));
+            let fact = format!("Envoy's argument {} is set by the agent", argument.display());
+            return Err(usage(fact, "remove it: the bootstrap is generated from the other flags"));
         }
         Ok(())
     }

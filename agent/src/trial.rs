@@ -30,7 +30,7 @@ pub(crate) async fn run(addresses: &[IpAddr]) -> Result<u8, Problem> {
     for address in addresses {
         if let Err(fact) = redirected(*address).await? {
             crate::say(format_args!(
-                "error: STR0912: {fact}\nnext: see whether Istio's CNI plugin runs on the pod's node, and what its log says of the pod; or have pods injected without --istio-cni"
+                "error: STR0912: {fact}\nnext: check whether Istio's CNI plugin runs on the pod's node and what it logs about the pod, or inject pods without --istio-cni"
             ));
             return Ok(LACKING);
         }
@@ -44,26 +44,26 @@ async fn redirected(address: IpAddr) -> Result<Result<(), String>, Problem> {
     let loopback: IpAddr =
         if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let listener = TcpListener::bind((loopback, INBOUND)).await.map_err(|error| {
-        let fact = format!("port {INBOUND} of {loopback} can't be listened on: {error}");
-        Problem::new("STR0959", fact, "try it before Envoy runs: as an init container")
+        let fact = format!("cannot listen on port {INBOUND} of {loopback}: {error}");
+        Problem::new("STR0959", fact, "run it before Envoy starts: as an init container")
     })?;
     let not = |what: &str| {
         Ok(Err(format!(
-            "nobody redirects what the sidecar's user sends to the pod's address {address}: {what}"
+            "connections of the sidecar's user to the pod's address {address} are not redirected: {what}"
         )))
     };
     let sent = match timeout(LIMIT, TcpStream::connect((address, NOWHERE))).await {
         Ok(Ok(sent)) => sent,
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-            return not("it is refused, as nobody listens there");
+            return not("the connection is refused, because no process listens there");
         }
         Ok(Err(error)) => return not(&error.to_string()),
         Err(_) => return not("it goes nowhere"),
     };
     match timeout(LIMIT, listener.accept()).await {
         Ok(Ok((_, from))) if sent.local_addr().is_ok_and(|own| own == from) => Ok(Ok(())),
-        Ok(Ok(_)) => not("another connection came in its place"),
+        Ok(Ok(_)) => not("another connection arrived instead"),
         Ok(Err(error)) => not(&error.to_string()),
-        Err(_) => not("somebody else takes it"),
+        Err(_) => not("another process accepts the connection"),
     }
 }

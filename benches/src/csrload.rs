@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string(&options.tokens)?;
     let callers = text.lines().map(|line| {
-        let (cluster, token) = line.split_once(' ').ok_or("a line is no cluster and token")?;
+        let (cluster, token) = line.split_once(' ').ok_or("a line is not a cluster and a token")?;
         Ok((cluster.to_owned(), format!("Bearer {token}")))
     });
     let callers: Vec<(String, String)> = callers.collect::<Result<_, &str>>()?;

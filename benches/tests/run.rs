@@ -124,12 +124,12 @@ fn figures_are_kept_if_the_other_server_prints_nothing() {
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("sleep 600\nsaid nothing for 5 s"), "{told}");
+    assert!(told.contains("sleep 600\nprinted nothing for 5 s"), "{told}");
     assert!(told.contains("--b-port"), "{told}");
     let figure = "reconnect of 10, all, held: wire kB/proxy";
     assert!(String::from_utf8_lossy(&output.stdout).contains(figure), "{told}");
     assert!(read(&figures)["figures"][figure][0]["a"].is_number(), "{told}");
-    let left = std::fs::read_dir(&temporary).expect("it is still there").count();
+    let left = std::fs::read_dir(&temporary).expect("the folder still exists").count();
     assert_eq!(left, 0, "folders were left behind");
 }
 
@@ -184,7 +184,7 @@ fn binaries() -> Option<&'static Path> {
     let binaries = xdsload.parent().expect("a binary is in a folder");
     for name in ["strait", "strait-sim"] {
         if !binaries.join(name).exists() {
-            skipped(&format!("{name} isn't built; cargo test --workspace builds it"));
+            skipped(&format!("{name} is not built; cargo test --workspace builds it"));
             return None;
         }
     }

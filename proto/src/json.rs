@@ -127,7 +127,7 @@ pub(crate) fn decoded(type_url: &str, bytes: &[u8]) -> Result<DynamicMessage, Er
 pub(crate) fn pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
         DescriptorPool::decode(crate::DESCRIPTORS)
-            .expect("written by our build script; a test reads it")
+            .expect("generated descriptors, which a test reads")
     });
     &POOL
 }

@@ -132,7 +132,7 @@ impl ApiRules {
         let extension = |name: &str| {
             pool()
                 .get_extension_by_name(name)
-                .expect("all of Envoy's files lead to it; a test reads it")
+                .expect("all of Envoy's files import it, and a test reads it")
         };
         Self {
             of_field: extension("validate.rules"),
@@ -156,7 +156,7 @@ impl ApiRules {
             let is_required = oneof.options().get_extension(&self.of_oneof).as_bool() == Some(true);
             if is_required && !oneof.fields().any(|field| message.has_field(&field)) {
                 let names: Vec<_> = oneof.fields().map(|field| field.name().to_owned()).collect();
-                return Err(BrokenRule::new(format!("one of {} must be there", names.join(", "))));
+                return Err(BrokenRule::new(format!("one of {} must be set", names.join(", "))));
             }
         }
         for field in descriptor.fields() {
@@ -174,7 +174,7 @@ impl ApiRules {
         let options = field.options();
         let is_there = message.has_field(field);
         if is_there && options.get_extension(&self.disallowed).as_bool() == Some(true) {
-            return Err(BrokenRule::new("Envoy takes this field no more"));
+            return Err(BrokenRule::new("Envoy no longer accepts this field"));
         }
         // The rules of a oneof's fields apply only to the field that is set.
         if !is_there && field.containing_oneof().is_some() {
@@ -231,7 +231,7 @@ impl ApiRules {
                     only(given, &["min_items", "max_items", "items", "unique"])?;
                     let is_twice = |(at, one): (usize, &Value)| all[..at].contains(one);
                     if bool_of(given, "unique") && all.iter().enumerate().any(is_twice) {
-                        return Err("two of it are equal".to_owned());
+                        return Err("it has two equal elements".to_owned());
                     }
                     if let Some(items) =
                         set(given, "items").and_then(|items| items.as_message().cloned())
@@ -285,7 +285,7 @@ fn required(rules: &DynamicMessage) -> Result<(), String> {
     let is_required = ["message", "any", "duration", "timestamp"]
         .iter()
         .any(|kind| flag(rules, kind, "required"));
-    if is_required { Err("it must be there".to_owned()) } else { Ok(()) }
+    if is_required { Err("it must be set".to_owned()) } else { Ok(()) }
 }
 
 fn set(message: &DynamicMessage, name: &str) -> Option<Value> {
@@ -318,8 +318,8 @@ fn keeps_count(
     let of = |name| set(given, name).and_then(|value| value.as_u64());
     let count = count as u64;
     match (of(least), of(most)) {
-        (Some(least), _) if count < least => Err(format!("there must be at least {least} of it")),
-        (_, Some(most)) if count > most => Err(format!("there must be at most {most} of it")),
+        (Some(least), _) if count < least => Err(format!("its length must be at least {least}")),
+        (_, Some(most)) if count > most => Err(format!("its length must be at most {most}")),
         _ => Ok(()),
     }
 }
@@ -351,12 +351,12 @@ fn keeps_text(text: &str, given: &DynamicMessage) -> Result<(), String> {
             .and_then(|value| Some(value.as_list()?.iter().any(|one| one.as_str() == Some(text))))
     };
     if listed("in") == Some(false) || listed("not_in") == Some(true) {
-        return Err(format!("{text:?} is none of the values that it may have"));
+        return Err(format!("{text:?} is not an allowed value"));
     }
     if let Some(prefix) = set(given, "prefix").and_then(|value| value.as_str().map(str::to_owned))
         && !text.starts_with(&prefix)
     {
-        return Err(format!("it must begin with {prefix:?}"));
+        return Err(format!("it must start with {prefix:?}"));
     }
     if set(given, "const").is_some_and(|wanted| wanted.as_str() != Some(text)) {
         return Err("it must have another value".to_owned());
@@ -369,7 +369,7 @@ fn keeps_text(text: &str, given: &DynamicMessage) -> Result<(), String> {
         Some(1) if is_token(text.strip_prefix(':').unwrap_or(text)) => Ok(()),
         // HTTP_HEADER_VALUE.
         Some(2) if text.chars().all(|one| one == '\t' || !one.is_control()) => Ok(()),
-        Some(_) => Err(format!("{text:?} has characters that a header may not have")),
+        Some(_) => Err(format!("{text:?} contains characters that are invalid in a header")),
         None => Ok(()),
     }
 }
@@ -397,7 +397,7 @@ fn keeps_enum(number: i32, given: &DynamicMessage, field: &FieldDescriptor) -> R
         || listed("not_in") == Some(true)
         || is_other
     {
-        return Err("it has none of the values that it may have".to_owned());
+        return Err("its value is not allowed".to_owned());
     }
     Ok(())
 }
@@ -410,7 +410,7 @@ fn keeps_duration(duration: &DynamicMessage, given: &DynamicMessage) -> Result<(
         && of("lte").is_none_or(|limit| time <= limit)
         && of("gt").is_none_or(|limit| time > limit)
         && of("gte").is_none_or(|limit| time >= limit);
-    if fits { Ok(()) } else { Err("it is a time that it may not be".to_owned()) }
+    if fits { Ok(()) } else { Err("its duration is out of range".to_owned()) }
 }
 
 fn nanoseconds(duration: &DynamicMessage) -> i128 {
@@ -453,7 +453,7 @@ fn keeps_number(found: f64, given: &DynamicMessage) -> Result<(), String> {
     let is_const = of("const").is_none_or(|wanted| found.to_bits() == wanted.to_bits());
     match above && below && listed && is_const {
         true => Ok(()),
-        false => Err(format!("{found} is outside what it may be")),
+        false => Err(format!("{found} is out of range")),
     }
 }
 
@@ -477,15 +477,15 @@ mod tests {
         let bucket = |tokens: u32, interval: &str| json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": tokens, "fill_interval": interval } });
         assert_eq!(fault(LIMIT, &bucket(1, "1s")), None);
         let cases = [
-            (json!({}), "stat_prefix: there must be at least 1 of it"),
-            (bucket(1, "0s"), "token_bucket.fill_interval: it is a time that it may not be"),
+            (json!({}), "stat_prefix: its length must be at least 1"),
+            (bucket(1, "0s"), "token_bucket.fill_interval: its duration is out of range"),
             (
                 json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": 1 } }),
-                "token_bucket.fill_interval: it must be there",
+                "token_bucket.fill_interval: it must be set",
             ),
             (
                 json!({ "stat_prefix": "a", "status": { "code": 299_999 } }),
-                "status.code: it has none of the values that it may have",
+                "status.code: its value is not allowed",
             ),
         ];
         for (json, wanted) in cases {
@@ -498,7 +498,7 @@ mod tests {
         const METADATA: &str = "envoy.config.core.v3.Metadata";
         let named = |name: &str| json!({ "filter_metadata": { name: { "a": 1 } } });
         assert_eq!(fault(METADATA, &named("istio")), None);
-        let wanted = "filter_metadata: there must be at least 1 of it";
+        let wanted = "filter_metadata: its length must be at least 1";
         assert_eq!(fault(METADATA, &named("")).as_deref(), Some(wanted));
     }
 
@@ -507,7 +507,7 @@ mod tests {
         const FILTER: &str =
             "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter";
         let filter = json!({ "name": "a", "typed_config": { "@type": LIMIT } });
-        let wanted = "typed_config.stat_prefix: there must be at least 1 of it";
+        let wanted = "typed_config.stat_prefix: its length must be at least 1";
         assert_eq!(fault(FILTER, &filter).as_deref(), Some(wanted));
     }
 

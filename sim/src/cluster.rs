@@ -37,7 +37,7 @@ pub struct Options {
     /// Two clusters with the same value are one cluster under two names. A different value under an old ID is a
     /// replaced cluster.
     pub identity: Option<String>,
-    /// The number of changes per kind that are kept for watches.
+    /// The number of changes per kind that are stored for watches.
     pub history: usize,
     /// The interval of bookmarks. A real server uses one minute.
     pub bookmark_interval: Duration,
@@ -263,7 +263,7 @@ impl SimCluster {
         let _ = self.inner.serving.clone().wait_for(|now| *now == serving).await;
     }
 
-    /// Serves one more family of APIs, as after its custom resource definitions are installed.
+    /// Enables one more family of APIs, as after its CustomResourceDefinitions are installed.
     pub fn enable(&self, family: Family) {
         self.inner.api.families.lock().unwrap_or_else(PoisonError::into_inner).insert(family);
     }

@@ -304,8 +304,7 @@ async fn perform(
                 GoneHow::Status => Fault::Gone { how: Gone::Status, times: times.or(Some(1)) },
                 GoneHow::Event => Fault::Gone { how: Gone::Event, times: times.or(Some(1)) },
                 GoneHow::Continue if times.is_some() => {
-                    let error =
-                        "times is given: it must not be, as `continue` lasts until `on` is false";
+                    let error = "times is set: `continue` does not support it and lasts until `on` is false";
                     return Err(bad(error.to_owned()));
                 }
                 GoneHow::Continue => Fault::ContinueExpired,

@@ -1,7 +1,7 @@
-//! The ways a simulated API server can misbehave, switched on and off while it runs.
+//! Faults of a simulated API server, which tests switch on and off while it runs.
 //!
-//! Owns the set of active faults of one cluster. Requests ask it on their way; running watches are woken
-//! when it changes. A server that is down altogether is not a fault but a state of the cluster
+//! [`Faults`] is the set of active faults of one cluster. Each request reads it, and running
+//! watches wake when it changes. A stopped server is not a fault but a state of the cluster
 //! (`SimCluster::stop`).
 
 use http::HeaderValue;
@@ -9,114 +9,115 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-/// A hundred years, in seconds: dates so far off are still dates.
+/// The maximum clock skew: a hundred years, in seconds.
 const SKEW_MAX: u64 = 3_155_760_000;
 
-/// One kind of misbehaviour. Several of different kinds may be active; a second of one kind replaces
-/// the first.
+/// A fault. Faults of different kinds can be active at the same time; a second fault of a kind
+/// replaces the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Fault {
-    /// Connections are accepted, requests never answered, watches fall silent. HTTP/2 pings are still
-    /// answered, so only a deadline on the answer notices.
+    /// Connections are accepted, but requests get no response and watches send no events. HTTP/2
+    /// pings are still acknowledged, so only a deadline for the response detects it.
     Hang,
-    /// Each answer starts late, and flows slowly.
+    /// Each response starts late and is sent slowly.
     Slow {
-        /// Milliseconds before an answer starts.
+        /// Milliseconds before a response starts.
         #[serde(default)]
         latency_ms: u64,
         /// At most this many bytes of body per second and request.
         #[serde(default)]
         bytes_per_second: Option<u64>,
     },
-    /// The server comes and goes, starting with up.
+    /// The server alternates between up and down, starting with up.
     Flap {
-        /// Milliseconds that it serves.
+        /// Milliseconds for which it is up.
         up_ms: u64,
-        /// Milliseconds that it is gone.
+        /// Milliseconds for which it is down.
         down_ms: u64,
     },
-    /// Watches are told that their version is gone.
+    /// Watches fail with 410: their resource version has expired.
     Gone {
-        /// In which of the two ways.
+        /// How the error is sent.
         how: Gone,
-        /// For so many watch starts; absent: until healed.
+        /// The number of watches that fail; absent: all, until the fault is ended.
         #[serde(default)]
         times: Option<u32>,
     },
-    /// Every continue token is too old.
+    /// Continue tokens have expired.
     ContinueExpired,
     /// Streaming lists (`sendInitialEvents`) are not supported.
     NoStreamingLists {
-        /// How the server says so.
+        /// The response to a request for a streaming list.
         how: Refusal,
     },
     /// 401 for every token.
     Unauthorized,
     /// 403 for one kind.
     Forbidden {
-        /// Plural name, such as `nodes`.
+        /// Plural name, for example `nodes`.
         resource: String,
     },
     /// Lists and watches of one kind fail; all other requests are answered.
     KindFails {
-        /// Plural name, such as `endpointslices`.
+        /// Plural name, for example `endpointslices`.
         resource: String,
         /// The body of a 200 response; absent: the response is 500.
         #[serde(default)]
         body: Option<String>,
     },
-    /// 403 for whatever would change an object, as a reader's role has it.
+    /// 403 for each request that would change an object, as with a read-only role.
     ReadOnly,
     /// 429 for everything.
     TooManyRequests {
         /// The value of the `Retry-After` header.
         retry_after_seconds: u64,
     },
-    /// Requests fail with these statuses in turn; 200 lets one through.
+    /// Requests fail with these statuses in turn; 200 lets a request pass.
     Errors {
         /// HTTP statuses.
         codes: Vec<u16>,
     },
-    /// Each watch is closed, cleanly, after so long.
+    /// Each watch is closed, without an error, after this time.
     CloseWatches {
         /// Milliseconds.
         after_ms: u64,
     },
-    /// Watches stay open and say nothing, not even bookmarks. Lists are right.
+    /// Watches stay open but send nothing, not even bookmarks. Lists are correct.
     Mute,
     /// Each watch sends one line that never ends.
     EndlessLine,
-    /// Each list has one more page, for ever.
+    /// Each list has an endless number of pages.
     EndlessPages,
-    /// Lists of one kind, or of all, are empty, as seen in the middle of a restored backup.
+    /// Lists of one kind, or of all kinds, are empty, as while a backup is being restored.
     EmptyLists {
         /// Plural name; absent: all kinds.
         #[serde(default)]
         resource: Option<String>,
     },
-    /// A group of kinds is served in one version only, as where its definitions are older, or newer, than a
-    /// client expects. Objects are the same in all.
+    /// An API group is served in one version only, as with CustomResourceDefinitions that are older
+    /// or newer than the client. The objects are equal in all versions.
     OnlyVersion {
-        /// Such as `networking.istio.io`.
+        /// Name of the group, for example `networking.istio.io`.
         group: String,
-        /// Such as `v1alpha3`.
+        /// The served version, for example `v1alpha3`.
         version: String,
     },
-    /// No protobuf, as from an extension server: who takes JSON as well gets JSON, who doesn't gets 406.
+    /// No protobuf, as from an aggregated API server: a client that also accepts JSON gets JSON,
+    /// others get 406.
     JsonOnly,
     /// 200 with a web page, as from a login portal.
     Html,
-    /// 200 with a compressed body that nobody asked for.
+    /// 200 with a compressed body, although the client did not ask for compression.
     Compressed,
-    /// Bodies end in their middle.
+    /// Bodies are cut off in the middle.
     Truncate,
-    /// 302 to another place.
+    /// 302 to another URL.
     Redirect {
         /// The `Location` header.
         location: String,
     },
-    /// The `Date` header is off.
+    /// The `Date` header is wrong.
     ClockSkew {
         /// Seconds that the server is ahead.
         seconds: i64,
@@ -124,11 +125,11 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Reads a fault whose fields are all its own; else the text says which is not.
+    /// Parses a fault. An unknown field is an error that lists the fields of the fault.
     pub(crate) fn read(body: Value) -> Result<Fault, String> {
         let fields = body.as_object().cloned().unwrap_or_default();
         let fault: Fault = serde_json::from_value(body).map_err(|error| error.to_string())?;
-        // serde's own refusal of unknown fields passes over kinds that have none.
+        // `deny_unknown_fields` would not detect unknown fields of variants without fields.
         let known = json!(fault);
         let Some(unknown) = fields.keys().find(|field| known.get(field).is_none()) else {
             return Ok(fault);
@@ -139,7 +140,7 @@ impl Fault {
         Err(format!("unknown field `{unknown}`: {} has {own}", known["fault"]))
     }
 
-    /// Whether its figures mean anything; else the text says which does not, and what would.
+    /// Checks the ranges of the numbers. An error names the field and its valid range.
     pub(crate) fn check(&self) -> Result<(), String> {
         let zero = |field: &str| format!("{field} is 0: it must be at least 1");
         let is_code = |code: &u16| *code == 200 || (400..=599).contains(code);
@@ -165,7 +166,7 @@ impl Fault {
     }
 }
 
-/// How a watch is told that its version is gone. Clients must understand both.
+/// How a watch learns that its resource version has expired. Clients must handle both forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Gone {
@@ -175,15 +176,15 @@ pub enum Gone {
     Event,
 }
 
-/// How a server without streaming lists answers one.
+/// The response of a server that does not support streaming lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Refusal {
     /// 422: the feature gate is off.
     Invalid,
-    /// 200 and an ERROR event with a Status 500: the etcd behind is too old.
+    /// 200 with an ERROR event that contains a Status 500: the version of etcd is too old.
     Event,
-    /// The parameter is not known: a plain watch, whose first part never ends.
+    /// The server ignores the parameter and starts a plain watch, so the initial events never end.
     Ignored,
 }
 
@@ -194,7 +195,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Adds a fault, in the place of one of its kind.
+    /// Adds a fault, replacing a fault of the same kind.
     pub(crate) fn set(&self, fault: Fault) {
         self.active.send_modify(|active| {
             active.retain(|other| !same_kind(other, &fault));
@@ -202,7 +203,7 @@ impl Faults {
         });
     }
 
-    /// Ends the fault of the kind of `fault`.
+    /// Ends the fault of the same kind as `fault`.
     pub(crate) fn end(&self, fault: &Fault) {
         self.active.send_modify(|active| active.retain(|other| !same_kind(other, fault)));
     }
@@ -212,12 +213,12 @@ impl Faults {
         self.active.send_modify(Vec::clear);
     }
 
-    /// What the first fault for which `pick` has an answer says.
+    /// Returns the first result of `pick` for an active fault.
     pub(crate) fn find<T>(&self, pick: impl FnMut(&Fault) -> Option<T>) -> Option<T> {
         self.active.borrow().iter().find_map(pick)
     }
 
-    /// Whether a group is not served in this version now.
+    /// Returns whether a group is not served in this version now.
     pub(crate) fn hides(&self, group: &str, version: &str) -> bool {
         let hidden = self.find(|fault| match fault {
             Fault::OnlyVersion { group: of, version: only } if of == group => Some(only != version),
@@ -240,11 +241,11 @@ impl Faults {
 
     /// Waits until `fault` is not active.
     pub(crate) async fn wait_without(&self, fault: &Fault) {
-        // The sender lives as long as we do, so the wait cannot fail.
+        // The sender is a field of `self`, so the wait cannot fail.
         let _ = self.subscribe().wait_for(|active| !active.contains(fault)).await;
     }
 
-    /// Whether a watch that starts now is told 410, and how; counts it.
+    /// Returns how a watch that starts now fails with 410, if it does. Counts the watch.
     pub(crate) fn take_gone(&self) -> Option<Gone> {
         let mut found = None;
         self.active.send_if_modified(|active| {
@@ -263,7 +264,7 @@ impl Faults {
         found
     }
 
-    /// The next status of [`Fault::Errors`], which then waits for its next turn.
+    /// Returns the next status of [`Fault::Errors`] and advances it; `None` for 200.
     pub(crate) fn take_error(&self) -> Option<u16> {
         let mut found = None;
         self.active.send_if_modified(|active| {
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_take_turns_and_200_lets_through() {
+    fn errors_alternate_and_200_lets_a_request_pass() {
         let faults = Faults::default();
         faults.set(Fault::Errors { codes: vec![500, 200, 503] });
         let taken = [(); 4].map(|()| faults.take_error());
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_mean_nothing_are_told_apart_by_their_field() {
+    fn invalid_numbers_are_reported_by_field() {
         let cases = [
             (json!({"fault": "slow", "bytesPerSecond": 1}), ""),
             (json!({"fault": "slow", "bytesPerSecond": 0}), "bytesPerSecond is 0"),

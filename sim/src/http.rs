@@ -1,7 +1,8 @@
-//! The API server itself: one request in, one answer out.
+//! Handles the requests of a simulated API server.
 //!
-//! A request passes the faults, then the token check, then goes to discovery, to a list or watch, or to
-//! an object. Nothing here owns objects; that is the store's.
+//! First, active faults may replace the response. Then the token is checked, and the request is
+//! handled as discovery, as a list or watch, or as an access to one object. All objects are in the
+//! [`Store`].
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,11 +42,11 @@ use crate::task;
 use crate::tokens::{ISSUER, Token, Tokens};
 use crate::watch::{Start, Watch};
 
-/// Larger request bodies are refused, as by the real server.
+/// The maximum size of a request body, as on a real server: 3 MiB.
 const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
 const DEFAULT_WATCH_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// One simulated API server: all that outlives its listener.
+/// The state of a simulated API server. It remains while the server is stopped and restarted.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     pub(crate) store: Arc<Store>,
@@ -75,7 +76,7 @@ impl ApiServer {
         }
     }
 
-    /// Answers one request, as the faults allow.
+    /// Responds to a request. Active faults may delay, replace or damage the response.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: http::Request<Incoming>,
@@ -101,7 +102,7 @@ impl ApiServer {
         )
     }
 
-    /// The answer that a fault gives in the place of the right one.
+    /// Returns the response of an active fault that replaces the regular response.
     fn fault_answer(
         &self,
         Parts { method, headers, .. }: &Parts,
@@ -129,7 +130,7 @@ impl ApiServer {
             Fault::Unauthorized => Some(Err(ApiError::unauthorized())),
             Fault::Forbidden { resource } => {
                 let target = target.filter(|t| t.view.resource.plural == resource)?;
-                // Who has no token is told that first.
+                // A request without a valid token gets 401 instead, as on a real server.
                 self.user(headers)?;
                 let verb = if query.watch { "watch" } else { "list" };
                 Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
@@ -153,7 +154,7 @@ impl ApiServer {
         })
     }
 
-    /// What faults do to an answer that is otherwise right.
+    /// Applies the faults that damage or slow down a response.
     fn disturb(&self, mut answer: Response<Answer>) -> Response<Answer> {
         for fault in self.faults.list() {
             match fault {
@@ -168,7 +169,7 @@ impl ApiServer {
                 Fault::ClockSkew { seconds } => {
                     let now = jiff::Timestamp::now();
                     let skew = jiff::SignedDuration::from_secs(seconds);
-                    // The first or the last moment there is, where that is beyond it.
+                    // A time outside of the representable range is clamped to it.
                     let time = now.saturating_add(skew).unwrap_or(now);
                     let time = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
                     if let Ok(time) = HeaderValue::from_str(&time) {
@@ -190,7 +191,7 @@ impl ApiServer {
     ) -> Outcome {
         let path = parts.uri.path();
         let reading = matches!(parts.method, Method::GET | Method::HEAD);
-        // Like a real server, tell anybody that we are here and which version we are.
+        // Health and version need no token, as on a real server.
         match path {
             "/healthz" | "/livez" | "/readyz" => {
                 return Ok(respond(StatusCode::OK, "text/plain; charset=utf-8", "ok"));
@@ -266,8 +267,8 @@ impl ApiServer {
         }
     }
 
-    /// A group that is served says in its own words that it lacks a kind; beyond them nobody knows
-    /// what a Status is.
+    /// Responds to an unknown path. In a served API group, the response is a `Status`; outside of
+    /// it, plain text, as on a real server.
     fn nothing_at(&self, path: &str) -> Outcome {
         let mut segments = path.trim_matches('/').split('/');
         let served = match (segments.next(), segments.next()) {
@@ -285,7 +286,7 @@ impl ApiServer {
     fn list(&self, target: &Target, query: &Query) -> Outcome {
         let resource = target.view.resource;
         let selector = selector(target, query)?;
-        // For watches alone, yet no list takes nonsense there.
+        // `timeoutSeconds` applies only to watches, but a real server validates it for lists too.
         query.timeout()?;
         if self.faults.find(|fault| empties(fault, resource.plural)).is_some() {
             let metadata = json!({"resourceVersion": self.store.version().to_string()});
@@ -499,14 +500,14 @@ impl ApiServer {
         query.timeout()?;
         let page = self.store.list(resource, &selector, At::Now, None, None)?;
         for object in &page.objects {
-            // Somebody else may have been quicker.
+            // Another client may have deleted the object already.
             let _ = self.store.delete_if(resource, &object.name, |_| Ok(()));
         }
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
         Ok(list_answer(target.view, page.objects, &metadata))
     }
 
-    /// TokenRequest: a fresh token for a service account.
+    /// Responds to a TokenRequest: issues a token for a service account.
     fn create_token(&self, target: &Target, name: &Name, mut request: Value) -> Outcome {
         let resource = target.view.resource;
         if resource.plural != "serviceaccounts" || target.subresource.as_deref() != Some("token") {
@@ -530,7 +531,7 @@ impl ApiServer {
         Ok(json_answer(StatusCode::CREATED, &request))
     }
 
-    /// A token for a service account, bound to a pod where one is named.
+    /// Issues a token for a service account, bound to the pod if one is named.
     pub(crate) fn account_token(
         &self,
         account: &Name,
@@ -565,7 +566,8 @@ impl ApiServer {
         Ok(self.tokens.issue(user, &claims, lifetime))
     }
 
-    /// What a TokenReview finds: a token that counts, for the audience that is asked for, of a pod that is there.
+    /// Returns the status of a TokenReview. The token must be valid for a requested audience, and
+    /// its pod must exist.
     fn review_token(&self, review: &Value) -> Value {
         let none = json!({"authenticated": false});
         let found = text(review, "/spec/token").and_then(|token| self.tokens.find(token));
@@ -602,7 +604,8 @@ impl ApiServer {
         })
     }
 
-    /// The kinds that are a question: posted, answered, not kept.
+    /// Responds to a POST of a review. Reviews are evaluated and not stored. `None` if the path is
+    /// not that of a review.
     fn review(
         &self,
         method: &Method,
@@ -642,7 +645,7 @@ impl ApiServer {
         })
     }
 
-    /// Who sends these headers, if anybody we know.
+    /// Returns the user whose token is in these headers; `None` if the token is unknown.
     fn user(&self, headers: &HeaderMap) -> Option<String> {
         self.tokens.user_of_header(header(headers, AUTHORIZATION))
     }
@@ -677,7 +680,7 @@ fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {
     }
 }
 
-/// A watch that has nothing to say but why it ends.
+/// Returns a watch that ends immediately, with an ERROR event.
 fn ends_at_once(view: View, error: &ApiError) -> Response<Answer> {
     let event = Answer::Whole(Some(view.error_event(error).into()));
     with_type(StatusCode::OK, view.wire.stream_type(), event)
@@ -715,7 +718,8 @@ fn check_kind(target: &Target, object: &Value) -> Result<(), ApiError> {
     }
 }
 
-/// Namespace and name of the path hold; a body that says otherwise is refused.
+/// Sets the namespace and name from the path. An object with a different namespace or name is
+/// refused.
 fn settle_name(target: &Target, name: Option<&str>, object: &mut Value) -> Result<(), ApiError> {
     let resource = target.view.resource;
     let namespace = Some(target.namespace.as_str()).filter(|_| resource.namespaced);
@@ -737,7 +741,7 @@ fn settle_name(target: &Target, name: Option<&str>, object: &mut Value) -> Resul
     Ok(())
 }
 
-/// Who sends a resource version wants to change that version and no other.
+/// Refuses a change with a resource version that is not the current one (409).
 fn check_version(
     target: &Target,
     name: &str,
@@ -752,7 +756,7 @@ fn check_version(
     }
 }
 
-/// The start of a line that goes on until the client has had enough.
+/// Sends a line without an end, until the client disconnects.
 async fn send_endless_line(out: tokio::sync::mpsc::Sender<Bytes>) {
     let start = r#"{"type":"ADDED","object":{"metadata":{"annotations":{"a":""#;
     let more = Bytes::from_static(&[b'a'; 64 * 1024]);

@@ -95,7 +95,9 @@ fn size(text: &str) -> Result<Size, String> {
         "W1" => Size { clusters: 10, services: 1000, endpoints: 10, same_names: true },
         "W1d" => Size { clusters: 10, services: 1000, endpoints: 10, same_names: false },
         "W2" => Size { clusters: 50, services: 2000, endpoints: 5, same_names: true },
-        _ => return Err("one of W1, W1d, W2, or a part of it such as W1/10".to_owned()),
+        _ => {
+            return Err("expected W1, W1d or W2, or a fraction of it, for example W1/10".to_owned());
+        }
     };
     size.services /= at_least_one(divisor)?;
     Ok(size)
@@ -143,7 +145,7 @@ fn family(text: &str) -> Result<Family, String> {
         "istio" => Ok(Family::Istio),
         "gateway-api" => Ok(Family::GatewayApi),
         "multi-cluster" => Ok(Family::MultiCluster),
-        _ => Err("one of istio, gateway-api, multi-cluster".to_owned()),
+        _ => Err("expected istio, gateway-api or multi-cluster".to_owned()),
     }
 }
 

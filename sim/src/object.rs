@@ -1,8 +1,8 @@
-//! One version of one object, as the store keeps it and responses show it.
+//! One version of an object, as it is stored and sent.
 //!
-//! An object that a client wrote is kept as JSON. An object of a generated world is a sketch, which is
-//! encoded on each access, so half a million pods need little memory. If time matters more, its
-//! encoding is kept as well.
+//! An object that a client wrote is stored as JSON. An object of a generated world is a sketch,
+//! which is encoded on each access, so half a million pods need little memory. With
+//! `WorldOptions::encoded`, the protobuf encoding is stored too.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -38,8 +38,8 @@ pub(crate) trait Sketch: Debug + Send + Sync {
     fn write_protobuf(&self, version: u64, out: &mut Vec<u8>);
     /// Returns the fields that selectors use.
     fn selectable(&self) -> Value;
-    /// Returns the same fields for all similar objects, with a [`crate::stencil::mark`] in each text
-    /// that differs between them.
+    /// Returns the fields that all similar objects share, with a [`crate::stencil::mark`] in each
+    /// text that differs between them.
     fn shared(&self) -> &Value;
 }
 
@@ -51,7 +51,7 @@ pub struct Object {
     /// The resource version of this version.
     pub version: u64,
     body: Body,
-    /// The protobuf encoding without an envelope, if it is to be kept.
+    /// The protobuf encoding without an envelope, if it is stored.
     encoded: OnceLock<Bytes>,
 }
 
@@ -117,7 +117,7 @@ impl Object {
         })
     }
 
-    /// Keeps the protobuf encoding from now on.
+    /// Stores the protobuf encoding from now on.
     pub(crate) fn keep_protobuf(&self, message: &Message) {
         self.encoded.get_or_init(|| self.protobuf(message).into_owned().into());
     }

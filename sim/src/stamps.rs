@@ -1,13 +1,13 @@
-//! Stamps, by which a receiver recognizes a change and measures its delay: each change contains an
-//! address that nothing else has, and the time at which it was written is recorded.
+//! Stamps, by which a receiver recognizes a change and measures its delay. Each change contains a
+//! unique address, and the time at which it was written is recorded.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use serde::Serialize;
 
-/// The number of stamps that are kept for later requests: three hours at 100 changes per second, in 16
-/// MB.
+/// The number of stamps that are stored for later requests: three hours at 100 changes per second,
+/// in 16 MB.
 const KEPT: usize = 1 << 20;
 /// The range of stamped addresses, 100.64.0.0/10, which the address plan does not use.
 const BASE: u32 = 0x6440_0000;

@@ -26,7 +26,7 @@ use crate::weight;
 
 /// The default number of changes per kind that a store keeps.
 pub const DEFAULT_HISTORY: usize = 2048;
-/// The number of recent changes whose encoded events are kept.
+/// The number of recent changes whose encoded events are stored.
 const DRAWN_MAX: usize = 64;
 
 /// A change of one object.
@@ -115,9 +115,9 @@ struct Table {
 }
 
 impl Store {
-    /// Returns a store with the namespaces of every cluster. All UIDs are derived from `identity`: two
-    /// stores with the same value look like the same cluster. `history` limits the changes that are
-    /// kept per kind.
+    /// Returns a store with the namespaces of every cluster. All UIDs are derived from `identity`:
+    /// two stores with the same value look like the same cluster. `history` limits the number of
+    /// stored changes per kind.
     pub fn new(identity: &str, history: usize) -> Store {
         let table = || Table {
             objects: BTreeMap::new(),

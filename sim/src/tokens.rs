@@ -1,4 +1,5 @@
-//! Bearer tokens: that of the administrator, and those of service accounts, signed as by a real server.
+//! Bearer tokens: the administrator's token, and the tokens of service accounts, signed like those
+//! of a real server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +60,7 @@ impl Signer {
 }
 
 impl Tokens {
-    /// Accepts the administrator's token, or all requests if there is none.
+    /// Accepts the administrator's token, or all requests if `admin` is `None`.
     pub(crate) fn new(admin: Option<&str>) -> Tokens {
         let signer = Signer::new();
         let tokens = Tokens { needed: admin.is_some(), known: Mutex::default(), signer };

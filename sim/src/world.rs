@@ -10,7 +10,6 @@ mod sketches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use crate::stamps::{self, Noted, Stamp, StampKind, StampLog};
 use crate::status::ApiError;
 use crate::store::{AtOnce, Store};
 use crate::weight;
-use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
+use plan::{Place, Plan, Pod, as_u32, gateway, node_name, slice_name};
 use sketches::{Scene, What};
 
 /// The interval of real API servers, so that thousands of idle watches cost as much as theirs.
@@ -58,12 +57,13 @@ pub struct WorldOptions {
     pub networks: usize,
     /// The seed of all random values.
     pub seed: u64,
-    /// Whether all clusters have the same services. Otherwise each name ends with that of its cluster.
+    /// Whether all clusters have the same services. Otherwise each name ends with the name of its
+    /// cluster.
     pub same_names: bool,
     /// Whether each endpoint has a pod.
     pub pods: bool,
-    /// Whether all objects are kept encoded as protobuf, so that a list uses little CPU: about 6 KB per
-    /// pod.
+    /// Whether all objects are stored encoded as protobuf, so that a list uses little CPU: about 6
+    /// KB per pod.
     pub encoded: bool,
     /// Whether the servers offer HTTP/2.
     pub http2: bool,
@@ -125,17 +125,22 @@ impl std::fmt::Display for WorldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             WorldError::TooLarge(what) => {
-                write!(f, "the address plan has no room for so many {what}")
+                write!(f, "the address plan has too few addresses for the {what}")
             }
             WorldError::NoAddresses(left) => {
-                write!(f, "the address plan has no room for so many endpoints: {left} more at most")
+                write!(
+                    f,
+                    "the address plan has too few addresses for the endpoints: at most {left} more are possible"
+                )
             }
             WorldError::NoSuchCluster(id) => write!(f, "no cluster {id:?}"),
             WorldError::NoSuchService(name) => write!(f, "no service {name:?} in this cluster"),
             WorldError::NoEndpoints(name) => write!(f, "service {name:?} has no endpoint"),
             WorldError::NoNamedPort(name) => write!(f, "service {name:?} has no port http"),
-            WorldError::OneNetwork => write!(f, "there is one network, and no gateway into it"),
-            WorldError::NoLabel(text) => write!(f, "{text:?} is no key or value of a label"),
+            WorldError::OneNetwork => write!(f, "there is only one network, so it has no gateway"),
+            WorldError::NoLabel(text) => {
+                write!(f, "{text:?} is not a valid key or value of a label")
+            }
             WorldError::Refused(_) => write!(f, "the store refused an object"),
             WorldError::Io(_) => write!(f, "can't open a port"),
         }
@@ -528,7 +533,8 @@ impl World {
         }
     }
 
-    /// Returns at most `limit` stamps with numbers above `since`, oldest first. About a million are kept.
+    /// Returns at most `limit` stamps with numbers above `since`, oldest first. About a million are
+    /// stored.
     pub fn stamps(&self, since: u64, limit: usize) -> Vec<Stamp> {
         let noted = self.lock().stamps.after(since, limit);
         noted.into_iter().map(|(seq, noted)| self.named(seq, noted)).collect()
@@ -581,7 +587,7 @@ impl World {
         (member, planned.unwrap_or_else(|| self.scene.plan.service(cluster, service)))
     }
 
-    /// Returns the kind of change that a new endpoint of a service is.
+    /// Returns the kind of change that a new endpoint of a service causes.
     fn endpoint_kind(&self, service: usize) -> StampKind {
         if self.scene.plan.is_headless(service) {
             StampKind::HeadlessPod
@@ -703,16 +709,6 @@ fn display(name: &Name) -> String {
 /// Returns the endpoints of slice number `slice`.
 fn in_slice(places: &[Place], slice: usize) -> &[Place] {
     places.chunks(SLICE_ENDPOINTS_MAX).nth(slice).unwrap_or_default()
-}
-
-/// Returns the Service of a cluster's east-west gateway.
-fn gateway(plan: &Plan, cluster: usize) -> Value {
-    let options = &plan.options;
-    let cluster_ip = plan.cluster_ip(cluster, options.services);
-    // 198.18.0.0/15 is reserved for benchmarks, so nothing else uses it.
-    let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
-    let (namespace, network) = (&options.system_namespace, plan.network(cluster));
-    objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)
 }
 
 /// Writes all objects of one cluster.

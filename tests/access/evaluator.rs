@@ -1,70 +1,72 @@
-//! What access policies say of a request, worked out slowly and straight from their text: the oracle of the tests. It
-//! shares nothing with `strait::access`: no type, no pattern, no order of steps.
+//! The reference evaluator for access policies, which tests compare with the product. It is slow,
+//! works directly on the text of the policies, and shares no code with `strait::access`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// A request, as a server sees it.
+/// A request, as received by a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     /// Trust domain, namespace and account of the client's certificate.
     pub(crate) identity: Option<(String, String, String)>,
     pub(crate) from: IpAddr,
-    /// What X-Forwarded-For comes to; the peer where there is none.
+    /// The client's address according to X-Forwarded-For, or the peer's address without that
+    /// header.
     pub(crate) client: IpAddr,
     pub(crate) host: String,
     pub(crate) method: String,
-    /// Without query.
+    /// The path without the query.
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) port: u16,
     pub(crate) address: IpAddr,
     pub(crate) sni: String,
-    /// Whether the server takes it for HTTP.
+    /// Whether the server treats it as HTTP.
     pub(crate) is_http: bool,
-    /// What it brings along to say on whose behalf it is.
+    /// The tokens in its headers.
     pub(crate) tokens: Vec<Token>,
 }
 
 /// A token of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
-    /// The name of the header in which it stands.
+    /// The name of the header that contains it.
     pub(crate) place: String,
-    /// Who it says has issued it.
+    /// The issuer that it names.
     pub(crate) issuer: String,
-    /// Whose key has signed it.
+    /// The issuer whose key signed it.
     pub(crate) signer: String,
     pub(crate) subject: String,
     pub(crate) groups: Vec<String>,
     pub(crate) has_ended: bool,
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Passes,
     Denied,
-    /// A token in it is not believed.
+    /// The call contains a token that is not accepted.
     Unauthorized,
-    /// The server doesn't take connections of this kind.
+    /// The port does not accept connections of this kind (mTLS or plain text).
     Closed,
 }
 
-/// The workload that is called.
+/// The workload that receives the call.
 pub(crate) struct Server<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) labels: &'a [(&'a str, &'a str)],
     pub(crate) root: &'a str,
-    /// Trust domains of the mesh, its own first.
+    /// The trust domains of the mesh, its own first.
     pub(crate) domains: &'a [&'a str],
-    /// Who can be asked about calls, each with whether about connections as well.
+    /// The known authorization providers, each with whether it can also check connections (not only
+    /// requests).
     pub(crate) providers: &'a [(&'a str, bool)],
 }
 
-/// What becomes of a call, by how the server takes connections, whom it believes, and whom it lets in.
+/// Returns the result of a call: first the mTLS mode applies, then the tokens, then the policies.
 pub(crate) fn outcome(policies: &[Value], server: &Server<'_>, call: &Call) -> Outcome {
     match (mode(policies, server, call.port), &call.identity) {
         ("STRICT", None) | ("DISABLE", Some(_)) => return Outcome::Closed,
@@ -81,7 +83,8 @@ pub(crate) fn outcome(policies: &[Value], server: &Server<'_>, call: &Call) -> O
     if passes(policies, server, call) { Outcome::Passes } else { Outcome::Denied }
 }
 
-/// How a port takes connections: each level in the place of the one before it, the oldest of each, and none that says nothing.
+/// Returns the mTLS mode of a port. More specific levels override less specific ones; in each level
+/// the oldest policy applies. A policy without a mode has no effect.
 fn mode<'a>(policies: &'a [Value], server: &Server<'_>, port: u16) -> &'a str {
     let oldest = |is_of_level: &dyn Fn(&Value) -> bool| {
         let modes = policies.iter().filter(|policy| policy["kind"] == "PeerAuthentication");
@@ -104,7 +107,7 @@ fn mode<'a>(policies: &'a [Value], server: &Server<'_>, port: u16) -> &'a str {
     levels.chain(of_port).last().unwrap_or("PERMISSIVE")
 }
 
-/// Where tokens are looked for, and the issuer that is believed there.
+/// Returns the headers that may contain tokens, each with the issuer that is accepted there.
 fn token_rules<'a>(policies: &'a [Value], server: &Server<'_>) -> Vec<(String, &'a str)> {
     let of_kind = policies.iter().filter(|policy| policy["kind"] == "RequestAuthentication");
     let rules = of_kind.filter(|policy| is_for(policy, server));
@@ -117,25 +120,25 @@ fn token_rules<'a>(policies: &'a [Value], server: &Server<'_>) -> Vec<(String, &
     rules.map(|rule| (place(rule), rule["issuer"].as_str().unwrap_or_default())).collect()
 }
 
-/// Whether a token is that of an issuer who is believed where it stands.
+/// Returns whether a token is valid and its issuer is accepted in its header.
 fn holds(policies: &[Value], server: &Server<'_>, token: &Token) -> bool {
     let rules = token_rules(policies, server);
     let is_known = rules.iter().any(|(place, by)| *place == token.place && *by == token.issuer);
     is_known && token.signer == token.issuer && !token.has_ended
 }
 
-/// Whether the policies let the call pass, if all who are asked do.
+/// Returns whether the policies allow the call, assuming that all providers allow it.
 pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
     let of = |action| in_force(policies, action, server);
     let denied = of("DENY").any(|policy| hit(policies, policy, server, call));
-    // Of whom nobody knows how to ask there is no answer.
+    // A provider that is not configured cannot allow a call.
     let unanswered = of("CUSTOM")
         .any(|policy| provider(policy, server).is_none() && hit(policies, policy, server, call));
     let allowed = of("ALLOW").any(|policy| hit(policies, policy, server, call));
     !denied && !unanswered && (allowed || of("ALLOW").next().is_none())
 }
 
-/// Who is asked about the call.
+/// Returns the providers that are called for the call.
 pub(crate) fn asked<'a>(
     policies: &'a [Value],
     server: &Server<'a>,
@@ -150,13 +153,13 @@ pub(crate) fn asked<'a>(
         .collect()
 }
 
-/// The provider that a policy names, if it can be asked.
+/// Returns the provider that a policy names, if it is configured.
 fn provider<'a>(policy: &Value, server: &Server<'a>) -> Option<(&'a str, bool)> {
     let named = &policy["spec"]["provider"]["name"];
     server.providers.iter().copied().find(|(name, _)| named == name)
 }
 
-/// The policies of an action for the server that are not only tried.
+/// Returns the policies with an action that apply to the server, without dry runs.
 fn in_force<'a>(
     policies: &'a [Value],
     action: &'a str,
@@ -170,7 +173,7 @@ fn in_force<'a>(
     })
 }
 
-/// Whether any rule of a policy is about the call.
+/// Returns whether any rule of a policy matches the call.
 fn hit(policies: &[Value], policy: &Value, server: &Server<'_>, call: &Call) -> bool {
     let held = call.tokens.iter().filter(|token| holds(policies, server, token));
     let held: Vec<&Token> = held.collect();
@@ -226,7 +229,7 @@ struct Judge<'a> {
     denies: bool,
     server: &'a Server<'a>,
     call: &'a Call,
-    /// Those that hold.
+    /// The valid tokens.
     tokens: &'a [&'a Token],
 }
 
@@ -257,12 +260,12 @@ impl Judge<'_> {
     fn key(&self, key: &str, values: &Value, not: bool) -> bool {
         let is_http = ["hosts", "methods", "paths"].contains(&key) || key.starts_with("request.");
         if is_http && !self.call.is_http {
-            // Only rules that deny come here.
+            // Only rules of DENY policies get here.
             return true;
         }
         let values = values.as_array().expect("a list");
         let mut values = values.iter().map(|value| value.as_str().expect("text"));
-        // A match that is in doubt goes against the caller.
+        // An uncertain match is decided against the caller.
         let doubt = self.denies != not;
         values.any(|value| self.one(key, value, doubt)) != not
     }
@@ -279,13 +282,14 @@ impl Judge<'_> {
                 if let Some(said_rest) = value.strip_prefix("cluster.local/")
                     && !own("cluster.local")
                 {
-                    // The mesh's own trust domains, and no member's that happens to be called so.
+                    // The trust domains of the mesh, and not a member's trust domain that has the
+                    // same name.
                     return own(domain) && like(said_rest, &rest);
                 }
                 if like(value, &format!("{domain}/{rest}")) {
                     return true;
                 }
-                // A name in the mesh's own trust domains is the same in all of them.
+                // A name in one trust domain of the mesh matches in all of them.
                 let Some((said, said_rest)) = value.split_once('/') else { return false };
                 let names_mesh =
                     said != "*" && self.server.domains.iter().any(|one| like(said, one));
@@ -363,7 +367,8 @@ impl Judge<'_> {
                     return false;
                 }
                 if !doubt {
-                    // None may be there that doesn't fit; a whole value stands alone.
+                    // The joined values must match. If the pattern has a wildcard, each value must
+                    // match too.
                     let joined = all.join(",");
                     let is_whole = !(value.starts_with('*') || value.ends_with('*'));
                     let each = |text: &str| {
@@ -378,7 +383,8 @@ impl Judge<'_> {
     }
 }
 
-/// Whether some server may take one for the host that a policy names: whatever is said of its port and of a user.
+/// Returns whether some server may treat `one` as the host that a policy names, with any port and
+/// user.
 fn may_be_host(value: &str, one: &str) -> bool {
     let one = one.rsplit_once('@').map_or(one, |(_, host)| host);
     if value.ends_with('*') {
@@ -394,7 +400,7 @@ fn may_be_host(value: &str, one: &str) -> bool {
     }
 }
 
-/// `*` alone, in front, or at the end.
+/// Matches a pattern with `*` alone, at the start, or at the end.
 fn like(pattern: &str, text: &str) -> bool {
     match (pattern, pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         ("*", ..) => !text.is_empty(),
@@ -404,7 +410,7 @@ fn like(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// `*` anywhere.
+/// Matches a pattern with `*` at any position.
 fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -429,7 +435,8 @@ fn within(range: &str, address: IpAddr) -> bool {
     width == other && (length == 0 || (base ^ address) >> (128 - length) == 0)
 }
 
-/// `{*}` one segment, `{**}` any segments before the text that follows it.
+/// Matches a path template: `{*}` is one segment, `{**}` is any number of segments before the
+/// following text.
 fn template(pattern: &str, path: &str) -> bool {
     let (mut wanted, mut found) = (pattern.split('/'), path.split('/'));
     loop {

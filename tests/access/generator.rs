@@ -1,4 +1,4 @@
-//! Random access policies and calls of a workload, for tests that compare answers.
+//! Random access policies and random calls to a workload, for tests that compare evaluators.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -45,7 +45,8 @@ const KEYS: &Table = &[
     ("source.principal", PRINCIPALS),
     ("source.serviceAccount", &["shop/a", "other/b", "a"]),
 ];
-/// Those that don't say who calls, which isn't known where a provider is asked: the last fields, and the first keys.
+/// The attributes that do not depend on the caller's identity, which is unknown to a provider: the
+/// last fields, and the first keys.
 const NAMELESS_FIELDS: &Table = FIELDS.split_at(3).1;
 const NAMELESS_KEYS: &Table = KEYS.split_at(5).0;
 
@@ -100,11 +101,12 @@ pub(crate) fn random_policy(random: &mut impl Rng, name: &str) -> Value {
     of_spec(random, name, json!({ "action": action, "rules": rules }))
 }
 
-/// Who is asked by random policies, each with whether about connections as well; and one more, whom nobody knows.
+/// The providers that random policies name, each with whether it can also check connections.
+/// Policies may also name an unknown provider.
 pub(crate) const PROVIDERS: [(&str, bool); 2] =
     [("asked-of-all", true), ("asked-of-requests", false)];
 
-/// One that has somebody asked.
+/// Returns a random policy with the action CUSTOM.
 pub(crate) fn random_asking_policy(random: &mut impl Rng, name: &str) -> Value {
     let provider = some(random, &["asked-of-all", "asked-of-all", "asked-of-requests", "nobody"]);
     let count = random.random_range(1..3);
@@ -161,7 +163,7 @@ pub(crate) fn random_call(random: &mut impl Rng) -> Call {
     };
     for _ in 0..random.random_range(0..3) {
         let value = some(random, &["admin", "user", "adm", "user, admin"]);
-        // Whether the same comes twice proxies see or don't, and it is of no matter.
+        // Proxies differ in their handling of duplicate values, which does not matter here.
         if !call.headers.iter().any(|(_, other)| other == value) {
             call.headers.push(("X-Role".into(), value.to_owned()));
         }
@@ -180,11 +182,11 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// How the workload takes connections, said at any of the levels, sometimes by several, and sometimes by none; of these ports
-/// apart.
+/// Returns random PeerAuthentications at all levels, sometimes several per level or none, with
+/// modes for single ports.
 pub(crate) fn random_modes(random: &mut impl Rng, ports: &[&str]) -> Vec<Value> {
     let mut all = Vec::new();
-    // The name of each, where it lies, whom it selects, and how often it is there.
+    // Name, namespace, selected app, and probability.
     for (name, namespace, selected, share) in [
         ("mesh", "istio-system", None, 0.4),
         ("mesh-of-some", "istio-system", Some("web"), 0.1),
@@ -202,7 +204,7 @@ pub(crate) fn random_modes(random: &mut impl Rng, ports: &[&str]) -> Vec<Value> 
     all
 }
 
-/// How one policy has workloads take connections.
+/// Returns a random PeerAuthentication.
 pub(crate) fn random_mode(
     random: &mut impl Rng,
     (namespace, name): (&str, &str),
@@ -228,12 +230,12 @@ pub(crate) fn random_mode(
     one
 }
 
-/// The issuers whose keys there are, the first of whom is looked for where tokens usually stand, the second in a header of
-/// its own.
+/// The issuers whose keys are known. Tokens of the first are in the usual header, tokens of the
+/// second in a separate header.
 pub(crate) const ISSUERS: [&str; 2] = ["https://a", "https://b"];
 const PLACES: [&str; 2] = ["authorization", "x-b"];
 
-/// Whose tokens the workload believes, with keys by issuer.
+/// Returns random RequestAuthentications, with the keys of their issuers.
 pub(crate) fn random_token_rules(
     random: &mut impl Rng,
     keys: impl Fn(&str) -> String,
@@ -249,7 +251,7 @@ pub(crate) fn random_token_rules(
     all
 }
 
-/// A policy by which tokens of that issuer are believed.
+/// Returns a RequestAuthentication that accepts tokens of the issuer with this index.
 pub(crate) fn random_token_rule(
     random: &mut impl Rng,
     (namespace, name): (&str, &str),
@@ -268,7 +270,7 @@ pub(crate) fn random_token_rule(
     object("RequestAuthentication", namespace, name, spec)
 }
 
-/// Has some rule of a policy ask for a token, or for none.
+/// Adds a condition about tokens to the first rule of a policy.
 pub(crate) fn asking_for_tokens(random: &mut impl Rng, mut policy: Value) -> Value {
     const NAMES: &[&str] =
         &["*", "https://a/alice", "https://b/*", "*/bob", "https://a/al*", "https://c/*"];
@@ -292,7 +294,8 @@ pub(crate) fn asking_for_tokens(random: &mut impl Rng, mut policy: Value) -> Val
     policy
 }
 
-/// None, or some tokens: good ones, ended ones, some of issuers that nobody knows, and some that another has signed.
+/// Returns random tokens, or none. Some are expired, some name an unknown issuer, and some are
+/// signed with the key of another issuer.
 pub(crate) fn random_tokens(random: &mut impl Rng) -> Vec<Token> {
     let mut all = Vec::new();
     for (at, place) in PLACES.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-"""Fails where a value of a chart has no row in its README, or is not in values.yaml; where an alert or the dashboard asks for a
-metric that the server does not have, or a pod for a flag; and where a chart's version is not that of Cargo.toml.
+"""Fails if a value of a chart has no row in its README or is not in values.yaml, if an alert or the dashboard uses a metric
+that the server does not have, if a pod uses an unknown flag, or if a chart's version differs from Cargo.toml.
 
     documented.py CHARTS SOURCES
 """
@@ -39,7 +39,7 @@ for chart in ("strait", "strait-member"):
     if told != [version, version]:
         wrong.append(f"{chart}: Chart.yaml has {told}, Cargo.toml {version}")
 
-# A flag that the server does not know ends it at once.
+# The server exits immediately if it does not know a flag.
 template = (charts / "strait/templates/workload.yaml").read_text()
 for flag in sorted(set(re.findall(r"(?m)^ *- --([a-z-]+)", template))):
     if f'long = "{flag}"' not in sources and f"pub {flag.replace('-', '_')}:" not in sources:

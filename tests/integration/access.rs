@@ -65,7 +65,7 @@ async fn policy_reaches_only_the_selected_proxies() {
     let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
-    assert_eq!(woken().await, before.map(|before| before + 1), "only whom it selects");
+    assert_eq!(woken().await, before.map(|before| before + 1), "only selected proxies wake");
     named_until(&of_db, "policy[deny]", false).await;
 
     // The program's output about it.
@@ -109,7 +109,7 @@ async fn policy_reaches_only_the_selected_proxies() {
         assert_eq!(found.status.code(), Some(2), "{words:?}: {}", text(&found));
     }
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
-    assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
+    assert_eq!(woken().await, before.map(|before| before + 1), "no other proxy wakes");
 
     // Differences are computed against the active version, not the stored one: fixing it changes
     // nothing. If two pods have the same address, it is unknown which of them a log belongs to.
@@ -160,7 +160,7 @@ async fn no_proxy_has_inbound_listeners_before_its_policies() {
     let first = wait_until(SOON, async || {
         let held = client.held();
         let body = held.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
-        body.ok_or("no way in yet".to_owned())
+        body.ok_or("no inbound listener yet".to_owned())
     })
     .await;
     let first = String::from_utf8_lossy(&first).into_owned();

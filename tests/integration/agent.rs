@@ -143,7 +143,7 @@ impl AgentStream {
             match &mut self.responses {
                 Responses::Sotw(responses) => {
                     let response = responses.message().await.expect("no error");
-                    let response = response.expect("it goes on");
+                    let response = response.expect("the stream continues");
                     let named = response.resources.into_iter().map(|any| {
                         let name = name_of(&response.type_url, &any.value);
                         (name, (response.version_info.clone(), any.value))
@@ -158,7 +158,7 @@ impl AgentStream {
                 }
                 Responses::Delta(responses) => {
                     let response = responses.message().await.expect("no error");
-                    let response = response.expect("it goes on");
+                    let response = response.expect("the stream continues");
                     let named = response.resources.into_iter().map(|one| {
                         let body = one.resource.expect("a resource").value;
                         (one.name, (one.version, body))
@@ -363,7 +363,7 @@ async fn agent_starts_with_only_its_token_in_both_variants() {
         };
         assert_eq!(bodies(&again), bodies(&held), "{form:?}");
         if form == ProtocolForm::Delta {
-            assert_eq!(sent, 0, "what it holds is not sent again");
+            assert_eq!(sent, 0, "resources that it has are not sent again");
         }
     }
 }
@@ -411,7 +411,7 @@ async fn agent_with_a_token_receives_roots_once_and_after_changes() {
         stream.hear_of(ResourceType::Cluster.url(), &asked).await;
         stream.ask(AGENT_CONFIG, &[], &nothing, None).await;
         let roots = |heard: &Said| -> String {
-            let (_, body) = heard.resources.values().next().expect("never an empty one");
+            let (_, body) = heard.resources.values().next().expect("a set of roots");
             assert_eq!(body[..2], [0x92, 2], "field 34, a text");
             String::from_utf8_lossy(body).into_owned()
         };
@@ -420,7 +420,7 @@ async fn agent_with_a_token_receives_roots_once_and_after_changes() {
         assert!(roots(&stream.hear_of(AGENT_CONFIG, &asked).await).ends_with(&ours), "{form:?}");
         stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
         let next = stream.hear().await;
-        assert_eq!(next.type_url, UNKNOWN, "{form:?}: told once");
+        assert_eq!(next.type_url, UNKNOWN, "{form:?}: the roots are sent only once");
 
         let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
         replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));

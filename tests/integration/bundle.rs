@@ -88,7 +88,7 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
     let mode = std::fs::metadata(&archive).expect("written").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let again = strait(&["support-bundle", "--file", &file], &url, &token_file).await;
-    assert_eq!(again.status.code(), Some(64), "what is there is not overwritten");
+    assert_eq!(again.status.code(), Some(64), "an existing file is not overwritten");
 
     // The bundle contains neither the planted credential nor a secret of this mesh.
     let files = unpacked(&archive);
@@ -137,7 +137,7 @@ async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like
     let mut exported = BTreeMap::new();
     while exported.len() < 2 {
         let line = timeout(SOON, lines.next_line()).await.expect("in time").expect("read");
-        let line = line.expect("it goes on");
+        let line = line.expect("a further line");
         let value = line.trim().strip_prefix("export ").and_then(|line| line.split_once('='));
         exported.extend(value.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }

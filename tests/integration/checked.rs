@@ -71,9 +71,12 @@ fn files_are_checked_without_a_control_plane() {
     let younger = virtual_service("young", "web", "web");
     let both = [("web.json", &web), ("vs.json", &good), ("young.json", &younger)];
     let (code, told) = checked(&both, &["-o", "json"]);
-    let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+    let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
     assert_eq!((code, states[0]["state"].as_str()), (Some(2), Some("inForce")), "{told}");
-    assert_eq!(states[1]["state"], "shadowed", "of one age the first by name has the host: {told}");
+    assert_eq!(
+        states[1]["state"], "shadowed",
+        "of objects with equal age, the first by name owns the host: {told}"
+    );
     assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{told}");
 
     // An invalid manifest is reported with its location, and the valid objects are checked.
@@ -144,7 +147,7 @@ async fn request_is_explained_with_the_deciding_rule() {
         assert!(told.contains(part), "{part}: {told}");
     }
     let (code, told) = explained(&["GET", "http://web/gone", "-o", "json"]).await;
-    let answer: Value = serde_json::from_str(&told).expect("the answer as it is");
+    let answer: Value = serde_json::from_str(&told).expect("the response as JSON");
     assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{told}");
     assert_eq!(answer["rule"]["index"], 0, "{told}");
     assert_eq!(answer["proxy"], proxy.id(), "{told}");
@@ -265,7 +268,7 @@ fn misleading_policies_are_reported() {
         let names = ["a.json", "b.json"];
         let files: Vec<_> = names.into_iter().zip(&objects).collect();
         let (_, told) = checked(&files, &["-o", "json"]);
-        let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+        let states: Value = serde_json::from_str(&told).expect("the entries as JSON");
         let all = states.as_array().expect("a list").iter();
         let reasons = all.flat_map(|one| one["reasons"].as_array().cloned().unwrap_or_default());
         let reasons: Vec<_> = reasons

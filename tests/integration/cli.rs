@@ -318,7 +318,7 @@ fn explanation_and_service_can_be_watched() {
     let explain = ["explain", "web-0.shop", "a.shop:80", "-w", "--server", &server];
     let shown = first_lines(&explain, 9);
     let sent: Vec<_> = shown.iter().filter(|line| line.starts_with("west")).collect();
-    assert_eq!(sent.len(), 2, "what is the same is not shown again: {shown:#?}");
+    assert_eq!(sent.len(), 2, "unchanged output is not printed again: {shown:#?}");
     assert!(sent[0].contains("0 direct") && sent[1].contains("1 direct"), "{shown:#?}");
 
     let endpoint = |health: &str| {
@@ -476,7 +476,10 @@ async fn cluster_is_added_rotated_and_removed() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stderr(&output).contains("strait cluster get prod-eu"), "{}", stderr(&output));
     let first = rig.member("prod-eu").expect("a member");
-    assert!(first.contains(&url) && !first.contains(&rig.remote.token()), "a token of its own");
+    assert!(
+        first.contains(&url) && !first.contains(&rig.remote.token()),
+        "the Secret has a dedicated token"
+    );
     let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role");
     assert!(!role.to_string().contains("secrets"), "{role}");
     let secret = get(&rig.hub, "Secret", "strait-system", "strait-cluster-prod-eu").expect("it");
@@ -493,7 +496,11 @@ async fn cluster_is_added_rotated_and_removed() {
     let again = ["cluster", "add", "prod-eu", "--name", "twin", "--api-server", &url, "--yes"];
     let output = rig.strait(&again).await;
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("of member prod-eu already"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("already the API server of member prod-eu"),
+        "{}",
+        stderr(&output)
+    );
 
     let output = rig.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -550,7 +557,7 @@ async fn cluster_add_registers_the_webhook_with_the_chosen_failure_policy() {
     assert!(stderr(&output).contains("--inject-failure-policy"), "{}", stderr(&output));
 
     let output = rig.strait(&[&add[..], &inject, &chosen, &["--dry-run"]].concat()).await;
-    assert_eq!(code(&output), 1, "nobody publishes roots: {}", stderr(&output));
+    assert_eq!(code(&output), 1, "no writer publishes roots: {}", stderr(&output));
     assert!(stderr(&output).contains("--inject-roots FILE"), "{}", stderr(&output));
 
     let all = [&add[..], &inject, &chosen, &["--inject-roots", roots]].concat();

@@ -158,7 +158,7 @@ async fn latency_metrics_refer_to_changes_of_the_timeline() {
         // Metrics with istiod's names keep these names.
         let is_ours = !name.starts_with("citadel_");
         assert!((kind != "unknown" || !is_ours) && !name.ends_with("_total"), "{line}");
-        assert_eq!(families.insert(name, kind), None, "{name} is told twice");
+        assert_eq!(families.insert(name, kind), None, "{name} is declared twice");
     }
     for sample in text.lines().filter(|line| !line.starts_with('#')) {
         let name = sample.split(['{', ' ']).next().expect("a name");
@@ -236,13 +236,16 @@ async fn changes_are_streamed_as_server_sent_events() {
         |heard: &str| heard.contains("event: answered") && heard.contains("1 -> 2 endpoints");
     while !whole(&heard) {
         let read = timeout(Duration::from_secs(20), line.read(&mut bytes)).await;
-        let count = read.unwrap_or_else(|_| panic!("no more came: {heard}")).expect("read");
-        assert!(count > 0, "it ended: {heard}");
+        let count = read.unwrap_or_else(|_| panic!("no further event: {heard}")).expect("read");
+        assert!(count > 0, "the stream ended: {heard}");
         heard += &String::from_utf8_lossy(&bytes[..count]);
     }
     assert!(heard.contains("content-type: text/event-stream"), "{heard}");
-    let first = heard.find("event: change").expect("it is told of at once");
-    assert!(first < heard.find("event: answered").expect("and of its end"), "{heard}");
+    let first = heard.find("event: change").expect("the event of the change");
+    assert!(
+        first < heard.find("event: answered").expect("the event of its acknowledgement"),
+        "{heard}"
+    );
     drop(line);
     server.shut_down().await;
 }

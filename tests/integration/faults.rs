@@ -289,7 +289,7 @@ async fn proxy_that_moves_to_another_replica_receives_nothing() {
     west.serve("web", &["10.0.1.2"]);
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
     let after = client.held();
-    assert_eq!(after.resources, 1, "the same content on both replicas, but for what changed");
+    assert_eq!(after.resources, 1, "both replicas have equal content, except for the change");
     for kind in [ResourceType::Cluster, ResourceType::Listener, ResourceType::Route] {
         assert_eq!(after.versions(kind), before.versions(kind), "{kind:?}");
     }
@@ -334,7 +334,7 @@ async fn killed_process_leaves_complete_files() {
         let client = replica.connect(&setup, &proxy, ClientOptions::default()).await;
         wait_until(SOON, async || holds(!web(&client).is_empty(), "nothing yet")).await;
         let held = web(&client);
-        assert!(held.len() == 1 && held.is_subset(&served), "{held:?} was never the truth");
+        assert!(held.len() == 1 && held.is_subset(&served), "{held:?} was never a valid state");
         replica.end("-TERM").await;
         west.api.restart().await;
     }

@@ -406,7 +406,7 @@ async fn fresh(estate: &Estate, trust: &Trust) -> Vec<BTreeSet<String>> {
     for proxy in PROXIES {
         let tls = trust.workload("cluster.local", proxy.1, "web");
         let held = tokio::time::timeout(LIMIT, estate.collect(node(proxy), tls, &[])).await;
-        all.push(pieces(&held.expect("in time").expect("it is let in")));
+        all.push(pieces(&held.expect("in time").expect("the proxy is admitted")));
     }
     all
 }
@@ -426,13 +426,16 @@ async fn broken_objects_affect_only_themselves() {
     assert_eq!(good.len(), GOOD);
     let estate = Estate::start(&setup(&good), &trust).await;
     let before = fresh(&estate, &trust).await;
-    assert!(before.iter().all(|pieces| pieces.len() > GOOD / 4), "there is something to lose");
+    assert!(
+        before.iter().all(|pieces| pieces.len() > GOOD / 4),
+        "endpoints exist that can be lost"
+    );
 
     // Connected proxies.
     let mut clients = Vec::new();
     for proxy in PROXIES {
         let tls = trust.workload("cluster.local", proxy.1, "web");
-        let mut client = estate.connect(node(proxy), tls).await.expect("it is let in");
+        let mut client = estate.connect(node(proxy), tls).await.expect("the proxy is admitted");
         let complete = client.wait_for(ClientContents::is_complete);
         tokio::time::timeout(LIMIT, complete).await.expect("in time").expect("all comes");
         clients.push(client);
@@ -446,7 +449,7 @@ async fn broken_objects_affect_only_themselves() {
     };
     for client in &mut clients[..2] {
         let last = tokio::time::timeout(LIMIT * 3, client.wait_for(knows)).await;
-        last.expect("in time").expect("the last of them comes");
+        last.expect("in time").expect("the last update arrives");
     }
     let held = |client: &XdsClient| {
         let held = client.held();

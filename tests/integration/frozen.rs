@@ -29,7 +29,7 @@ async fn undisturbed(client: &XdsClient, since: u64, home: &Member, at: &str) {
     home.serve("pay", &[at]);
     let socket = format!("{at}:8080");
     endpoints_until(client, "pay", &[(&socket, 1)]).await;
-    assert_eq!(client.held().resources, since + 1, "more was sent than what changed at home");
+    assert_eq!(client.held().resources, since + 1, "more was sent than the local change");
 }
 
 /// Waits until all responses have arrived: a change of the cluster `home` is the last of them.
@@ -103,10 +103,10 @@ async fn loss_of_most_endpoints_is_delayed_by_the_policy() {
 /// Takes more than a minute, most of it waiting, and needs a machine that is fast enough for five
 /// losses of contact in two minutes.
 #[tokio::test]
-async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
+async fn flapping_cluster_is_frozen_and_retried() {
     if std::env::var_os("STRAIT_SOAK").is_none() {
         return super::traced::skip(
-            "frozen::a_cluster_that_comes_and_goes_is_left_alone_and_tried_again",
+            "frozen::flapping_cluster_is_frozen_and_retried",
             "takes over a minute: STRAIT_SOAK=300 cargo test --workspace --test integration -- frozen",
         );
     }
@@ -147,7 +147,7 @@ async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
     far.serve("web", &["10.0.1.2"]);
     let asked = far.api.requests(|_| true).len();
     undisturbed(&client, since, &home, "10.0.0.2").await;
-    assert_eq!(far.api.requests(|_| true).len(), asked, "nobody asks meanwhile");
+    assert_eq!(far.api.requests(|_| true).len(), asked, "no request is sent meanwhile");
     endpoints_until(&client, "web", &[("10.0.1.1:8080", 1)]).await;
     // It is tried again, watched, and reported to be on trial.
     far_in(&server, "quarantined", "on trial").await;

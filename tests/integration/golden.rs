@@ -6,7 +6,7 @@
 //! every case are asserted here: both variants of the protocol give the same result, and so does
 //! the config dump.
 
-#![expect(clippy::panic, reason = "a file that can't be read fails its case, by name")]
+#![expect(clippy::panic, reason = "an unreadable file fails its case and is named")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ const STEPS: [&str; 7] = ["ready", "pod", "export", "network", "gateway", "famil
 /// names contain the text.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a panic is reported with its case")]
-fn every_golden_case_holds() {
+fn every_golden_case_matches() {
     let wanted = std::env::var("GOLDEN").unwrap_or_default();
     let mut cases: Vec<PathBuf> = fs::read_dir(root())
         .expect("the folder of cases")
@@ -190,7 +190,8 @@ async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
     found.of_mesh(&estate, &case.join("expected")).await;
     estate.stop().await;
     if found.compared == 0 {
-        found.report += "nothing is compared: make the files of expected/, empty, and bless them\n";
+        found.report +=
+            "the case compares nothing: create empty files in expected/ and run with BLESS=1\n";
     }
     found.report
 }
@@ -245,7 +246,7 @@ impl Findings {
         let client = estate.connect(proxy.node(), Arc::clone(&tls)).await;
         let collected =
             tokio::time::timeout(LIMIT, estate.collect(proxy.node(), tls, &proxy.ask)).await;
-        let collected = collected.expect("all that is named is answered");
+        let collected = collected.expect("all requested resources are sent");
         let refused = collected.as_ref().err().map(|status| status.message().to_owned() + "\n");
         self.compare_text(&expected.join("refused.txt"), refused.as_deref().unwrap_or(""));
         match (collected, client) {
@@ -339,7 +340,9 @@ impl Findings {
         let mut lines = String::new();
         for request in &proxy.requests {
             let words: Vec<&str> = request.split_whitespace().collect();
-            let [method, url, more @ ..] = &words[..] else { panic!("{request:?} is no request") };
+            let [method, url, more @ ..] = &words[..] else {
+                panic!("{request:?} is not a request")
+            };
             let mut query = format!("proxy={name}&method={method}&url={}", escaped(url));
             for word in more {
                 let (field, value) = match word.split_once('=') {
@@ -399,7 +402,8 @@ impl Findings {
             let in_order =
                 steps.iter().map(|step| &step["step"]).eq(STEPS.iter().take(steps.len()));
             if !in_order || failed.len() != usize::from(withheld) {
-                let _ = writeln!(self.report, "steps out of order, or not one that fails: {line}");
+                let _ =
+                    writeln!(self.report, "steps are out of order, or none of them fails: {line}");
             }
             let via = list(&line["via"]).iter().map(word).collect::<Vec<_>>().join(", ");
             let _ = write!(
@@ -586,7 +590,7 @@ async fn refusal(client: Result<XdsClient, XdsConnectError>) -> String {
         Err(error) => error.to_string(),
         Ok(mut client) => match tokio::time::timeout(LIMIT, client.wait_for(|_| false)).await {
             Ok(Err(ended)) => ended.to_string(),
-            _ => "it is let in".to_owned(),
+            _ => "the proxy is admitted".to_owned(),
         },
     }
 }

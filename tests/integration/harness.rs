@@ -197,7 +197,7 @@ impl Estate {
             .into_inner();
         while !collector.is_complete() {
             let response = responses.message().await?.expect("the server does not end the stream");
-            let kind = ResourceType::of_url(&response.type_url).expect("a type that was asked for");
+            let kind = ResourceType::of_url(&response.type_url).expect("a requested type");
             let bodies: Vec<Vec<u8>> =
                 response.resources.into_iter().map(|any| any.value).collect();
             for request in collector.take(kind, bodies, response.version_info, response.nonce) {

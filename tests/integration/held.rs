@@ -69,7 +69,10 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
 
     // A dry run prints the effect, and holds nothing.
     let told = strait(&server, &["history", "pin", "--dry-run"]).await;
-    assert!(told.contains("not access policies") && told.contains("none of 1 proxy"), "{told}");
+    assert!(
+        told.contains("not access policies") && told.contains("of 1 proxy would not change"),
+        "{told}"
+    );
     assert!(server.admin.json("/debug/hold").await["held"].is_null());
     let reason = ["--reason", "5xx since noon", "--by", "alice", "--yes"];
     let told = strait(&server, &[&["history", "pin"][..], &reason].concat()).await;
@@ -157,7 +160,10 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     drop(client);
     server.shut_down().await;
     let server = setup.start_ready().await;
-    assert!(server.admin.json("/debug/hold").await["held"].is_null(), "a release lasts as well");
+    assert!(
+        server.admin.json("/debug/hold").await["held"].is_null(),
+        "the release survives the restart"
+    );
     server.shut_down().await;
 }
 
@@ -187,14 +193,14 @@ async fn rollback_to_a_valid_version() {
         assert!(told.contains(part), "{part}: {told}");
     }
     timeout_until(&client, "1s").await;
-    assert_eq!(held(&client), before, "what it was given then, it is given now");
+    assert_eq!(held(&client), before, "the proxy has the configuration of that version again");
     assert_eq!(waiting_until(&server, 1).await["live"], bad);
     // By name, as on another replica; and with an unknown name.
     let name = bad.as_str().expect("a name");
     strait(&server, &["history", "pin", &name[..12], "--yes"]).await;
     timeout_until(&client, "2s").await;
     for (words, code, said) in [
-        (&["history", "rollback", "100000", "--yes"][..], 1, "there is no version 100000 yet"),
+        (&["history", "rollback", "100000", "--yes"][..], 1, "version 100000 does not exist yet"),
         (&["history", "rollback", "abcdef00", "--yes"], 1, "is named"),
         (&["history", "rollback", "yesterday", "--yes"], 1, "is no version"),
         (&["history", "rollback"], 64, "VERSION|CONFIGURATION"),
@@ -232,7 +238,7 @@ async fn damaged_hold_is_reported_and_not_applied() {
     std::fs::create_dir(&file).expect("made");
     let refused = server.strait(&["history", "pin", "--yes"]).await;
     assert!(
-        exit(&refused) == Some(1) && text(&refused).contains("a restart would forget it"),
+        exit(&refused) == Some(1) && text(&refused).contains("a restart would lose it"),
         "{}",
         text(&refused)
     );

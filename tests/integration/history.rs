@@ -65,7 +65,7 @@ async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     let (_, shown) = strait(&first, &["history", "show", &last]).await;
     assert!(shown.contains(&format!("version {last}")) && shown.contains(WEB), "{shown}");
     let (code, said) = strait(&first, &["diff", "--at", "100000"]).await;
-    assert!(code == Some(1) && said.contains("there is no version 100000 yet"), "{said}");
+    assert!(code == Some(1) && said.contains("version 100000 does not exist yet"), "{said}");
     let (code, said) = strait(&first, &["diff", "--at", "2999-01-01T00:00:00Z"]).await;
     assert!(code == Some(1) && said.contains("is in the future; the server's time is"), "{said}");
     first.shut_down().await;

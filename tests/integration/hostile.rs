@@ -194,7 +194,7 @@ async fn unread_responses_to_pings_and_settings_affect_only_their_sender() {
                 }
             }
         };
-        tokio::time::timeout(SOON, blocked).await.expect("it is not read forever");
+        tokio::time::timeout(SOON, blocked).await.expect("reading stops");
         mesh.still_serves().await;
     }
 }
@@ -463,14 +463,14 @@ async fn server_without_file_descriptors_reports_it_and_recovers() {
             held.push(silent([127, 0, 0, source], process.xds).await);
         }
     }
-    serves().await.expect_err("nothing left to accept with");
+    serves().await.expect_err("no descriptor is left for connections");
     let (before, mut tick) = (process.ticks(), tokio::time::interval(Duration::from_millis(50)));
     for _ in 0..10 {
         tick.tick().await;
         // Its descriptors are reserved.
         wait_until(SOON, async || process.answers("/livez").await).await;
     }
-    assert!(process.ticks() - before < 25, "it rests while it can't accept");
+    assert!(process.ticks() - before < 25, "the server is idle while it cannot accept");
     let metrics = wait_until(SOON, async || process.get("/metrics").await).await;
     let exhausted = metrics
         .lines()

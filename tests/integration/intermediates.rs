@@ -199,10 +199,10 @@ async fn removed_intermediate_cuts_off_only_its_member() {
         shown.push(Shown::to(agent, &server, &setup).await);
     }
     let by = shown.iter().map(Shown::intermediate).collect::<Vec<_>>();
-    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third has the mesh's");
+    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third member uses the mesh's CA");
     for from in &shown {
         for to in &shown {
-            calls(from, to).await.expect("they believe each other by the root");
+            calls(from, to).await.expect("they trust each other because of the root");
         }
     }
     // The control plane trusts them as well.
@@ -260,7 +260,7 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     let foreign = AuthorityPem::generate(std::time::SystemTime::now()).expect("a CA");
     foreign.write(&folders[0]).expect("written");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0555").await;
-    let message = own["problem"]["message"].as_str().expect("told");
+    let message = own["problem"]["message"].as_str().expect("a message");
     assert!(message.contains(&*folders[0].display().to_string()), "{message}");
     std::fs::remove_dir_all(&folders[0]).expect("removed");
     let again = make(&setup, &folders[0], "east");

@@ -1,11 +1,12 @@
-//! Which crate may use which, and which module inside a crate. Cargo keeps crates from using each other in a circle; the
-//! tables here keep the layers of ARCHITECTURE.md. A change to a table is a change of design, to be argued for in its commit.
+//! The allowed dependencies between crates, and between the modules of a crate. Cargo rejects
+//! cycles of crates; the tables here enforce the layers of ARCHITECTURE.md. A change to a table is
+//! a change of the design, and its commit states the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each crate of the product with the crates that it may depend on, in the order of the flow.
+/// Each crate of the product, and the crates on which it may depend, in the order of the data flow.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("model", &["base"]),
@@ -44,7 +45,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Modules of one crate that must not use each other, each with those that it must not name.
+/// Modules of one crate that must not use each other: the crate, the module, and the modules that
+/// it must not name.
 const MUST_NOT_USE: &[(&str, &str, &[&str])] = &[
     ("sources", "registry/kube", &["registry::consul", "clusters", "store"]),
     ("sources", "registry/consul", &["registry::kube", "clusters", "store"]),
@@ -76,7 +78,7 @@ const ONLY: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn crates_depend_only_on_what_they_may() {
+fn crates_depend_only_on_allowed_crates() {
     let allowed: BTreeMap<&str, &[&str]> = MAY_DEPEND_ON.iter().copied().collect();
     let found = crate_dependencies();
     assert_eq!(
@@ -89,11 +91,11 @@ fn crates_depend_only_on_what_they_may() {
         .flat_map(|(name, on)| on.iter().map(move |on| (name.as_str(), on.as_str())))
         .filter(|(name, on)| !allowed[name].contains(on))
         .collect();
-    assert!(wrong.is_empty(), "crates that depend on what they must not: {wrong:?}");
+    assert!(wrong.is_empty(), "forbidden dependencies of crates: {wrong:?}");
 }
 
 #[test]
-fn modules_use_only_what_they_may() {
+fn modules_use_only_allowed_modules() {
     let mut wrong = Vec::new();
     for (name, module, forbidden) in MUST_NOT_USE {
         let below = package_root(name).join(module);
@@ -109,12 +111,13 @@ fn modules_use_only_what_they_may() {
         }
         assert!(count > 0, "no file of {name}: {module}");
     }
-    assert!(wrong.is_empty(), "modules that use what they must not: {wrong:#?}");
+    assert!(wrong.is_empty(), "forbidden uses of modules: {wrong:#?}");
 }
 
-/// The drawing of ARCHITECTURE.md shows the dependencies of the crates that do not follow from others. `BLESS=1` writes it.
+/// The diagram in ARCHITECTURE.md shows the direct dependencies of crates, without transitive ones.
+/// `BLESS=1` updates it.
 #[test]
-fn drawing_shows_the_crates_as_they_are() {
+fn diagram_shows_the_dependencies_of_crates() {
     const BEGIN: &str = "```mermaid\nflowchart BT\n";
     let edges = crate_dependencies();
     let reaches = |from: &str, to: &str| {
@@ -146,11 +149,11 @@ fn drawing_shows_the_crates_as_they_are() {
         fs::write(&path, format!("{before}{BEGIN}{drawn}```{after}")).expect("a file");
         return;
     }
-    assert_eq!(held, drawn, "the crates have changed: BLESS=1 writes the drawing");
+    assert_eq!(held, drawn, "the crates have changed: run with BLESS=1 to update the diagram");
 }
 
 #[test]
-fn external_crates_are_named_only_where_they_belong() {
+fn external_crates_are_named_only_by_allowed_crates() {
     let mut wrong = Vec::new();
     for (file, text) in sources().into_iter().filter(|(file, _)| !is_test(file)) {
         let package = package_of(&file);
@@ -168,7 +171,7 @@ fn external_crates_are_named_only_where_they_belong() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The crates of the product, each with the crates of the workspace that its code depends on.
+/// Returns the crates of the product, each with the workspace crates on which its code depends.
 fn crate_dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(root().join("crates")).expect("the crates") {
@@ -184,7 +187,7 @@ fn crate_dependencies() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn no_files_of_a_module_use_each_other_in_a_circle() {
+fn files_of_a_crate_do_not_use_each_other_in_a_cycle() {
     let mut found = BTreeSet::new();
     let mut count = 0;
     for package in packages() {
@@ -192,7 +195,7 @@ fn no_files_of_a_module_use_each_other_in_a_circle() {
         count += files.code.len();
         found.extend(rings(&files.edges()).into_iter().map(|ring| (package.clone(), ring)));
     }
-    assert!(count > 300, "files are looked for where none are: {count}");
+    assert!(count > 300, "the search found too few files: {count}");
     assert!(
         found.is_empty(),
         "files that use each other in a circle; move what all use down: {found:#?}"
@@ -200,7 +203,7 @@ fn no_files_of_a_module_use_each_other_in_a_circle() {
 }
 
 #[test]
-fn uses_of_files_are_found_in_groups_and_behind_names_that_are_passed_on() {
+fn dependencies_are_found_in_groups_and_behind_reexports() {
     let code = [
         ("a", "pub use self::b::Leaf;\nmod b;\nmod c;\nuse c::d;"),
         ("a/b", "pub struct Leaf; // super::c"),
@@ -213,15 +216,19 @@ fn uses_of_files_are_found_in_groups_and_behind_names_that_are_passed_on() {
         edges.get(&split(from)).into_iter().flatten().map(|to| to.join("/")).collect()
     };
     assert_eq!(found("a"), ["a/c"]);
-    assert_eq!(found("a/c"), Vec::<String>::new(), "what is passed on is used by who takes it");
+    assert_eq!(
+        found("a/c"),
+        Vec::<String>::new(),
+        "a re-exported item is used by the importing file"
+    );
     assert_eq!(found("a/e"), ["a/c"]);
     assert_eq!(rings(&edges), BTreeSet::new());
 }
 
-/// The names on the way to a module or to what is in it.
+/// The path of a module or of an item, as a list of names.
 type ModulePath = Vec<String>;
 
-/// The files of a crate, each a module, with what they say but for tests, comments and texts.
+/// The source files of a crate. Each file is a module, without tests, comments and string literals.
 struct FileModules {
     code: BTreeMap<ModulePath, String>,
 }
@@ -245,7 +252,8 @@ impl FileModules {
         Self { code }
     }
 
-    /// Which file uses what of which others. What a file passes on (`pub use`) is used by who takes it there.
+    /// Returns the files that each file uses. An item that is re-exported (`pub use`) counts as
+    /// used by the importing file, not by the re-exporting one.
     fn edges(&self) -> BTreeMap<ModulePath, BTreeSet<ModulePath>> {
         let mut passed_on = BTreeMap::new();
         let mut used = Vec::new();
@@ -276,7 +284,7 @@ impl FileModules {
         edges
     }
 
-    /// A path as from the root of the crate; `None` of what is not the crate's.
+    /// Returns the path relative to the root of the crate; `None` for paths outside of the crate.
     fn absolute(&self, file: &ModulePath, path: ModulePath) -> Option<ModulePath> {
         let mut from = file.clone();
         let mut rest = path.into_iter().peekable();
@@ -299,13 +307,13 @@ impl FileModules {
         Some(from)
     }
 
-    /// The file in which what a path names stands, behind all that only pass it on.
+    /// Returns the file that defines the item at a path, following re-exports.
     fn home(
         &self,
         mut path: ModulePath,
         passed_on: &BTreeMap<(ModulePath, String), ModulePath>,
     ) -> ModulePath {
-        // More than are ever passed through; a name that is passed on to itself ends.
+        // More re-exports in a row than any real path has; the limit ends a cycle of re-exports.
         for _ in 0..8 {
             let length = (0..=path.len()).rev().find(|n| self.code.contains_key(&path[..*n]));
             let rest = path.split_off(length.unwrap_or_default());
@@ -321,7 +329,7 @@ fn split(path: &str) -> ModulePath {
     path.split('/').map(str::to_owned).collect()
 }
 
-/// A file without its tests, comments and texts.
+/// Returns a file without tests, comments and string literals.
 fn code_of(text: &str) -> String {
     let mut tests = text.match_indices("#[cfg(test)]\n").filter_map(|(at, found)| {
         let line = text[at + found.len()..].lines().next()?;
@@ -346,14 +354,15 @@ fn code_of(text: &str) -> String {
     without_scopes(&code)
 }
 
-/// Code without the paths of `pub(in …)`: who may use a thing is not used by it.
+/// Returns the code without the paths of `pub(in …)`, which are not dependencies.
 fn without_scopes(code: &str) -> String {
     let mut parts = code.split("pub(in ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |code, part| code + "pub(" + part.find(')').map_or(part, |end| &part[end..]))
 }
 
-/// The trees of the `use` statements of code, each with whether it passes on what it names, and the rest of the code.
+/// Returns the trees of the `use` statements, each with whether it is a re-export, and the rest of
+/// the code.
 fn use_statements(code: &str) -> (Vec<(bool, &str)>, String) {
     let (mut found, mut rest) = (Vec::new(), String::new());
     let mut left = code;
@@ -382,7 +391,7 @@ fn use_statements(code: &str) -> (Vec<(bool, &str)>, String) {
     (found, rest)
 }
 
-/// The paths in the tree of a `use`.
+/// Returns the paths in the tree of a `use` statement.
 fn tree_paths(tree: &str) -> Vec<ModulePath> {
     let mut found = Vec::new();
     let mut groups: Vec<ModulePath> = vec![Vec::new()];
@@ -411,7 +420,7 @@ fn tree_paths(tree: &str) -> Vec<ModulePath> {
     found
 }
 
-/// The paths of more than one name in code.
+/// Returns the paths with more than one name in the code.
 fn paths(code: &str) -> Vec<ModulePath> {
     let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let runs = code.split(|c: char| !is_of_path(c));
@@ -422,7 +431,7 @@ fn words(path: &str) -> ModulePath {
     path.split("::").map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// The sets of files that reach each other.
+/// Returns the cycles: sets of files that use each other, directly or indirectly.
 fn rings(edges: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> BTreeSet<Vec<String>> {
     let reached: BTreeMap<_, _> =
         edges.keys().map(|file| (file, reached_from(file, edges))).collect();
@@ -436,7 +445,7 @@ fn rings(edges: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> BTreeSet<Vec<Str
     reached.iter().map(ring).filter(|ring| ring.len() > 1).collect()
 }
 
-/// All that a file uses, and what that uses, and so on.
+/// Returns all files that a file uses, directly or indirectly.
 fn reached_from<'a>(
     file: &'a ModulePath,
     edges: &'a BTreeMap<ModulePath, BTreeSet<ModulePath>>,
@@ -449,19 +458,19 @@ fn reached_from<'a>(
     reached
 }
 
-/// Tests, and what they and fuzzers hold code to.
+/// Returns whether a file contains only tests, or references for tests and fuzzers.
 fn is_test(file: &Path) -> bool {
     let of_tests = ["tests", "tests.rs", "oracle.rs"].map(std::ffi::OsStr::new);
     file.components().any(|part| of_tests.contains(&part.as_os_str()))
 }
 
-/// The packages of the product: its crates, and the program in `src/`.
+/// Returns the packages of the product: its crates, and the program in `src/`.
 fn packages() -> Vec<String> {
     let crates = MAY_DEPEND_ON.iter().map(|(name, _)| (*name).to_owned());
     crates.chain(["strait".to_owned()]).collect()
 }
 
-/// The folder of a package's code.
+/// Returns the source folder of a package.
 fn package_root(name: &str) -> PathBuf {
     match name {
         "strait" => root().join("src"),
@@ -469,7 +478,7 @@ fn package_root(name: &str) -> PathBuf {
     }
 }
 
-/// The package that a file belongs to.
+/// Returns the package of a file.
 fn package_of(file: &Path) -> String {
     let found = packages().into_iter().find(|name| file.starts_with(package_root(name)));
     found.unwrap_or_else(|| panic!("{} belongs to no package", file.display()))
@@ -479,7 +488,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The code of the product: path and text of each file.
+/// Returns the path and text of each source file of the product.
 pub(crate) fn sources() -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
     for package in packages() {
@@ -488,7 +497,7 @@ pub(crate) fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// Adds those below a folder.
+/// Adds all source files below a folder.
 pub(crate) fn collect_sources(folder: &Path, sources: &mut Vec<(PathBuf, String)>) {
     let mut files = Vec::new();
     collect(folder, &mut files);

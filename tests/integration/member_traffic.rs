@@ -112,7 +112,7 @@ async fn named_cluster_rules_apply_to_its_proxies_and_the_shared_store_wins() {
     timeouts_until(clients, ["2s", ""]).await;
     states_until(&server, "web", &[("east", "inForce", "")]).await;
     let of_virtual_services = |member: &Member| member.api.request_count("list", "virtualservices");
-    assert_eq!(of_virtual_services(west), 0, "nobody asked for it");
+    assert_eq!(of_virtual_services(west), 0, "the policy does not name this cluster");
 
     let url = "http://web.shop/";
     let proxies = server.admin.json("/debug/proxies").await;
@@ -128,7 +128,7 @@ async fn named_cluster_rules_apply_to_its_proxies_and_the_shared_store_wins() {
     let before = held(of_west);
     east.apply(route("web", "4s"));
     timeouts_until(clients, ["4s", ""]).await;
-    assert!(held(of_west) == before, "what a cluster says is for its own proxies");
+    assert!(held(of_west) == before, "objects of a cluster apply only to its own proxies");
 
     // The object of the shared store with this name applies to all proxies, and its origin is
     // shown.

@@ -413,7 +413,7 @@ fn members_of(held: &ClientContents, name: &str) -> Members {
             let matching = |one: &&Value| one["match"]["tlsMode"] == told["tlsMode"];
             let chosen = matches.clone().find(matching).unwrap_or(&cluster);
             let mtls = text(chosen, "/transport_socket/name").ends_with(".tls");
-            assert!(locality.get("metadata").is_none(), "Envoy overlooks its changes");
+            assert!(locality.get("metadata").is_none(), "Envoy ignores its changes");
             let address = text(socket, "/address").to_owned();
             let port = socket["port_value"].as_u64().expect("a port");
             let weight = member["load_balancing_weight"].as_u64().unwrap_or(1);

@@ -45,7 +45,7 @@ async fn annotation_moves_pods_proxies_and_gateways_and_ignored_claims_are_shown
     let own = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
     // The pod in n3 has no gateway.
     endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 1)]).await;
-    assert!(server.cluster("west").await["ignoredClaims"].is_null(), "nothing is overruled");
+    assert!(server.cluster("west").await["ignoredClaims"].is_null(), "no claim is ignored");
 
     let mut fixed = west.secret();
     fixed["metadata"]["annotations"] = json!({ "strait.dev/network": "n9" });
@@ -115,12 +115,16 @@ async fn network_claim_applies_unless_pod_or_annotation_contradicts_it() {
         ("an empty claim", claims(web("east"), ""), Ok("n1")),
         ("the truth", claims(web("east"), "n1"), Ok("n1")),
         ("another than the pod's", claims(web("east"), "n2"), Err("STR0513")),
-        ("of a pod nobody knows", claims(Proxy::sidecar("east"), "n2"), Ok("n2")),
+        ("claim of an unknown pod", claims(Proxy::sidecar("east"), "n2"), Ok("n2")),
         ("where nothing names one", claims(web("north"), "n2"), Ok("n2")),
-        ("none where nothing names one", web("north"), Ok("")),
+        ("no network is configured", web("north"), Ok("")),
         ("the annotation's", claims(web("west"), "n9"), Ok("n9")),
         ("another than the annotation's", claims(web("west"), "n2"), Err("STR0513")),
-        ("the same of a pod nobody knows", claims(Proxy::sidecar("west"), "n2"), Err("STR0513")),
+        (
+            "contradicting claim of an unknown pod",
+            claims(Proxy::sidecar("west"), "n2"),
+            Err("STR0513"),
+        ),
         ("an empty claim under an annotation", claims(Proxy::sidecar("west"), ""), Ok("n9")),
     ] {
         let found = admitted(&server, &setup, &proxy).await;

@@ -324,7 +324,7 @@ async fn rotate_waits_until_the_new_token_is_in_use() {
     let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("synced with the new token"), "{text}");
-    assert_ne!(expires().await, first, "what was waited for is in use");
+    assert_ne!(expires().await, first, "the new token is in use");
 
     // An unusable token is not awaited: its reason is reported immediately.
     let role = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
@@ -392,7 +392,7 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     }
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
-    assert!(!made, "a Secret was made");
+    assert!(!made, "a Secret was created");
     // The confirmation prompt shows the same text.
     let (_, asked) = served.strait(&add[..add.len() - 1]).await;
     let told = |text: &str| {
@@ -429,6 +429,9 @@ async fn services_are_exported_automatically_unless_excluded() {
     }
     for cluster in [&served.hub, &served.remote] {
         assert!(cluster.store().get("ServiceExport", "kube-system", "dns").is_none());
-        assert!(cluster.request_count("create", "serviceexports") <= 2, "it is said once");
+        assert!(
+            cluster.request_count("create", "serviceexports") <= 2,
+            "the export is created repeatedly"
+        );
     }
 }

@@ -40,7 +40,7 @@ async fn routes_are_added_after_and_removed_before_their_cluster() {
     let assignment = proxy.next_of(Endpoint).await;
     assert!(proxy.holds(Endpoint, &outbound("late")));
     for answer in [cluster, assignment] {
-        proxy.says_nothing_but_what_is_asked(began).await;
+        proxy.sends_no_unrequested_response(began).await;
         proxy.acknowledge(&answer).await;
     }
     proxy.follow_until(|proxy| proxy.leads_to("late")).await;
@@ -57,7 +57,7 @@ async fn routes_are_added_after_and_removed_before_their_cluster() {
         }
         proxy.acknowledge(&next).await;
     };
-    proxy.says_nothing_but_what_is_asked(began).await;
+    proxy.sends_no_unrequested_response(began).await;
     assert!(proxy.holds(Cluster, &outbound("late")) || began.elapsed() > ANSWER_LIMIT);
     proxy.acknowledge(&leading).await;
     proxy.follow_until(|proxy| !proxy.holds(Cluster, &outbound("late"))).await;
@@ -105,8 +105,8 @@ impl Answering {
     /// Returns the next response, after applying it.
     async fn next(&mut self) -> DeltaDiscoveryResponse {
         let next = tokio::time::timeout(SOON, self.responses.message()).await;
-        let response = next.expect("in time").expect("open").expect("the stream goes on");
-        let kind = ResourceType::of_url(&response.type_url).expect("a type that was asked for");
+        let response = next.expect("in time").expect("open").expect("the stream continues");
+        let kind = ResourceType::of_url(&response.type_url).expect("a requested type");
         for one in &response.resources {
             let body = &one.resource.as_ref().expect("a body").value;
             self.held.insert((kind, one.name.clone()), to_json(kind, body));
@@ -172,7 +172,7 @@ impl Answering {
 
     /// Checks that no response is pending: it would arrive before the response to a new
     /// subscription.
-    async fn says_nothing_but_what_is_asked(&mut self, began: Instant) {
+    async fn sends_no_unrequested_response(&mut self, began: Instant) {
         self.probes += 1;
         let name = outbound(&format!("nobody-{}", self.probes));
         self.subscribe_to(Endpoint, &name).await;

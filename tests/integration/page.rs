@@ -67,7 +67,7 @@ impl ChangeEvents {
     /// Returns the next event, if it arrives within this time.
     pub(crate) async fn next(&mut self, within: Duration) -> Option<String> {
         let frame = timeout(within, self.0.body_mut().frame()).await.ok()?;
-        let data = frame.expect("it goes on").expect("unbroken").into_data().expect("data");
+        let data = frame.expect("a frame").expect("no error").into_data().expect("data");
         Some(String::from_utf8(data.to_vec()).expect("text"))
     }
 
@@ -158,20 +158,20 @@ async fn page_is_notified_only_of_changes_of_the_mesh_or_a_cluster_state() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let mut events = ChangeEvents::listen(&server).await;
-    let first = events.next(SOON).await.expect("the first at once");
+    let first = events.next(SOON).await.expect("the first event immediately");
     assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
     // A start may cause another notification; after that there is no other.
     events.settle(5).await;
     let idle = events.next(Duration::from_secs(4)).await;
     assert!(idle.is_none(), "nothing changed: {idle:?}");
     setup.join(&[&east]);
-    let told = events.next(SOON).await.expect("told in time");
+    let told = events.next(SOON).await.expect("an event in time");
     assert!(told.starts_with("event: change\n"), "{told}");
     // A hold creates no version of the mesh.
     events.settle(20).await;
     let held = server.strait(&["history", "pin", "--yes"]).await;
     assert_eq!(held.status.code(), Some(0));
-    assert!(events.next(SOON).await.is_some(), "told that something is held");
+    assert!(events.next(SOON).await.is_some(), "event for the hold");
 }
 
 #[tokio::test]

@@ -66,14 +66,14 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
         latency.contains("a &lt;fast&gt; one") && latency.contains("W1 times 0.02"),
         "{latency}"
     );
-    assert_eq!(read("figures/memory.svg"), "", "nothing of it was measured");
+    assert_eq!(read("figures/memory.svg"), "", "no memory was measured");
 
     // A later file from the world of the bar: the figure exceeds the bar, which is stated in words
     // and shown as a line.
     write(folder, "b.json", &measured(1.0, &json!({ p50: of_both })));
     let check = [words[0], words[1], "--check"];
     let checked = plots(&check).expect("as before");
-    assert_eq!(checked.status.code(), Some(1), "what is there is of before");
+    assert_eq!(checked.status.code(), Some(1), "the committed files are outdated");
     assert!(
         said(&checked).contains("latency.svg isn't what benches/plots makes"),
         "{}",
@@ -99,7 +99,7 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
     write(folder, "b.json", &json!(["no", "figures"]));
     let refused = plots(&words).expect("as before");
     assert!(
-        !refused.status.success() && said(&refused).contains("b.json is nothing that"),
+        !refused.status.success() && said(&refused).contains("b.json was not written by"),
         "{}",
         said(&refused)
     );

@@ -20,7 +20,7 @@ fn held(client: &XdsClient) -> Held {
     let contents = client.held();
     let of = |kind: ResourceType| {
         let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
-        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
+        let body = |name: &String| contents.body(kind, name).expect("a stored body").to_vec();
         names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
     };
     ResourceType::ALL.into_iter().flat_map(of).collect()
@@ -50,7 +50,7 @@ fn told(answer: &Value, proxy: &Proxy) -> Otherwise {
         group["proxies"].as_array().expect("proxies").iter().any(|one| one["id"] == id)
     });
     let Some(group) = own.next() else { return Vec::new() };
-    assert!(own.next().is_none(), "it is told of once: {answer}");
+    assert!(own.next().is_none(), "one entry per proxy: {answer}");
     let mut lines = Vec::new();
     for (kind, one) in group["types"].as_object().expect("types") {
         for (sign, field) in [("+", "added"), ("~", "changed"), ("-", "removed")] {
@@ -172,7 +172,7 @@ async fn preview_equals_the_resources_sent() {
         assert_eq!(answer["unaffected"], untold, "{answer}");
         for (client, before) in clients.iter().zip(&before) {
             let sent = otherwise(before, &held(client));
-            assert!(sent.is_empty(), "{kind} {name}: nothing is sent before: {sent:?}");
+            assert!(sent.is_empty(), "{kind} {name}: sent too early: {sent:?}");
         }
         match &spec {
             Some(spec) => setup.put(&file, &object(kind, name, spec.clone())),
@@ -183,7 +183,10 @@ async fn preview_equals_the_resources_sent() {
             let all = clients.iter().zip(&before);
             let found: Vec<Otherwise> =
                 all.map(|(client, before)| otherwise(before, &held(client))).collect();
-            holds(found == expected, format!("{kind} {name}: told {expected:#?}, sent {found:#?}"))
+            holds(
+                found == expected,
+                format!("{kind} {name}: announced {expected:#?}, sent {found:#?}"),
+            )
         })
         .await;
         for line in expected.iter().flatten() {
@@ -191,7 +194,7 @@ async fn preview_equals_the_resources_sent() {
         }
     }
     for kind in ["~ rds", "+ cds", "+ eds", "- cds", "- eds", "~ cds", "~ lds", "- lds"] {
-        assert!(sums.contains_key(kind), "the steps say little: no {kind} in {sums:?}");
+        assert!(sums.contains_key(kind), "the steps cover too little: no {kind} in {sums:?}");
     }
 }
 

@@ -58,20 +58,22 @@ async fn check_traffic_uses_an_identity_from_the_control_plane() {
     assert_eq!(given["identity"], expected);
     let part = |name: &str| given[name].as_str().expect("text").to_owned();
     let ends: jiff::Timestamp = part("expires").parse().expect("a time");
-    let left = SystemTime::from(ends).duration_since(SystemTime::now()).expect("it is to come");
+    let left =
+        SystemTime::from(ends).duration_since(SystemTime::now()).expect("the gateway is pending");
     assert!((Duration::from_secs(500)..=Duration::from_secs(600)).contains(&left), "{left:?}");
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(part("certChain").as_bytes())
             .map(|one| one.expect("PEM"))
             .collect();
     let roots = setup.authority().roots();
-    let peer = roots.authenticate(&chain, SystemTime::now()).expect("of the mesh's CA");
+    let peer =
+        roots.authenticate(&chain, SystemTime::now()).expect("a certificate of the mesh's CA");
     assert_eq!(peer.id().to_string(), expected);
     let now = SystemTime::now();
     request.answered(&part("certChain"), &part("rootCert"), "there", now).expect("a client");
     let other = MeshClientRequest::new().expect("a key");
     let mistaken = other.answered(&part("certChain"), &part("rootCert"), "there", now);
-    assert!(mistaken.is_err(), "it is of one key alone");
+    assert!(mistaken.is_err(), "all certificates have one key");
 
     // Other tokens are rejected, and the request must contain only a key.
     for token in ["token-of-those-who-read", "x", ""] {

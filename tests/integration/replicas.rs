@@ -1,4 +1,4 @@
-//! Several control planes with one config cluster: they serve the same bytes, one of them writes,
+//! Several control planes with one config cluster: they serve equal bytes, one of them writes,
 //! and a moving proxy receives no resource that it has.
 
 use std::path::Path;
@@ -96,7 +96,7 @@ async fn replicas_serve_the_same_and_a_moving_proxy_receives_only_changes() {
     // One change marks the end: it is the only response.
     west.serve("cart", &["10.0.0.3", "10.0.0.4"]);
     endpoints_until(&client, "cart", &[("198.18.0.2:15443", 2)]).await;
-    assert_eq!(client.held().resources, 1, "but for what changed it held all");
+    assert_eq!(client.held().resources, 1, "the proxy had all other resources");
     second.shut_down().await;
     drop(hub);
 }
@@ -130,13 +130,13 @@ async fn one_replica_writes_each_object_once_and_hands_over_when_it_ends() {
 
     let began = Instant::now();
     first.shut_down().await;
-    assert_ne!(holder(), before, "it is given up, not left to run out");
+    assert_ne!(holder(), before, "the lease is released, not left to expire");
     wait_until(SOON, async || {
         let now = holder();
         holds(!now.is_empty() && now != before, now)
     })
     .await;
-    assert!(began.elapsed() < Duration::from_secs(14), "sooner than the Lease would have ended");
+    assert!(began.elapsed() < Duration::from_secs(14), "before the Lease would have expired");
     written(&["four", "five", "six"]).await;
     for member in [&hub, &west] {
         let writes = member.api.requests(|one| {
@@ -200,7 +200,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
             ["configuration", "since", "by"].map(|key| state["held"][key].clone());
         seen.push((id, since, by));
     }
-    assert_eq!(seen[0], seen[1], "the same, and not one of its own");
+    assert_eq!(seen[0], seen[1], "both replicas hold the same configuration");
     // A replica without a disk, and one that was down, have the hold from their first response on.
     second.shut_down().await;
     let start = async |state: &str| setup.start_replica(&hub.api, state).await;
@@ -224,7 +224,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     hub.api.store().delete("Secret", SYSTEM, "strait-hold").expect("it is there");
     wait_until(SOON, async || {
         let there = hub.api.store().get("Secret", SYSTEM, "strait-hold");
-        holds(there.is_some(), "it is not written again")
+        holds(there.is_some(), "the object is not written again")
     })
     .await;
     for server in [&first, &second, &third] {

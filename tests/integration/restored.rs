@@ -58,7 +58,7 @@ async fn served() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
 }
 
 fn lkg_files(setup: &Setup) -> Vec<std::path::PathBuf> {
-    let files = std::fs::read_dir(setup.path("state").join("lkg")).expect("the directory is there");
+    let files = std::fs::read_dir(setup.path("state").join("lkg")).expect("the directory exists");
     let mut files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
     files.sort();
     files
@@ -171,7 +171,7 @@ async fn unwritable_state_affects_nothing_else() {
     endpoints_until(&client, "cart", &[("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)]).await;
     wait_until(SOON, async || {
         let unwritable = server.admin.metric("strait_state_unwritable").await;
-        holds(unwritable == 1.0, "told nobody")
+        holds(unwritable == 1.0, "the metric does not report it")
     })
     .await;
     assert!(server.admin.metric("strait_state_write_failures_total").await >= 1.0);
@@ -365,7 +365,7 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     west.api.heal();
     second.cluster_in("west", "live").await;
     let held = |client: &XdsClient| client.held().resources;
-    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
 
     // Another run reads the same cluster: its first list lacks the same objects.
     lacking(&west.api);
@@ -376,7 +376,7 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     second.cluster_until("west", doubted).await;
     west.api.heal();
     second.cluster_until("west", |entry| entry["state"] == "live" && !doubted(entry)).await;
-    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
 }
 
 /// Copies the state directory of a setup.
@@ -405,13 +405,13 @@ async fn no_restart_serves_the_state_on_disk_before_waiting_for_its_clusters() {
             let at = arguments.iter().position(|one| *one == state.display().to_string());
             let own = setup.path(&format!("state-{round}-{number}"));
             copy(&state, &own);
-            arguments[at.expect("it is given")] = own.display().to_string();
+            arguments[at.expect("the flag is set")] = own.display().to_string();
             let setup = &setup;
             async move {
                 let began = Instant::now();
                 let server = setup.start_as(arguments).await;
                 let mut readiness = server.bound.readiness.clone();
-                readiness.wait_for(|readiness| readiness.ready).await.expect("it goes on");
+                readiness.wait_for(|readiness| readiness.ready).await.expect("the server runs");
                 let took = began.elapsed();
                 let clusters = server.admin.json("/debug/clusters").await;
                 let all = clusters.as_array().expect("a list").iter();

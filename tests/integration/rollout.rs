@@ -89,7 +89,7 @@ impl Fixture {
         let mut clients = BTreeMap::new();
         for at in 1..=count {
             let opened = server.open(&self.setup, &proxy(at), options.clone()).await;
-            clients.insert(proxy(at).id(), opened.expect("it is let in"));
+            clients.insert(proxy(at).id(), opened.expect("the proxy is admitted"));
         }
         for client in clients.values_mut() {
             client.wait_for(|held| held.is_complete()).await.expect("a first sync");
@@ -180,7 +180,7 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
         endpoints_until(client, "web", &both).await;
     }
     for (id, client) in clients.iter().filter(|(id, _)| !share.contains(*id)) {
-        assert_eq!(&held(client), &before[id], "{id} is given nothing of it");
+        assert_eq!(&held(client), &before[id], "{id} receives no part of the change");
     }
     let rows = server.admin.json("/debug/config?kind=VirtualService&name=web").await;
     assert_eq!(rows[0]["reasons"][0]["code"], "STR1090", "{rows}");
@@ -209,7 +209,7 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     server.shut_down().await;
     let server = setup.start_ready().await;
     let (_, again) = at_step(&server, 1).await;
-    assert!(again.is_empty(), "nobody is connected yet");
+    assert!(again.is_empty(), "no proxy is connected yet");
     let clients = fixture.connect(&server).await;
     timeouts_until(&clients, in_share).await;
 
@@ -381,7 +381,7 @@ async fn page_receives_the_progress_and_rejections_of_a_rollout() {
     let mut events = ChangeEvents::listen(&server).await;
     events.settle(20).await;
     setup.put("route", &marked("x-refused"));
-    assert!(events.next(SOON).await.is_some(), "told that it is let out");
+    assert!(events.next(SOON).await.is_some(), "event for the start of the rollout");
     at_step(&server, 1).await;
     events.settle(20).await;
     // Clients that only connect and reject it.
@@ -389,9 +389,9 @@ async fn page_receives_the_progress_and_rejections_of_a_rollout() {
     let mut clients = Vec::new();
     for at in 1..=PROXIES {
         let opened = server.open(setup, &proxy(at), options.clone()).await;
-        clients.push(opened.expect("it is let in"));
+        clients.push(opened.expect("the proxy is admitted"));
     }
-    assert!(events.next(SOON).await.is_some(), "told that somebody refuses it");
+    assert!(events.next(SOON).await.is_some(), "event for a rejection");
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/rollout").await;
         holds(state["running"]["refused"].as_u64() > Some(0), &state)
@@ -399,7 +399,7 @@ async fn page_receives_the_progress_and_rejections_of_a_rollout() {
     .await;
     events.settle(20).await;
     strait(&server, &["history", "rollout", "--abort", "--yes"]).await;
-    assert!(events.next(SOON).await.is_some(), "told that it has ended");
+    assert!(events.next(SOON).await.is_some(), "event for the end of the rollout");
     drop(clients);
     server.shut_down().await;
 }
@@ -413,7 +413,7 @@ async fn earlier_rejections_do_not_stop_a_rollout() {
     let mut clients = BTreeMap::new();
     for at in 1..=PROXIES {
         let opened = server.open(setup, &proxy(at), options.clone()).await;
-        clients.insert(proxy(at).id(), opened.expect("it is let in"));
+        clients.insert(proxy(at).id(), opened.expect("the proxy is admitted"));
     }
     let refusals = async || server.admin.metric("strait_xds_nacks_total{type=\"rds\"}").await;
     let before = wait_until(SOON, async || {

@@ -72,7 +72,7 @@ async fn roots_are_written_to_every_namespace_and_restored() {
     }
     let edited = published(&east.api, "edited", USUAL).expect("it is there");
     assert_eq!(edited["metadata"]["labels"], json!({ "owner": "else", "istio.io/config": "true" }));
-    assert_eq!(edited["data"]["other"], "kept", "what else is in it stays");
+    assert_eq!(edited["data"]["other"], "kept", "other keys of the ConfigMap stay");
     // A new namespace, a namespace with a deleted ConfigMap, and one with an edited ConfigMap.
     east.apply(namespace("new"));
     until(&east.api, "new", USUAL, &ours).await;
@@ -228,7 +228,7 @@ impl Agent {
     async fn next(&mut self, types: &[&str]) -> DiscoveryResponse {
         loop {
             let next = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
-            let next = next.expect("no error").expect("the stream goes on");
+            let next = next.expect("no error").expect("the stream continues");
             if types.contains(&&*next.type_url) {
                 return next;
             }
@@ -293,7 +293,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
         Agent::istioctl(&server, setup.certificate(namespace, "default"), type_url, names).await
     };
     let followed = |answer: &DiscoveryResponse| -> Vec<(String, Vec<i32>)> {
-        let read = |body: &[u8]| FollowedConfig::decode(body).expect("as CSDS has it");
+        let read = |body: &[u8]| FollowedConfig::decode(body).expect("the form of CSDS");
         let all = answer.resources.iter().map(|one| read(&one.value));
         let short = |one: FollowedConfig| {
             let states = one.generic_xds_configs.iter().map(|one| one.config_status).collect();
@@ -308,7 +308,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
     assert_eq!(seen.len(), 1, "who only asks is no proxy: {seen:?}");
     assert_eq!((&seen[0].0, seen[0].1[0]), (&id, stale));
     assert!(seen[0].1[1..].iter().all(|state| *state == unsent), "{seen:?}");
-    let identifier = of_system.control_plane.expect("it says who answers").identifier;
+    let identifier = of_system.control_plane.expect("the response names the replica").identifier;
     let identifier: Value = serde_json::from_str(&identifier).expect("JSON");
     assert_eq!(identifier["Info"]["version"], env!("CARGO_PKG_VERSION"));
     proxy.ask(CLUSTERS, &clusters.nonce).await;
@@ -317,7 +317,10 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
         holds(seen[0].1[0] == ConfigStatus::Synced as i32, seen)
     })
     .await;
-    assert!(followed(&ask("elsewhere", syncz, &[]).await).is_empty(), "not theirs to see");
+    assert!(
+        followed(&ask("elsewhere", syncz, &[]).await).is_empty(),
+        "proxies of other namespaces are hidden"
+    );
     // The configuration of one proxy, and pages by their paths.
     let name = "client.shop";
     let dump = ask("shop", "istio.io/debug/config_dump", &[name]).await;
@@ -506,7 +509,7 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..new.clone() });
     let refused =
         certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0550")).await;
-    assert_eq!(steps(&refused), ["signs"], "nothing of the set counts: {refused}");
+    assert_eq!(steps(&refused), ["signs"], "the set is refused as a whole: {refused}");
     let output = server.strait(&["certs", "status"]).await;
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains("STR0550: the root "), "{shown}");
@@ -535,7 +538,7 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
         let now = certificates_until(server, |now| steps(now) == ["signs", "kept"]).await;
         assert_eq!(
             now["rotation"]["roots"][1]["assumed"], true,
-            "nobody knows what was issued before"
+            "earlier certificates are unknown"
         );
         wait_until(SOON, async || {
             let found = roots(&hub.api, "shop", USUAL);

@@ -79,7 +79,7 @@ async fn route_statuses_are_written_by_one_control_plane() {
     until(&hub, "sound", fine).await;
     until(&hub, "waiting", "Accepted=True Accepted, ResolvedRefs=False BackendNotFound").await;
     let patches = || hub.api.request_count("patch", "httproutes");
-    assert_eq!(patches(), 2, "one writes, each once");
+    assert_eq!(patches(), 2, "one replica writes, each object once");
     hub.apply(connection_route("bytes", "ghost"));
     let lost = "Accepted=False NoMatchingParent, ResolvedRefs=False BackendNotFound";
     until(&hub, "bytes", lost).await;

@@ -67,13 +67,13 @@ impl Gateway {
 
     async fn next(&mut self) -> Option<DiscoveryResponse> {
         let response = tokio::time::timeout(SOON, self.responses.message()).await.ok()?;
-        Some(response.expect("no error").expect("it goes on"))
+        Some(response.expect("no error").expect("the stream continues"))
     }
 
     /// Returns the secrets of the next response, with their content.
     async fn secrets(&mut self) -> Vec<(String, Vec<u8>)> {
         let response = self.next().await.expect("in time");
-        assert_eq!(response.type_url, SECRET, "and of nothing else");
+        assert_eq!(response.type_url, SECRET, "only secrets are expected");
         self.nonce.clone_from(&response.nonce);
         let decoded = response.resources.iter().map(|any| {
             let one = Secret::decode(&*any.value).expect("a secret");
@@ -318,10 +318,10 @@ async fn gateway_without_the_right_to_list_secrets_receives_none() {
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
     let name = "kubernetes://shop-tls";
     gateway.ask(&[name]).await;
-    assert!(gateway.secrets().await.is_empty(), "an answer, and nothing in it");
+    assert!(gateway.secrets().await.is_empty(), "an empty response");
     shown_with(&server, name, "STR0542").await;
     let reads = east.api.requests(|one| one.resource == "secrets").len();
-    assert_eq!(reads, 0, "nothing is read for it");
+    assert_eq!(reads, 0, "no Secret is read for it");
     let reviews = |member: &Member| {
         member.api.requests(|one| one.path.ends_with("/subjectaccessreviews")).len()
     };
@@ -342,7 +342,10 @@ async fn unknown_pod_receives_no_key() {
     let mut gateway = Gateway::open(&server, &setup, &unseen).await;
     let name = "kubernetes://shop-tls";
     gateway.ask(&[name]).await;
-    assert!(gateway.is_quiet().await, "anybody with a certificate of the account could say so");
+    assert!(
+        gateway.is_quiet().await,
+        "any client with a certificate of the account could claim this pod"
+    );
     east.apply(objects::pod(SHOP, "ingress-1", "ingress", "10.0.0.10", "node"));
     let mut come = Vec::new();
     while come.is_empty() {
@@ -393,7 +396,7 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
                 come.extend(gateway.secrets().await);
             }
             if at != 0 {
-                assert!(gateway.is_quiet().await, "{at}: nothing of another's comes after it");
+                assert!(gateway.is_quiet().await, "{at}: no Secret of another gateway follows");
                 assert_eq!(come.keys().collect::<Vec<_>>(), [both], "{at}");
             }
             assert!(come.values().all(|one| one == chain), "{at}: another's certificate");
@@ -403,5 +406,8 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
         let path = format!("/namespaces/{namespace}/secrets");
         member.api.requests(|one| one.path.contains(&path)).len()
     };
-    assert!(asked(&east, "pay") > 0 && asked(&west, SHOP) > 0, "each is read where it lies");
+    assert!(
+        asked(&east, "pay") > 0 && asked(&west, SHOP) > 0,
+        "each Secret is read in its own namespace"
+    );
 }

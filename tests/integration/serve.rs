@@ -69,7 +69,7 @@ async fn undisturbed(client: &XdsClient, since: u64, east: &Member) {
     })
     .await;
     let held = client.held();
-    assert_eq!(held.resources, since + 1, "more was sent than the assignment that changed");
+    assert_eq!(held.resources, since + 1, "more was sent than the changed assignment");
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     endpoints_until(client, "web", BOTH).await;
 }
@@ -181,7 +181,7 @@ async fn removed_cluster_leaves_only_after_its_grace_period() {
     setup.take_out("west");
     let entry = server.cluster_in("west", "draining").await;
     assert!(entry["reason"].as_str().is_some_and(|why| why.contains("withdrawn in")), "{entry}");
-    assert_eq!(client.held().resources, before, "it is still there");
+    assert_eq!(client.held().resources, before, "the cluster still exists");
     endpoints_until(&client, "web", EAST_ONLY).await;
     server.cluster_until("west", Value::is_null).await;
 }
@@ -577,7 +577,7 @@ async fn serving_certificate_can_come_from_files() {
     // The server presents the certificate from the file.
     let shown = rustls_pki_types::CertificateDer::pem_file_iter(&cert).expect("PEM").count();
     assert_eq!(shown, issued.chain.certificates().len());
-    assert!(!setup.path("state").join("ca").exists(), "no CA is made where none is needed");
+    assert!(!setup.path("state").join("ca").exists(), "no CA is created if none is needed");
 }
 
 #[tokio::test]
@@ -682,7 +682,7 @@ async fn binary_prints_its_addresses_and_drains_on_sigterm() {
     assert!(held.ended.is_some_and(|why| why.contains("reconnect")));
     let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
     assert_eq!(exit.code(), Some(0));
-    assert_eq!(lines.next_line().await.expect("readable"), None, "one line and no more");
+    assert_eq!(lines.next_line().await.expect("readable"), None, "exactly one line");
 }
 
 #[tokio::test]
@@ -695,7 +695,7 @@ async fn server_with_unread_output_keeps_serving() {
     drop(port);
     let closed = || std::io::pipe().expect("a pipe").1;
     let mut arguments = setup.arguments();
-    let at = arguments.iter().position(|one| one == "--admin-address").expect("it is given");
+    let at = arguments.iter().position(|one| one == "--admin-address").expect("the flag is set");
     arguments[at + 1] = address.to_string();
     let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
         .arg("serve")
@@ -711,9 +711,9 @@ async fn server_with_unread_output_keeps_serving() {
     let token = std::fs::read_to_string(&file).expect("a token");
     let admin = Admin::new(address, token.trim());
     wait_until(SOON, async || {
-        let ended = process.try_wait().expect("it can be waited for");
-        assert_eq!(ended, None, "it ends for want of a reader");
-        holds(tokio::net::TcpStream::connect(address).await.is_ok(), "it does not listen")
+        let ended = process.try_wait().expect("the process can be awaited");
+        assert_eq!(ended, None, "the process ended without a reader");
+        holds(tokio::net::TcpStream::connect(address).await.is_ok(), "the process does not listen")
     })
     .await;
     wait_until(SOON, async || {
@@ -721,7 +721,7 @@ async fn server_with_unread_output_keeps_serving() {
         holds(status == StatusCode::OK, text)
     })
     .await;
-    assert_eq!(admin.metric("strait_task_panics_total").await, 0.0, "by a line that it logged");
+    assert_eq!(admin.metric("strait_task_panics_total").await, 0.0, "because of a log line");
     let id = process.id().expect("it runs").to_string();
     let killed = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
     assert!(killed.success());
@@ -747,7 +747,7 @@ async fn process_drains_and_deletes_its_token_when_its_terminal_closes() {
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
     lines.next_line().await.expect("readable").expect("it listens");
     let left = || std::fs::read_dir(temporary.path()).expect("it stays").flatten().count();
-    assert_eq!(left(), 1, "the folder of its token");
+    assert_eq!(left(), 1, "the folder of its token is left");
     let id = process.id().expect("it runs").to_string();
     let killed = Command::new("kill").args(["-HUP", &id]).status().await.expect("kill runs");
     assert!(killed.success());

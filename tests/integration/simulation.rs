@@ -53,7 +53,7 @@ fn proxies() -> [Proxy; 4] {
 }
 
 #[tokio::test]
-async fn histories_leave_what_a_fresh_start_gives() {
+async fn histories_end_in_the_state_of_a_fresh_start() {
     let chosen = std::env::var("STRAIT_SIM_SEEDS").ok();
     let seeds: Vec<u64> = match &chosen {
         Some(text) => text.split(',').map(|seed| seed.trim().parse().expect("a seed")).collect(),

@@ -139,7 +139,9 @@ impl Replica {
         let id = self.process.id().expect("it runs").to_string();
         let sent = Command::new("kill").args([signal, &id]).status().await.expect("kill runs");
         assert!(sent.success());
-        let exit = tokio::time::timeout(SOON, self.process.wait()).await.expect("it ends in time");
+        let exit = tokio::time::timeout(SOON, self.process.wait())
+            .await
+            .expect("the process ends in time");
         let code = exit.expect("it ends").code();
         assert!(signal == "-KILL" || code == Some(0), "after {signal}: {code:?}");
         self.clients.shut_down(Duration::from_secs(5)).await;
@@ -151,7 +153,7 @@ impl Replica {
         let text = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).expect("Linux");
         let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
         let kilobytes =
-            line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a line of it");
+            line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a line of output");
         kilobytes.parse::<u64>().expect("a number") * 1024
     }
 
@@ -357,6 +359,6 @@ async fn soak_loses_nothing_leaks_nothing_and_does_not_grow() {
     );
     if length >= MEASURED_FROM {
         let allowed = early + early / 10 + (2 << 20);
-        assert!(late <= allowed, "it grew from {early} to {late} bytes");
+        assert!(late <= allowed, "memory grew from {early} to {late} bytes");
     }
 }

@@ -705,7 +705,7 @@ async fn restart_without_reachable_sources_serves_the_same_bytes_and_reports_it(
     // Two seconds on an idle machine; far less than the 30 s for which a source delays readiness.
     assert!(took.as_secs() < 10, "{took:?}");
     let after = given(&setup, &second, HOSTS).await;
-    assert!(after == before, "other bytes than before");
+    assert!(after == before, "the bytes have changed");
     for name in ["consul", "consul/dc1", &format!("xds://{address}"), "config cluster"] {
         let line = until_source(&second, name, |line| line["state"] == "restored").await;
         let reason = line["reason"].as_str().expect("a reason");
@@ -721,7 +721,7 @@ async fn restart_without_reachable_sources_serves_the_same_bytes_and_reports_it(
     // Restored state is written again; then each source takes over by itself.
     let third = setup.start_as(arguments).await;
     third.ready().await;
-    assert!(given(&setup, &third, HOSTS).await == before, "other bytes than before");
+    assert!(given(&setup, &third, HOSTS).await == before, "the bytes have changed");
     let again = Supervisor::new();
     mcp.set("ServiceEntry", vec![entry("shop/mcp", "new.example", "192.0.2.1")]);
     mcp.serve(&address.to_string(), &again).await;

@@ -197,7 +197,11 @@ async fn ingress_status_has_the_addresses_of_its_gateway() {
     hub.apply(entrance(json!([])));
     until(Value::Null).await;
     assert_eq!(stored(&hub, "Ingress", "theirs")["status"], said, "another controller's");
-    assert_eq!(hub.api.request_count("patch", "ingresses"), 3, "one writes, each once");
+    assert_eq!(
+        hub.api.request_count("patch", "ingresses"),
+        3,
+        "one replica writes, each object once"
+    );
     for server in servers {
         server.shut_down().await;
     }

@@ -83,7 +83,7 @@ async fn invalid_policy_ends_the_program_at_start() {
 }
 
 #[tokio::test]
-async fn preference_puts_the_own_cluster_first() {
+async fn preference_ranks_the_local_cluster_first() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n1", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);

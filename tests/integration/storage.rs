@@ -45,8 +45,8 @@ stat -c '%a %s' "$1/admin-token"
 "#;
 
 #[test]
-fn on_a_full_disk_nothing_half_written_is_left_and_with_room_all_goes_on() {
-    let name = "storage::on_a_full_disk_nothing_half_written_is_left_and_with_room_all_goes_on";
+fn full_disk_leaves_no_partial_file_and_writing_resumes_with_free_space() {
+    let name = "storage::full_disk_leaves_no_partial_file_and_writing_resumes_with_free_space";
     let folder = tempfile::tempdir().expect("a folder");
     let (disk, config) = (folder.path().join("disk"), folder.path().join("config"));
     for path in [&disk, &config] {

@@ -22,8 +22,8 @@ use strait_sim::{Fault, objects};
 /// missing notifications of single changes; so most bursts are small.
 const EVENTS: [usize; 6] = [1, 1, 2, 3, 8, 25];
 
-/// Limits of the faults of a member, so that it never counts as one that loses contact too often:
-/// such a member is frozen for minutes, which the test cannot wait for.
+/// Limits of the faults of a member, so that it is not treated as a cluster that loses contact too
+/// often: such a member is frozen for minutes, which the test cannot wait for.
 const TROUBLES: usize = 3;
 const TROUBLES_WITHIN: Duration = Duration::from_secs(150);
 
@@ -445,7 +445,7 @@ fn pod_name(number: usize, address: u8) -> String {
     format!("{}-{address}", SERVICES[number].0)
 }
 
-/// Returns the address of a pod, which is the same in every cluster.
+/// Returns the address of a pod, which is equal in every cluster.
 fn pod_ip(number: usize, address: u8) -> String {
     format!("10.0.{number}.{address}")
 }

@@ -41,7 +41,7 @@ async fn routed_until(client: &XdsClient, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn policy_limits_what_objects_of_a_namespace_mean_for_others() {
+async fn policy_limits_the_effect_of_objects_on_other_namespaces() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();

@@ -1,15 +1,15 @@
-//! The rules of the house that a compiler doesn't know.
+//! Rules about the source code and the documents that the compiler does not check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::layering::sources;
 
-/// No file of code grows beyond this; one that wants to tells two stories.
+/// The maximum number of lines of a source file. A longer file has more than one purpose.
 const LINES_MAX: usize = 800;
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_file_starts_with_a_module_comment() {
     let silent: Vec<_> = sources()
         .into_iter()
         .filter(|(file, text)| !text.starts_with("//!") && !is_tests(file))
@@ -19,7 +19,7 @@ fn every_file_says_what_it_is_for() {
 }
 
 #[test]
-fn no_file_tells_two_stories() {
+fn no_file_is_longer_than_the_limit() {
     let long: Vec<_> = sources()
         .into_iter()
         .filter(|(file, _)| !is_tests(file))
@@ -29,9 +29,9 @@ fn no_file_tells_two_stories() {
     assert!(long.is_empty(), "more than {LINES_MAX} lines: {long:?}");
 }
 
-/// `println!` and its like panic where nobody reads any more, as behind `| head`.
+/// `println!` and `print!` panic if nothing reads the output any more, as with `| head`.
 #[test]
-fn what_is_printed_may_remain_unread() {
+fn no_code_uses_print_macros_that_panic_on_closed_output() {
     let mut files = sources();
     for other in ["agent/src", "sim/src"] {
         super::layering::collect_sources(&root().join(other), &mut files);
@@ -47,11 +47,14 @@ fn what_is_printed_may_remain_unread() {
         text.lines().filter(prints).map(move |line| (file, line))
     });
     let found: Vec<_> = lines.collect();
-    assert!(found.is_empty(), "use tell! or output::print (in others writeln!): {found:#?}");
+    assert!(
+        found.is_empty(),
+        "use tell! or output::print, or writeln! in other programs: {found:#?}"
+    );
 }
 
 #[test]
-fn a_type_name_has_one_meaning() {
+fn each_type_name_is_defined_once() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (file, text) in sources().into_iter().filter(|(file, _)| !is_tests(file)) {
         let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
@@ -59,13 +62,16 @@ fn a_type_name_has_one_meaning() {
             defined.entry(name.to_owned()).or_default().push(file.display().to_string());
         }
     }
-    assert!(defined.len() > 500, "types are looked for where none are: {}", defined.len());
+    assert!(defined.len() > 500, "the search found too few types: {}", defined.len());
     defined.retain(|_, files| files.len() > 1);
-    assert!(defined.is_empty(), "one name, several types; name what each is: {defined:#?}");
+    assert!(
+        defined.is_empty(),
+        "rename these types: several files define the same name: {defined:#?}"
+    );
 }
 
 #[test]
-fn types_are_called_by_words_of_the_field() {
+fn no_type_name_contains_a_word_that_the_glossary_excludes() {
     let glossary = std::fs::read_to_string(root().join("docs/contributing/glossary.md"))
         .expect("the glossary");
     let (_, table) = glossary.split_once("## Words that no type has").expect("a table");
@@ -85,10 +91,10 @@ fn types_are_called_by_words_of_the_field() {
             }
         }
     }
-    assert!(found.is_empty(), "the glossary has better words: {found:#?}");
+    assert!(found.is_empty(), "rename these types with words from the glossary: {found:#?}");
 }
 
-/// `told`, `of` and `webhook` of `ToldOfWebhook`.
+/// Splits a type name into words: `ToldOfWebhook` into `told`, `of` and `webhook`.
 fn words_in(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for letter in name.chars() {
@@ -100,7 +106,7 @@ fn words_in(name: &str) -> Vec<String> {
     words
 }
 
-/// The name of the type that a line of code defines for a whole module.
+/// Returns the name of the type that a line of code defines at the top level of a module.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.strip_prefix("pub").map_or(line, |rest| {
         let end = rest.starts_with('(').then(|| rest.find(')').map_or(0, |at| at + 1));
@@ -114,7 +120,7 @@ fn defined_type(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn nothing_is_left_for_later_in_silence() {
+fn no_unfinished_code_or_ignored_test_is_committed() {
     let markers = ["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
     let mut found = Vec::new();
     for (file, text) in sources() {
@@ -128,7 +134,7 @@ fn nothing_is_left_for_later_in_silence() {
 }
 
 #[test]
-fn every_code_that_is_told_has_a_page() {
+fn every_error_code_has_a_page() {
     let mut missing = BTreeSet::new();
     for (file, text) in sources() {
         for (at, _) in text.match_indices("STR") {
@@ -139,21 +145,21 @@ fn every_code_that_is_told_has_a_page() {
             }
         }
     }
-    assert!(missing.is_empty(), "`strait help CODE` would know nothing of {missing:?}");
+    assert!(missing.is_empty(), "error codes without a page for `strait help CODE`: {missing:?}");
 }
 
 #[test]
-fn one_crypto_provider_is_in_the_graph() {
+fn only_one_crypto_provider_is_a_dependency() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("a lock file");
     assert!(
         !lock.contains("name = \"aws-lc-sys\""),
-        "two providers in one process make every client panic: keep ring alone"
+        "two crypto providers in one process make every client panic: use only ring"
     );
 }
 
-/// A chart installs the images of its own version. `deploy/release` writes all of these.
+/// A chart installs images of its own version. `deploy/release` writes all of these places.
 #[test]
-fn charts_and_the_guide_name_the_version_that_this_is() {
+fn charts_and_guide_name_the_current_version() {
     let version = env!("CARGO_PKG_VERSION");
     for chart in ["strait", "strait-member"] {
         let path = root().join("deploy/charts").join(chart).join("Chart.yaml");
@@ -168,9 +174,9 @@ fn charts_and_the_guide_name_the_version_that_this_is() {
 }
 
 #[test]
-fn pages_name_only_files_that_exist() {
+fn pages_refer_only_to_existing_files() {
     let pages = pages();
-    assert!(pages.len() > 60, "pages are looked for where none are: {}", pages.len());
+    assert!(pages.len() > 60, "the search found too few pages: {}", pages.len());
     let mut missing = Vec::new();
     for page in &pages {
         let text = std::fs::read_to_string(page).expect("a page");
@@ -181,12 +187,12 @@ fn pages_name_only_files_that_exist() {
         let linked = linked.filter(is_page).map(|link| beside.join(link));
         missing.extend(named.chain(linked).filter(|path| !path.exists()).map(|path| (page, path)));
     }
-    assert!(missing.is_empty(), "named but not there: {missing:#?}");
+    assert!(missing.is_empty(), "pages refer to missing files: {missing:#?}");
 }
 
-/// Each step of a recipe names files and what to look for in them.
+/// Each step of a recipe names files, and identifiers that these files contain.
 #[test]
-fn what_recipes_name_is_in_the_files_beside_it() {
+fn identifiers_in_recipes_exist_in_the_named_files() {
     let mut missing = Vec::new();
     let mut looked_for = 0;
     for page in below(&root().join("docs/contributing/recipes"), "md") {
@@ -216,35 +222,38 @@ fn what_recipes_name_is_in_the_files_beside_it() {
             }
         }
     }
-    assert!(looked_for > 20, "names are looked for where none are: {looked_for}");
-    assert!(missing.is_empty(), "not in the files that the step names: {missing:#?}");
+    assert!(looked_for > 20, "the search found too few identifiers: {looked_for}");
+    assert!(
+        missing.is_empty(),
+        "identifiers that the files of the step do not contain: {missing:#?}"
+    );
 }
 
-/// What users and successors read.
+/// Returns the pages for users and developers.
 fn pages() -> Vec<PathBuf> {
     let top = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"];
     let top = top.into_iter().map(|name| root().join(name));
     top.chain(below(&root().join("docs"), "md")).collect()
 }
 
-/// What stands in code in a page.
+/// Returns the code spans of a page.
 fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// The path in the repository that a piece of code is, or begins with.
+/// Returns the path in the repository with which a code span begins, if any.
 fn path_named(code: &str) -> Option<&str> {
     const PLACES: [&str; 11] = [
         "src/", "crates/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/",
         "sim/", "fuzz/",
     ];
     let path = code.split(' ').next()?.trim_end_matches('/');
-    // What stands for any of many names none.
+    // A path with a placeholder names no single file.
     let is_one = !path.contains(['*', '<', '{']) && !path.contains("NAME");
     (PLACES.iter().any(|place| code.starts_with(place)) && is_one).then_some(path)
 }
 
-/// The text of a file, or of all files below a folder.
+/// Returns the text of a file, or of all files below a folder.
 fn text_of(path: &Path) -> String {
     if path.is_dir() {
         return files_below(path).iter().map(|file| text_of(file)).collect();
@@ -268,33 +277,33 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn each_row_of_the_guides_of_traffic_names_a_golden_case_or_a_test() {
+fn each_feature_in_the_traffic_guides_names_a_golden_case_or_a_test() {
     let guides = [
         "reference/traffic-support.md",
         "how-to/expose-a-service.md",
         "reference/gateway-api-support.md",
     ];
     let cases: Vec<_> = guides.into_iter().flat_map(cases_of).collect();
-    assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
+    assert!(cases.len() > 40, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let is_known = |row: &&String| row.split(", ").all(|case| is_golden(case) || is_test(case));
     let missing: Vec<_> = cases.iter().filter(|row| !is_known(row)).collect();
     assert!(missing.is_empty(), "rows without a case: {missing:?}");
     let told: BTreeSet<_> = cases.iter().collect();
-    assert_eq!(told.len(), cases.len(), "one case for two rows");
+    assert_eq!(told.len(), cases.len(), "several rows name the same case");
 }
 
 #[test]
-fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
+fn each_difference_from_istio_names_a_golden_case_or_a_test() {
     let cases = cases_of("how-to/migrate-from-istio.md");
-    assert!(cases.len() > 30, "rows are looked for where none are: {cases:?}");
+    assert!(cases.len() > 30, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
-    assert!(missing.is_empty(), "rows that nothing holds: {missing:?}");
+    assert!(missing.is_empty(), "rows without a case or test: {missing:?}");
 }
 
 #[test]
-fn the_guide_lists_the_examples_that_real_envoys_hold() {
+fn guide_lists_all_examples_that_real_envoys_test() {
     let text = std::fs::read_to_string(root().join("docs/how-to/migrate-from-istio.md"));
     let text = text.expect("the guide");
     let rows = text.lines().skip_while(|line| !line.ends_with("| tried by |")).skip(2);
@@ -307,14 +316,15 @@ fn the_guide_lists_the_examples_that_real_envoys_hold() {
 }
 
 #[test]
-fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
+fn each_known_flaw_of_other_control_planes_names_its_tests() {
     let is_test = among_tests();
-    flaws_are_held_off("reference/access-support.md", "F", 26, &is_test);
-    flaws_are_held_off("reference/traffic-support.md", "T", 40, &is_test);
+    check_rows_of_flaws("reference/access-support.md", "F", 26, &is_test);
+    check_rows_of_flaws("reference/traffic-support.md", "T", 40, &is_test);
 }
 
-/// That a guide has a row for each flaw of a list, which ends with what holds it off.
-fn flaws_are_held_off(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
+/// Checks that a guide has one row for each known flaw of other control planes, in order, and that
+/// the row ends with the tests that cover it.
+fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
     let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     let start = format!("| {letter}-");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with(&start)).collect();
@@ -325,25 +335,25 @@ fn flaws_are_held_off(guide: &str, letter: &str, count: usize, is_test: impl Fn(
         let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
         let unknown: Vec<_> =
             cases.split(", ").filter(|case| !is_golden(case) && !is_test(case)).collect();
-        assert!(unknown.is_empty(), "{flaw} is held off by nothing that is there: {unknown:?}");
+        assert!(unknown.is_empty(), "{flaw} names unknown tests: {unknown:?}");
     }
 }
 
 #[test]
-fn each_vulnerability_of_others_names_the_tests_that_hold_it_off() {
+fn each_known_vulnerability_of_other_control_planes_names_its_tests() {
     let text = std::fs::read_to_string(root().join("docs/reference/access-support.md"))
         .expect("the guide");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| CVE-")).collect();
-    assert!(rows.len() > 10, "rows are looked for where none are: {rows:?}");
+    assert!(rows.len() > 10, "the search found too few rows: {rows:?}");
     let is_test = among_tests();
     for row in rows {
         let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
         let unknown: Vec<_> = cases.split(", ").filter(|case| !is_test(case)).collect();
-        assert!(unknown.is_empty(), "held off by nothing that is there: {unknown:?} in {row}");
+        assert!(unknown.is_empty(), "unknown tests {unknown:?} in {row}");
     }
 }
 
-/// Tells whether something is the name of a test or of a scenario, as code.
+/// Returns a function that checks whether a code span is the name of a test or of a real scenario.
 fn among_tests() -> impl Fn(&str) -> bool {
     let real = std::fs::read_to_string(root().join("tests/real/main.rs")).expect("the scenarios");
     let integration = std::fs::read_dir(root().join("tests/integration")).expect("the tests");
@@ -356,24 +366,25 @@ fn among_tests() -> impl Fn(&str) -> bool {
         let (function, scenario) = (format!("fn {name}("), format!("(\"{name}\", "));
         let attribute = |text: &String| {
             let place = text.find(&function).unwrap_or_default();
-            // The attribute of a test stands a line or some above its name.
+            // The attribute of a test is in one of the lines above its name.
             text[..place].lines().rev().take(6).any(|line| line.trim().contains("test"))
         };
         case.starts_with('`') && (real.contains(&scenario) || tests.iter().any(attribute))
     }
 }
 
-/// The last column of the tables of a guide that say what works by the case that holds it.
+/// Returns the last column of the tables of supported features in a guide: the test of each
+/// feature.
 fn cases_of(guide: &str) -> Vec<String> {
     let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
-    // A table of what works ends with the case that holds it; others say something else.
+    // Only tables whose last column is `case` list features.
     let mut is_of_cases = false;
     let mut cases = Vec::new();
     for line in text.lines() {
         if !line.starts_with('|') {
             is_of_cases = false;
         } else if line.ends_with("| case |") {
-            // Those of flaws have rows of several.
+            // Tables of flaws have an empty first heading, and several tests per row.
             is_of_cases = !line.starts_with("| |");
         } else if is_of_cases && line.starts_with("| ") {
             cases.push(line.rsplit('|').nth(1).unwrap_or_default().trim().to_owned());
@@ -382,7 +393,7 @@ fn cases_of(guide: &str) -> Vec<String> {
     cases
 }
 
-/// Whether it is the name of a golden case, as code.
+/// Returns whether a code span is the name of a golden case.
 fn is_golden(case: &str) -> bool {
     let name = case.trim_matches('`');
     case.starts_with('`') && root().join(format!("tests/golden/{name}.txtar")).exists()
@@ -398,14 +409,14 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn pages_that_the_code_cites_are_in_the_repository() {
+fn pages_named_in_code_exist() {
     let mut missing = BTreeSet::new();
     for (file, text) in sources() {
         for (end, _) in text.match_indices(".md") {
             let start =
                 text[..end].rfind(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
             let cited = &text[start.map_or(0, |at| at + 1)..end + 3];
-            // The end of a path that is put together.
+            // The end of a path that is composed of several strings.
             if cited.starts_with(['.', '/']) || cited.contains('*') {
                 continue;
             }
@@ -414,11 +425,11 @@ fn pages_that_the_code_cites_are_in_the_repository() {
             }
         }
     }
-    assert!(missing.is_empty(), "not in the repository: {missing:?}");
+    assert!(missing.is_empty(), "code names missing pages: {missing:?}");
 }
 
 #[test]
-fn the_contract_names_every_path_that_is_served() {
+fn interface_reference_names_every_path_of_the_admin_api() {
     let contract = std::fs::read_to_string(root().join("docs/reference/interface.md"));
     let contract = contract.expect("docs/reference/interface.md");
     let admin = std::fs::read_to_string(root().join("crates/server/src/admin/mod.rs"))
@@ -428,5 +439,5 @@ fn the_contract_names_every_path_that_is_served() {
     assert!(routes.contains(&"/debug/clusters"), "{routes:?}");
     let missing: Vec<_> =
         routes.into_iter().filter(|path| !contract.contains(&format!("`{path}"))).collect();
-    assert!(missing.is_empty(), "docs/reference/interface.md says nothing of {missing:?}");
+    assert!(missing.is_empty(), "paths missing in docs/reference/interface.md: {missing:?}");
 }

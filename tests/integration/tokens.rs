@@ -104,7 +104,7 @@ impl AgentStream {
     /// Returns the next response, and acknowledges it as Envoy does.
     pub(super) async fn next(&mut self) -> DiscoveryResponse {
         let response = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
-        let response = response.expect("no error").expect("it goes on");
+        let response = response.expect("no error").expect("the stream continues");
         self.say(DiscoveryRequest {
             version_info: response.version_info.clone(),
             response_nonce: response.nonce.clone(),
@@ -326,7 +326,8 @@ async fn known_pod_is_admitted_while_its_api_server_is_unreachable_also_after_a_
 
     let server = setup.start_ready().await;
     server.cluster_in("east", "restored").await;
-    let chain = agent.certificate(&server, &setup).await.expect("proven by what is remembered");
+    let chain =
+        agent.certificate(&server, &setup).await.expect("a certificate for the remembered pod");
     assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
     agent.stream(&server, &setup).await.expect("let in").next().await;
     // A token with an unknown key cannot be verified before its API server returns.
@@ -353,11 +354,14 @@ async fn token_without_pod_is_reviewed_by_the_member_and_the_result_cached() {
     let before = reviews(&east);
     let agent = Agent { token: by_hand, ..Agent::of(&east) };
     for _ in 0..3 {
-        agent.certificate(&server, &setup).await.expect("the member says so");
+        agent
+            .certificate(&server, &setup)
+            .await
+            .expect("a certificate after a review by the member");
     }
-    assert_eq!(reviews(&east), before + 1, "one question for three calls");
+    assert_eq!(reviews(&east), before + 1, "one review for three calls");
     east.api.stop().await;
-    agent.certificate(&server, &setup).await.expect("the answer is kept");
+    agent.certificate(&server, &setup).await.expect("a certificate from the cached result");
 }
 
 pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
@@ -403,7 +407,7 @@ async fn stream_ends_with_its_token_or_its_pod() {
     east.serve("web", &["10.0.0.1"]);
     wait_until(SOON, async || {
         let refused =
-            agent.certificate(&server, &setup).await.expect_err("of the pod that has gone");
+            agent.certificate(&server, &setup).await.expect_err("no certificate for a deleted pod");
         holds(refused.code() == Code::Unauthenticated, refused)
     })
     .await;

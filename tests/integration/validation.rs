@@ -129,7 +129,7 @@ async fn each_broken_object_is_reported_and_valid_ones_stay_active() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(good(&estate).await, before, "nothing was stored, and nothing is otherwise");
+    assert_eq!(good(&estate).await, before, "nothing was stored or changed");
     let metrics = estate.text("/metrics").await;
     for (result, count) in counts {
         let line = format!("strait_validations_total{{result=\"{result}\"}} {count}");

@@ -148,7 +148,7 @@ async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
     assert_eq!((status, &answer["response"]["allowed"]), (200, &json!(false)));
     let message = answer["response"]["status"]["message"].as_str().expect("a message");
     assert!(message.starts_with("STR0901: its container app runs as user 1337"), "{message}");
-    assert!(message.contains("another user"), "it says what to do: {message}");
+    assert!(message.contains("another user"), "the message names the next step: {message}");
 
     for (path, body, expected) in [
         ("/validation", review(&pod), 404),

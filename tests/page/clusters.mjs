@@ -1,5 +1,5 @@
-// The page over two real clusters: run by tests/cluster/traffic, which has a control plane there and says where. Every page is drawn over what
-// it really answers and says what the commands say; then a member's API server stops, and the map shows it.
+// The page with two real clusters. tests/cluster/traffic starts this test and passes the address of its control plane. Every page is drawn
+// from real responses and compared with the commands. Then a member's API server stops, and the map shows it.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -8,9 +8,9 @@ import { promisify } from "node:util";
 import { ControlPlane, browser, every, tab, turn, until, words } from "./rig.mjs";
 import { saysTheSame } from "./same.mjs";
 
-/** What stops and continues the API server of c2: it is given a signal. */
+/** Program that stops and continues the API server of c2 with a signal. */
 const outage = (signal) => promisify(execFile)(process.env.STRAIT_OUTAGE, [signal]);
-/** As soon as anybody would wait for it, beside two clusters on the same machine. */
+/** The time limit of a wait, with two clusters on the same machine. */
 const SOON = 30_000;
 
 let chromium;
@@ -29,7 +29,7 @@ before(async () => {
 
 after(() => chromium?.close());
 
-test("each page says what the commands say, and can be read in both themes and sizes", async () => {
+test("each page agrees with the commands, and is readable in both themes and sizes", async () => {
   const clients = JSON.parse(await plane.strait("proxy", "list", "-o", "json")).filter((one) => one.type === "sidecar");
   const { name, namespace } = /~(?<name>[^~.]+)\.(?<namespace>[^~.]+)~/.exec(clients[0].id).groups;
   const asker = `${name}.${namespace}@${clients[0].cluster}`;
@@ -44,7 +44,7 @@ test("each page says what the commands say, and can be read in both themes and s
   assert.deepEqual(faults, []);
 });
 
-test("an API server that stops shows on the map within 25 s, with what mends it, and that it is back", async () => {
+test("stopped API server is shown on the map within 25 s with its fix, and its return as well", async () => {
   await turn(page, "#/map");
   const box = page.locator(".box", { hasText: "c2" });
   const state = (wanted, limit) => until(async () => (await box.locator(".state").innerText().catch(() => "")) === wanted, limit, `c2 is ${wanted}`);

@@ -1,4 +1,4 @@
-// The page in a real browser: every page in every state, theme and size; and what people do with it.
+// The page in a real browser: every page in every state, theme and size, and the actions of its users.
 
 import assert from "node:assert/strict";
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -59,7 +59,7 @@ const STATES = [
   { name: "an empty mesh", world: empty(), pages: ["#/map", "#/map/cluster/prod-ap", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"] },
   { name: "a stopped rollout", world: stopped(START), pages: PAGES },
   { name: "a hundred clusters", world: crowd(START), pages: ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies", "#/services"] },
-  // Rules find names that are no names wanting, which is not the page's fault.
+  // Accessibility rules report the invalid names of this world, which is not a fault of the page.
   { name: "hostile names", world: hostile(START), pages: HOSTILE_PAGES, rules: () => false },
   { name: "no answer yet", world: always(() => {}), pages: ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], shows: "Asking the control plane" },
   { name: "a mesh that is not complete yet", world: always(unready), pages: ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], shows: "waiting for cluster west", expected: (fault) => fault.includes("503") },
@@ -67,10 +67,10 @@ const STATES = [
 ];
 
 for (const { name, world, pages, expected, ...how } of STATES) {
-  test(`each page can be read of ${name}`, () => every(chromium, { server: demo.server, storageState: session, world: () => world, expected }, pages, how));
+  test(`each page is readable for ${name}`, () => every(chromium, { server: demo.server, storageState: session, world: () => world, expected }, pages, how));
 }
 
-test("what needs a look stands beside the map, the worst first", async () => {
+test("problems are listed next to the map, the worst first", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
   await open(page, demo.server, "#/map");
   await until(async () => (await page.locator(".troubles li").count()) === 11, SOON, "all eleven");
@@ -82,7 +82,7 @@ test("what needs a look stands beside the map, the worst first", async () => {
   await context.close();
 });
 
-test("of each failure the map shows what is broken, and one click what mends it", async () => {
+test("map shows each failure, and one click shows its fix", async () => {
   const all = failures(Date.now());
   let world = all[0].world;
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
@@ -95,16 +95,16 @@ test("of each failure the map shows what is broken, and one click what mends it"
     const row = page.locator(".troubles li", { has: page.locator("strong") });
     await until(async () => (await row.count()) > 0, SOON, `${one.name}: something on the map`);
     const rows = await Promise.all((await row.all()).map(words));
-    assert.deepEqual(rows.filter((said) => !one.fact.test(said)), [], `${one.name}: nothing else is wrong`);
+    assert.deepEqual(rows.filter((said) => !one.fact.test(said)), [], `${one.name}: only this failure is shown`);
     assert.ok((await page.locator(one.mark).count()) > 0, `${one.name}: ${one.mark}`);
-    // A command, or the beginning of one, and nothing that any text would hold.
+    // A command or its beginning, which no other text contains.
     assert.match(one.mend, /^(strait|kubectl|curl|openssl) \S+/, one.name);
     await row.first().locator("a, summary").first().click();
     const mended = page.locator(`.mend[data-code=${one.code}]`).first();
     await mended.waitFor({ timeout: SOON });
     const said = await words(mended);
     assert.ok(said.includes(one.mend) && said.includes(`strait help ${one.code}`), `${one.name}: ${said}`);
-    // In the words of `strait check`, and of nobody else.
+    // The page uses the texts of `strait check`.
     const id = /^\^Cluster (\S+)/.exec(one.fact.source)?.[1] ?? "ID";
     const next = codes[one.code].next.replaceAll(/\s+/g, " ").replaceAll(/(cluster (?:get|rotate)) ID/g, `$1 ${id}`);
     assert.ok(said.includes(next), `${one.name}: ${said} | ${next}`);
@@ -113,7 +113,7 @@ test("of each failure the map shows what is broken, and one click what mends it"
   await context.close();
 });
 
-test("a change of the timeline has its own page with what each proxy did", async () => {
+test("each change of the timeline has a page with the responses of all proxies", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
   await open(page, demo.server, "#/timeline");
   await page.locator("tbody tr", { hasText: "1 refused" }).getByRole("link").first().click();
@@ -127,7 +127,7 @@ test("a change of the timeline has its own page with what each proxy did", async
   await context.close();
 });
 
-test("what is let out to a share stands at the head of the map, on the timeline and on its own page", async () => {
+test("rollout is shown above the map, on the timeline and on its own page", async () => {
   let world = failure(Date.now());
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
   await open(page, demo.server, "#/map");
@@ -141,7 +141,7 @@ test("what is let out to a share stands at the head of the map, on the timeline 
     "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 3, or more than 20%"]) {
     assert.ok(fact instanceof RegExp ? fact.test(text) : text.includes(fact), `${text}: ${fact}`);
   }
-  // It only reads: what ends a roll-out is told for a terminal.
+  // The page is read-only: it shows the command that ends a rollout.
   assert.deepEqual(await page.locator(".command code").allInnerTexts(),
     ["strait history rollout", "strait history rollout --promote", "strait history rollout --abort"]);
   const copy = page.getByRole("button", { name: "Copy the command strait history rollout --abort" });
@@ -151,7 +151,7 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   assert.deepEqual([await states.count(), /web-8\.shop.*refused it.*no such filter/.test(await words(states.first()))], [5, true]);
   await turn(page, "#/timeline");
   assert.match(await words(page.locator(".rollout").first()), /A change is rolled out to 5% of proxies.*Rolled out to 5 of 97 proxies/);
-  // Once it has stopped: why, what is held, and what lets it out again.
+  // After it has stopped, the page shows the reason, the held configuration, and the command that resumes the rollout.
   world = stopped(Date.now());
   await page.reload();
   await page.locator(".rollout", { hasText: "A rollout was stopped" }).waitFor({ timeout: SOON });
@@ -164,7 +164,7 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   await context.close();
 });
 
-test("a bundle is shown as it was, with no control plane at hand", async (t) => {
+test("bundle is shown in its original state without a control plane", async (t) => {
   const file = join(folder(t), "bundle.tar.gz");
   await demo.strait("support-bundle", "--file", file);
   const seen = {};
@@ -181,7 +181,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
   }
   assert.match(seen["#/map"], /east.*west/);
   assert.match(seen["#/services/web.shop.svc.cluster.local"], /via 172\.30\.0\.\d+:15443|direct/);
-  // Clocks stand still at its time.
+  // All ages refer to the time of the bundle.
   await turn(page, "#/clusters");
   const before = await words(page.locator("main"));
   await new Promise((resolve) => setTimeout(resolve, 2500));
@@ -190,14 +190,14 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
   await context.close();
 });
 
-test("an empty mesh says what to do", async () => {
+test("empty mesh shows the next steps", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
   await open(page, demo.server, "#/map");
   assert.match(await words(page.locator("main")), /No clusters yet.*strait cluster add CONTEXT/);
   await context.close();
 });
 
-test("what another version answered is said to be that, and costs no other page", async () => {
+test("response of an incompatible version is reported and affects no other page", async () => {
   const world = () => ({ ...calm(Date.now()), "/debug/events": { changes: [] }, "/debug/services": [{ hostname: "a.shop.svc.cluster.local" }] });
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world });
   for (const hash of ["#/timeline", "#/services"]) {
@@ -211,22 +211,22 @@ test("what another version answered is said to be that, and costs no other page"
   await context.close();
 });
 
-test("hostile names are text", async () => {
+test("invalid names are shown as text", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => hostile(Date.now()) });
   await open(page, demo.server, "#/clusters");
   const text = await words(page.locator("main"));
   assert.ok(text.includes(HOSTILE[0]) && text.includes(HOSTILE[1]), text);
-  // As the CLI shows them.
+  // The texts equal those of the CLI.
   assert.ok(text.includes("\\u{202e}dnah-tfel") && text.includes("a\\u{7}b\\u{a}c"), text);
   assert.equal(await page.locator("main img, main script, a[href^='javascript']").count(), 0);
   await context.close();
 });
 
-test("a hundred clusters are readable, and two thousand usable", async () => {
+test("page is readable with a hundred clusters and usable with two thousand", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
   let world = crowd(Date.now());
   await open(page, demo.server, "#/map");
-  // What needs a look is drawn in full, the others are counted.
+  // Clusters with problems are drawn individually, the others are counted.
   const drawn = await page.locator(".box .name").allInnerTexts();
   assert.deepEqual(drawn.sort(), ["c003-region-03", "c017-region-07", "c044-region-04"]);
   assert.match(await words(page.locator(".chips").first()), /95 live/);
@@ -235,7 +235,7 @@ test("a hundred clusters are readable, and two thousand usable", async () => {
   const began = Date.now();
   await page.reload();
   await page.waitForFunction(() => document.body.innerText.replaceAll("\u202f", "").includes("1995 live"), undefined, { timeout: SOON });
-  // Reading 30 MB of answers included, on a machine that does other things as well.
+  // This includes reading 30 MB of responses, on a machine with other load.
   assert.ok(Date.now() - began < 15_000, `${Date.now() - began} ms`);
   assert.deepEqual(faults, []);
   await context.close();
@@ -252,7 +252,7 @@ async function best(wanted, measure) {
   return least;
 }
 
-test("the page is there within 300 ms, and ten thousand proxies within a second", async () => {
+test("page loads within 300 ms, and ten thousand proxies within a second", async () => {
   const now = Date.now();
   const many = { ...crowd(now, 20, 4), "/debug/proxies": crowd(now, 500, 4)["/debug/proxies"] };
   assert.equal(many["/debug/proxies"].length, 10_000);
@@ -268,9 +268,9 @@ test("the page is there within 300 ms, and ten thousand proxies within a second"
   await page.reload();
   await page.waitForFunction(() => document.body.innerText.replaceAll("\u202f", "").includes("10000 proxies"), undefined, { timeout: SOON });
   const drawn = await best(1000, async () => {
-    // Where they are known as well.
+    // Also if the proxies are already loaded.
     await turn(page, "#/proxies/1");
-    // From the click to the second frame behind it, in which all is painted.
+    // From the click to the second frame after it, in which everything is painted.
     const took = await page.evaluate(() => new Promise((resolve) => {
       const begun = performance.now();
       location.hash = "#/proxies";
@@ -284,7 +284,7 @@ test("the page is there within 300 ms, and ten thousand proxies within a second"
   await context.close();
 });
 
-test("without a session the page says how to get in, and shows nothing", async () => {
+test("without a session the page shows only how to sign in", async () => {
   const refused = (fault) => fault.includes("401");
   for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844]]) {
     const { context, page, faults } = await tab(chromium, { server: demo.server, colorScheme, width, height, expected: refused });
@@ -294,14 +294,14 @@ test("without a session the page says how to get in, and shows nothing", async (
     assert.deepEqual(await axe(page), []);
     assert.deepEqual(await tooWide(page), []);
     assert.equal((await context.cookies()).length, 0);
-    // A link that is used up lets nobody in.
+    // A used link does not open a session.
     const link = await demo.link();
     const other = await tab(chromium, { server: demo.server, expected: refused });
     await other.page.goto(link);
     await other.page.locator(".sea").waitFor({ timeout: SOON });
     await page.goto(link);
     await page.getByText("This page needs a session").waitFor({ timeout: SOON });
-    // A fresh one, to where somebody wanted to go; the code is not kept in the address.
+    // A new link leads to the requested page, and the code is removed from the address.
     await page.goto(`${await demo.link()}#/clusters`);
     await page.getByRole("link", { name: "west", exact: true }).first().waitFor({ timeout: SOON });
     assert.equal(page.url(), `${demo.server}/#/clusters`);
@@ -341,10 +341,10 @@ async function holding(context) {
   return release;
 }
 
-test("loading, failing, unready and old data are told apart", async () => {
+test("loading, failing, unready and outdated data are distinguished", async () => {
   const { context, page, passes } = await timeless();
   const release = await holding(context);
-  // What looks at the page has timers of its own.
+  // The accessibility checks use timers, so the clock must run.
   await page.clock.resume();
   await page.goto(`${demo.server}/#/map`);
   await page.getByText("Asking the control plane").waitFor({ timeout: SOON });
@@ -353,7 +353,7 @@ test("loading, failing, unready and old data are told apart", async () => {
   await page.locator(".sea").waitFor({ timeout: SOON });
   await context.unroute("**/debug/**");
   await context.route("**/debug/**", (route) => route.abort());
-  // However long the first answer took.
+  // Regardless of the duration of the first response.
   await page.clock.fastForward(60_000);
   await page.locator(".fresh", { hasText: /no answer, data from 1m/ }).waitFor({ timeout: SOON });
   assert.equal(await page.locator(".sea").count(), 1, "what was known is still shown");
@@ -366,7 +366,7 @@ test("loading, failing, unready and old data are told apart", async () => {
   await context.close();
 });
 
-test("where enough pages listen already, one more asks now and then", async () => {
+test("page polls if the limit of listening pages is reached", async () => {
   const { context, page, asked, passes } = await timeless();
   await open(page, demo.server, "#/clusters");
   await page.locator(".fresh", { hasText: "up to date" }).waitFor({ timeout: SOON });
@@ -378,7 +378,7 @@ test("where enough pages listen already, one more asks now and then", async () =
   await context.close();
 });
 
-test("an answer that took long keeps nobody from asking again within a minute", async () => {
+test("slow response does not delay the next request beyond a minute", async () => {
   const { context, page, asked, passes } = await timeless();
   const release = await holding(context);
   await page.goto(`${demo.server}/#/clusters`);
@@ -394,11 +394,11 @@ test("an answer that took long keeps nobody from asking again within a minute", 
   await context.close();
 });
 
-test("a stream of changes that breaks off is asked about within two seconds", async () => {
+test("page polls within two seconds after its event stream ends", async () => {
   const { context, page, asked, passes } = await timeless();
   await context.unroute("**/api/changes");
   let streams = 0;
-  // One that tells of its beginning and ends; then nobody is there.
+  // A server that starts the stream and ends it, and is unreachable afterwards.
   await context.route("**/api/changes", (route) => {
     streams += 1;
     return streams > 1 ? route.abort() : route.fulfill({ contentType: "text/event-stream", body: "retry: 600000\nevent: change\ndata: {}\n\n" });
@@ -423,7 +423,7 @@ test("a stream of changes that breaks off is asked about within two seconds", as
   await context.close();
 });
 
-test("the page says what the commands say", async () => {
+test("page and commands show equal facts", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session });
   const said = await saysTheSame(page, demo, "client.shop@east");
   assert.equal(said.clusters.length, 3);
@@ -438,7 +438,7 @@ test("the page says what the commands say", async () => {
   await context.close();
 });
 
-test("the keyboard reaches everything, and reloading restores it", async () => {
+test("everything is reachable by keyboard, and reloading restores the state", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
   await open(page, demo.server, "#/map");
   const focused = () => page.evaluate(() => document.activeElement?.textContent?.trim() || document.activeElement?.getAttribute("aria-label"));
@@ -458,7 +458,7 @@ test("the keyboard reaches everything, and reloading restores it", async () => {
   assert.match(await words(page.locator(".panel")), /stale.*STR0301: connect 198\.51\.100\.9:6443: connection refused/);
   await page.reload();
   await page.locator("h1", { hasText: "Cluster prod-ap" }).waitFor({ timeout: SOON });
-  // Squares are one stop; arrows move within.
+  // All squares are one tab stop; arrow keys move between them.
   await turn(page, "#/proxies");
   await tabTo("cart-3.shop: rejecting");
   await page.keyboard.press("ArrowRight");
@@ -466,7 +466,7 @@ test("the keyboard reaches everything, and reloading restores it", async () => {
   await page.keyboard.press("ArrowLeft");
   await page.keyboard.press("Enter");
   await page.getByText("malformed IP address: fe80::1%eth0").waitFor({ timeout: SOON });
-  // Sorting, filtering and colours, and what was chosen is in the address or stays.
+  // Sorting, filters and colors are in the address or are stored.
   await turn(page, "#/clusters");
   await page.getByRole("button", { name: "Endpoints" }).press("Enter");
   const order = () => page.locator("tbody th").allInnerTexts();
@@ -505,7 +505,7 @@ waits("a cluster whose API server goes away shows within 25 s, and a new process
   assert.match(await words(page.locator(".panel")), /Cluster c2 stale: STR0301/);
   await order("start", { cluster: "c2" });
   await state("live", 25_000);
-  // The page stays open over a restart, and goes on once somebody has signed in again, in whatever tab.
+  // The page stays open during a restart, and continues after a sign-in in any tab.
   const address = new URL(plane.server).host;
   await plane.stop();
   await page.locator(".fresh", { hasText: "no answer" }).waitFor({ timeout: SOON });
@@ -517,7 +517,7 @@ waits("a cluster whose API server goes away shows within 25 s, and a new process
   await context.close();
 });
 
-test("a roll-out shows as it goes, in the words of the commands", async (t) => {
+test("progress of a rollout is shown with the texts of the commands", async (t) => {
   const place = folder(t);
   const [secrets, state, ca] = ["secrets", "state", "ca"].map((name) => join(place, name));
   mkdirSync(state, { mode: 0o700 });
@@ -541,7 +541,7 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   await page.goto(await plane.link());
   await turn(page, "#/timeline/rollout");
   assert.match(await words(page.locator("main")), /No rollout is running\./);
-  // What changes comes by an event: by itself the page asks once a minute here, where nothing is shown that is about to change.
+  // Changes arrive as events: in this state, the page polls only once a minute.
   const TOLD = SOON;
   rule("2s");
   await page.locator("h2", { hasText: "A change is rolled out to 40% of proxies" }).waitFor({ timeout: TOLD });
@@ -562,7 +562,7 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   await plane.strait("history", "rollout", "--abort", "--yes", "--by", "ann", "--reason", "5xx of the checkout");
   await page.locator(".troubles li", { hasText: "by ann: 5xx of the checkout; 1 change waits" }).waitFor({ timeout: TOLD });
   assert.equal(await page.locator(".chip", { hasText: "rollout" }).count(), 0);
-  // What is held is in its place, on the timeline as well.
+  // The held configuration is shown instead, also on the timeline.
   await turn(page, "#/timeline");
   const { held } = await json("status");
   const card = await words(page.locator(".rollout"));
@@ -582,7 +582,7 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
 const REAL = [
   { name: "a credential that is not accepted", fact: /^Cluster c3 authFailed: STR0304/, code: "STR0304", mend: "strait cluster rotate c3",
     make: async ({ order }) => {
-      // Watches that are open go on until they end.
+      // Open watches continue until they end.
       await order("unauthorized", { cluster: "c3" });
       await order("kill", { cluster: "c3" });
       await order("start", { cluster: "c3" });
@@ -613,7 +613,7 @@ waits("failures that are made for real show on the map, and go from it", async (
   t.after(() => simulation.stop());
   await command("certs", "init", join(place, "ca"));
   await command("certs", "issue", "--ca-dir", join(place, "ca"), "--namespace", "strait-system", "--service-account", "strait", "--out", join(place, "tls"));
-  // All of a file or nothing, as editors and the kubelet have it.
+  // Replaces the file atomically, like editors and the kubelet.
   const write = (name, text) => {
     writeFileSync(join(place, `${name}.new`), text);
     renameSync(join(place, `${name}.new`), join(place, name));
@@ -627,7 +627,7 @@ waits("failures that are made for real show on the map, and go from it", async (
       const answer = await fetch(`http://${simulation.found}/v1/${verb}`, { method: "POST", body: JSON.stringify(body) });
       assert.ok(answer.ok, `${verb}: ${await answer.text()}`);
     },
-    // With a network that the Secret fixes, or as it was.
+    // With a network that the Secret sets, or with the previous one.
     secret: (id, network) => {
       const secret = JSON.parse(secrets[id]);
       if (network) secret.metadata.annotations = { ...secret.metadata.annotations, "strait.dev/network": network };
@@ -686,8 +686,8 @@ async function differing(of, a, b) {
   return found;
 }
 
-test("the picture of the guide is what is drawn", async () => {
-  // Of one moment, in which all clocks stand.
+test("picture of the guide equals the drawn map", async () => {
+  // The time is fixed, so that all ages are constant.
   const moment = Date.UTC(2026, 10, 26, 9, 30);
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, height: 704, world: () => world });
   const codes = await (await context.request.get(`${demo.server}/debug/codes`)).json();

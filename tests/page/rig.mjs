@@ -1,4 +1,4 @@
-// What the tests stand on: programs that are ended with the test, a browser that leaves this machine alone, and waits with a limit.
+// The environment of the tests: programs that end with the test, a browser without access to other machines, and waits with a time limit.
 
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
@@ -14,11 +14,11 @@ import { summary } from "./worlds.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-/** As built here; $STRAIT names another, as of the tests over real clusters. */
+/** The path of a built program. $STRAIT overrides the path of `strait`, for tests with real clusters. */
 const program = (name) => (name === "strait" && process.env.STRAIT) || join(target, "debug", name);
 const axePath = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
-/** Waits until `what` gives something, for at most so many milliseconds; `said` is what was waited for, or tells it then. */
+/** Waits until `what` returns a truthy value, for at most `limit` milliseconds. `said` describes the expected state: a text, or a function that returns it. */
 export async function until(what, limit, said) {
   const end = Date.now() + limit;
   for (;;) {
@@ -29,10 +29,10 @@ export async function until(what, limit, said) {
   }
 }
 
-/** A command of ours that is over when it has done what it should. */
+/** Runs one of our programs until it ends. */
 export const command = (...words) => promisify(execFile)(program("strait"), words);
 
-/** A program that goes on; what it does is seen elsewhere. */
+/** Starts a program without reading its output. */
 export function run(name, parameters) {
   const child = spawn(program(name), parameters, { stdio: "ignore", env: { PATH: process.env.PATH } });
   const ended = new Promise((resolve) => child.once("exit", resolve));
@@ -45,14 +45,14 @@ async function stop(child, ended) {
   child.kill("SIGKILL");
 }
 
-/** A program, until it has said a line that `wanted` finds something in. */
+/** Starts a program, and waits until `wanted` returns a value for a line of its output. */
 export async function start(name, parameters, wanted) {
   const child = spawn(program(name), parameters, { stdio: ["ignore", "pipe", "ignore"], env: { PATH: process.env.PATH } });
   const ended = new Promise((resolve) => child.once("exit", resolve));
   const end = () => stop(child, ended);
   const lines = createInterface({ input: child.stdout });
   const found = await new Promise((resolve, reject) => {
-    const late = setTimeout(() => reject(new Error(`${name} has not said what was waited for`)), 60_000);
+    const late = setTimeout(() => reject(new Error(`${name} did not print the expected line`)), 60_000);
     ended.then((code) => reject(new Error(`${name} ended with ${code}`)));
     lines.on("line", (line) => {
       const value = wanted(line);
@@ -67,7 +67,7 @@ export async function start(name, parameters, wanted) {
   return { found, stop: end };
 }
 
-/** A control plane: where it is, and a command line for it. */
+/** A control plane, and the CLI for it. */
 export class ControlPlane {
   constructor(server, tokenFile, stop) {
     Object.assign(this, { server, tokenFile, stop });
@@ -84,32 +84,32 @@ export class ControlPlane {
     return new ControlPlane(found.STRAIT_SERVER, found.STRAIT_TOKEN_FILE, stop);
   }
 
-  /** One that reads a directory of Secrets. */
+  /** Starts a control plane that reads a directory of Secrets. */
   static async serve(secrets, state, address = "127.0.0.1:0", more = []) {
     const flags = ["serve", "--config-dir", secrets, "--state-dir", state, "--xds-address", "127.0.0.1:0", "--admin-address", address, ...more];
     const { found, stop } = await start("strait", flags, (line) => (line.startsWith("{") ? JSON.parse(line) : undefined));
     return Object.assign(new ControlPlane(`http://${found.admin}`, join(state, "admin-token"), stop), { xds: found.xds });
   }
 
-  /** What a command prints, whatever its exit code. */
+  /** Returns the output of a command, regardless of its exit code. */
   async strait(...words) {
     const flags = ["--server", this.server, "--token-file", this.tokenFile];
     const run = promisify(execFile)(program("strait"), [...words, ...flags], { maxBuffer: 1 << 26 });
     const ended = await run.catch((failed) => {
-      // A number if it ran, else what kept it from it, as ENOENT.
+      // A number if the program ran, otherwise an error code such as ENOENT.
       if (typeof failed.code !== "number") throw failed;
       return failed;
     });
     return ended.stdout;
   }
 
-  /** A link that lets one browser in. */
+  /** Returns a link that signs in one browser. */
   async link() {
     return (await this.strait("ui", "--print")).trim();
   }
 }
 
-/** A folder that goes with the test. */
+/** Returns a folder that is deleted after the test. */
 export function folder(t) {
   const path = mkdtempSync(join(tmpdir(), "strait-page-"));
   t.after(() => rmSync(path, { recursive: true, force: true }));
@@ -123,7 +123,7 @@ export function browser() {
   });
 }
 
-/** A tab that notes everything a page must not do: errors, breaches of the policy, requests elsewhere. */
+/** Opens a tab that records everything a page must not do: errors, violations of the content security policy, requests to other hosts. */
 export async function tab(of, { server, width = 1280, height = 720, colorScheme = "light", storageState, world, expected = () => false }) {
   const context = await of.newContext({ viewport: { width, height }, colorScheme, storageState, reducedMotion: "reduce" });
   const faults = [];
@@ -134,7 +134,7 @@ export async function tab(of, { server, width = 1280, height = 720, colorScheme 
     const url = new URL(route.request().url());
     if (url.origin !== server) note(`asks ${url}`);
     if (route.request().method() !== "GET") note(`${route.request().method()} ${url}`);
-    // Scripts as they are now, without building them in: STRAIT_PAGE_FILES=../../crates/server/src/admin/page.
+    // The current scripts, instead of the built-in ones: STRAIT_PAGE_FILES=../../crates/server/src/admin/page.
     const file = process.env.STRAIT_PAGE_FILES && /^\/page\/([\w.]+)$/.exec(url.pathname)?.[1];
     if (file) return route.fulfill({ path: join(process.env.STRAIT_PAGE_FILES, file) });
     const shown = world?.();
@@ -158,7 +158,7 @@ export async function open(page, server, hash) {
   await drawn(page, hash);
 }
 
-/** The same without leaving the page. */
+/** Shows the page of `hash` without reloading, and waits until it is drawn with its data. */
 export async function turn(page, hash) {
   await page.evaluate((to) => {
     location.hash = to;
@@ -168,21 +168,21 @@ export async function turn(page, hash) {
 
 export async function drawn(page, hash) {
   await page.waitForFunction((at) => document.documentElement.dataset.ready === at, new URL(hash, "http://x/").hash, { timeout: 20_000 });
-  // Answers that a page asks for by and by.
+  // Some pages request further data after the first response.
   await page.waitForFunction(() => !document.body.innerText.includes("Asking the control plane"), undefined, { timeout: 20_000 });
 }
 
-/** What accessibility rules find, in a line each. */
+/** Returns the violations of accessibility rules, one line per rule. */
 export async function axe(page) {
   if (!(await page.evaluate(() => "axe" in window))) await page.evaluate((await import("node:fs")).readFileSync(axePath, "utf8"));
   return page.evaluate(async () => {
     const { violations, passes } = await window.axe.run(document, { resultTypes: ["violations"], elementRef: false });
-    if (passes.length < 10) return ["the rules were not looked at"];
+    if (passes.length < 10) return ["the accessibility rules were not checked"];
     return violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join(" | ")} (${one.nodes.length})`);
   });
 }
 
-/** Elements that are wider than the window, where the page can be scrolled sideways. */
+/** Returns elements that are wider than the window, if the page can be scrolled sideways. */
 export function tooWide(page) {
   return page.evaluate(() => {
     if (document.documentElement.scrollWidth <= innerWidth) return [];
@@ -191,12 +191,12 @@ export function tooWide(page) {
   });
 }
 
-/** Both themes in both sizes: a desk's and a phone's. */
+/** Both themes in both sizes: desktop and phone. */
 const LOOKS = [["light", 1280, 720], ["dark", 1280, 720], ["dark", 390, 844], ["light", 390, 844]];
 
 /**
- * Every page in every look: nothing said on the console, nothing asked elsewhere, nothing too wide, and readable for everybody where `rules`
- * says so of the page. `shows` is what stands there where no data does.
+ * Checks every page in every theme and size: nothing is logged to the console, no other host is requested, nothing is too wide, and
+ * accessibility rules hold if `rules` requires it for the page. `shows` is the text of a page without data.
  */
 export async function every(of, shown, pages, { rules = () => true, shows } = {}) {
   const { context, page, faults } = await tab(of, shown);
@@ -223,5 +223,5 @@ export async function every(of, shown, pages, { rules = () => true, shows } = {}
   await context.close();
 }
 
-/** What a person reads, without the spaces that group digits. */
+/** Returns the visible text, without the spaces that group digits. */
 export const words = async (locator) => (await locator.innerText()).replaceAll("\u202f", "").replaceAll(/\s+/g, " ");

@@ -1,12 +1,12 @@
-// What the page says, beside what the commands say of the same: both ask the same API, and a mesh that lives changes between the two.
+// Compares the page with the output of commands. Both use the same API, but a running mesh changes between the two requests.
 
 import assert from "node:assert/strict";
 import { open, turn, words } from "./rig.mjs";
 
-/** How long the two may differ: until the page has heard of what has changed meanwhile. */
+/** The time for which the two may differ: until the page has received the latest changes. */
 const AGREES = 15_000;
 
-/** Until a comparison holds. */
+/** Repeats a comparison until it succeeds. */
 async function agree(compare) {
   const end = Date.now() + AGREES;
   for (;;) {
@@ -19,7 +19,7 @@ async function agree(compare) {
   }
 }
 
-/** Each page with what is in it, beside the command's `-o json`; `asker` is a proxy that may be asked about. Gives back what they said. */
+/** Compares the content of each page with the `-o json` output of the command. `asker` is the name of a connected proxy. Returns the outputs. */
 export async function saysTheSame(page, plane, asker) {
   const json = async (...command) => JSON.parse(await plane.strait(...command, "-o", "json"));
   await open(page, plane.server, "#/clusters");
@@ -43,7 +43,7 @@ export async function saysTheSame(page, plane, asker) {
     await turn(page, `#/proxies/${proxy.key}`);
     await agree(async () => {
       const text = await words(page.locator("main"));
-      // By the time that somebody looks it may have been sent more.
+      // The proxy may have received more since then.
       const now = (await json("proxy", "list")).find((one) => one.key === proxy.key);
       for (const fact of [now.id, now.identity, now.network, now.types.cds.sent]) assert.ok(text.includes(fact), `${text}: ${fact}`);
     });

@@ -1,8 +1,8 @@
-// Worlds that the page is drawn for: what the control plane would answer in states that are hard to come by.
+// Worlds for tests of the page: responses of the control plane in states that are hard to reproduce.
 
 const MINUTE = 60_000;
 
-/** RFC 3339, so long before or after `now`. */
+/** Returns a time relative to `now`, in RFC 3339. */
 const at = (now, offset) => new Date(now + offset).toISOString();
 
 function cluster(now, id, network, more = {}) {
@@ -33,7 +33,7 @@ const service = (hostname, clusters, more = {}) => ({
   serviceAccounts: ["spiffe://cluster.local/ns/shop/sa/reviews"], clusters, conflicts: [], ...more,
 });
 
-/** What the control plane would answer of a world in short. */
+/** Returns the summary that the control plane would return for a world. */
 export function summary(world) {
   const counts = () => ({ connected: 0, refusing: 0, waiting: 0 });
   const proxies = { ...counts(), clusters: Object.create(null), refusals: [] };
@@ -62,7 +62,7 @@ export function summary(world) {
 const STEPS = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
 const DETAILS = ["ready", "pod shop/reviews-1", "visible to namespace shop", "in network eu-west, the proxy is in us-east", "through 203.0.113.9:15443", "the proxy speaks the address family", "takes mTLS"];
 
-/** A change of an object, and who has followed. */
+/** Returns a change of an object, with the proxies that have acknowledged it. */
 function change(now, seq, cause, effect, more = {}) {
   return {
     seq, at: at(now, -(40 - seq) * 7_000), cause, otherCauses: [], moreCauses: 0, effect, version: seq + 1, proxies: 88, acknowledged: 88,
@@ -70,7 +70,7 @@ function change(now, seq, cause, effect, more = {}) {
   };
 }
 
-/** The same change with the steps of its proxies: the second is the one that refuses it, and the third has yet to answer. */
+/** Returns a change with the steps of its proxies: the second rejects it, and the third has not responded yet. */
 function steps(one, id) {
   const step = (i) => ({
     proxy: id(i), cluster: "prod-eu", sentMs: i === 3 ? null : one.publishedMs + i / 10, answeredMs: i === 2 ? null : one.ms - 0.5 + i / 10,
@@ -79,7 +79,7 @@ function steps(one, id) {
   return { ...one, refusals: [{ proxy: id(1), error: "malformed IP address: fe80::1%eth0" }], steps: Array.from({ length: 40 }, (_, i) => step(i)) };
 }
 
-/** The decisions about one endpoint, down to the first "no". */
+/** Returns the decisions about one endpoint, up to the first negative one. */
 function endpoint(address, of, network, verdict, failing, detail) {
   const steps = STEPS.map((step, i) => ({ step, ok: true, detail: DETAILS[i] })).slice(0, failing === undefined ? 7 : failing);
   if (failing !== undefined) steps.push({ step: STEPS[failing], ok: false, detail });
@@ -92,7 +92,7 @@ const CONFIGURATION = { next: "9f31c0aa52b7447d8e6b2f10c4d5a687", settled: "41d8
 const PLAN = { steps: [5, 25, 100], everySeconds: 600, stopAt: { refused: 3, lostEndpoints: 20 } };
 const node = (i) => `sidecar~10.0.0.${i}~web-${i - 1}.shop~shop.svc.cluster.local`;
 
-/** A change that is given to a share of proxies, of which one has refused it. */
+/** Returns a rollout to some of the proxies, one of which has rejected the change. */
 function letOut(now) {
   return {
     plan: PLAN, stopped: null, stoppedTotal: 1, completedTotal: 4, lost: null,
@@ -105,7 +105,7 @@ function letOut(now) {
   };
 }
 
-/** The same, once as many have refused it as stop it. */
+/** Reason of a rollout that stopped after too many rejections. */
 const REFUSED = "rollout of 9f31c0aa52b7 stopped at 5%: 3 proxies rejected the change, among them " + `${node(9)}: no such filter`;
 const stoppedAt = (now) => ({
   held: { configuration: CONFIGURATION.settled, since: at(now, -2 * MINUTE), by: "strait roll-out", reason: REFUSED, withAccess: false, byRollout: true, durable: true, waiting: 2 },
@@ -115,13 +115,13 @@ const stoppedAt = (now) => ({
   },
 });
 
-/** Nothing is wrong but what somebody, or a roll-out, holds. */
+/** Returns a healthy world in which an operator or a rollout holds the configuration. */
 export function stopped(now) {
   const { held, rollout } = stoppedAt(now);
   return { ...calm(now), "/debug/mesh": { problems: [], held, holdLost: null }, "/debug/rollout": rollout };
 }
 
-/** One that is refused, one that some have yet to answer, and others that all have. */
+/** Returns changes: one is rejected, one is not acknowledged by all proxies yet, and all others are. */
 function changes(now) {
   const more = {
     37: { acknowledged: 87, refused: 1 },
@@ -131,7 +131,7 @@ function changes(now) {
   return Array.from({ length: 40 }, (_, i) => change(now, i, cause(i), `${REVIEWS}: ${i % 5} -> ${(i + 1) % 5} endpoints`, more[i]));
 }
 
-/** Several things at once are not as they should be. */
+/** Returns a world with several problems at the same time. */
 export function failure(now) {
   const stale = "STR0301: connect 198.51.100.9:6443: connection refused, 61 tries in 14m";
   return {
@@ -192,7 +192,7 @@ export function failure(now) {
   };
 }
 
-/** Three clusters in two networks, and nothing is wrong. */
+/** Returns a healthy world with three clusters in two networks. */
 export function calm(now) {
   return {
     "/debug/clusters": [cluster(now, "hub", "us-east", { secret: null }), cluster(now, "lab", "us-east"), cluster(now, "prod-eu", "eu-west")],
@@ -217,49 +217,49 @@ export function calm(now) {
 }
 
 /**
- * Failures, one at a time: what the map says of each (`fact`), where on it (`mark`), and what mends it, after one click.
- * `mend` holds the command or the field to change, `code` the page of `strait help`.
+ * Single failures: the text on the map (`fact`), its position there (`mark`), and the fix that is shown after one click.
+ * `mend` is the command or the field to change, `code` the page of `strait help`.
  */
 export function failures(now) {
   const member = (id, more) => (world) => Object.assign(world["/debug/clusters"].find((one) => one.id === id), more);
   const network = (name, more) => (world) => Object.assign(world["/debug/networks"].find((one) => one.network === name), more);
   const ago = at(now, -10 * MINUTE);
   return [
-    { name: "an API server that is away", fact: /^Cluster prod-eu stale: STR0301/, mark: ".box.doubtful", code: "STR0301", mend: "curl -k https://HOST:PORT/livez",
+    { name: "an unreachable API server", fact: /^Cluster prod-eu stale: STR0301/, mark: ".box.doubtful", code: "STR0301", mend: "curl -k https://HOST:PORT/livez",
       change: member("prod-eu", { state: "stale", reason: "STR0301: connect 198.51.100.9:6443: connection refused", since: ago, lastContact: ago }) },
-    { name: "a credential that is not accepted", fact: /^Cluster prod-eu authFailed: STR0304/, mark: ".box.bad", code: "STR0304", mend: "strait cluster rotate prod-eu",
+    { name: "a rejected credential", fact: /^Cluster prod-eu authFailed: STR0304/, mark: ".box.bad", code: "STR0304", mend: "strait cluster rotate prod-eu",
       change: member("prod-eu", { state: "authFailed", reason: "STR0304: answered 401", since: ago, lastContact: ago }) },
-    { name: "a certificate that is not acceptable", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "openssl s_client -showcerts -connect HOST:PORT",
+    { name: "an invalid certificate of an API server", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "openssl s_client -showcerts -connect HOST:PORT",
       change: member("lab", { state: "tlsFailed", reason: "STR0305: certificate expired", since: ago, lastContact: ago }) },
     { name: "another cluster behind a kubeconfig", fact: /^Cluster lab identityChanged: STR0306/, mark: ".box.bad", code: "STR0306", mend: "kubectl annotate secret NAME strait.dev/cluster-uid=UID",
       change: member("lab", { state: "identityChanged", reason: "STR0306: its uid was 9a72 and is 11fe", since: ago, lastContact: ago }) },
-    { name: "an API server that comes and goes", fact: /^Cluster lab quarantined: STR0308/, mark: ".box.doubtful", code: "STR0308", mend: "strait cluster get lab",
+    { name: "a flapping API server", fact: /^Cluster lab quarantined: STR0308/, mark: ".box.doubtful", code: "STR0308", mend: "strait cluster get lab",
       change: member("lab", { state: "quarantined", reason: "STR0308: contact was lost 5 times in 2m", since: ago }) },
     { name: "a network without a gateway", fact: /^Network eu-west no gateway/, mark: ".land.bad", code: "STR0401", mend: "strait network join CONTEXT --network NAME",
       change: network("eu-west", { gateways: [] }) },
     { name: "a gateway without an address", fact: /^Network eu-west gateway has no address yet/, mark: ".land.bad", code: "STR0402", mend: "strait network list",
       change: network("eu-west", { gateways: [], pending: [{ cluster: "prod-eu", source: "service istio-system/eastwest", reason: "the Service has no external address yet" }] }) },
-    { name: "a gateway that does not answer", fact: /^Network us-east no gateway answers/, mark: ".land.bad", code: "STR0409", mend: "openssl s_client -connect HOST:PORT",
+    { name: "an unresponsive gateway", fact: /^Network us-east no gateway answers/, mark: ".land.bad", code: "STR0409", mend: "openssl s_client -connect HOST:PORT",
       change: network("us-east", { gateways: [gateway("203.0.113.7", "hub", { dead: true })] }) },
-    { name: "endpoints that are kept from others", fact: /^Cluster prod-eu 12 endpoints withheld .* STR0405/, mark: ".box .withheld", code: "STR0405", mend: "strait network list",
+    { name: "withheld endpoints", fact: /^Cluster prod-eu 12 endpoints withheld .* STR0405/, mark: ".box .withheld", code: "STR0405", mend: "strait network list",
       change: member("prod-eu", { withheld: 12, withheldBy: { STR0405: 12 } }) },
-    { name: "one address twice in a network", fact: /^Cluster lab 3 addresses .* STR0414/, mark: ".box", code: "STR0414", mend: "strait network join CONTEXT --network NAME",
+    { name: "a duplicate address in a network", fact: /^Cluster lab 3 addresses .* STR0414/, mark: ".box", code: "STR0414", mend: "strait network join CONTEXT --network NAME",
       change: member("lab", { sameAddresses: [{ network: "us-east", cluster: "hub", addresses: 3, first: "10.0.0.4", holder: "hub" }] }) },
-    { name: "a token that ends soon", fact: /^Cluster prod-eu its token ends at/, mark: ".box .withheld", code: "STR0316", mend: "strait cluster rotate prod-eu",
+    { name: "a token that expires soon", fact: /^Cluster prod-eu its token ends at/, mark: ".box .withheld", code: "STR0316", mend: "strait cluster rotate prod-eu",
       change: member("prod-eu", { credential: { expires: at(now, 60 * MINUTE), endsSoon: true, renewsItself: false } }) },
-    { name: "a proxy that refuses", fact: /^Proxy web-2.shop refused EDS: malformed/, mark: ".chip", code: "STR0507", mend: "strait proxy get NAME",
+    { name: "a proxy that rejects a response", fact: /^Proxy web-2.shop refused EDS: malformed/, mark: ".chip", code: "STR0507", mend: "strait proxy get NAME",
       change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
-    { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: ".troubles .what", code: "STR0110", mend: "strait check mesh",
+    { name: "an unreadable mesh config", fact: /^Mesh config STR0110/, mark: ".troubles .what", code: "STR0110", mend: "strait check mesh",
       change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
-    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies rejected the change.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
+    { name: "a stopped rollout", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies rejected the change.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
       change: (world) => Object.assign(world, { "/debug/mesh": { problems: [], held: stoppedAt(now).held }, "/debug/rollout": stoppedAt(now).rollout }) },
-    { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
+    { name: "a held configuration", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
       change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },
-    { name: "a certificate that can't be used", fact: /^Certificates STR0703: tls.crt/, mark: ".troubles .what.bad", code: "STR0703", mend: "openssl pkey -in KEY -pubout",
+    { name: "an unusable certificate", fact: /^Certificates STR0703: tls.crt/, mark: ".troubles .what.bad", code: "STR0703", mend: "openssl pkey -in KEY -pubout",
       change: (world) => Object.assign(world, { "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE) }, authority: null, problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: ago } } }) },
-    { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: refused: spec.rules/, mark: ".troubles .what.bad", code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
+    { name: "an unreadable policy object", fact: /^AuthorizationPolicy shop\/web STR0820: refused: spec.rules/, mark: ".troubles .what.bad", code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
       change: (world) => Object.assign(world, { "/debug/config": [{ kind: "AuthorizationPolicy", namespace: "shop", name: "web", state: "refused", reasons: [{ code: "STR0820", path: "spec.rules[0]", text: "no list" }] }] }) },
-    { name: "a policy that can't be used", fact: /^Policy STR0601/, mark: ".troubles .what", code: "STR0601", mend: "strait policy check FILE",
+    { name: "an unusable policy file", fact: /^Policy STR0601/, mark: ".troubles .what", code: "STR0601", mend: "strait policy check FILE",
       change: (world) => Object.assign(world["/debug/policy"], { problem: "line 3: unknown field \"exprt\"" }) },
   ].map(({ change, ...one }) => {
     const world = calm(now);
@@ -268,7 +268,7 @@ export function failures(now) {
   });
 }
 
-/** So many clusters in so many networks, some of them in trouble. */
+/** Returns a world with this number of clusters and networks, some of which have problems. */
 export function crowd(now, clusters = 100, networks = 10) {
   const name = (i) => `region-${String(i % networks).padStart(2, "0")}`;
   const states = { 3: ["stale", "STR0301: connection refused"], 17: ["authFailed", "STR0304: 401: token expired"], 44: ["quarantined", "STR0308: contact was lost 5 times in 2m"], 71: ["paused", ""], 72: ["draining", "by its Secret's end, 20s left"] };
@@ -288,11 +288,11 @@ export function crowd(now, clusters = 100, networks = 10) {
   };
 }
 
-/** The longest that a label may be, and what a member could call things by. */
+/** Names with the maximum length of a label, and names that a malicious member could use. */
 const LONG = "x".repeat(253);
 export const HOSTILE = ['<img src=x onerror="window.harmed=1">', "<script>window.harmed=1</script>", "\u202ednah-tfel", "🦀🌊 naïve 例え", LONG, "a\u0007b\nc", "javascript:window.harmed=1", "'; DROP", "__proto__"];
 
-/** Names that are no names. */
+/** Invalid names. */
 export function hostile(now) {
   const rows = HOSTILE.map((name, i) => cluster(now, name, HOSTILE[(i + 1) % HOSTILE.length], { state: i % 2 ? "stale" : "live", reason: name, secret: `strait-system/${name}`, trustDomain: name, ...(i % 3 ? {} : { credential: { expires: at(now, i * 1440 * MINUTE), endsSoon: i === 0, renewsItself: false } }) }));
   return {
@@ -315,5 +315,5 @@ export function hostile(now) {
   };
 }
 
-/** Nothing has joined yet. */
+/** Returns a mesh without members. */
 export const empty = () => ({ "/debug/clusters": [], "/debug/networks": [], "/debug/proxies": [], "/debug/services": [], "/debug/events": [] });

@@ -93,7 +93,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     // All of them become unready, and ready again.
     world.apiservers["b"].apply(&providers(false));
     for each in &guarded {
-        world.wait_for_providers(each, Providers::AreAway, "while none is ready");
+        world.wait_for_providers(each, Providers::AreAway, "while no provider is ready");
     }
     world.apiservers["b"].apply(&providers(true));
     for each in &guarded {

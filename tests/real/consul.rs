@@ -104,7 +104,7 @@ impl Agent {
 
     /// Makes the agent read its files.
     pub(crate) fn reload(&self) {
-        wait::until(LIMIT, "it reads its files", || self.run(&["reload"]));
+        wait::until(LIMIT, "Consul reads its files", || self.run(&["reload"]));
     }
 }
 

@@ -144,7 +144,7 @@ pub(crate) fn run(host: &Host) {
     // A proxy without a certificate is not admitted with an expired token, unless an operator
     // allows it while the cluster is unreachable.
     let mut later = rig.spawn(LATER, &of_later);
-    wait::until(LIMIT, "its token has ended", || {
+    wait::until(LIMIT, "its token has expired", || {
         let log = later.envoy.said("STR0522");
         if log.is_empty() { Err(later.envoy.last_words()) } else { Ok(()) }
     });

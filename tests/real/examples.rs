@@ -138,7 +138,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     let outside = Outside::start(world, host);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/examples");
     let mut files: Vec<_> = std::fs::read_dir(folder)
-        .expect("the examples are there")
+        .expect("the examples exist")
         .map(|entry| entry.expect("readable").path())
         .collect();
     files.sort();

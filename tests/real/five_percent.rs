@@ -41,7 +41,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     // deleted first.
     let _may_be_gone = world.apiservers["a"]
         .try_requests(&[Request::delete(&kube::path(&mode_rollout::from_the_beginning()))]);
-    wait::until(PROPAGATION, "no access policy is in force", || {
+    wait::until(PROPAGATION, "no access policy is active", || {
         let objects = world.strait.try_json("/debug/config")?.to_string();
         if objects.contains("PeerAuthentication") { Err(objects) } else { Ok(()) }
     });
@@ -51,7 +51,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.wait_until_answered(client);
     }
     // Objects that are read after the plan are rolled out by it.
-    wait::until(PROPAGATION, "what was before is gone, and what is to be there in force", || {
+    wait::until(PROPAGATION, "old objects are deleted, and new ones active", || {
         let objects = world.strait.try_json("/debug/config")?.to_string();
         let named = |name: &str| objects.matches(&format!("\"{name}\"")).count();
         let is_read = named("let-out") == 0 && named("five-percent") >= 2;
@@ -72,8 +72,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     });
 
     refused_by_one(world, &fleet);
-    endpoints_that_nobody_has_reach_nobody(world, &fleet);
-    endpoints_that_go_are_lost_by_one(world, &fleet);
+    missing_endpoints_reach_no_proxy(world, &fleet);
+    removed_endpoints_affect_one_proxy(world, &fleet);
 
     let ours = [subset(&Value::Null, 0), route()];
     let gone: Vec<Request> =
@@ -83,10 +83,14 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     for client in &fleet {
         world.envoys.remove(client);
     }
-    wait::until(PROPAGATION, "nobody else has refused anything, and nothing is warming", || {
-        let complaints = world.complaints();
-        if complaints.is_empty() { Ok(()) } else { Err(format!("{complaints:?}")) }
-    });
+    wait::until(
+        PROPAGATION,
+        "no other proxy has rejected a response, and no resource is warming",
+        || {
+            let complaints = world.complaints();
+            if complaints.is_empty() { Ok(()) } else { Err(format!("{complaints:?}")) }
+        },
+    );
 }
 
 /// The application next to each Envoy already listens on this port, which a control plane cannot
@@ -104,7 +108,7 @@ fn refused_by_one(world: &World, fleet: &[String]) {
     assert!(reason.contains(&format!("~{}.shop~", name_of(&one))), "{reason} names {one}");
     for (client, load) in loads {
         let answers = finish(load);
-        assert_eq!(answers.failures, BTreeMap::new(), "{client}: it keeps what it had");
+        assert_eq!(answers.failures, BTreeMap::new(), "{client} keeps the previous configuration");
         assert!(answers.requests > 20, "{client}: {answers:?}");
     }
     let after = world.updates(fleet);
@@ -120,7 +124,7 @@ fn refused_by_one(world: &World, fleet: &[String]) {
 }
 
 /// A subset that matches no pod: the rollout detects it before any proxy receives it.
-fn endpoints_that_nobody_has_reach_nobody(world: &World, fleet: &[String]) {
+fn missing_endpoints_reach_no_proxy(world: &World, fleet: &[String]) {
     world.change_for_one(fleet, |number| subset(&json!({ "app": "nobody" }), number));
     let before = world.updates(fleet);
     let loads = world.loads_of_fleet(fleet, 6);
@@ -130,20 +134,20 @@ fn endpoints_that_nobody_has_reach_nobody(world: &World, fleet: &[String]) {
     for (client, load) in loads {
         assert_eq!(finish(load).failures, BTreeMap::new(), "{client}");
     }
-    assert_eq!(world.updates(fleet), before, "nobody has heard of it");
+    assert_eq!(world.updates(fleet), before, "no proxy received it");
     world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0)]);
     world.nothing_waits();
 }
 
 /// A subset that matches all pods when it is rolled out, and none once they are replaced. Proxies
 /// that have it by then lose requests until it is rolled back.
-fn endpoints_that_go_are_lost_by_one(world: &World, fleet: &[String]) {
+fn removed_endpoints_affect_one_proxy(world: &World, fleet: &[String]) {
     world.label_pods(Some(OLD_PODS));
     let (label, value) = OLD_PODS;
     let one = world.change_for_one(fleet, |number| subset(&json!({ label: value }), number));
     let loads = world.loads_of_fleet(fleet, 15);
     world.strait.run(&["history", "release", "--yes"]);
-    let share = wait::until(PROPAGATION, "it is given to the first share", || {
+    let share = wait::until(PROPAGATION, "the change reaches the first step", || {
         let state = world.strait.try_json("/debug/rollout")?;
         let is_out = state["running"]["step"] == 1;
         if is_out { Ok(state["running"]["share"].clone()) } else { Err(state.to_string()) }
@@ -152,14 +156,14 @@ fn endpoints_that_go_are_lost_by_one(world: &World, fleet: &[String]) {
     let is_it = |id: &Value| {
         id.as_str().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(&one))))
     };
-    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?}, and not {one} alone");
+    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?} instead of only {one}");
     world.label_pods(None);
     let reason = world.stopped();
     assert!(reason.contains("stopped at 5%") && reason.contains("echo.shop"), "{reason}");
     for (client, load) in loads {
         let answers = finish(load);
         match client == one {
-            true => assert!(!answers.failures.is_empty(), "{client} had nobody to ask for a while"),
+            true => assert!(!answers.failures.is_empty(), "{client} had no endpoint for a while"),
             false => assert_eq!(answers.failures, BTreeMap::new(), "{client}"),
         }
     }
@@ -272,7 +276,7 @@ impl World {
             .collect();
         for number in 1..=CHANGES_MAX {
             self.apiservers["a"].apply(&[change(number)]);
-            let live = wait::until(PROPAGATION, "it is read, and waits", || {
+            let live = wait::until(PROPAGATION, "the change is read, and waits", || {
                 let live = self.strait.try_json("/debug/hold")?["live"].clone();
                 if live == before { Err(live.to_string()) } else { Ok(live) }
             });
@@ -288,12 +292,12 @@ impl World {
                 return one.clone();
             }
         }
-        panic!("of {CHANGES_MAX} changes none was for one of the fleet first");
+        panic!("{CHANGES_MAX} changes were assigned to other proxies than the fleet's");
     }
 
     /// Returns the reason why a rollout stopped automatically.
     fn stopped(&self) -> String {
-        wait::until(PROPAGATION, "it stops by itself", || {
+        wait::until(PROPAGATION, "the rollout stops automatically", || {
             let state = self.strait.try_json("/debug/rollout")?;
             let reason = state["stopped"]["reason"].as_str().map(str::to_owned);
             reason.ok_or_else(|| state.to_string())

@@ -278,7 +278,12 @@ pub(crate) fn run(host: &Host) {
         let plain = start(caller, "plain");
         wait_for(&plain, "servers without certificates answer", &["plain-go", "plain-core"], "");
         let mixed = start(caller, "mixed");
-        wait_for(&mixed, "of a mixed service those with certificates do", &["go"], &id("caller"));
+        wait_for(
+            &mixed,
+            "in a mixed service, only servers with certificates respond",
+            &["go"],
+            &id("caller"),
+        );
         let without = start(stranger, "plain");
         wait_for(
             &without,
@@ -298,14 +303,14 @@ pub(crate) fn run(host: &Host) {
     // A change of endpoints reaches running clients.
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["plain-go"])]);
     for (by_mtls, plain, ..) in &running {
-        wait_for(by_mtls, "the server that is left answers alone", &["core"], &id("caller"));
-        wait_for(plain, "the server that is left answers alone", &["plain-go"], "");
+        wait_for(by_mtls, "only the remaining server responds", &["core"], &id("caller"));
+        wait_for(plain, "only the remaining server responds", &["plain-go"], "");
     }
     // A service that joins the mesh changes from plain text to mTLS without a call to another
     // server in between.
     apiserver.apply(&[slice(&plain, &["go"])]);
     for (_, plain, ..) in &running {
-        wait_for(plain, "its calls go by mTLS now", &["go"], &id("caller"));
+        wait_for(plain, "its calls use mTLS now", &["go"], &id("caller"));
     }
 
     // Rules for its routes, and for the connections to a service.
@@ -341,7 +346,7 @@ pub(crate) fn run(host: &Host) {
     lead(
         json!([{ "match": [{ "headers": user }], "route": [to("go")] }, { "route": [to("core")] }]),
     );
-    each_calls("a rule of its header leads it", ["core", "go"]);
+    each_calls("a rule about a header routes it", ["core", "go"]);
     lead(json!([
         { "match": [{ "withoutHeaders": user }], "route": [to("go")] },
         { "route": [to("core")] },
@@ -349,7 +354,7 @@ pub(crate) fn run(host: &Host) {
     each_calls("a header that isn't there has no value", ["go", "core"]);
     let share = |subset: &str| json!({ "destination": to(subset)["destination"], "weight": 50 });
     lead(json!([{ "match": by_path, "route": [share("go"), share("core")] }]));
-    all_calls("shares go to both parts", &["go", "core"]);
+    all_calls("both subsets receive calls", &["go", "core"]);
     let abort = json!({ "grpcStatus": "RESOURCE_EXHAUSTED", "percentage": { "value": 100 } });
     lead(
         json!([{ "fault": { "abort": abort }, "retries": { "attempts": 0 }, "route": [to("go")] }]),
@@ -365,7 +370,7 @@ pub(crate) fn run(host: &Host) {
     lead(
         json!([{ "match": by_path, "redirect": { "authority": "b.example" } }, { "route": [to("core")] }]),
     );
-    all_fail("nobody is redirected", ["Unavailable", "UNAVAILABLE"]);
+    all_fail("redirects are not followed", ["Unavailable", "UNAVAILABLE"]);
     let mut policy = parts;
     policy["trafficPolicy"] = json!({
         "connectionPool": { "http": { "http2MaxRequests": 100 } },
@@ -374,8 +379,8 @@ pub(crate) fn run(host: &Host) {
     });
     rule("DestinationRule", "mesh", policy.clone());
     lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
-    wait_for(of_go, "by a hash of nothing any answers", &["go", "core"], &id("caller"));
-    wait::until(LIMIT, "by a hash of its header one answers", || {
+    wait_for(of_go, "without the header any server responds", &["go", "core"], &id("caller"));
+    wait::until(LIMIT, "one server responds for a hash of the header", || {
         let lines = last(of_core, 8);
         let is_same =
             |line: &Value| line["server"].is_string() && line["server"] == lines[0]["server"];
@@ -392,7 +397,7 @@ pub(crate) fn run(host: &Host) {
     );
     all_fail("a part that isn't there has no endpoint", ["Unavailable", "UNAVAILABLE"]);
     lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
-    all_calls("all goes on", &["go", "core"]);
+    all_calls("all calls succeed", &["go", "core"]);
 
     let plainly = |http: Value| {
         rule("VirtualService", "plain", json!({ "hosts": ["plain"], "http": http }));
@@ -403,12 +408,16 @@ pub(crate) fn run(host: &Host) {
     }
     plainly(json!([{ "timeout": "0.2s", "retries": { "attempts": 0 }, "route": to_plain() }]));
     for (_, plain, ..) in &running {
-        wait_for_code(plain, "it is too slow", ["DeadlineExceeded", "DEADLINE_EXCEEDED"]);
+        wait_for_code(
+            plain,
+            "the call exceeds its timeout",
+            ["DeadlineExceeded", "DEADLINE_EXCEEDED"],
+        );
     }
     let again = json!({ "attempts": 2, "retryOn": "unavailable,5xx" });
     plainly(json!([{ "retries": again, "route": to_plain() }]));
     for (_, plain, ..) in &running {
-        wait_for(plain, "it is given time again", &["slow"], "");
+        wait_for(plain, "the timeout is removed, and failed calls are retried", &["slow"], "");
     }
     let told = control_plane.json("/debug/config?kind=VirtualService");
     assert!(told.to_string().contains("STR0418"), "{told}");
@@ -416,8 +425,8 @@ pub(crate) fn run(host: &Host) {
     rule("DestinationRule", "mesh", json!({ "host": "mesh" }));
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["go"])]);
     for (mesh, plain, ..) in &running {
-        wait_for(mesh, "the rule for all leads to who is left", &["core"], &id("caller"));
-        wait_for(plain, "its calls go by mTLS again", &["go"], &id("caller"));
+        wait_for(mesh, "the general rule routes to the remaining server", &["core"], &id("caller"));
+        wait_for(plain, "its calls use mTLS again", &["go"], &id("caller"));
     }
 
     // The servers of both libraries enforce policies themselves.
@@ -431,8 +440,8 @@ pub(crate) fn run(host: &Host) {
     let to_both = || running.iter().map(|(core, go, ..)| (core, go));
     policy(from(&without_scheme("somebody-else")));
     for (core, go) in to_both() {
-        wait_for_denial(core, "its account is not among those that may");
-        wait_for_denial(go, "its account is not among those that may");
+        wait_for_denial(core, "its account is not allowed");
+        wait_for_denial(go, "its account is not allowed");
     }
     policy(from(&without_scheme("caller")));
     for (core, go) in to_both() {
@@ -442,8 +451,8 @@ pub(crate) fn run(host: &Host) {
     // A policy without rules is different from no policy.
     policy(json!({}));
     for (core, go) in to_both() {
-        wait_for_denial(core, "a policy that allows without rules allows nobody");
-        wait_for_denial(go, "a policy that allows without rules allows nobody");
+        wait_for_denial(core, "an ALLOW policy without rules denies all callers");
+        wait_for_denial(go, "an ALLOW policy without rules denies all callers");
     }
     policy(from(&without_scheme("caller")));
     for (core, go) in to_both() {
@@ -454,8 +463,8 @@ pub(crate) fn run(host: &Host) {
     let by_token = json!([{ "from": [{ "source": { "requestPrincipals": ["a/b"] } }] }]);
     policy(json!({ "action": "DENY", "rules": by_token }));
     for (core, go) in to_both() {
-        wait_for_denial(core, "what is denied by tokens is denied without");
-        wait_for_denial(go, "what is denied by tokens is denied without");
+        wait_for_denial(core, "a DENY rule about tokens applies to calls without tokens");
+        wait_for_denial(go, "a DENY rule about tokens applies to calls without tokens");
     }
     let told = control_plane.json("/debug/config?kind=AuthorizationPolicy");
     assert!(told.to_string().contains("STR0830"), "{told}");
@@ -464,13 +473,13 @@ pub(crate) fn run(host: &Host) {
     policy(json!({ "action": "ALLOW", "rules": [{}] }));
     apiserver.apply(&[slice(&plain, &["plain-go", "plain-core"])]);
     for (_, go) in to_both() {
-        wait_for(go, "nothing is denied any more", &["plain-go", "plain-core"], "");
+        wait_for(go, "no call is denied any more", &["plain-go", "plain-core"], "");
     }
     let strict = json!({ "mtls": { "mode": "STRICT" } });
     apiserver.apply(&[access("PeerAuthentication", "default", strict)]);
     for (core, go) in to_both() {
-        wait_for_denial(go, "a server without a certificate refuses all");
-        wait_for(core, "one with a certificate goes on", &["core"], &id("caller"));
+        wait_for_denial(go, "a server without a certificate refuses all calls");
+        wait_for(core, "a caller with a certificate continues", &["core"], &id("caller"));
     }
     let told = control_plane.json("/debug/config?kind=PeerAuthentication");
     assert!(told.to_string().contains("STR0831"), "{told}");

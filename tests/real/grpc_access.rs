@@ -3,10 +3,10 @@
 //! the calls (`tests/access/evaluator.rs`).
 
 #[path = "../access/evaluator.rs"]
-#[expect(dead_code, reason = "tokens, modes and providers are nothing that libraries look at")]
+#[expect(dead_code, reason = "libraries support no tokens, modes and providers")]
 mod evaluator;
 #[path = "../access/generator.rs"]
-#[expect(dead_code, reason = "its calls are an Envoy's: those of gRPC are made here")]
+#[expect(dead_code, reason = "it generates calls for Envoy; calls for gRPC are generated here")]
 mod generator;
 mod sets;
 
@@ -376,7 +376,9 @@ impl Trial {
             };
             if !calls.iter().any(tells) {
                 let telling = draws.take(1000).find(|calls| calls.iter().any(tells));
-                calls.extend(telling.unwrap_or_else(|| panic!("{}: who would see it?", self.name)));
+                calls.extend(telling.unwrap_or_else(|| {
+                    panic!("{}: no call distinguishes the two results", self.name)
+                }));
             }
         }
         calls

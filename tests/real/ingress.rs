@@ -215,7 +215,9 @@ fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
     wait_for("a host is served in TLS", in_tls, answered_by("web-1"));
     let path = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses/own";
     apiserver.requests(&[Request::delete(path)]);
-    wait_for("it is served no more", at("ingress.example", "/"), |seen| seen.status == "404");
+    wait_for("the host is no longer served", at("ingress.example", "/"), |seen| {
+        seen.status == "404"
+    });
     assert_ne!(in_tls().exit, 0);
     assert!(answered_by("cart-1")(&plain(hub, "web.example", "/")));
 }
@@ -346,7 +348,7 @@ pub(crate) fn run(host: &Host) {
     assert!(answered_by("web-1")(&mutual), "{mutual:?}");
     // TLS with certificate files at the router.
     let by_files = || secure(hub, "files.example", &public, &known);
-    wait_for("a server has its certificate of files", by_files, answered_by("web-1"));
+    wait_for("a server uses a certificate from files", by_files, answered_by("web-1"));
     let stranger = secure(hub, "files.example", &public, &[]);
     assert_ne!(stranger.exit, 0, "a client without a certificate is refused: {stranger:?}");
     let of_mesh = mesh.workload("shop", "web");
@@ -388,7 +390,7 @@ pub(crate) fn run(host: &Host) {
     assert!(told.to_string().contains("kubernetes://absent"), "{told}");
     let files = public.server("absent.example", &["absent.example"]);
     apiserver.apply(&[certificate(EDGE, "absent", &files, &public)]);
-    wait_for("it is served once its Secret is there", absent, answered_by("cart-1"));
+    wait_for("the host is served once its Secret exists", absent, answered_by("cart-1"));
 
     ingresses(&apiserver, hub, &public);
 
@@ -396,7 +398,7 @@ pub(crate) fn run(host: &Host) {
     let path = format!("/apis/networking.istio.io/v1/namespaces/{EDGE}/gateways/gw");
     apiserver.requests(&[Request::delete(&path)]);
     wait_for(
-        "nothing is served any more",
+        "no request succeeds any more",
         || plain(hub, "web.example", "/"),
         |seen| seen.exit == 7,
     );

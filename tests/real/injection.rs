@@ -106,7 +106,7 @@ pub(crate) fn run(host: &Host) {
 
     // An API server reads its webhooks periodically.
     let mut tries = 0;
-    let injected = wait::until(LIMIT, "the API server asks the webhook", || {
+    let injected = wait::until(LIMIT, "the API server calls the webhook", || {
         tries += 1;
         let pod = create(&apiserver, "shop", &format!("web-{tries}"), &json!({}))?;
         match pod["metadata"]["annotations"]["strait.dev/injected"].as_str() {
@@ -141,15 +141,19 @@ pub(crate) fn run(host: &Host) {
         create(&apiserver, "shop", "unfit", &unfit).expect_err("it would bypass the mesh");
     assert!(refused.contains("STR0901") && refused.contains("denied the request"), "{refused}");
 
-    objects_are_looked_at_before_they_are_stored(&apiserver, &authority);
+    invalid_objects_are_rejected_before_they_are_stored(&apiserver, &authority);
 
     strait.kill();
-    let failed = create(&apiserver, "shop", "away-fail", &json!({})).expect_err("nobody answers");
+    let failed =
+        create(&apiserver, "shop", "away-fail", &json!({})).expect_err("no webhook responds");
     assert!(failed.contains("inject.strait.dev"), "{failed}");
-    assert!(!sidecars("other", "away-elsewhere", &json!({})), "whom nobody asks for is made");
+    assert!(
+        !sidecars("other", "away-elsewhere", &json!({})),
+        "a pod without the injection label is created"
+    );
     register(&apiserver, authority.pem(), WhenAway::Ignore);
     let mut tries = 0;
-    let made = wait::until(LIMIT, "pods are made without the webhook", || {
+    let made = wait::until(LIMIT, "pods are created without the webhook", || {
         tries += 1;
         create(&apiserver, "shop", &format!("away-ignore-{tries}"), &json!({}))
     });
@@ -162,7 +166,10 @@ pub(crate) fn run(host: &Host) {
 }
 
 /// A broken VirtualService is rejected with the reason, and a valid one is stored.
-fn objects_are_looked_at_before_they_are_stored(apiserver: &Apiserver, authority: &Authority) {
+fn invalid_objects_are_rejected_before_they_are_stored(
+    apiserver: &Apiserver,
+    authority: &Authority,
+) {
     let group = "networking.istio.io";
     apiserver.apply(&[
         istio_kind(group, "VirtualService", "virtualservices"),

@@ -135,12 +135,14 @@ impl World {
     /// identity is known, and that other proxies reach it.
     fn calls_and_is_called(&mut self) {
         self.envoys.get_mut(KEY).expect("just started").wait_until_live(LIMIT);
-        wait::until(PROPAGATION, "it is let in by its token", || self.is_known_by_token());
+        wait::until(PROPAGATION, "the agent is admitted with its token", || {
+            self.is_known_by_token()
+        });
         let everywhere = |answers: &Answers| {
             let clusters = ["a/", "b/"].map(|id| answers.by.keys().any(|pod| pod.starts_with(id)));
             answers.failures.is_empty() && clusters == [true, true]
         };
-        let answers = wait::until(PROPAGATION, "both networks answer it", || {
+        let answers = wait::until(PROPAGATION, "both networks respond", || {
             let answers = ask(self.pod(KEY), &http(60));
             if everywhere(&answers) { Ok(answers) } else { Err(format!("{answers:?}")) }
         });
@@ -153,7 +155,7 @@ impl World {
             &format!("{APP}.shop.svc.cluster.local"),
             20,
         );
-        wait::until(PROPAGATION, "others reach it by mTLS", || {
+        wait::until(PROPAGATION, "other proxies reach it with mTLS", || {
             let answers = ask(self.pod("a/client"), &load);
             let sample = answers.samples.values().next();
             let seen = sample.map(|one| one["headers"]["x-forwarded-client-cert"].to_string());

@@ -186,7 +186,7 @@ impl World {
     fn wait_until_in_force(&self, of: &Rolled, limit: Duration) {
         let query =
             format!("/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}", of.name);
-        wait::until(limit, &format!("{} is taken as its policy says", of.name), || {
+        wait::until(limit, &format!("{} is accepted according to its policy", of.name), || {
             let answer = self.strait.try_json(&query)?;
             let row = &answer[0];
             let is_there = row["proxies"] == 2 && row["acknowledged"] == 2;

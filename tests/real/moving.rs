@@ -46,7 +46,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         weights.move_gateway(OTHER.2, [GATEWAY, other]);
         weights.set_mode(Some("drain"));
         for client in &clients {
-            weights.wait(client, "nobody in b gets a request", |answers| {
+            weights.wait(client, "no pod in b receives a request", |answers| {
                 !answers.by.is_empty() && answers.by.keys().all(|pod| pod.starts_with("a/"))
             });
         }

@@ -95,7 +95,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     for client in &clients {
         let follows =
             |told: &Value| told["types"]["vhds"]["sent"] == told["types"]["vhds"]["acked"];
-        wait::until(PROPAGATION, "it is served again", || {
+        wait::until(PROPAGATION, "the route is served again", || {
             let told = world.proxy(client)?;
             if follows(&told) { Ok(()) } else { Err(told.to_string()) }
         });

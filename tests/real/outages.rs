@@ -100,7 +100,7 @@ pub(crate) fn everything_dies(world: &mut World) {
 pub(crate) fn bad_credentials(world: &mut World) {
     let strangers = world.apiserver("b").strangers_kubeconfig();
     world.add_member_with(&strangers);
-    wait::until(LIMIT, "the old kubeconfig serves on", || {
+    wait::until(LIMIT, "the old kubeconfig stays in use", || {
         let entry = world.cluster("b")?;
         let told = entry["reason"].as_str().is_some_and(|why| why.contains("the old one does"));
         if told && entry["state"] == "live" { Ok(()) } else { Err(entry.to_string()) }
@@ -144,7 +144,7 @@ pub(crate) fn restored_backup(world: &mut World) {
     world.wait_without_echo_2();
     let before = world.relists("b");
     world.apiserver("b").restore();
-    wait::until(LIMIT, "what was restored is read", || {
+    wait::until(LIMIT, "the restored state is read", || {
         let answers = world.ask(&tcp(100));
         let back = answers.by.contains_key("b/echo-2");
         if back { Ok(()) } else { Err(format!("{:?} {}", answers.by, world.cluster("b")?)) }
@@ -152,7 +152,7 @@ pub(crate) fn restored_backup(world: &mut World) {
     world.strait.wait_for_cluster_state("b", &["live"], LIMIT);
     assert!(world.relists("b") > before, "{:?}", world.cluster("b"));
     // Each kind is listed separately, and a list that lacks most known objects is requested twice.
-    wait::until(LIMIT, "what was not in the backup is gone", || {
+    wait::until(LIMIT, "objects that are not in the backup are gone", || {
         let services = world.strait.json("/debug/services?hostname=fill-7.shop.svc.cluster.local");
         if services == serde_json::json!([]) { Ok(()) } else { Err(services.to_string()) }
     });

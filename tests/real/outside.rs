@@ -115,7 +115,7 @@ impl Outside {
 
     /// Returns the namespace of a client outside.
     pub(crate) fn netns(&self) -> &Netns {
-        self._pods.first().expect("the server's is the first")
+        self._pods.first().expect("the server's certificate is the first")
     }
 
     /// Replaces the placeholders in capitals by the paths of files.

@@ -52,7 +52,7 @@ pub(crate) fn run(host: &Host) {
 pub(crate) fn ask(netns: &Netns, load: &Load) -> Answers {
     let specification = serde_json::to_string(load).expect("plain values");
     serde_json::from_value(netns.helper(&["load", &specification], ""))
-        .expect("what the helper printed")
+        .expect("the output of the helper")
 }
 
 /// Starts the echo server in a namespace.

@@ -93,7 +93,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     for (name, ..) in TRIED {
         world.envoys.remove(&format!("a/{name}"));
     }
-    assert_eq!(world.complaints(), Vec::<String>::new(), "nobody else has refused anything");
+    assert_eq!(world.complaints(), Vec::<String>::new(), "no other proxy has rejected a response");
 }
 
 /// Requests of the proxies in the step fail, and no others, until the change is rolled back.
@@ -107,7 +107,7 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
         let answers = finish(load);
         match ever.contains(client) {
             true => assert!(!share.contains(client) || !answers.failures.is_empty(), "{client}"),
-            false => assert_eq!(answers.failures, BTreeMap::new(), "{client} is in no share"),
+            false => assert_eq!(answers.failures, BTreeMap::new(), "{client} is in no step"),
         }
     }
     world.strait.run(&["history", "rollout", "--abort", "--yes", "--reason", "it fails"]);
@@ -131,12 +131,20 @@ fn refused(world: &World, clients: &[String]) {
     let (mut stopped, mut before) = (Value::Null, Value::Null);
     for number in 1..=CHANGES_MAX {
         world.apiservers["a"].apply(&[taken_port(number)]);
-        let state = wait::until(PROPAGATION, "it is given to a share, and maybe refused", || {
-            let state = world.strait.try_json("/debug/rollout")?;
-            let running = &state["running"];
-            let is_out = running["step"] == 1 && running["configuration"] != before;
-            if is_out || !state["stopped"].is_null() { Ok(state) } else { Err(state.to_string()) }
-        });
+        let state = wait::until(
+            PROPAGATION,
+            "the change reaches the first step, and may be rejected",
+            || {
+                let state = world.strait.try_json("/debug/rollout")?;
+                let running = &state["running"];
+                let is_out = running["step"] == 1 && running["configuration"] != before;
+                if is_out || !state["stopped"].is_null() {
+                    Ok(state)
+                } else {
+                    Err(state.to_string())
+                }
+            },
+        );
         before = state["running"]["configuration"].clone();
         let is_due = share_of(&state, clients).iter().any(|client| tried.contains(client));
         if is_due || !state["stopped"].is_null() {
@@ -156,7 +164,7 @@ fn refused(world: &World, clients: &[String]) {
         assert_eq!(finish(load).failures, BTreeMap::new(), "{client}");
     }
     let refusing = tried.iter().filter(|client| !world.envoy(client).complaints().is_empty());
-    assert!(refusing.clone().count() >= 1, "somebody said so: {stopped}");
+    assert!(refusing.clone().count() >= 1, "a proxy rejected the change: {stopped}");
     let checked = world.strait.json("/debug/hold");
     assert_eq!(checked["held"]["byRollout"], true, "{checked}");
 }
@@ -181,12 +189,12 @@ impl World {
     /// once.
     pub(crate) fn end_plan(&self) {
         self.strait.set_policy("");
-        wait::until(PROPAGATION, "the plan is gone", || {
+        wait::until(PROPAGATION, "the plan is removed", || {
             let state = self.strait.try_json("/debug/rollout")?;
             if state["plan"].is_null() { Ok(()) } else { Err(state.to_string()) }
         });
         self.strait.run(&["history", "release", "--yes"]);
-        wait::until(PROPAGATION, "nothing is let out, or held, any more", || {
+        wait::until(PROPAGATION, "no rollout and no hold is active", || {
             let state = self.strait.try_json("/debug/rollout")?;
             let hold = self.strait.try_json("/debug/hold")?;
             match state["running"].is_null() && hold["held"].is_null() {
@@ -211,7 +219,7 @@ impl World {
         let (mut ever, mut before) = (BTreeSet::new(), Value::Null);
         for number in 1..=CHANGES_MAX {
             self.apiservers["a"].apply(&[change(number)]);
-            let state = wait::until(PROPAGATION, "it is given to a share", || {
+            let state = wait::until(PROPAGATION, "the change reaches the first step", || {
                 let state = self.strait.try_json("/debug/rollout")?;
                 let is_new = state["running"]["configuration"] != before;
                 let is_out = is_new && state["running"]["step"] == 1;
@@ -225,14 +233,14 @@ impl World {
                 return (share, ever);
             }
         }
-        panic!("{CHANGES_MAX} changes, and each was for all of {of:?} or for none");
+        panic!("each of {CHANGES_MAX} changes was assigned to all of {of:?} or to none");
     }
 
     /// Waits until the expected number of a client's requests fail.
     fn wait_for_answers(&self, client: &str, is_right: impl Fn(usize, usize) -> bool) {
         const REQUESTS: usize = 40;
         let limit = PROPAGATION + Duration::from_secs(20);
-        wait::until(limit, &format!("{client}: requests are as they should be"), || {
+        wait::until(limit, &format!("{client}: requests succeed as expected"), || {
             let answers = ask(self.pod(client), &http(REQUESTS));
             let answered: usize = answers.by.values().sum();
             match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {

@@ -78,7 +78,7 @@ pub(crate) fn own_service(world: &mut World) {
 pub(crate) fn client_identity(world: &mut World) {
     let answers = world.ask(&http(200));
     let remote = answers.samples.iter().find(|(pod, _)| pod.starts_with("b/"));
-    let (pod, sample) = remote.unwrap_or_else(|| panic!("nobody in b answered: {:?}", answers.by));
+    let (pod, sample) = remote.unwrap_or_else(|| panic!("no pod in b responded: {:?}", answers.by));
     let seen = sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
     let wanted = format!("URI={}", spiffe("client"));
     assert!(seen.contains(&wanted), "{pod} saw {seen:?}, not {wanted}");
@@ -106,7 +106,7 @@ pub(crate) fn contradicting_node(world: &mut World) {
     let lies = [
         ("service account", node("a", "shop", "echo")),
         ("namespace", node("a", "bank", "client")),
-        ("cluster nobody knows", node("nowhere", "shop", "client")),
+        ("unknown cluster", node("nowhere", "shop", "client")),
     ];
     for (lie, node) in lies {
         let refused =
@@ -237,7 +237,7 @@ fn remove_and_add(world: &mut World) {
         "withdrawn too early: {:?}",
         answers.by
     );
-    wait::until(GRACE + PROPAGATION, "nobody in b gets a request", || {
+    wait::until(GRACE + PROPAGATION, "no pod in b receives a request", || {
         let answers = world.ask(&http(60));
         if answers.by.keys().any(|pod| pod.starts_with("b/")) {
             Err(format!("{:?}", answers.by))
@@ -284,7 +284,7 @@ impl World {
 
     /// Waits until every endpoint of the echo service receives requests again.
     pub(crate) fn wait_for_everyone(&self) {
-        wait::until(PROPAGATION, "everybody answers", || {
+        wait::until(PROPAGATION, "all pods respond", || {
             let answers = self.ask(&tcp(100));
             let missing: Vec<_> =
                 echo_pods().into_iter().filter(|pod| !answers.by.contains_key(pod)).collect();

@@ -123,7 +123,7 @@ fn grpc_client(world: &World, python: &std::path::Path) -> Process {
     Process::spawn(command, &world.folder, "grpc")
 }
 
-pub(crate) fn everybody(world: &mut World, host: &Host) {
+pub(crate) fn all_clients(world: &mut World, host: &Host) {
     let clients = Clients::start(world, host);
     let gateway = format!("{}:15443", gateway_address("b"));
     let pods = |cluster: &str| {
@@ -155,7 +155,7 @@ pub(crate) fn everybody(world: &mut World, host: &Host) {
 
     // A cluster is removed, and returns.
     world.remove_member();
-    wait::until(GRACE + LIMIT, "the cluster has gone", || {
+    wait::until(GRACE + LIMIT, "the cluster is removed", || {
         let clusters = world.strait.try_json("/debug/clusters")?;
         let there = clusters.as_array().into_iter().flatten().any(|entry| entry["id"] == "b");
         if there { Err(clusters.to_string()) } else { Ok(()) }
@@ -170,7 +170,7 @@ pub(crate) fn everybody(world: &mut World, host: &Host) {
     clients.agree(world, ECHO, &echo);
     world.strait.launch();
     world.strait.wait_until_ready();
-    wait::until(LIMIT, "everybody is back", || {
+    wait::until(LIMIT, "all pods respond again", || {
         let proxies = world.strait.try_json("/debug/proxies")?;
         let connected = proxies.as_array().map_or(0, Vec::len);
         let wanted = world.dynamic_envoys() + usize::from(clients.grpc.is_some());

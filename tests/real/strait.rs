@@ -92,7 +92,7 @@ impl Strait {
         self.starts += 1;
         let mut process = Process::spawn(command, &self.logs, &format!("strait-{}", self.starts));
         self.addresses =
-            wait::until(Duration::from_secs(30), "strait says where it listens", || {
+            wait::until(Duration::from_secs(30), "strait prints its addresses", || {
                 if let Some(status) = process.ended() {
                     panic!("strait ended with {status}; {}", process.last_words());
                 }

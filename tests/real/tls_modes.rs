@@ -109,7 +109,7 @@ fn objects(modes: &Modes) -> Vec<Value> {
     let endpoints: Vec<_> =
         pods.iter().map(|(name, ip)| ((*name).to_owned(), (*ip).to_owned(), true)).collect();
     let slice = endpoint_slice(&service, &endpoints);
-    let vm = BOTH.iter().find(|(name, _)| *name == MACHINE).expect("it is among them");
+    let vm = BOTH.iter().find(|(name, _)| *name == MACHINE).expect("the address is among them");
     let vm = json!({
         "apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry",
         "metadata": { "name": MACHINE, "namespace": "shop" },

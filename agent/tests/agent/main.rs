@@ -1,7 +1,7 @@
 //! Tests of the program as a pod starts it, with a test double for the control plane's certificate service, and for
 //! Envoy if a real one is not needed.
 
-#![allow(clippy::panic, reason = "a test that can't go on says so")]
+#![allow(clippy::panic, reason = "a test that cannot continue panics")]
 
 mod authority;
 mod harness;

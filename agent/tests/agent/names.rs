@@ -18,7 +18,7 @@ fn name_of_the_mesh_is_answered_once_its_table_is_received() {
     pod.arguments.extend(["--dns".to_owned(), "--dns-address".to_owned(), address.to_string()]);
     let line = pod.idle_envoy();
     let agent = pod.start(&line.each_ref().map(String::as_str));
-    until("the table is taken up", || {
+    until("the table is received", || {
         if agent.log().contains("table of names") { Ok(()) } else { Err(agent.log()) }
     });
     let mut question = Message::query();
@@ -36,7 +36,8 @@ fn name_of_the_mesh_is_answered_once_its_table_is_received() {
         asked.get(1).cloned().ok_or_else(|| format!("{asked:?}"))
     });
     assert_eq!((&*acknowledged.version_info, &*acknowledged.response_nonce), ("v1", "n1"));
-    let node = authority.asked_for_names()[0].node.clone().expect("the first names the node");
+    let node =
+        authority.asked_for_names()[0].node.clone().expect("the first request contains the node");
     assert_eq!(node.id, format!("sidecar~{}~web-0.shop~shop.svc.cluster.local", pod.ip));
     let metadata = node.metadata.expect("it has some");
     assert!(metadata.fields.contains_key("CLUSTER_ID"), "{metadata:?}");
@@ -52,8 +53,8 @@ fn names_are_requested_by_certificate_if_the_token_has_expired() {
     pod.write("token", "ended");
     let line = pod.idle_envoy();
     let agent = pod.start(&line.each_ref().map(String::as_str));
-    until("the table is taken up", || {
-        if agent.log().contains("table of names is taken up") { Ok(()) } else { Err(agent.log()) }
+    until("the table is received", || {
+        if agent.log().contains("received the table of names") { Ok(()) } else { Err(agent.log()) }
     });
     assert!(authority.names_by_certificate() > 0, "{}", agent.log());
 }

@@ -178,5 +178,5 @@ fn other_clients_may_not_end_the_pod() {
         passed_on.args(["-c", script, &pod.ip.to_string(), request]).output().expect("python3");
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     assert!(text.contains(" 403 "), "{text} {}", String::from_utf8_lossy(&answer.stderr));
-    assert!(!agent.log().contains("asked for from the pod"));
+    assert!(!agent.log().contains("requested from the pod"));
 }

@@ -28,7 +28,7 @@ fn envoy(variable: &str) -> Option<PathBuf> {
     found
 }
 
-/// Prints what was skipped, and writes it to the file in which .ci/run collects skipped tests.
+/// Prints a skipped test, and writes it to the file in which .ci/run collects skipped tests.
 pub(crate) fn skip(line: &str) {
     use std::io::Write as _;
     eprintln!("skipped: {line}");

@@ -161,17 +161,17 @@ fn traffic_is_redirected_except_that_of_envoy() {
             ["fd00::5", "fd99::9", "::6", "::1"],
         ] {
             let sent = network.reaches(app, "", other, "80");
-            assert_eq!(sent, "15001", "what the application sends, by {tool}");
+            assert_eq!(sent, "15001", "outbound connections of the application, by {tool}");
             let sent = network.reaches(envoy, "", other, "80");
-            assert_eq!(sent, "nobody", "what Envoy sends leaves the pod, by {tool}");
-            assert_eq!(network.reached_at(own, "8080"), "15006", "what comes in, by {tool}");
+            assert_eq!(sent, "nobody", "connections of Envoy leave the pod, by {tool}");
+            assert_eq!(network.reached_at(own, "8080"), "15006", "inbound connections, by {tool}");
             assert_eq!(network.reached_at(own, "15020"), "15020", "the agent's own port");
             let itself = network.reaches(envoy, "", own, "8080");
             assert_eq!(itself, "15006", "a service that the pod itself serves, by {tool}");
             assert_eq!(
                 network.reaches(app, "", own, "8080"),
                 "8080",
-                "the application asks itself"
+                "the application calls itself"
             );
             let application = network.reaches(envoy, inbound, own, "8080");
             assert_eq!(application, "8080", "Envoy reaches the application at {own}, by {tool}");
@@ -282,7 +282,7 @@ fn second_run_with_nft_restores_only_missing_rules() {
     let (code, said) = network.redirect(&all);
     assert_eq!(code, Some(0), "{said}");
     let rules = nft(&["list", "ruleset"]);
-    assert!(rules.contains(&others), "what is others' stays: {rules}");
+    assert!(rules.contains(&others), "rules of other programs stay: {rules}");
     let (code, said) = network.redirect(&all);
     assert_eq!((code, nft(&["list", "ruleset"])), (Some(0), rules.clone()));
     assert!(said.contains("nothing to do"), "{said}");

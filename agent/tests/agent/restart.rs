@@ -27,9 +27,9 @@ fn killed_envoy_is_restarted() {
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (agent, envoy) = started(&pod);
     kill(envoy, Signal::KILL);
-    let next = until("it is started again", || pod.starts().get(1).copied().ok_or(agent.log()));
+    let next = until("the agent is restarted", || pod.starts().get(1).copied().ok_or(agent.log()));
     assert!(runs(next) && !runs(envoy));
-    assert_eq!(authority.calls().len(), 1, "with the certificate that was there");
+    assert_eq!(authority.calls().len(), 1, "the existing certificate is used");
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn restarted_agent_on_a_full_volume_uses_the_existing_files() {
         until("Envoy is started", || pod.starts().first().copied().ok_or_else(|| agent.log()));
     kill(parent(envoy), Signal::KILL);
     let next =
-        until("Envoy is started again", || pod.starts().get(1).copied().ok_or_else(|| agent.log()));
+        until("Envoy is restarted", || pod.starts().get(1).copied().ok_or_else(|| agent.log()));
     assert!(runs(next) && !runs(envoy));
-    assert_eq!(authority.calls().len(), 1, "with the certificate that was there");
+    assert_eq!(authority.calls().len(), 1, "the existing certificate is used");
 }
 
 fn parent(pid: i32) -> i32 {
@@ -102,12 +102,12 @@ fn certificate_stays_during_an_outage_and_is_renewed_afterwards() {
         if log.contains("STR0955") { pod.secret("cert-chain.pem") } else { Err(log) }
     });
     let asked = authority.calls().len();
-    until("it is tried again", || {
+    until("the request is retried", || {
         if authority.calls().len() > asked + 1 { Ok(()) } else { Err(agent.log()) }
     });
     assert_eq!(pod.secret("cert-chain.pem").expect("there"), kept);
     authority.refuse(None);
-    until("the next is there", || {
+    until("the next certificate exists", || {
         if pod.secret("cert-chain.pem")? == kept { Err(agent.log()) } else { Ok(()) }
     });
     assert!(runs(envoy));
@@ -131,7 +131,7 @@ fn expired_certificate_is_renewed_after_an_outage_without_restarting_envoy() {
         if left.is_none() { Ok(()) } else { Err(format!("{left:?}")) }
     };
     until("it has ended", ended);
-    assert!(runs(envoy), "what Envoy has goes on, and its connections with it");
+    assert!(runs(envoy), "Envoy keeps running, with its configuration and connections");
     authority.refuse(None);
     until("another is there", || if ended().is_err() { Ok(()) } else { Err(agent.log()) });
     assert_eq!(pod.starts(), [envoy]);
@@ -174,7 +174,7 @@ fn terminated_pod_drains_and_stops_envoy_before_the_agent() {
         (503, fact) if fact.contains("drains") => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    assert!(runs(envoy), "it serves on while it drains");
+    assert!(runs(envoy), "the agent serves while it drains");
     // The exit code of `sleep` after SIGTERM.
     assert_eq!(agent.exit_code(), Some(128 + 15));
     assert!(!runs(envoy));
@@ -216,7 +216,7 @@ fn drain_until_idle_ends_with_the_last_connection() {
         let count = requests.iter().filter(|line| line.contains("cx_active")).count();
         if count >= least { Ok(()) } else { Err(format!("{requests:?}")) }
     };
-    until("it has looked twice", || asked(2));
+    until("the agent has checked twice", || asked(2));
     assert!(runs(envoy), "a connection is left");
     held.store(false, std::sync::atomic::Ordering::SeqCst);
     agent.ended();
@@ -228,7 +228,7 @@ fn envoy_that_can_not_be_started_is_reported() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let agent = pod.start(&["/nowhere/envoy"]);
-    until("it is said", || {
+    until("the problem is reported", || {
         let log = agent.log();
         if log.contains("STR0958") && log.contains("/nowhere/envoy") { Ok(()) } else { Err(log) }
     });

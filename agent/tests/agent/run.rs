@@ -41,7 +41,7 @@ fn new_pod_receives_a_certificate_and_starts_envoy() {
     assert_eq!(
         pem.matches("BEGIN").count(),
         1,
-        "the answer's root and the mounted one are the same"
+        "the response's root and the mounted root are equal"
     );
 
     let folder = pod.path("strait").display().to_string();
@@ -84,10 +84,10 @@ fn certificate_is_renewed_atomically_with_the_current_token() {
     let authority = Authority::start(Duration::from_secs(5));
     let pod = Pod::new(authority.root(), &[authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
-    until("a certificate is there", || pod.secret("cert-chain.pem"));
+    until("a certificate exists", || pod.secret("cert-chain.pem"));
     pod.write("token", "token-2");
     let mut seen = BTreeSet::new();
-    until("three certificates were there", || {
+    until("three certificates were issued", || {
         // As Envoy reads: from the folder to which the link points at one moment.
         let data = fs::read_link(pod.path("strait").join("..data")).expect("a link");
         let folder = pod.path("strait").join(data);
@@ -98,18 +98,18 @@ fn certificate_is_renewed_atomically_with_the_current_token() {
         let public = KeyPair::from_pem(&key).expect("a whole key").public_key_raw().to_vec();
         let block = pem(&chain);
         let holds = block.windows(public.len()).any(|window| window == public);
-        assert!(holds, "the certificate is of another key than lies beside it");
+        assert!(holds, "the certificate does not match the key next to it");
         seen.insert(chain);
         if seen.len() >= 3 { Ok(()) } else { Err(format!("{}", seen.len())) }
     });
     let calls = authority.calls();
     assert_eq!(calls.last().map(|call| &*call.0), Some("Bearer token-2"), "{calls:?}");
-    assert_eq!(pod.starts().len(), 1, "Envoy was not started again");
+    assert_eq!(pod.starts().len(), 1, "Envoy was not restarted");
     let left = fs::read_dir(pod.path("strait")).expect("a folder").filter(|entry| {
         let name = entry.as_ref().expect("an entry").file_name();
         name.to_string_lossy().starts_with("..generation")
     });
-    assert!(left.count() <= 2, "old keys are taken away");
+    assert!(left.count() <= 2, "old keys are deleted");
 }
 
 fn pem(text: &str) -> Vec<u8> {
@@ -124,8 +124,8 @@ fn next_control_plane_is_used_if_the_first_is_unreachable() {
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let pod = Pod::new(authority.root(), &[nobody, authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
-    until("a certificate is there", || pod.secret("cert-chain.pem"));
-    until("the bootstrap is there", || pod.secret("bootstrap.json"));
+    until("a certificate exists", || pod.secret("cert-chain.pem"));
+    until("the bootstrap exists", || pod.secret("bootstrap.json"));
     let bootstrap: Value =
         serde_json::from_str(&pod.secret("bootstrap.json").expect("there")).expect("JSON");
     let endpoints = &bootstrap["static_resources"]["clusters"][0]["load_assignment"]["endpoints"];
@@ -137,7 +137,7 @@ fn token_is_not_sent_to_an_untrusted_control_plane() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(&root().1, &[authority.address]);
     let agent = pod.start(&words(&idle(&pod)));
-    until("it is said", || {
+    until("the problem is reported", || {
         let log = agent.log();
         if log.contains("STR0954") && log.contains("invalid peer certificate") {
             Ok(())
@@ -154,13 +154,13 @@ fn refusal_is_reported_and_retried() {
     authority.refuse(Some(tonic::Code::Unauthenticated));
     let pod = Pod::new(authority.root(), &[authority.address]);
     let agent = pod.start(&words(&idle(&pod)));
-    until("it is said", || {
+    until("the problem is reported", || {
         let log = agent.log();
         if log.contains("STR0955") && log.contains("audience") { Ok(()) } else { Err(log) }
     });
     assert!(pod.starts().is_empty());
     authority.refuse(None);
-    until("a certificate is there", || pod.secret("cert-chain.pem"));
+    until("a certificate exists", || pod.secret("cert-chain.pem"));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn new_mounted_roots_are_trusted_before_they_are_used() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
-    until("a certificate is there", || pod.secret("cert-chain.pem"));
+    until("a certificate exists", || pod.secret("cert-chain.pem"));
     pod.write("roots.pem", &format!("{}{}", authority.root(), root().1));
     until("both are trusted", || {
         let roots = pod.secret("root-cert.pem")?;
@@ -219,7 +219,7 @@ fn full_volume_keeps_the_files_and_renewal_resumes_with_free_space() {
         std::path::PathBuf::from(format!("/proc/{}/root{}", agent.pid(), folder.display()));
     let chain =
         || fs::read_to_string(inside.join("cert-chain.pem")).map_err(|error| error.to_string());
-    until("a certificate is there", chain);
+    until("a certificate exists", chain);
     // Writes as much as fits.
     let room = vec![0; 256 << 10];
     assert!(fs::write(inside.join("filler"), room).is_err());
@@ -228,7 +228,7 @@ fn full_volume_keeps_the_files_and_renewal_resumes_with_free_space() {
         if log.contains("STR0957") { chain() } else { Err(log) }
     });
     let after = chain().expect("still there");
-    assert_eq!(after, before, "what was there stays");
+    assert_eq!(after, before, "existing files stay");
     let link = fs::read_link(inside.join("..data")).expect("a link");
     assert!(
         fs::read_to_string(inside.join(link).join("key.pem")).is_ok_and(|key| key.contains("END"))

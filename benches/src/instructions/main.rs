@@ -439,7 +439,7 @@ fn timeline(streams: usize, interested: usize) -> Case {
             for woken in subscriptions.iter().skip(first).step_by(stride) {
                 receipts.extend(woken.take_receipts());
             }
-            assert_eq!(receipts.len(), interested, "those that were woken");
+            assert_eq!(receipts.len(), interested, "the woken streams");
             // The sending side has already read the clock; the acknowledging side reads it again.
             let begun = Instant::now();
             receipts.iter_mut().for_each(|receipt| receipt.sent(&proxy, begun));
@@ -508,7 +508,7 @@ fn bytes_rotated(rounds: usize) -> Case {
             mesh.apply(MeshEvent::Registry(update(1, ShardChange::Removed)));
             let without = mesh.next_version().expect("a version without it").0;
             drop(std::mem::replace(&mut context, without));
-            assert!(before.upgrade().is_none(), "nobody asked for the version before");
+            assert!(before.upgrade().is_none(), "no reference to the previous version is left");
             mesh.apply(known(2));
         }
         let (registry, contents) = cluster(SERVICES, ENDPOINTS, round % 2 + 1);

@@ -24,7 +24,7 @@ use crate::http2::Http2;
 use crate::tokens::Token;
 use crate::wire::Form;
 
-/// The HTTP/2 window of a proxy in bytes: the same as Envoy's, and a smaller one for slow proxies.
+/// The HTTP/2 window of a proxy in bytes: Envoy's, and a smaller one for slow proxies.
 const WINDOW: u32 = 1 << 20;
 const WINDOW_SLOW: u32 = 1 << 16;
 /// The rate at which a slow proxy reads.

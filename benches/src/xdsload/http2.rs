@@ -202,7 +202,7 @@ impl Http2 {
         let frame = std::mem::take(&mut self.partial);
         let payload = &frame[HEAD..];
         if !self.block.is_empty() && head.kind != kind::CONTINUATION {
-            return Err(broken("headers that do not go on"));
+            return Err(broken("incomplete headers"));
         }
         match head.kind {
             kind::DATA if head.stream == STREAM => self.data(head, payload)?,
@@ -212,7 +212,8 @@ impl Http2 {
                 let before = padded + if head.has(flag::PRIORITY) { 5 } else { 0 };
                 let after = payload.len().checked_sub(padding);
                 let block = after.and_then(|after| payload.get(before..after));
-                self.block.extend_from_slice(block.ok_or_else(|| broken("a padding too long"))?);
+                self.block
+                    .extend_from_slice(block.ok_or_else(|| broken("padding that is too long"))?);
                 self.ends_with_block = head.has(flag::END_STREAM);
                 self.headers(head)?;
             }
@@ -243,9 +244,9 @@ impl Http2 {
                 }
                 self.send_waiting();
             }
-            kind::PUSH_PROMISE => return Err(broken("a promise to push, which we refused")),
+            kind::PUSH_PROMISE => return Err(broken("PUSH_PROMISE, which is disabled")),
             kind::DATA | kind::HEADERS | kind::CONTINUATION => {
-                return Err(broken("a stream that nobody opened"));
+                return Err(broken("a frame for an unknown stream"));
             }
             // PRIORITY, acknowledgements, and unknown types.
             _ => {}
@@ -259,7 +260,7 @@ impl Http2 {
         let padded = padding.len();
         self.padding = padding.first().copied().map_or(0, usize::from);
         let data = head.length.checked_sub(padded + self.padding);
-        self.data = data.ok_or_else(|| broken("a padding too long"))?;
+        self.data = data.ok_or_else(|| broken("padding that is too long"))?;
         self.ends_with_data = head.has(flag::END_STREAM);
         self.used += head.length;
         if self.used > self.window {
@@ -290,7 +291,7 @@ impl Http2 {
                 _ => {}
             }
         });
-        read.map_err(|_| broken("headers that can't be read"))?;
+        read.map_err(|_| broken("unreadable headers"))?;
         if let Some(code) = code.filter(|code| code != "0") {
             let says = says.unwrap_or_else(|| "-".to_owned());
             let says = percent_decode_str(&says).decode_utf8_lossy();
@@ -305,7 +306,7 @@ impl Http2 {
     fn settings(&mut self, payload: &[u8]) -> Result<(), String> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
-            return Err(broken("settings that can't be read"));
+            return Err(broken("unreadable settings"));
         }
         for &[a, b, ref value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
@@ -346,11 +347,11 @@ fn broken(what: &str) -> String {
 }
 
 fn too_long(head: Head) -> String {
-    broken(&format!("a frame of {} bytes, of at most {PAYLOAD_MAX}", head.length))
+    broken(&format!("a frame of {} bytes, above the maximum of {PAYLOAD_MAX}", head.length))
 }
 
 fn number(payload: &[u8]) -> Result<u32, String> {
-    let bytes = payload.try_into().map_err(|_| broken("a frame of a wrong length"))?;
+    let bytes = payload.try_into().map_err(|_| broken("a frame with an invalid length"))?;
     Ok(u32::from_be_bytes(bytes))
 }
 
@@ -542,13 +543,16 @@ mod tests {
             ),
             (
                 frame(kind::DATA, 0, STREAM, &[0; PAYLOAD_MAX + 1]),
-                "HTTP/2: the server sent a frame of 16385 bytes, of at most 16384",
+                "HTTP/2: the server sent a frame of 16385 bytes, above the maximum of 16384",
             ),
             (
                 frame(kind::HEADERS, over | flag::PADDED, STREAM, &[9]),
-                "HTTP/2: the server sent a padding too long",
+                "HTTP/2: the server sent padding that is too long",
             ),
-            (frame(kind::DATA, 0, 3, b"a"), "HTTP/2: the server sent a stream that nobody opened"),
+            (
+                frame(kind::DATA, 0, 3, b"a"),
+                "HTTP/2: the server sent a frame for an unknown stream",
+            ),
         ];
         for (bytes, error) in cases {
             for size in [1, bytes.len()] {

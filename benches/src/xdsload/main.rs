@@ -292,7 +292,7 @@ fn threads(
         .collect();
     let names: Option<Vec<&str>> = names.as_ref().map(|text| text.lines().collect());
     if names.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Failure("--names: the file names nothing to ask for".to_owned()));
+        return Err(Failure("--names: the file contains no names".to_owned()));
     }
     let turns = threads.len();
     for number in 0..options.proxies {

@@ -77,7 +77,7 @@ impl Reader {
                     return Ok(());
                 };
                 if compressed != 0 {
-                    return Err("a compressed response, which nobody asked for".to_owned());
+                    return Err("a compressed response, which was not requested".to_owned());
                 }
                 let length = u32::from_be_bytes(*length);
                 self.response.bytes = length.into();
@@ -152,7 +152,7 @@ impl Reader {
 }
 
 fn no_response() -> String {
-    "what the server sent is no response of ADS".to_owned()
+    "the server sent an invalid ADS response".to_owned()
 }
 
 #[cfg(test)]

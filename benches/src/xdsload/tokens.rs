@@ -18,7 +18,7 @@ pub(crate) fn read(file: &Path) -> Result<Vec<String>, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
     let is_token = |line: &str| line.split('.').count() == 3 && line.is_ascii();
     match text.lines().position(|line| !is_token(line)) {
-        Some(at) => Err(failed(format!("line {} is no token", at + 1))),
+        Some(at) => Err(failed(format!("line {} is not a token", at + 1))),
         None => Ok(text.lines().map(str::to_owned).collect()),
     }
 }

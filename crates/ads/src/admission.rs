@@ -1,4 +1,4 @@
-//! Checks whether a proxy is what it claims to be. Pure.
+//! Verifies the claims of a proxy. Pure.
 //!
 //! The authenticated identity of the caller is true; everything in the node is a claim.
 //! (docs/reference/interface.md, "Proxies".)
@@ -58,14 +58,14 @@ pub fn admit(
         };
         return refuse(
             &codes::CLAIM_IDENTITY,
-            format!("certificate {identity} is of another trust domain than {of}, {trust_domain}"),
+            format!("certificate {identity} is not in the trust domain of {of}, {trust_domain}"),
         );
     }
     if identity.namespace() != proxy.namespace() {
         return refuse(
             &codes::CLAIM_IDENTITY,
             format!(
-                "node {} claims namespace {}, it proved to be {identity}",
+                "node {} claims namespace {}, but is authenticated as {identity}",
                 proxy.id,
                 proxy.namespace()
             ),
@@ -77,7 +77,7 @@ pub fn admit(
         return refuse(
             &codes::CLAIM_IDENTITY,
             format!(
-                "node {} claims service account {account:?}, it proved to be {identity}",
+                "node {} claims service account {account:?}, but is authenticated as {identity}",
                 proxy.id
             ),
         );
@@ -113,7 +113,7 @@ pub fn admit(
         Some(claimed) if known && *claimed != derived => refuse(
             &codes::CLAIM_NETWORK,
             format!(
-                "node {} claims network {:?}, it is in {:?} (by {by})",
+                "node {} claims network {:?}, but is in {:?} (by {by})",
                 proxy.id,
                 claimed.as_str(),
                 derived.as_str()
@@ -168,13 +168,13 @@ pub fn fits_token(proxy: &Proxy, token: &TokenProof) -> Result<(), AdmissionRefu
     let id = &proxy.id;
     if proxy.cluster != token.cluster {
         let (claimed, named) = (proxy.cluster.as_str(), &token.cluster);
-        let fact = format!("node {id} claims cluster {claimed:?}, its token is of {named}");
+        let fact = format!("node {id} claims cluster {claimed:?}, but its token is from {named}");
         return Err(AdmissionRefusal { code: &codes::CLAIM_CLUSTER, fact });
     }
     match &token.pod {
         Some(pod) if pod.name != proxy.workload.name => Err(AdmissionRefusal {
             code: &codes::CLAIM_POD,
-            fact: format!("node {id} claims another pod than that of its token, {}", pod.name),
+            fact: format!("node {id} claims a pod other than the pod of its token, {}", pod.name),
         }),
         _ => Ok(()),
     }
@@ -199,7 +199,7 @@ pub fn outlives_token_pod(
     if !gone {
         return Ok(());
     }
-    let fact = format!("pod {} of cluster {} has gone", proxy.workload, proxy.cluster);
+    let fact = format!("pod {} of cluster {} no longer exists", proxy.workload, proxy.cluster);
     Err(AdmissionRefusal { code: &codes::TOKEN_POD, fact })
 }
 
@@ -248,7 +248,7 @@ fn matches_pod(
         return Err(AdmissionRefusal {
             code: &codes::CLAIM_POD,
             fact: format!(
-                "pod {pod} of cluster {cluster} runs as service account {:?}, the proxy proved to be {identity}",
+                "pod {pod} of cluster {cluster} runs as service account {:?}, but the proxy is authenticated as {identity}",
                 workload.service_account
             ),
         });
@@ -289,7 +289,7 @@ fn matches_machine(
         && account != identity.service_account()
     {
         return refuse(format!(
-            "WorkloadEntry {name} runs as service account {account:?}, the proxy proved to be {identity}"
+            "WorkloadEntry {name} runs as service account {account:?}, but the proxy is authenticated as {identity}"
         ));
     }
     match vm.address() {

@@ -63,7 +63,7 @@ fn audit(shared: &ServerShared, stream: &OpenStream) {
     interest.mark(&Changes::from_iter([workload]));
 }
 
-/// Returns the differences between the resources that a proxy holds and those that it should hold.
+/// Returns the differences between the resources of a proxy and the expected ones.
 /// Returns `None` if they cannot be compared now: a change is on its way to the proxy, or the
 /// proxy's cluster was withdrawn, so that the proxy keeps its configuration.
 fn differences(

@@ -85,8 +85,8 @@ pub struct IdentityUsage {
 /// The usage of an identity that exceeds its budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{identity} takes {charged} of {limit} bytes for {unverified} streams of pods that nobody knows and \
-     {made_up} names that stand for no service"
+    "{identity} uses {charged} of {limit} bytes for {unverified} streams of unknown pods and \
+     {made_up} names of no service"
 )]
 pub(super) struct OverBudget {
     identity: SpiffeId,
@@ -461,7 +461,7 @@ mod tests {
         let largest = REQUEST_BYTES_MAX as u32 >> 10;
         assert!(small.room(&id("honest")).try_acquire_many(largest).is_ok(), "one in any case");
         (0..1000).for_each(|n| drop(budgets.room(&id(&format!("gone-{n}")))));
-        assert!(lock(&budgets.rooms).len() < 50, "who is gone needs none");
+        assert!(lock(&budgets.rooms).len() < 50, "ended identities have no entry");
     }
 
     #[test]
@@ -487,7 +487,7 @@ mod tests {
         honest.set(watches).expect("it is not for these");
         budgets.press(Pressure::Low, 120 << 20);
         let late = budgets.open(&id("late"), false).expect("room");
-        late.bears(made_up(60_000)).expect("what has been looked at counts once");
+        late.bears(made_up(60_000)).expect("checked names are charged once");
     }
 
     #[test]
@@ -496,7 +496,7 @@ mod tests {
         let account = budgets.open(&id("thief"), false).expect("there is room");
         assert!(account.bears(made_up(10_000)).is_ok());
         assert!(account.bears(made_up(94_000)).is_err());
-        assert_eq!(budgets.costliest(1)[0].1.made_up, 0, "nothing is charged");
+        assert_eq!(budgets.costliest(1)[0].1.made_up, 0, "the charge is 0");
     }
 
     /// Creates a charge for `count` names of 60 bytes that refer to no service.
@@ -517,13 +517,16 @@ mod tests {
             }
             kept.push(account);
         }
-        assert_eq!(refused, Some(0), "a quarter of 200 MB is less than twice what they take");
+        assert_eq!(refused, Some(0), "a quarter of 200 MB is less than twice the usage");
         drop(kept);
-        assert!(budgets.costliest(1).is_empty(), "all is given back");
+        assert!(budgets.costliest(1).is_empty(), "all charges are refunded");
         let streams = (0..10_000).map(|_| budgets.open(&id("thief"), false));
         let open: Vec<_> = streams.map_while(Result::ok).collect();
         assert_eq!(open.len() as u64, budgets.limit() / STREAM_BYTES);
-        assert!(budgets.open(&id("honest"), false).is_ok(), "others have budgets of their own");
+        assert!(
+            budgets.open(&id("honest"), false).is_ok(),
+            "other identities have separate budgets"
+        );
     }
 
     #[test]
@@ -553,12 +556,15 @@ mod tests {
         let mut all = Vec::new();
         for _ in 0..5_000 {
             let mut account = budgets.open(&id("default"), true).expect("as many as there are");
-            account.set(watches).expect("of what there is");
+            account.set(watches).expect("existing names");
             all.push(account);
         }
         assert_eq!(budgets.costliest(1)[0].1.charged, 0);
         let one = all.first_mut().expect("it is there");
-        assert!(one.set(Charge { made_up: 1 << 20, ..watches }).is_err(), "but what is made up is");
+        assert!(
+            one.set(Charge { made_up: 1 << 20, ..watches }).is_err(),
+            "invented names are limited"
+        );
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl AcceptedConnection {
                         warn!(
                             identity,
                             %peer,
-                            "nothing is heard of the proxy for 10 s; its connection is closed"
+                            "closing connection: nothing received from the proxy for 10 s"
                         );
                         return Poll::Ready(Done::Over);
                     }
@@ -371,7 +371,7 @@ async fn ads(
         return After::GoOn;
     }
     if shared.context().is_none() {
-        let text = "the mesh is not known completely yet; try again";
+        let text = "the mesh is not completely known yet; try again";
         ResponseSender::refuse(call, Status::unavailable(text));
         return After::GoOn;
     }
@@ -398,7 +398,7 @@ async fn ads(
                 shared.stats.closed("stalled");
                 stream.ends("stalled");
                 let identity = stream.identity();
-                warn!(%identity, "the proxy reads nothing; its connection is closed");
+                warn!(%identity, "closing connection: the proxy stopped reading");
                 return After::Close;
             }
         }
@@ -455,7 +455,7 @@ async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: 
             return ResponseSender::refuse(call, Status::internal(text));
         }
         Err(_) => {
-            let text = "no whole request within 30 s";
+            let text = "no complete request within 30 s";
             return ResponseSender::refuse(call, Status::deadline_exceeded(text));
         }
     };

@@ -83,7 +83,7 @@ pub(super) fn answer(
             Some(name) => match find(&streams, name) {
                 Some(stream) => vec![resource(name, &dump(stream))],
                 None => {
-                    vec![failure(name, "no such proxy is connected, or it is not yours to see")]
+                    vec![failure(name, "no such proxy is connected, or the caller may not see it")]
                 }
             },
             None => vec![failure("", "name the proxy: NAME.NAMESPACE")],
@@ -94,7 +94,7 @@ pub(super) fn answer(
             let members = || if sees_all(asker, context) { members() } else { Vec::new() };
             answers.map(|name| plain(name, &page(name, &streams, &members))).collect()
         }
-        _ => vec![failure(type_url, "404 page not found: there are syncz and config_dump")],
+        _ => vec![failure(type_url, "404 page not found: the pages are syncz and config_dump")],
     }
 }
 
@@ -139,14 +139,16 @@ fn page(
             let named = parts.find(|(key, _)| *key == "proxyID").map(|(_, name)| name);
             match named.and_then(|name| find(streams, name)) {
                 Some(stream) => stream.config_dump(|_, _| None),
-                None => json!({ "error": "no such proxy is connected, or it is not yours to see" }),
+                None => {
+                    json!({ "error": "no such proxy is connected, or the caller may not see it" })
+                }
             }
         }
         "list" => PAGES.into_iter().collect(),
         // istioctl recognizes this text and then requests the list.
         _ => {
             let fact = format!(
-                "404 page not found: there are {}; more by the admin port",
+                "404 page not found: the pages are {}; the admin port has more",
                 PAGES.join(", ")
             );
             json!({ "error": fact })

@@ -108,7 +108,7 @@ impl Requests {
                 Ok(Some(data)) => self.buffer.extend_from_slice(&data),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => return Err(Status::internal("the stream ended within a message")),
-                Err(CallOver) => return Err(Status::cancelled("the peer has reset the stream")),
+                Err(CallOver) => return Err(Status::cancelled("the peer reset the stream")),
             }
         }
     }
@@ -119,7 +119,7 @@ impl Requests {
         match self.large {
             Large::Reads(_, limit) => tokio::time::timeout_at(limit, data).await.map_err(|_| {
                 let seconds = LARGE_LIMIT.as_secs();
-                Status::deadline_exceeded(format!("no whole request within {seconds} s"))
+                Status::deadline_exceeded(format!("no complete request within {seconds} s"))
             }),
             _ => Ok(data.await),
         }
@@ -157,7 +157,7 @@ fn next(buffer: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Status> {
     let Some(length) = length(buffer) else { return Ok(None) };
     let (compressed, content) = (buffer[0], &buffer[PREFIX..]);
     if compressed != 0 {
-        return Err(Status::unimplemented("compressed messages are not taken here"));
+        return Err(Status::unimplemented("compressed messages are not supported"));
     }
     if length > REQUEST_BYTES_MAX {
         let text = format!("STR0502: a request of {length} bytes is larger than 4 MiB");
@@ -287,7 +287,7 @@ impl ResponseSender {
     }
 }
 
-/// The same status with a message that is not too long: it may repeat what a caller has sent.
+/// Returns the status with a message of limited length, because it may repeat text from the caller.
 fn bounded_status(status: &Status) -> Status {
     if status.message().len() <= TEXT_BYTES_MAX {
         return status.clone();
@@ -419,7 +419,7 @@ mod tests {
         drop(of_others);
         let message = awake(requests.message()).await.expect("sound").expect("a message");
         assert_eq!(message.content().len(), length as usize);
-        assert_eq!(room.available_permits(), 0, "for as long as it is there");
+        assert_eq!(room.available_permits(), 0, "the permit is held while the message exists");
         drop(message);
         assert_eq!(room.available_permits(), 1024);
     }
@@ -434,7 +434,7 @@ mod tests {
             while let Some(data) = body.data().await {
                 let length = data.expect("data").len();
                 total += length;
-                body.flow_control().release_capacity(length).expect("what was read");
+                body.flow_control().release_capacity(length).expect("the bytes that were read");
             }
             total
         };

@@ -250,7 +250,7 @@ mod tests {
         let text =
             "bad certificate (1000 times, first 192.0.2.1:1); it took too long (192.0.2.1:7)";
         assert_eq!(failures.take(), Some((1001, text.to_owned())));
-        assert_eq!(failures.take(), None, "they were told of");
+        assert_eq!(failures.take(), None, "the failures were reported");
         (0..100).for_each(|number| failures.note(peer(1), &format!("reason {number}")));
         let (count, text) = failures.take().expect("they failed");
         assert_eq!((count, text.matches("; ").count()), (100, REASONS_MAX));
@@ -294,7 +294,11 @@ mod tests {
         drop(first.into_iter().take(2).collect::<Vec<_>>());
         drop(second);
         assert!(turns(&mut third) > 0, "the longest that waits");
-        assert_eq!(turns(&mut fourth), 1, "it waits for one of each other source at most");
+        assert_eq!(
+            turns(&mut fourth),
+            1,
+            "it waits for at most one handshake of each other source"
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn virtual_hosts(
     Ok(match release(node) {
         Some(release) if release >= FIRST_WITH_VHDS => VirtualHostDelivery::OneByOne,
         Some(_) => VirtualHostDelivery::Refused("its Envoy is older than 1.40"),
-        None => VirtualHostDelivery::Refused("it doesn't say which release of Envoy it is"),
+        None => VirtualHostDelivery::Refused("it does not report its release of Envoy"),
     })
 }
 
@@ -244,7 +244,7 @@ impl<'a> NodeMetadata<'a> {
         given.map_or(Ok(Interception::default()), |text| {
             Interception::parse(text).ok_or_else(|| NodeError::Metadata {
                 key,
-                reason: format!("{text:?} is none of REDIRECT, TPROXY and NONE"),
+                reason: format!("{text:?} is not REDIRECT, TPROXY or NONE"),
             })
         })
     }
@@ -253,7 +253,7 @@ impl<'a> NodeMetadata<'a> {
         let names = |chain, key, roots| {
             let (chain, private) = (self.path(chain)?, self.path(key)?);
             if chain.is_some() != private.is_some() {
-                let reason = "a certificate and its key come together".to_owned();
+                let reason = "a certificate and its key must both be set".to_owned();
                 return Err(NodeError::Metadata { key, reason });
             }
             let both = chain.zip(private);

@@ -120,7 +120,7 @@ impl Ending {
         match self {
             Self::Drain => "this server is going away; reconnect",
             Self::CertificateExpired => {
-                "STR0704: the client certificate has ended; reconnect with a new one"
+                "STR0704: the client certificate has expired; reconnect with a new one"
             }
             Self::RootsChanged => {
                 "STR0707: the client certificate no longer chains to a trusted root"

@@ -21,11 +21,11 @@ pub struct Stats {
     pub requests: AtomicU64,
     /// Number of times that a large amount was due for a stream at once, usually for a first sync.
     pub large_syncs: AtomicU64,
-    /// Streams whose proxy was refused.
+    /// Streams refused because of the proxy's claims.
     pub refused: AtomicU64,
     /// Streams whose resources were compared with newly generated ones.
     pub(super) audited: AtomicU64,
-    /// Resources that differed in such a comparison.
+    /// Resources that differed between the two.
     pub(super) audit_mismatches: AtomicU64,
     /// The time from a change to the responses that contain it.
     pub propagation: Histogram,
@@ -213,11 +213,15 @@ impl Stats {
             ),
             reasons(
                 "strait_callers_refused_total",
-                "Calls refused since nobody could be shown to have made them, by code.",
+                "Calls refused because the caller could not be authenticated, by code.",
                 &self.callers_refused,
             ),
             single("strait_xds_requests_total", "Discovery requests taken.", &self.requests),
-            single("strait_xds_refused_total", "Streams whose proxy was refused.", &self.refused),
+            single(
+                "strait_xds_refused_total",
+                "Streams refused because of the proxy's claims.",
+                &self.refused,
+            ),
             typed("strait_xds_pushes_total", "Responses sent.", |counts| &counts.responses),
             typed("strait_xds_resources_total", "Resources sent.", |counts| &counts.resources),
             typed("strait_xds_push_bytes_total", "Bytes of responses.", |counts| &counts.bytes),
@@ -251,7 +255,7 @@ impl Stats {
             ),
             single(
                 "strait_audit_mismatch_total",
-                "Resources that a proxy held in another version than the audit generated.",
+                "Resources of which a proxy had a different version than the audit generated.",
                 &self.audit_mismatches,
             ),
             // The names of Istio's metrics, for dashboards that were made for Istio.
@@ -263,13 +267,13 @@ impl Stats {
             ),
             labelled(
                 "citadel_server_authentication_failure_count",
-                "Requests for certificates whose maker nobody knew, by code.",
+                "Requests for certificates whose caller could not be authenticated, by code.",
                 "type",
                 self.issued.unauthenticated_by_code(),
             ),
             labelled(
                 "citadel_server_csr_sign_err_count",
-                "Requests for certificates that failed on the way to a signature, by reason.",
+                "Requests for certificates that failed before they were signed, by reason.",
                 "error",
                 self.issued.failed_by_reason(),
             ),

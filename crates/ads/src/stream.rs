@@ -473,7 +473,7 @@ impl Stream {
             .on_request(request, source, SystemTime::now())
             .map_err(|violation| violation_status(&violation))?;
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
-            let text = "STR0503: more than 50 unasked-for requests a second";
+            let text = "STR0503: more than 50 unsolicited requests per second";
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
         self.find_roots();
@@ -532,7 +532,8 @@ impl Stream {
             return Err(violation_status(&Violation::NoNode));
         }
         if self.debug_answers == DEBUG_ANSWERS_MAX {
-            let text = format!("STR0503: more than {DEBUG_ANSWERS_MAX} questions on one stream");
+            let text =
+                format!("STR0503: more than {DEBUG_ANSWERS_MAX} debug requests on one stream");
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
         self.debug_answers += 1;
@@ -595,7 +596,7 @@ impl Stream {
         let is_delta = lock(&self.session).form() == ProtocolForm::Delta;
         proxy.virtual_hosts = proxy.virtual_hosts.on_stream(is_delta);
         if let VirtualHostDelivery::Refused(reason) = proxy.virtual_hosts {
-            warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts come in their routes: {reason}");
+            warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts are sent in their routes: {reason}");
         }
         let settings = Arc::clone(&self.context()?.settings);
         if let Some(id) = settings.cluster_aliases.get(&proxy.cluster) {
@@ -623,7 +624,7 @@ impl Stream {
             .connections
             .enter(Arc::clone(&proxy), &self.caller, Arc::clone(&self.session), admitted)
             .ok_or_else(|| {
-                let text = format!("STR0504: {} has 4 streams open already", proxy.id);
+                let text = format!("STR0504: {} already has 4 open streams", proxy.id);
                 StreamEnd::by("refused", Status::resource_exhausted(refuse(text)))
             })?;
         info!(
@@ -673,7 +674,7 @@ impl Stream {
                     code = refusal.code.id,
                     proxy = %admitted.proxy.id,
                     identity = %self.caller.identity(),
-                    "the proxy's stream is ended: {refusal}"
+                    "ending the proxy's stream: {refusal}"
                 );
                 StreamEnd::by("contradicted", Status::permission_denied(refusal.to_string()))
             })?;
@@ -724,7 +725,7 @@ fn readmitted(
 }
 
 fn not_ready() -> StreamEnd {
-    let text = "the mesh is not known completely yet; try again";
+    let text = "the mesh is not completely known yet; try again";
     StreamEnd::by("not ready", Status::unavailable(text))
 }
 
@@ -734,7 +735,7 @@ pub(super) async fn contained<T>(
 ) -> Result<T, StreamEnd> {
     // A panic can leave only the state of this stream inconsistent, and the stream ends.
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-        error!(code = %codes::STREAM_FAULT, "a stream panicked; it ends, everything else goes on");
+        error!(code = %codes::STREAM_FAULT, "a stream panicked and ended; other streams are not affected");
         let text = format!("{}: {}", codes::STREAM_FAULT, codes::STREAM_FAULT.title);
         Err(StreamEnd::by("panic", Status::internal(text)))
     })
@@ -766,7 +767,7 @@ fn memory_short(next: &str) -> StreamEnd {
 
 fn over_budget(over: &OverBudget) -> StreamEnd {
     let code = &codes::IDENTITY_BUDGET;
-    warn!(code = code.id, "a stream is ended: {over}");
+    warn!(code = code.id, "ending a stream: {over}");
     StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
 }
 

@@ -42,7 +42,7 @@ impl SyncLimiter {
     pub(super) async fn turn(&self, bytes: usize) -> SyncPermit {
         let units = u32::try_from(units(bytes)).expect("the lane has fewer");
         let room = Arc::clone(&self.room).acquire_many_owned(units).await;
-        SyncPermit { room: room.expect("nobody closes the lane") }
+        SyncPermit { room: room.expect("the semaphore is never closed") }
     }
 }
 
@@ -73,13 +73,10 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_none());
         first.needs(BYTES_MAX / 2 + 1);
         assert!(second.as_mut().now_or_never().is_none(), "one byte is too much");
-        assert!(
-            sync_limiter.turn(UNIT).now_or_never().is_none(),
-            "whoever is small waits behind it"
-        );
+        assert!(sync_limiter.turn(UNIT).now_or_never().is_none(), "small requests wait behind it");
         first.needs(BYTES_MAX / 2);
         let second = second.now_or_never().expect("there is room");
         drop((first, second));
-        assert!(sync_limiter.turn(BYTES_MAX).now_or_never().is_some(), "nothing is left behind");
+        assert!(sync_limiter.turn(BYTES_MAX).now_or_never().is_some(), "all permits are returned");
     }
 }

@@ -1,5 +1,6 @@
 //! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
+mod discovery;
 mod inbound;
 mod policy;
 mod tls;
@@ -7,9 +8,9 @@ mod tls;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use prost::Message;
-
+pub(super) use self::discovery::is_of_eds;
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
 use super::istio_filters::{self, ServiceName};
 use super::tls::{Secrets, named, of_accounts};
@@ -147,6 +148,7 @@ fn parts<'r>(
     let part = |subset| {
         let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
         let policy = policy.or_usual(&mesh.usual_limits);
+        let policy = with_names_of_entry(policy, service);
         let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
         let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
         ServicePart {
@@ -158,6 +160,23 @@ fn parts<'r>(
         }
     };
     std::iter::once("").chain(names).map(part).collect()
+}
+
+/// Returns the policy with the `subjectAltNames` of the ServiceEntry, if the service is outside the mesh and its TLS settings
+/// name none. (Istio, `ServiceEntry.subjectAltNames`, `ClientTLSSettings.subjectAltNames`.)
+fn with_names_of_entry(mut policy: ResolvedPolicy, service: &MergedService) -> ResolvedPolicy {
+    let names = &service.primary.service_accounts;
+    if service.primary.mesh_external
+        && !names.is_empty()
+        && let Some(tls) = &mut policy.tls
+        && let ClientTls::Foreign(foreign) = &**tls
+        && foreign.server.subject_alt_names.is_empty()
+    {
+        let mut foreign = foreign.clone();
+        foreign.server.subject_alt_names = names.iter().map(|name| name.to_string()).collect();
+        *tls = Arc::new(ClientTls::Foreign(foreign));
+    }
+    policy
 }
 
 impl ClusterInputs<'_> {
@@ -683,7 +702,8 @@ fn limited_options(
 ) -> HashMap<String, Any> {
     let limits = policy::http_limits(policy, requests_max);
     let http2 = policy::http2_options(policy);
-    let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
+    let may_be_http2 = protocol.is_http2() || protocol == Protocol::Auto;
+    let limits_http2 = may_be_http2 && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
     let errors = policy::errors(policy);
     // A port with protocol HTTPS receives requests that the proxy encrypts.
@@ -723,10 +743,7 @@ fn upstream_http(
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),
-            http2_protocol_options: Some(core::Http2ProtocolOptions {
-                allow_connect: true,
-                ..Default::default()
-            }),
+            http2_protocol_options: Some(http2),
             ..Default::default()
         })
     } else {
@@ -794,18 +811,4 @@ fn raw_buffer() -> core::TransportSocket {
         name: "envoy.transport_sockets.raw_buffer".into(),
         config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&RawBuffer {}))),
     }
-}
-
-/// The field of a cluster that defines how Envoy discovers its endpoints
-/// (`config/cluster/v3/cluster.proto`).
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-struct EndpointDiscovery {
-    #[prost(int32, tag = "2")]
-    kind: i32,
-}
-
-/// Returns whether an encoded cluster receives its endpoints by EDS.
-pub(super) fn is_of_eds(cluster: &[u8]) -> bool {
-    let kind = EndpointDiscovery::decode(cluster).unwrap_or_default().kind;
-    kind == cluster::cluster::DiscoveryType::Eds as i32
 }

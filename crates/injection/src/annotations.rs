@@ -99,7 +99,7 @@ impl SidecarWishes {
         };
         let flag = |name: &str, default: bool| ours(name).map_or(Ok(default), |it| it.boolean());
         if let Some(mode) = ours("interceptionMode").filter(|it| it.value != "REDIRECT") {
-            return Err(mode.wrong("REDIRECT: there is no other way to redirect traffic here"));
+            return Err(mode.wrong("REDIRECT, the only supported mode"));
         }
         Ok(Self {
             image: ours("proxyImage").map_or(settings.image.clone(), |it| it.value.to_owned()),
@@ -204,7 +204,7 @@ impl<'a> Annotation<'a> {
         };
         match self.value.split(',').all(is_pair) {
             true => Ok(self.value.to_owned()),
-            false => Err(self.wrong("COMPONENT:LEVEL, several by commas")),
+            false => Err(self.wrong("a comma-separated list of COMPONENT:LEVEL")),
         }
     }
 
@@ -247,7 +247,7 @@ impl<'a> Annotation<'a> {
     }
 
     fn proxy_config(&self) -> Result<ProxyConfigText, InjectRefusal> {
-        const WANTED: &str = "YAML in which holdApplicationUntilProxyStarts is a boolean, concurrency a number, terminationDrainDuration a duration such as 5s and ISTIO_META_DNS_CAPTURE of proxyMetadata \"true\" or \"false\"";
+        const WANTED: &str = "YAML in which holdApplicationUntilProxyStarts is a boolean, concurrency a number, terminationDrainDuration a duration (for example 5s) and ISTIO_META_DNS_CAPTURE in proxyMetadata \"true\" or \"false\"";
         if self.value.is_empty() {
             return Ok(ProxyConfigText::default());
         }

@@ -1,9 +1,10 @@
 //! Sidecar injection: one pure function, [`inject`], which the webhook and `strait proxy inject` share.
 //!
-//! docs/guide/injection.md lists what it adds to a pod. Invariants:
+//! docs/guide/injection.md lists the additions to a pod. Invariants:
 //!
 //! - The input is the pod, its cluster and namespace, and the settings. The same input gives the same bytes.
-//! - It changes nothing that the pod itself states, except probes and the metrics port, which the sidecar answers.
+//! - It changes only two parts of the pod's own specification: probes and the metrics port, which
+//!   the sidecar serves.
 //! - A pod whose traffic would bypass the sidecar is refused, with the reason and the next step.
 
 #![forbid(unsafe_code)]

@@ -119,12 +119,12 @@ fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
     let mut warnings = Vec::new();
     if wishes.holds_application && !wishes.native {
         warnings.push(
-            "holdApplicationUntilProxyStarts has no effect: an application waits for native sidecars alone".to_owned(),
+            "holdApplicationUntilProxyStarts has no effect: an application waits only for native sidecars".to_owned(),
         );
     }
     if ends && !wishes.native {
         warnings.push(
-            "the pod is meant to end, and its sidecar goes on until it is told to: have the application POST \
+            "the pod ends, but its sidecar runs until it is stopped: let the application send POST \
              http://127.0.0.1:15020/quitquitquit when it is done, or use native sidecars"
                 .to_owned(),
         );

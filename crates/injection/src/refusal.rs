@@ -40,13 +40,13 @@ pub enum SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Declined => "it declines by label or annotation",
-            Self::NeverThere => "nothing is injected in that namespace",
+            Self::Declined => "its label or annotation disables injection",
+            Self::NeverThere => "injection never applies to that namespace",
             Self::SystemNamespace => {
-                "in the control plane's namespace only pods that ask for it are injected"
+                "in the control plane's namespace, only pods that request injection are injected"
             }
             Self::HostNetwork => "it uses its node's network",
-            Self::Already => "it has its sidecar already",
+            Self::Already => "it already has a sidecar",
         })
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn check(pod: &Value, volumes: &[&str]) -> Result<(), InjectRefusal> 
     for container in containers(spec) {
         let name = text(container, "name").unwrap_or_default();
         if CONTAINER_NAMES.contains(&name) {
-            let fact = format!("it has a container {name} of its own");
+            let fact = format!("it already has a container named {name}");
             return Err(InjectRefusal::new(&codes::INJECT_NAME_TAKEN, fact));
         }
         for (field, what) in [("runAsUser", "user"), ("runAsGroup", "group")] {
@@ -49,7 +49,7 @@ pub(super) fn check(pod: &Value, volumes: &[&str]) -> Result<(), InjectRefusal> 
     let mut names = items(spec, "volumes").iter().filter_map(|volume| text(volume, "name"));
     match names.find(|name| volumes.contains(name)) {
         Some(name) => {
-            let fact = format!("it has a volume {name} of its own");
+            let fact = format!("it already has a volume named {name}");
             Err(InjectRefusal::new(&codes::INJECT_NAME_TAKEN, fact))
         }
         None => Ok(()),

@@ -13,7 +13,7 @@ use strait_base::codes;
 /// Label of pods (`"true"`, `"false"`) and of namespaces (`enabled`).
 pub const INJECT_LABEL: &str = "strait.dev/inject";
 
-/// Namespaces in which nothing is ever injected.
+/// Namespaces in which injection never applies.
 pub const NEVER_INJECTED: [&str; 4] =
     ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 
@@ -44,7 +44,7 @@ pub(super) fn skipped(
         InjectionWish::Asked if on_host => {
             return Err(InjectRefusal::new(
                 &codes::INJECT_HOST_NETWORK,
-                "it asks for a sidecar and uses its node's network (hostNetwork: true)",
+                "it requests a sidecar and uses its node's network (hostNetwork: true)",
             ));
         }
         InjectionWish::Unsaid if on_host => Some(SkipReason::HostNetwork),

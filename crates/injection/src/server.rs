@@ -65,7 +65,8 @@ pub struct WebhookSettings {
     pub discovery: BTreeMap<ClusterId, String>,
 }
 
-/// A function that answers a validation request. Returns the response, or the reason why there is none. It may block.
+/// A function that handles a validation request. Returns the response, or the reason why it failed.
+/// It may block.
 pub type AnswerReview = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
 
 struct Webhook {
@@ -126,7 +127,7 @@ impl Webhook {
         };
         self.open.leave(number);
         if let Err(error) = ended {
-            debug!(error, "a connection to the webhook broke off");
+            debug!(error, "a connection to the webhook failed");
         }
     }
 
@@ -170,7 +171,7 @@ impl Webhook {
         let answer = async {
             if is_validation { self.validated(request).await } else { self.answer(request).await }
         };
-        let late = (StatusCode::REQUEST_TIMEOUT, "the question took too long".to_owned());
+        let late = (StatusCode::REQUEST_TIMEOUT, "the request took too long".to_owned());
         let answer = tokio::time::timeout(QUESTION_LIMIT, answer).await;
         match answer.unwrap_or(Err(late)) {
             Ok(answer) => with_type(StatusCode::OK, "application/json", answer),
@@ -178,7 +179,7 @@ impl Webhook {
                 if !is_validation {
                     self.counts.count(InjectionResult::Failed);
                 }
-                debug!(%status, reason, "the webhook can't answer");
+                debug!(%status, reason, "the webhook failed to respond");
                 with_type(status, "text/plain; charset=utf-8", format!("{reason}\n"))
             }
         }
@@ -208,7 +209,7 @@ impl Webhook {
         let (mut text, mut turn) = (Vec::new(), None);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
-                let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
+                let text = format!("the request cannot be read, or is larger than 3 MiB: {error}");
                 (StatusCode::PAYLOAD_TOO_LARGE, text)
             })?;
             let Ok(data) = frame.into_data() else { continue };
@@ -233,7 +234,7 @@ impl Webhook {
             validate(&body)
         });
         let failed = |_| {
-            let text = "working out this answer failed; the log says where";
+            let text = "processing this request failed; see the log for the location";
             (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
         };
         answer.await.map_err(failed)?.map_err(|reason| (StatusCode::BAD_REQUEST, reason))

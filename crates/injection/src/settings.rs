@@ -33,7 +33,7 @@ pub struct InjectSettings {
     pub istio_labels: bool,
     /// The control plane's namespace. Only pods that request injection are injected there.
     pub system_namespace: String,
-    /// Defaults for pods that set nothing else.
+    /// Defaults for pods without annotations.
     pub defaults: PodDefaults,
 }
 

@@ -117,7 +117,7 @@ fn manifests_match_the_expected_files() {
         .map(|entry| entry.expect("readable").path())
         .collect();
     files.sort();
-    assert!(files.len() > 10, "cases are looked for where none are: {}", files.len());
+    assert!(files.len() > 10, "the search found too few cases: {}", files.len());
     let mut differ = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a case");
@@ -154,7 +154,11 @@ fn manifests_match_the_expected_files() {
         let wrong: String = wrong.map(|(name, part)| format!("-- {name} --\n{part}")).collect();
         differ.push(format!("=== {}\n{wrong}", file.display()));
     }
-    assert!(differ.is_empty(), "BLESS=1 rewrites what differs:\n{}", differ.join("\n"));
+    assert!(
+        differ.is_empty(),
+        "run with BLESS=1 to update the differing files:\n{}",
+        differ.join("\n")
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use strait_model::{Locality, Profile, SortedMap};
 
 /// The error for bytes that can't be decoded. Its text names the expected value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no sound {0} where one should be")]
+#[error("an expected {0} is missing or invalid")]
 pub struct MalformedValue(pub &'static str);
 
 /// A value that can be written to a state file.

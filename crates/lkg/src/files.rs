@@ -47,11 +47,11 @@ pub struct RefusedFile {
 }
 
 impl RefusedFile {
-    /// Returns the remark for operators: the reason, and what is used instead.
+    /// Returns the remark for operators: the reason, and the state that is used instead.
     pub(super) fn remark(&self) -> String {
         let is_journal = self.path.extension().is_some_and(|found| found == "journal");
         let used =
-            if is_journal { "what stands before that is used" } else { "an earlier file is used" };
+            if is_journal { "the part before that is used" } else { "an earlier file is used" };
         format!("{self}; {used}")
     }
 }
@@ -92,7 +92,7 @@ impl StateDirectory {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                warn!(path = %directory.display(), %error, "last-known-good state can't be read");
+                warn!(path = %directory.display(), %error, "cannot read last-known-good state");
             }
         }
         generations.values_mut().for_each(|list| list.sort_unstable());
@@ -133,7 +133,7 @@ impl StateDirectory {
         let flaw = end.read(&path, |delta| value.apply(delta));
         let torn = flaw.map(|fact| RefusedFile { path, fact });
         if let Some(torn) = &torn {
-            warn!(reason = %torn, "last-known-good journal not used whole");
+            warn!(reason = %torn, "last-known-good journal is used only in part");
         }
         let refused = refused.or(torn);
         if refused.is_none() {

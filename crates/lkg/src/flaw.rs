@@ -35,7 +35,7 @@ pub enum Flaw {
         is: u64,
     },
     /// A record of a journal is incomplete, for example because the machine stopped while it was written.
-    #[error("has no whole record between byte {at} and its end at byte {is}")]
+    #[error("has an incomplete record between byte {at} and its end at byte {is}")]
     Torn {
         /// The offset at which the record begins, in bytes.
         at: u64,
@@ -49,7 +49,7 @@ pub enum Flaw {
     #[error("is damaged: its checksum is wrong")]
     Damaged,
     /// The checksum matches, but the content can't be decoded.
-    #[error("is whole but makes no sense: {0}")]
+    #[error("is complete but invalid: {0}")]
     Malformed(#[from] MalformedValue),
     /// The file belongs to a source with another name.
     #[error("holds {0}")]

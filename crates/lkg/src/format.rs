@@ -1,5 +1,6 @@
-//! What the files say, field by field. A change to anything here is a new [`super::flaw::VERSION`]. An upgrade finds
-//! the files of the version before, so a reader for these comes with it; `tests/lkg` holds such files.
+//! The content of the files, field by field. Each change here needs a new [`super::flaw::VERSION`].
+//! After an upgrade, files of the previous version must be readable, so a reader for them is part
+//! of the change; `tests/lkg` contains such files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -84,7 +85,7 @@ fields!(ByName { just_then, endpoints });
 fields!(Workload { profile, addresses, node });
 
 numbers!(Mode { 0 => Normal, 1 => Drain, 2 => Pause });
-// What sources report is never `Changing`.
+// Sources never report `Changing`.
 numbers!(TlsMode { 0 => Disabled, 1 => Istio, 2 => Changing });
 numbers!(Health { 0 => Healthy, 1 => Unhealthy, 2 => Draining, 3 => Terminating });
 numbers!(Distribution { 0 => Any, 1 => SameZone, 2 => SameNode });
@@ -104,10 +105,10 @@ numbers!(Protocol {
     11 => Auto,
 });
 
-// Its traffic objects are behind all else: few clusters have any.
+// Its traffic objects come last, because few clusters have any.
 fields!(ClusterFacts { localities, unready, gateways, entries; traffic });
 
-/// Files of a cluster whose own traffic objects don't count lack the last part.
+/// The last part is missing in files of a cluster whose own traffic objects do not apply.
 impl Encode for ShardState {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let Self { cluster, uid, network_label, workloads, facts, services } = self;
@@ -138,7 +139,7 @@ impl Encode for ShardState {
     }
 }
 
-/// Their texts: which objects they are, these say.
+/// Written as the texts of the objects, which contain their keys.
 impl Encode for Collection {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
@@ -153,7 +154,7 @@ impl Encode for Collection {
     }
 }
 
-/// As the store has it: what it means others decide, now as then.
+/// An object exactly as in the store. Its meaning is decided after it is read.
 impl Encode for Arc<Value> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.raw(&self.to_string());
@@ -235,7 +236,7 @@ impl Encode for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
     }
 }
 
-// What is kept has no labels, but for services of Consul at names.
+// Stored endpoints have no labels, except services of Consul with names.
 fields!(NamedEndpoint { address, ports, weight, locality, network, tls_mode; labels });
 
 impl Encode for Arc<Labels> {
@@ -409,13 +410,13 @@ impl Encode for Addresses {
     }
 }
 
-/// Format 5 has addresses alone.
+/// Format 5 contains only addresses.
 enum PodPart {
     Address(IpAddr),
     Mark(UidMark),
 }
 
-/// What no address begins with.
+/// A byte with which no encoded address starts.
 const MARK: u8 = 1;
 
 impl EncodePlain for UidMark {
@@ -467,14 +468,14 @@ impl Encode for Workloads {
     }
 }
 
-/// What an endpoint begins with: it has in common with the one before what neighbours mostly do, or that follows.
+/// The first byte of an endpoint that shares the usual fields with the previous one.
 const ALIKE: u8 = 1;
-/// Without labels. Formats 5 and 6 know no others.
+/// The first byte of an endpoint without labels. Formats 5 and 6 have no other ones.
 const UNLABELLED: u8 = 0;
-/// With labels.
+/// The first byte of an endpoint with labels.
 const LABELLED: u8 = 2;
 
-/// What neighbours mostly have in common stands once for all of them.
+/// Fields that adjacent endpoints usually share are written once for all of them.
 impl Encode for Endpoints {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
@@ -592,7 +593,7 @@ impl Encode for MembersState {
         created.write(to);
     }
 
-    /// Files of this format may lack the last field.
+    /// The last field may be missing in files of this format.
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Ok(Self {
             members: Encode::read(from)?,

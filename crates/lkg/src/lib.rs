@@ -8,7 +8,7 @@
 //! - A file is written next to the old one, synced and renamed. The last few generations stay.
 //! - A file that fails verification is refused with a reason, and the previous generation is used.
 //! - No credential is ever written to disk.
-//! - This crate does not decide what is served. The sources do (docs/decisions/0011-last-known-good.md,
+//! - This crate does not decide about the served state. The sources do (docs/decisions/0011-last-known-good.md,
 //!   docs/decisions/0024-journal.md).
 
 #![forbid(unsafe_code)]
@@ -109,7 +109,7 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
         restored.clusters.insert(cluster, remembered(shard, note, created, refused));
     }
     for cluster in members.keys() {
-        warn!(%cluster, "no file holds what was last known of this cluster");
+        warn!(%cluster, "no file has the last known state of this cluster");
     }
     let has_members = restored.clusters.values().any(|cluster| cluster.secret.is_some());
     restored.members_lost = list_lost || (had_members && !has_members);
@@ -140,7 +140,7 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
         match IssuerKeys::parse(&issuer, key_set.as_bytes()) {
             Ok(keys) => _ = restored.issuers.insert(cluster, Arc::new(keys)),
             Err(error) => {
-                warn!(%cluster, %error, "the keys that are kept of its tokens are not used");
+                warn!(%cluster, %error, "the stored keys of its tokens cannot be used");
             }
         }
     }

@@ -26,9 +26,9 @@ pub struct StateOrigin {
 pub struct ShardState {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The UID of its namespace `kube-system`, if it was known.
+    /// The UID of the cluster's namespace `kube-system`, if known.
     pub uid: Option<Arc<str>>,
-    /// The network in the label of its system namespace.
+    /// The network in the label of the cluster's system namespace.
     pub network_label: Option<NetworkId>,
     /// Its pods.
     pub workloads: Workloads,
@@ -42,7 +42,7 @@ pub struct ShardState {
 /// The last known contents of one datacentre of Consul.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DatacentreState {
-    /// The name of its shard.
+    /// The name of the shard.
     pub name: ClusterId,
     /// Its services.
     pub services: BTreeMap<Hostname, ServiceRecord>,

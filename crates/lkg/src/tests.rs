@@ -349,7 +349,7 @@ fn values_survive_a_round_trip_with_equal_bytes() {
         let (read, _) = open_file::<ShardState>(&bytes, &origin()).expect("sound");
         assert_eq!(read, east, "seed {seed}");
         let (again, _) = to_file(&read, &origin());
-        assert!(bytes == again, "seed {seed}: other bytes for the same value");
+        assert!(bytes == again, "seed {seed}: equal values have different bytes");
         let (bytes, _) = to_file(&members(seed), &origin());
         assert_eq!(open_file(&bytes, &origin()).map(|(read, _)| read), Ok(members(seed)));
         let (datacentre, objects) = others(seed);

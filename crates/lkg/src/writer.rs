@@ -31,7 +31,7 @@ const PACE: Duration = Duration::from_secs(2);
 const REST: u32 = 30;
 /// The longest pause: after a disk stall of one second, a pause of 30 s would risk too many changes.
 const REST_MAX: Duration = Duration::from_secs(12);
-/// How often times of contact are written if nothing else has changed.
+/// The interval at which contact times are written if nothing else has changed.
 const CONTACTS: Duration = Duration::from_secs(30);
 
 /// The inputs of the writer. A clone continues where the original stopped.
@@ -103,7 +103,7 @@ impl Writer {
                 match done.trouble {
                     Ok(()) => {
                         if trouble.take().is_some() {
-                            info!("last-known-good state is written again");
+                            info!("writing last-known-good state works again");
                         }
                         let bytes = done.bytes;
                         debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
@@ -118,7 +118,7 @@ impl Writer {
                             warn!(
                                 %error,
                                 %code,
-                                "last-known-good state can't be written: everything goes on, and a restart would find the state from before. {}",
+                                "cannot write last-known-good state: proxies are not affected, but a restart would restore the older state. {}",
                                 code.next
                             );
                         }

@@ -5,11 +5,11 @@ mod editions;
 mod let_out;
 mod object_meter;
 mod problems;
+mod readiness;
 mod restored;
 mod rolling;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
 use self::object_meter::object_budget;
 use self::problems::{first_of_each, tell_problems};
+use self::readiness::{report_readiness, tell_unread};
 use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
@@ -50,9 +51,6 @@ use strait_rules::access::{PolicyName, PolicyReport, TimePoint};
 use strait_rules::service_entry;
 use strait_sources::clusters::reconciler::{self, MembersSettled};
 use strait_sources::store::Objects;
-
-/// Reason of unreadiness until the configuration has been read.
-const UNREAD: &str = "the configuration to be read";
 
 /// Maximum delay of readiness by gateway names that no DNS server has answered.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
@@ -657,55 +655,6 @@ fn named_roots(config: &mesh_config::MeshConfig) -> NamedRoots {
         own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
         bundles: bundles.map(|one| (one.pem.clone(), one.trust_domains.clone())).collect(),
     }
-}
-
-/// Reports that readiness waits for the configuration, and why. Without configuration and restored
-/// state, the clusters are unknown, and a response would withdraw all endpoints.
-async fn tell_unread(
-    readiness: &watch::Sender<Readiness>,
-    mut unread: watch::Receiver<Option<String>>,
-) -> Infallible {
-    loop {
-        let waiting_for = match &*unread.borrow_and_update() {
-            None => UNREAD.to_owned(),
-            Some(fact) => {
-                let code = &codes::CONFIG_CLUSTER_UNREAD;
-                format!(
-                    "{UNREAD}: {code}: {fact}; no proxy receives a response until then, and running proxies keep their configuration. {}",
-                    code.next
-                )
-            }
-        };
-        readiness.send_replace(Readiness { ready: false, waiting_for: vec![waiting_for] });
-        if unread.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-    }
-}
-
-/// Reports what readiness waits for.
-fn report_readiness(
-    readiness: &watch::Sender<Readiness>,
-    settled: &MembersSettled,
-    sources: &[Arc<str>],
-) {
-    let mut waiting_for = match settled {
-        MembersSettled::ConfigurationUnread => vec![UNREAD.to_owned()],
-        MembersSettled::Waiting(clusters) => {
-            clusters.iter().map(|id| format!("cluster {id} to sync")).collect()
-        }
-        MembersSettled::All if sources.is_empty() => {
-            vec!["the first version of the mesh".to_owned()]
-        }
-        MembersSettled::All => Vec::new(),
-    };
-    waiting_for.extend(sources.iter().map(|name| format!("source {name} to be read")));
-    let new = Readiness { ready: false, waiting_for };
-    readiness.send_if_modified(|old| {
-        let differs = *old != new;
-        *old = new;
-        differs
-    });
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ mod tests {
         assert!(says(of(3, 1, 1), "1 of its 3 namespaces lack", true));
         assert!(says(fact(None), "not known yet", false));
         let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
-        assert!(says(fact(Some(denied)), "there: 403", false));
+        assert!(says(fact(Some(denied)), ": 403", false));
         let mut status = ClusterStatus::live("east");
         status.state = ClusterState::Rejected;
         assert_eq!(of_cluster(&status), None, "the cluster is not in the mesh");

@@ -349,7 +349,7 @@ mod tests {
             }
             while !messages.is_empty() {
                 let Poll::Ready(room) = call.poll_room() else { panic!("all of it was taken") };
-                let count = room.expect("it goes on").min(messages.len());
+                let count = room.expect("the connection is open").min(messages.len());
                 call.send(&mut messages, count).expect("room");
                 poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await.expect("sent");
             }

@@ -28,7 +28,7 @@ pub mod health_check_response {
         Unknown = 0,
         Serving = 1,
         NotServing = 2,
-        /// Only in answers of Watch.
+        /// Only in responses of Watch.
         ServiceUnknown = 3,
     }
     impl ServingStatus {

@@ -8,10 +8,10 @@ pub struct FilterConfig {
 pub mod filter_config {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct AlpnOverride {
-        /// What the upstream is spoken to in.
+        /// The HTTP version of the upstream connection.
         #[prost(enumeration = "Protocol", tag = "1")]
         pub upstream_protocol: i32,
-        /// What is offered there, in this order.
+        /// The protocols offered with ALPN, in this order.
         #[prost(string, repeated, tag = "2")]
         pub alpn_override: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }

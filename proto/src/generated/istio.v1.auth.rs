@@ -4,7 +4,7 @@ pub struct IstioCertificateRequest {
     /// A PKCS#10 request in PEM form. Only its key is used.
     #[prost(string, tag = "1")]
     pub csr: ::prost::alloc::string::String,
-    /// The wanted lifetime in seconds; 0 leaves it to the server.
+    /// The requested lifetime in seconds; 0 means the server's default.
     #[prost(int64, tag = "3")]
     pub validity_duration: i64,
     #[prost(message, optional, tag = "4")]
@@ -98,7 +98,7 @@ pub mod istio_certificate_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Signs the public key in a certificate request for the identity the caller has proved.
+        /// Signs the public key in a certificate request for the authenticated identity of the caller.
         pub async fn create_certificate(
             &mut self,
             request: impl tonic::IntoRequest<super::IstioCertificateRequest>,
@@ -143,7 +143,7 @@ pub mod istio_certificate_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with IstioCertificateServiceServer.
     #[async_trait]
     pub trait IstioCertificateService: std::marker::Send + std::marker::Sync + 'static {
-        /// Signs the public key in a certificate request for the identity the caller has proved.
+        /// Signs the public key in a certificate request for the authenticated identity of the caller.
         async fn create_certificate(
             &self,
             request: tonic::Request<super::IstioCertificateRequest>,

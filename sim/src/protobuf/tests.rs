@@ -15,7 +15,7 @@ macro_rules! real {
 }
 
 fn named(object: &Value) -> &'static Message {
-    let text = |field: &str| object[field].as_str().expect("it has its kind");
+    let text = |field: &str| object[field].as_str().expect("the object has its kind");
     Message::named(text("apiVersion"), text("kind")).expect("a row of the table")
 }
 
@@ -37,7 +37,7 @@ fn same_both_ways(object: &Value) {
         object["kind"].as_str().unwrap(),
         &encode(named(object), object),
     );
-    let read = open(&body).expect("it can be read again");
+    let read = open(&body).expect("the encoded object is readable");
     assert_eq!(without_nothings(&read), without_nothings(object));
 }
 

@@ -3,9 +3,11 @@
 
 use std::net::Ipv4Addr;
 
+use serde_json::Value;
+
 use super::{WorldError, WorldOptions};
 use crate::object::Name;
-use crate::objects::{HTTP, Port, TCP};
+use crate::objects::{self, HTTP, Port, TCP};
 use crate::stamps;
 
 /// The number of services per namespace.
@@ -243,6 +245,16 @@ fn scramble(number: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Returns the Service of a cluster's east-west gateway.
+pub(super) fn gateway(plan: &Plan, cluster: usize) -> Value {
+    let options = &plan.options;
+    let cluster_ip = plan.cluster_ip(cluster, options.services);
+    // 198.18.0.0/15 is reserved for benchmarks, so nothing else uses it.
+    let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
+    let (namespace, network) = (&options.system_namespace, plan.network(cluster));
+    objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
     let reason = |reason: &str| json!({"kind": "Status", "status": "Failure", "reason": reason});
     vec![
         (
-            "an object comes back as it was written, with what the server adds",
+            "a stored object is returned with the fields that the server adds",
             after(made(&["a"]), [get(&red("a")).gives(
                 200,
                 json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"k": "red"},
@@ -54,7 +54,7 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
             )]),
         ),
         (
-            "what is absent is 404 and what exists can't be made again",
+            "an absent object is 404, and an existing one cannot be created again",
             after(made(&["a"]), [
                 get(&red("b")).gives(404, reason("NotFound")),
                 get("/apis/nothing.example/v1/things").gives(404, Value::Null),
@@ -210,7 +210,7 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
             ]),
         ),
         (
-            "a watch from no version starts with what is there",
+            "a watch without a version starts with the existing objects",
             after(made(&["a", "b"]), [
                 maps("watch=1&labelSelector=color").sees(&["ADDED a", "ADDED b"]),
                 maps("watch=1&resourceVersion=0&fieldSelector=metadata.name%3Db").sees(&["ADDED b"]),

@@ -32,7 +32,7 @@ fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
 #[tokio::test]
 async fn kubectl_works_with_the_simulator() {
     if Command::new("kubectl").arg("version").arg("--client").output().await.is_err() {
-        skipped("no kubectl on PATH, so nobody checked that it works with the simulator");
+        skipped("kubectl is not on PATH, so it was not tested with the simulator");
         return;
     }
     let cluster = SimCluster::start("c1", Options::default()).await.expect("a free port");

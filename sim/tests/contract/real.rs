@@ -141,10 +141,7 @@ impl RealServer {
                 return;
             }
             if let Some(status) = self.server.0.try_wait().expect("a child") {
-                panic!(
-                    "kube-apiserver ended with {status}; its words are in {:?}",
-                    self.folder.path()
-                );
+                panic!("kube-apiserver ended with {status}; its log is {:?}", self.folder.path());
             }
             assert!(began.elapsed() < LIMIT, "kube-apiserver is not ready after {LIMIT:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -85,7 +85,7 @@ fn invalid_values_are_rejected_with_the_reason() {
     strait_certs(dir, "init {}/ca").expect("made");
     for (line, reason) in [
         ("--ttl 91d --out {}/w", "--ttl 91d is not between 1s and 90d"),
-        ("--ttl 0s --out {}/w", "from 1s"),
+        ("--ttl 0s --out {}/w", "between 1s and 90d"),
         ("--ttl soon --out {}/w", "is not a duration"),
         ("--trust-domain A/b --out {}/w", "trust domain"),
         ("--out /proc/nowhere", "can't write"),

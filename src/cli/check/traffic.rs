@@ -758,7 +758,7 @@ mod tests {
         assert_eq!(shown("").expect("all"), ["c1 c2", "c1 c3", "c2 c1", "c2 <none>"]);
         assert_eq!(shown("--to c3").expect("one"), ["c1 c3", "c2 <none>"]);
         assert_eq!(shown("--from c1").expect("two"), ["c1 c2", "c1 c3"]);
-        assert!(none("--from c9").contains("no probe of a, b asks from \"c9\""));
+        assert!(none("--from c9").contains("no probe of a, b sends requests from \"c9\""));
     }
 
     #[tokio::test]

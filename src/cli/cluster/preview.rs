@@ -124,7 +124,7 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
         let shared: Vec<&String> =
             services.keys().filter(|name| known.contains_key(*name)).collect();
         lines.push(format!(
-            "{} of them would be merged with services of the mesh with services of the mesh{}",
+            "{} of them would be merged with services of the mesh{}",
             shared.len(),
             named(&shared)
         ));

@@ -91,7 +91,7 @@ pub(super) const FIELDS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "DENY by a header, any value of which counts",
+        name: "DENY by a header with several values",
         policies: r#"{"DENY": [{"when": [{"key": "request.headers[X-Role]", "values": ["adm*"]}]}]}"#,
         ..PLAIN
     },
@@ -104,7 +104,7 @@ pub(super) const FIELDS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "DENY by port, of which the other takes no notice",
+        name: "DENY by port does not affect the other port",
         policies: r#"{"DENY": [{"to": [{"operation": {"ports": ["7001"]}}]}]}"#,
         ..PLAIN
     },
@@ -139,7 +139,7 @@ pub(super) const FIELDS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "root namespace: DENY of the mesh beside ALLOW of the namespace",
+        name: "root namespace: DENY of the mesh and ALLOW of the namespace",
         policies: r#"{
             "ALLOW": [{"from": [{"source": {"principals": ["*"]}}]}],
             "DENY root": [{"to": [{"operation": {"paths": ["/pkg.Admin/Reset"]}}]}]
@@ -165,7 +165,7 @@ pub(super) const FLAWS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "F-3: a DENY of which a condition can't be read goes without it",
+        name: "F-3: DENY with an unreadable condition applies without it",
         policies: r#"{"DENY": [{"when": [{"key": "request.header[x-role]", "values": ["admin"]}], "to": [{"operation": {"paths": ["/pkg.Shop/*"]}}]}]}"#,
         holds: r#"{"DENY": [{"to": [{"operation": {"paths": ["/pkg.Shop/*"]}}]}]}"#,
         ..PLAIN
@@ -181,7 +181,7 @@ pub(super) const FLAWS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "F-3: what was last good stays when an edit can't be read",
+        name: "F-3: last valid version stays after an unreadable edit",
         before: r#"{"DENY": [{"to": [{"operation": {"paths": ["/pkg.Admin/*"]}}]}]}"#,
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/pkg.Shop/*"]}}], "when": [{"key": "request.header[x-role]", "values": ["admin"]}]}]}"#,
         holds: r#"{"DENY": [{"to": [{"operation": {"paths": ["/pkg.Admin/*"]}}]}]}"#,
@@ -200,7 +200,7 @@ pub(super) const FLAWS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "F-6: CUSTOM, with nobody to ask, denies what it matches",
+        name: "F-6: CUSTOM with an unknown provider denies matching calls",
         policies: r#"{"CUSTOM": {"provider": {"name": "nobody"}, "rules": [{"to": [{"operation": {"paths": ["/pkg.Admin/*"]}}]}]}}"#,
         holds: r#"{"DENY": [{"to": [{"operation": {"paths": ["/pkg.Admin/*"]}}]}]}"#,
         ..PLAIN
@@ -223,7 +223,7 @@ pub(super) const FLAWS: &[PolicySet] = &[
         ..PLAIN
     },
     PolicySet {
-        name: "F-6: a DENY of which a rule can't be read keeps the others",
+        name: "F-6: DENY with one unreadable rule keeps the other rules",
         policies: r#"{"DENY": [
             {"to": [{"operation": {"ports": ["http"], "paths": ["*/List"]}}]},
             {"to": [{"operation": {"paths": ["/pkg.Admin/*"]}}]}

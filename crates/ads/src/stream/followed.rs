@@ -47,7 +47,7 @@ impl Stream {
             proxy = %admitted.proxy.id,
             kind = kind.short(),
             error = text.chars().take(400).collect::<String>(),
-            "the proxy refused what it was sent; it keeps what it had before"
+            "the proxy rejected a response; it keeps its previous configuration"
         );
     }
 }

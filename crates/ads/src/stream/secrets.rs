@@ -26,7 +26,7 @@ impl Stream {
             .on_secrets_request(request)
             .map_err(|violation| violation_status(&violation))?;
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
-            let text = "STR0503: more than 50 unasked-for requests a second";
+            let text = "STR0503: more than 50 unsolicited requests per second";
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
         if handled == Handled::Refusal
@@ -35,7 +35,7 @@ impl Stream {
             let error = lock(&self.session).refused_secret().unwrap_or_default().to_owned();
             let error: String = error.chars().take(400).collect();
             let proxy = &admitted.proxy.id;
-            warn!(code = "STR0507", %proxy, kind = "sds", error, "the proxy refused a secret");
+            warn!(code = "STR0507", %proxy, kind = "sds", error, "the proxy rejected a secret");
         }
         let surplus = lock(&self.session).surplus_secrets();
         if surplus > self.secrets.surplus

@@ -218,7 +218,7 @@ async fn change_is_not_delayed_by_waiting_first_syncs() {
     let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
     let watch = DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
     assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
-    assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
+    assert!(in_sync.turn().now_or_never().expect("no other stream waits").is_some());
     assert!(!in_sync.responses().is_empty());
 
     let mut new = Stream::new(
@@ -232,11 +232,11 @@ async fn change_is_not_delayed_by_waiting_first_syncs() {
     let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
     lock(&in_sync.session).on_change(&change);
     lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
-    assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
+    assert!(in_sync.turn().now_or_never().expect("it does not wait").is_none());
     let mut turn = Box::pin(new.turn());
     assert!(turn.as_mut().now_or_never().is_none());
     drop(storm);
-    assert!(turn.now_or_never().expect("its turn has come").is_some());
+    assert!(turn.now_or_never().expect("the stream has its turn").is_some());
 }
 
 fn watches(names: &[String], listed: bool) -> Vec<u8> {
@@ -281,7 +281,7 @@ async fn names_of_no_service_are_charged_until_the_stream_ends() {
     assert!(first.take(&forgets.encode_to_vec()).is_ok());
     assert_eq!(usage().map(|usage| (usage.names, usage.made_up)), Some((3, 1)));
     let mut third = open();
-    assert!(third.take(&watches(&invented(3000), false)).is_ok(), "there is room again");
+    assert!(third.take(&watches(&invented(3000), false)).is_ok(), "capacity is available again");
     drop((first, third));
     assert!(usage().is_none());
 }
@@ -295,7 +295,7 @@ async fn names_that_exceed_the_budget_are_not_subscribed_to() {
     let invented: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{n}.ns")).collect();
     let refused = code_of(stream.take(&watches(&invented, false)));
     assert_eq!(refused, Some((tonic::Code::ResourceExhausted, "STR0514".to_owned())));
-    let usage = connections.budgets().costliest(1).pop().expect("it is still entered").1;
+    let usage = connections.budgets().costliest(1).pop().expect("the stream is still registered").1;
     assert_eq!(usage.names, 0);
     // Names of known services are accepted, and a repeated name is charged once.
     let often: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{}.ns", n % 9)).collect();
@@ -404,7 +404,7 @@ fn denying(index: &mut AccessIndex, namespace: &str, path: &str) -> MeshEvent {
     let object = WorkloadKey::new(namespace, "deny");
     let name = PolicyName { kind: PolicyKind::Authorization, object };
     objects.insert(name.key(), Arc::new(policy));
-    let change = index.apply(&settings, &objects).expect("it says something new");
+    let change = index.apply(&settings, &objects).expect("the request differs");
     MeshEvent::Access(change.policies, change.causes)
 }
 
@@ -450,13 +450,13 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     };
     for (path, refusal) in [("/a", ""), ("/b", "virtualInbound is not to my taste"), ("/c", "")] {
         let changes = publish(denying(&mut index, "ns", path));
-        assert!(!followed(), "{path}: what was acknowledged was another version");
+        assert!(!followed(), "{path}: another version was acknowledged");
         assert_eq!(shared.interest.mark(&changes), 1);
-        assert!(!followed(), "{path}: it has not looked yet");
+        assert!(!followed(), "{path}: the stream has not run yet");
         assert!(stream.take_changes().is_ok());
-        assert!(!followed(), "{path}: it has not been sent anything");
+        assert!(!followed(), "{path}: nothing was sent yet");
         let nonce = stream.due().expect("listeners").nonce;
-        assert!(!followed(), "{path}: it has not answered");
+        assert!(!followed(), "{path}: the proxy has not responded");
         assert!(stream.take(&request(&nonce, refusal)).is_ok());
         assert_eq!(followed(), refusal.is_empty(), "{path}");
     }

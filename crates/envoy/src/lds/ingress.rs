@@ -25,7 +25,7 @@ use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSo
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_rules::traffic::HostPattern;
-use strait_rules::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
+use strait_rules::traffic::gateway::{GatewayServer, ServerProtocol, ServerTls, TlsClients};
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 use strait_xds::resource::Resource;
 
@@ -45,6 +45,15 @@ pub(super) struct IngressListeners<'a> {
     pub(super) filters: &'a AccessFilters,
 }
 
+/// Returns the prefix of the statistics of requests: the name of the server, or of the first of several in plain text. (Istio,
+/// `Server.name`.)
+fn stat_prefix(server: Option<&GatewayServer>, listener: &str) -> String {
+    match server {
+        Some(server) if !server.name.is_empty() => server.name.to_string(),
+        _ => format!("outbound_{listener}"),
+    }
+}
+
 impl IngressListeners<'_> {
     /// Returns the listener of a port, or `None` if the port accepts nothing, because Envoy refuses
     /// a listener without chains.
@@ -56,7 +65,8 @@ impl IngressListeners<'_> {
         let plain = is_beside_tls.then(|| found(PLAIN, &[]));
         if !port.http.is_empty() {
             let grpc_web = port.http.iter().any(|one| one.server.grpc_web);
-            let filter = self.http((&name, port.number), http_route_name(port), grpc_web);
+            let stats = stat_prefix(port.http.first().map(|placed| placed.server), &name);
+            let filter = self.http((stats, port.number), http_route_name(port), grpc_web);
             filter_chains.push(chain("http", plain, filter));
         } else if let Some(placed) = &port.tcp
             && let Some(filter) = self.bytes(placed)
@@ -92,7 +102,8 @@ impl IngressListeners<'_> {
             let name = || https_route_name(port, placed);
             match &placed.server.protocol {
                 ServerProtocol::Https(tls) => {
-                    let filter = self.http((listener, port.number), name(), placed.server.grpc_web);
+                    let stats = stat_prefix(Some(placed.server), listener);
+                    let filter = self.http((stats, port.number), name(), placed.server.grpc_web);
                     let socket = self.socket(tls, &ACCEPTED_ALPN);
                     chains.push(self.ending(placed, name(), socket, filter));
                 }
@@ -180,7 +191,7 @@ impl IngressListeners<'_> {
     /// accordingly.
     fn http(
         &self,
-        (listener, port): (&str, u16),
+        (stat_prefix, port): (String, u16),
         routes: String,
         grpc_web: bool,
     ) -> listener::Filter {
@@ -194,7 +205,7 @@ impl IngressListeners<'_> {
             ForwardedCertificate::AlwaysForwardOnly => ForwardClientCertDetails::AlwaysForwardOnly,
         };
         let manager = Http {
-            stat_prefix: format!("outbound_{listener}"),
+            stat_prefix,
             port: Some(port),
             routes: routes_named(routes),
             grpc_web,

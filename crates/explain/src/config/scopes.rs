@@ -6,7 +6,7 @@ use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
 use strait_base::codes;
 use strait_mesh::push::authorizers::AuthorizerFault;
-use strait_model::{Interception, Labels, Namespace, Proxy, ProxyType, is_privileged};
+use strait_model::{Interception, Labels, Namespace, Protocol, Proxy, ProxyType, is_privileged};
 use strait_rules::access::PeerMode;
 use strait_rules::traffic::destination_rule::RuleClient;
 use strait_rules::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
@@ -35,6 +35,7 @@ impl ConfigView<'_> {
         });
         let mut reasons = self.tls_at_mtls(sidecar);
         reasons.extend(self.privileged_ports(sidecar));
+        reasons.extend(self.other_protocols(sidecar));
         Finding { proxies, reasons, ..Finding::default() }
     }
 
@@ -61,6 +62,27 @@ impl ConfigView<'_> {
             Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
         };
         without.map(reason).collect()
+    }
+
+    /// Egress listeners that declare another protocol than a service that they name. The service decides.
+    fn other_protocols(&self, sidecar: &Sidecar) -> Vec<Reason> {
+        let kind = |protocol: Protocol| (protocol.is_http(), protocol == Protocol::Auto);
+        let all = sidecar.declared_ports().filter_map(|(index, number, declared, mut hosts)| {
+            let (host, port) = hosts.find_map(|host| {
+                let port =
+                    self.context.service(host.as_str(), &sidecar.meta.namespace)?.port(number)?;
+                (kind(port.protocol) != kind(declared)).then_some((host, port))
+            })?;
+            let actual = match port.protocol {
+                Protocol::Auto => "detected",
+                protocol => protocol.as_str(),
+            };
+            let path = format!("spec.egress[{index}].port.protocol");
+            let text =
+                format!("the protocol of {host} at port {number} is {actual}, which applies");
+            Some(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text))
+        });
+        all.collect()
     }
 
     /// Reports ports on which a proxy that uses the Sidecar would have to listen itself, but

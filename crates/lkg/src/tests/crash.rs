@@ -217,7 +217,7 @@ fn journal_is_bounded_and_belongs_to_one_file() {
     let (read, refused) = store(&with(&mixed)).read::<ShardState>("east");
     assert_eq!(read, Some(shard("east", 3)));
     let refused = refused.expect("a reason").remark();
-    assert!(refused.contains("what stands before that is used"), "{refused}");
+    assert!(refused.contains("the part before that is used"), "{refused}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn journal_as_long_as_its_file_is_due_for_rewriting() {
     while writing.longest_journal::<ShardState>(named()).is_none() {
         let Some(delta) = world.change() else { continue };
         let bytes = writing.append::<ShardState>("east", &delta).expect("appended");
-        appended += bytes.expect("not too long while nobody was told");
+        appended += bytes.expect("short enough while no writer was notified");
     }
     assert_eq!(writing.longest_journal::<ShardState>(named()), Some("east"));
     assert!(appended > 64 * 1024, "{appended} bytes");

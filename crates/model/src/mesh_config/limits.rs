@@ -151,6 +151,8 @@ pub enum LimitFault {
     Value(&'static str, String),
     /// The value is out of range; the nearest limit applies.
     Bounded(&'static str, String),
+    /// It is a duration of 0s, which the API does not allow: the default applies, as if the field were absent.
+    Zero(&'static str),
 }
 
 impl PoolLimits {
@@ -227,10 +229,10 @@ impl UsualLimits {
         let outliers = block("outlierDetection", &[("", OUTLIER_FIELDS)]);
         let others = said.into_iter().filter(|(_, value)| !value.is_null());
         ignored.extend(others.map(|(name, _)| format!("defaultTrafficPolicy.{name}")));
-        let pool =
-            pool.map(|value| read("connectionPool", value, WrittenPool::read)).transpose()?;
+        let pool = pool.map(|value| read("connectionPool", value, WrittenPool::read, ignored));
+        let pool = pool.transpose()?;
         let outliers = outliers
-            .map(|value| read("outlierDetection", value, WrittenOutliers::read))
+            .map(|value| read("outlierDetection", value, WrittenOutliers::read, ignored))
             .transpose()?;
         Ok(Self { connection_pool: pool.map(Arc::new), outlier_detection: outliers.map(Arc::new) })
     }
@@ -248,17 +250,26 @@ fn read<W: for<'de> Deserialize<'de>, T>(
     name: &str,
     value: Value,
     of: impl FnOnce(W) -> (T, Vec<LimitFault>),
+    ignored: &mut Vec<String>,
 ) -> Result<T, String> {
     let written = serde_json::from_value(value).map_err(|error| format!("{name}: {error}"))?;
     let (read, faults) = of(written);
-    match faults.into_iter().next() {
-        None => Ok(read),
-        Some(
+    for fault in faults {
+        match fault {
             LimitFault::Unsupported(field, text)
             | LimitFault::Value(field, text)
-            | LimitFault::Bounded(field, text),
-        ) => Err(format!("{name}.{field}: {text}")),
+            | LimitFault::Bounded(field, text) => return Err(format!("{name}.{field}: {text}")),
+            LimitFault::Zero(field) => ignored.push(format!("defaultTrafficPolicy.{name}.{field}")),
+        }
     }
+    Ok(read)
+}
+
+/// Reports each of these durations that is 0s, which the API does not allow.
+fn note_zeros(fields: &[(&'static str, Option<&WrittenDuration>)], faults: &mut Vec<LimitFault>) {
+    let is_zero = |time: &Option<&WrittenDuration>| time.is_some_and(|time| time.0.is_zero());
+    let zeros = fields.iter().filter(|(_, time)| is_zero(time));
+    faults.extend(zeros.map(|(field, _)| LimitFault::Zero(field)));
 }
 
 /// The maximum number of streams of a connection (RFC 9113, 6.5.2; Envoy rejects more).
@@ -406,6 +417,16 @@ impl WrittenPool {
         let limit = |number: Option<u32>| number.filter(|number| *number != 0);
         let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
         let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
+        let keepalive = tcp.tcp_keepalive.as_ref();
+        note_zeros(
+            &[
+                ("tcp.connectTimeout", tcp.connect_timeout.as_ref()),
+                ("tcp.maxConnectionDuration", tcp.max_connection_duration.as_ref()),
+                ("tcp.tcpKeepalive.time", keepalive.and_then(|raw| raw.time.as_ref())),
+                ("tcp.tcpKeepalive.interval", keepalive.and_then(|raw| raw.interval.as_ref())),
+            ],
+            &mut faults,
+        );
         let streams = limit(http.max_concurrent_streams);
         if let Some(said) = streams.filter(|said| *said > STREAMS_MAX) {
             let text = format!("{said} is more than {STREAMS_MAX}, which applies instead");
@@ -478,10 +499,13 @@ impl WrittenOutliers {
         }
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
-        if self.interval.as_ref().is_some_and(|interval| interval.0.is_zero()) {
-            let text = "0s is not a valid interval; 10s applies".to_owned();
-            faults.push(LimitFault::Bounded("interval", text));
-        }
+        note_zeros(
+            &[
+                ("interval", self.interval.as_ref()),
+                ("baseEjectionTime", self.base_ejection_time.as_ref()),
+            ],
+            &mut faults,
+        );
         let interval = lasting(self.interval);
         if interval.is_some_and(|said| said < SHORTEST) {
             faults.push(LimitFault::Bounded("interval", SHORTER.to_owned()));

@@ -41,6 +41,8 @@ pub struct Gateway {
 pub struct GatewayServer {
     /// Index in the object.
     pub place: usize,
+    /// Its name, which prefixes the statistics of its requests; may be empty.
+    pub name: Arc<str>,
     /// Port number of the gateway's Service, which clients use.
     pub port: u16,
     /// Name of the port.
@@ -261,6 +263,7 @@ impl ServerReader<'_> {
         let port_name = raw.port.name;
         Some(GatewayServer {
             place,
+            name: raw.name,
             port,
             port_name,
             bind,

@@ -189,6 +189,11 @@ impl GatewayRoute {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawGatewayRoute>(object)?;
         let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
+        let are_services = raw.parent_refs.iter().all(|parent| service_kind(parent).is_some());
+        if !raw.hostnames.is_empty() && !raw.parent_refs.is_empty() && are_services {
+            let text = "hosts of a route have no effect on a Service: the route applies to all requests to the Service";
+            reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, "spec.hostnames", text));
+        }
         let lost = "answered with 500";
         let mut reader =
             RuleReader { namespace: &meta.namespace, settings, lost, reasons: &mut reasons };
@@ -255,6 +260,11 @@ impl GatewayRoute {
     }
 }
 
+/// Returns the kind of Service that a parent is, if it is one.
+fn service_kind(parent: &RawParentRef) -> Option<ServiceKind> {
+    ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)
+}
+
 /// Parses the parent Services of a route.
 fn parents(
     raw: &[RawParentRef],
@@ -262,10 +272,8 @@ fn parents(
     settings: &KindSettings,
     reasons: &mut Vec<Reason>,
 ) -> Box<[ParentService]> {
-    let parents = raw.iter().enumerate().filter_map(|(at, parent)| {
-        let kind = ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)?;
-        Some((at, kind, parent))
-    });
+    let parents = raw.iter().enumerate();
+    let parents = parents.filter_map(|(at, parent)| Some((at, service_kind(parent)?, parent)));
     let parents = parents.filter(|(at, _, parent)| {
         let has_section = parent.section_name.as_deref().is_some_and(|name| !name.is_empty());
         if has_section {
@@ -349,6 +357,12 @@ impl RuleReader<'_> {
         let per_try = raw.timeouts.backend_request.map(|timeout| timeout.0);
         if raw.retry.is_some() || per_try.is_some() {
             let retry = raw.retry;
+            let backoff = retry.as_ref().and_then(|retry| retry.backoff.as_ref());
+            if backoff.is_some_and(|pause| pause.0.is_zero()) {
+                let text = "0s is no pause between retries: the default applies";
+                let path = format!("{path}.retry.backoff");
+                self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+            }
             let statuses: Box<[u16]> =
                 retry.iter().flat_map(|retry| retry.codes.iter().copied()).collect();
             rule.retries = Some(Box::new(RetryRule {
@@ -384,6 +398,10 @@ impl RuleReader<'_> {
             Some(RawMethod::Http(method)) => more.method = Some(TextMatch::Exact(method)),
             Some(RawMethod::Grpc(raw)) => {
                 let exact = raw.r#type != "RegularExpression";
+                if !["", "Exact", "RegularExpression"].contains(&&*raw.r#type) {
+                    let fact = format!("{:?} is neither Exact nor RegularExpression", raw.r#type);
+                    self.refuse_condition(refused, &format!("{path}.method.type"), &fact);
+                }
                 let literal = |text: &str| if exact { re2::escaped(text) } else { text.to_owned() };
                 let any =
                     |text: &str| if text.is_empty() { "[^/]+".to_owned() } else { literal(text) };
@@ -568,11 +586,12 @@ impl RuleReader<'_> {
                 rule.redirect = Some(Box::new(self.redirect(raw, path, refused)));
             }
             RawFilter { rewrite: Some(raw), .. } => {
-                let path_rewrite = raw.path.and_then(|path| match path.read() {
+                let path = format!("{path}.urlRewrite.path");
+                let path_rewrite = match self.replaced(raw.path, &path, refused) {
                     RedirectPath::Whole(path) => Some(PathRewrite::Whole(path)),
                     RedirectPath::Segments(path) => Some(PathRewrite::Segments(path)),
                     RedirectPath::Kept | RedirectPath::Prefix(_) => None,
-                });
+                };
                 let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
                 rule.rewrite = Some(Box::new(rewrite));
             }
@@ -621,8 +640,23 @@ impl RuleReader<'_> {
             (None, Some(_)) => RedirectPort::OfScheme,
             (None, None) => RedirectPort::OfRequest,
         };
-        let path = raw.path.map_or(RedirectPath::Kept, RawPathModifier::read);
+        let path = self.replaced(raw.path, &format!("{path}.requestRedirect.path"), refused);
         RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
+    }
+
+    /// Reads how the path of a request is replaced.
+    fn replaced(
+        &mut self,
+        raw: Option<RawPathModifier>,
+        path: &str,
+        refused: &mut bool,
+    ) -> RedirectPath {
+        let replaced = raw.map(RawPathModifier::read).transpose();
+        let replaced = replaced.unwrap_or_else(|fact| {
+            self.refuse(refused, path, &fact);
+            None
+        });
+        replaced.unwrap_or(RedirectPath::Kept)
     }
 
     fn cors(&mut self, raw: RawCorsFilter, path: &str, refused: &mut bool) -> CrossOrigin {

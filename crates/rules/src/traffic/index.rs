@@ -164,8 +164,8 @@ impl TrafficKind {
                 (TrafficObject::Ingress(Arc::new(ingress)), reasons)
             }
             Self::IngressClass => {
-                let class = Arc::new(IngressClass::read(meta, object)?);
-                (TrafficObject::IngressClass(class), Vec::new())
+                let (class, reasons) = IngressClass::read(meta, object)?;
+                (TrafficObject::IngressClass(Arc::new(class)), reasons)
             }
             Self::ReferenceGrant => {
                 let grant = Arc::new(ReferenceGrant::read(meta, object)?);

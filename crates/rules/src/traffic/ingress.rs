@@ -87,14 +87,20 @@ pub struct IngressClass {
 }
 
 impl IngressClass {
-    /// Parses an object.
+    /// Parses an object and returns the reasons for its parts without an effect.
     ///
     /// # Errors
     /// The reason why the whole object is refused.
-    pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
-        let (raw, _) = object::body::<RawIngressClass>(object)?;
+    pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
+        let (raw, mut reasons) = object::body::<RawIngressClass>(object)?;
+        if raw.controller != INGRESS_CONTROLLER {
+            reasons.clear();
+        } else if raw.parameters.is_some() {
+            let text = "the mesh has no parameters for a class of Ingresses";
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters", text));
+        }
         let is_default = annotation(object, DEFAULT_ANNOTATION) == Some("true");
-        Ok(Self { meta, controller: raw.controller, is_default })
+        Ok((Self { meta, controller: raw.controller, is_default }, reasons))
     }
 }
 

@@ -233,6 +233,7 @@ fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
     let every = [ServerHost { namespace: None, host: HostPattern::all() }];
     let server = |place, port, port_name: String, hosts, protocol| GatewayServer {
         place,
+        name: Arc::default(),
         port,
         port_name: port_name.into(),
         bind: None,

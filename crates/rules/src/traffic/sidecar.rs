@@ -11,22 +11,22 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+use self::egress::{CaptureMode, RawEgressProxy, RawListenerPort};
 pub use self::egress::{EgressAddress, EgressProxy};
-use self::egress::{RawEgressProxy, RawListenerPort};
 use self::ingress::RawIngressListener;
 pub use self::ingress::{IngressAddress, SidecarIngress, SidecarTls, WorkloadBackend};
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
-use super::policy::{PoolLimits, pool_limits};
+use super::policy::PoolLimits;
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
 use super::withheld::Withheld;
 use strait_base::codes;
 use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
-use strait_model::{Interception, Namespace, Protocol};
+use strait_model::{Hostname, Interception, Namespace, Protocol};
 
 /// A parsed Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Sidecar {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EgressListener {
     port: Option<u16>,
+    /// The protocol that it declares; `Auto` if none.
+    protocol: Protocol,
     traffic: EgressTraffic,
     /// Address at which the services are reached, if it is not their own.
     address: Option<EgressAddress>,
@@ -78,7 +80,7 @@ impl EgressTraffic {
         if port.protocol.eq_ignore_ascii_case("HTTP_PROXY") {
             return Self::ProxyRequests;
         }
-        let protocol = Protocol::of_port("TCP", Some(&port.protocol), "", 0);
+        let protocol = port.declared();
         if protocol.is_http() || protocol == Protocol::Auto { Self::Any } else { Self::Bytes }
     }
 }
@@ -113,7 +115,7 @@ struct RawSidecar {
 struct RawEgressListener {
     port: Option<RawListenerPort>,
     bind: String,
-    capture_mode: Option<String>,
+    capture_mode: CaptureMode,
     hosts: Vec<String>,
 }
 
@@ -137,9 +139,9 @@ impl Sidecar {
         let (raw, mut reasons) = object::body::<RawSidecar>(object)?;
         let has_ingress = !raw.ingress.is_empty();
         let ingress = ingress::read(raw.ingress, &mut reasons);
-        let inbound_pool = raw
-            .inbound_connection_pool
-            .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
+        let inbound_pool = raw.inbound_connection_pool.map(|raw| {
+            Arc::new(ingress::inbound_pool(raw, "spec.inboundConnectionPool", &mut reasons))
+        });
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
             let text = "the mode is not set, so REGISTRY_ONLY applies: unknown destinations are \
@@ -229,6 +231,18 @@ impl Sidecar {
         egress.chain(ingress.map(|one| (format!("spec.ingress[{}]", one.index), one.port.number)))
     }
 
+    /// The egress listeners that declare a protocol for their port: index, port, protocol, and the hosts that each names.
+    pub fn declared_ports(
+        &self,
+    ) -> impl Iterator<Item = (usize, u16, Protocol, impl Iterator<Item = &Hostname>)> {
+        let all =
+            self.egress.iter().filter(|one| !one.is_proxy() && one.protocol != Protocol::Auto);
+        all.filter_map(|one| {
+            let hosts = one.imported.iter().filter_map(|import| import.host.exact());
+            Some((one.index, one.port?, one.protocol, hosts))
+        })
+    }
+
     /// Iterates over the listeners for HTTP proxy requests, each with its port.
     fn proxies(&self) -> impl Iterator<Item = (u16, &EgressListener)> {
         let all = self.egress.iter().filter(|one| one.is_proxy());
@@ -242,6 +256,7 @@ impl EgressListener {
         let traffic = EgressTraffic::Any;
         Self {
             port: None,
+            protocol: Protocol::Auto,
             traffic,
             address: None,
             imported: vec![all],
@@ -265,6 +280,7 @@ impl EgressListener {
         let is_socket = raw.bind.starts_with("unix:");
         let port = raw.port.filter(|port| port.number != 0 || !is_socket);
         let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::of);
+        let protocol = port.as_ref().map_or(Protocol::Auto, RawListenerPort::declared);
         let port = match port.map(|port| (u16::try_from(port.number), port.number)) {
             None => None,
             Some((Ok(port @ 1..), _)) => Some(port),
@@ -275,7 +291,7 @@ impl EgressListener {
                 return None;
             }
         };
-        let address = match egress::address(&raw.bind, raw.capture_mode.as_deref(), port) {
+        let address = match egress::address(&raw.bind, raw.capture_mode, port) {
             Ok(address) => address,
             Err((field, fact)) => {
                 let path = format!("{path}.{field}");
@@ -308,7 +324,7 @@ impl EgressListener {
                 }
             }
         }
-        Some(Self { port, traffic, address, imported, excluded, index: at })
+        Some(Self { port, protocol, traffic, address, imported, excluded, index: at })
     }
 
     /// Returns whether a service of the namespace `owner` is among its hosts.

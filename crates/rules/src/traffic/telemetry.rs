@@ -97,7 +97,8 @@ impl Telemetry {
         if raw.target_ref.is_some() || !raw.target_refs.is_empty() {
             // Without the target, the object would apply to more proxies than intended.
             let text = "targets are not supported: select workloads with spec.selector";
-            return Err(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.targetRefs", text));
+            let field = if raw.target_ref.is_some() { "spec.targetRef" } else { "spec.targetRefs" };
+            return Err(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, field, text));
         }
         let mut logging = Vec::new();
         for (at, raw) in raw.access_logging.into_iter().enumerate() {
@@ -219,11 +220,12 @@ impl Telemetries {
             by_default.map(|name| (name, (true, None))).collect();
         let mut names = &mesh.default_logs;
         for rule in levels.iter().flat_map(|level| &level.logging) {
-            if !rule.providers.is_empty() {
-                names = &rule.providers;
-            }
+            // An entry for the other end of calls says nothing about which logs the following entries mean.
             if !holds(&rule) {
                 continue;
+            }
+            if !rule.providers.is_empty() {
+                names = &rule.providers;
             }
             for name in names.iter().filter(|name| meant.contains(name)) {
                 let before = given.get(name).and_then(|(_, filter)| *filter);

@@ -186,7 +186,7 @@ fn requests_are_denied_with_a_reason_if_no_provider_can_be_queried() {
         ("twice", "several"),
         ("log", "no authorization provider"),
         ("bad", "1 to 65535"),
-        ("away", "service no.authz does not exist"),
+        ("away", "service no.authz.svc.cluster.local does not exist"),
         ("elsewhere", "is in namespace authz"),
         ("portless", "has no port 99"),
     ];

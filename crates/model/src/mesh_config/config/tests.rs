@@ -169,6 +169,15 @@ fn limits_of_the_mesh_apply_completely_or_not_at_all() {
             "defaultTrafficPolicy.outlierDetection.zoneAware",
         ]
     );
+    let zeros =
+        of("{connectionPool: {tcp: {connectTimeout: 0s}}, outlierDetection: {interval: 0s}}");
+    assert_eq!(
+        zeros.ignored,
+        [
+            "defaultTrafficPolicy.connectionPool.tcp.connectTimeout",
+            "defaultTrafficPolicy.outlierDetection.interval",
+        ]
+    );
     for (text, fact) in [
         (
             "{outlierDetection: {maxEjectionPercent: 101}}",

@@ -154,7 +154,7 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
         ),
         (
             with("patch/value/typed_config/maxRequestBytes", json!(0)),
-            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
+            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is out of range",
         ),
         (
             with(

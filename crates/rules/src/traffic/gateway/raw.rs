@@ -15,8 +15,7 @@ pub(super) struct RawGatewayObject {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawServer {
-    /// Name of the server, without an effect.
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) port: RawServerPort,
     pub(super) bind: String,
     pub(super) hosts: Vec<String>,

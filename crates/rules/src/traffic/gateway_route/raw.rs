@@ -13,7 +13,7 @@ use strait_model::mesh_config::WrittenDuration;
 pub(super) struct RawGatewayRoute {
     pub(super) parent_refs: Vec<RawParentRef>,
     /// Ignored for Services, because clients choose the host (Gateway API, GEP-1324).
-    pub(super) hostnames: serde_json::Value,
+    pub(super) hostnames: Vec<String>,
     pub(super) rules: Vec<RawGatewayRule>,
 }
 
@@ -169,13 +169,14 @@ pub(super) struct RawPathModifier {
 }
 
 impl RawPathModifier {
-    /// Returns the modification of a path.
-    pub(super) fn read(self) -> RedirectPath {
+    /// Returns how a path is replaced, or what is wrong.
+    pub(super) fn read(self) -> Result<RedirectPath, String> {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
-            ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
-            ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Segments(path),
-            // API servers reject such objects.
-            _ => RedirectPath::Kept,
+            ("ReplaceFullPath", Some(path), None) => Ok(RedirectPath::Whole(path)),
+            ("ReplacePrefixMatch", None, Some(path)) => Ok(RedirectPath::Segments(path)),
+            (name, ..) => Err(format!(
+                "type {name:?} needs exactly its field: ReplaceFullPath needs replaceFullPath, ReplacePrefixMatch needs replacePrefixMatch"
+            )),
         }
     }
 }

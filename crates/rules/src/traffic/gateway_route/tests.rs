@@ -74,6 +74,16 @@ fn grpc_methods_are_matched_as_paths() {
 }
 
 #[test]
+fn unknown_type_of_a_grpc_method_refuses_the_condition() {
+    let text =
+        format!("{{rules: [{{matches: [{{method: {{type: Other, service: a}}}}], {BACKEND}}}]}}");
+    let (route, reasons) = read("GRPCRoute", &text);
+    assert!(route.rules[0].matches[0].refused);
+    let path = "spec.rules[0].matches[0].method.type".to_owned();
+    assert_eq!(reasons, [(&codes::MATCH_REFUSED, path)]);
+}
+
+#[test]
 fn unknown_filter_refuses_the_rule() {
     for filter in
         ["{type: ExtensionRef}", "{type: RequestRedirect, requestRedirect: {statusCode: 304}}"]
@@ -89,7 +99,7 @@ fn filters_modify_headers_hosts_and_paths() {
     let (rule, reasons) = rule(&format!(
         "{{filters: [
             {{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: X, value: a}}, {{name: Host, value: h}}], remove: [Z]}}}},
-            {{type: URLRewrite, urlRewrite: {{hostname: inner, path: {{replacePrefixMatch: /}}}}}},
+            {{type: URLRewrite, urlRewrite: {{hostname: inner, path: {{type: ReplacePrefixMatch, replacePrefixMatch: /}}}}}},
             {{type: RequestMirror, requestMirror: {{backendRef: {{name: copy, port: 80}}, fraction: {{numerator: 1, denominator: 4}}}}}}],
           timeouts: {{request: 10s, backendRequest: 2s}}, {BACKEND}}}"
     ));
@@ -108,6 +118,44 @@ fn filters_modify_headers_hosts_and_paths() {
         rule.retries.as_ref().expect("it has some").per_try_timeout.map(|one| one.as_secs()),
         Some(2)
     );
+}
+
+#[test]
+fn path_modifier_that_lacks_the_field_of_its_type_refuses_the_rule() {
+    for (filter, path) in [
+        ("type: URLRewrite, urlRewrite", "urlRewrite.path"),
+        ("type: RequestRedirect, requestRedirect", "requestRedirect.path"),
+    ] {
+        for (modifier, is_refused) in [
+            ("type: ReplaceFullPath, replaceFullPath: /a", false),
+            ("type: ReplacePrefixMatch, replacePrefixMatch: /a", false),
+            ("type: ReplacePrefixMatch, replaceFullPath: /a", true),
+            ("type: ReplaceFullPath, replaceFullPath: /a, replacePrefixMatch: /a", true),
+            ("type: Other, replaceFullPath: /a", true),
+            ("replaceFullPath: /a", true),
+        ] {
+            let (rule, reasons) =
+                rule(&format!("{{filters: [{{{filter}: {{path: {{{modifier}}}}}}}], {BACKEND}}}"));
+            let path = format!("spec.rules[0].filters[0].{path}");
+            let expected: Vec<_> =
+                is_refused.then_some((&codes::ROUTE_REFUSED, path)).into_iter().collect();
+            assert_eq!((rule.refused, reasons), (is_refused, expected), "{modifier}");
+        }
+    }
+}
+
+#[test]
+fn hosts_of_a_route_on_services_and_zero_backoff_have_a_reason() {
+    const SERVICE: &str = "{group: '', kind: Service, name: web}";
+    let told = |parents: &str| {
+        read("HTTPRoute", &format!("{{hostnames: [a.example], parentRefs: [{parents}]}}")).1
+    };
+    let expected = [(&codes::TRAFFIC_UNSUPPORTED, "spec.hostnames".to_owned())];
+    assert_eq!(told(SERVICE), expected);
+    // Hosts select requests at the Gateway, which another controller serves.
+    assert_eq!(told(&format!("{SERVICE}, {{name: gw}}")), []);
+    let (_, reasons) = rule(&format!("{{retry: {{backoff: 0s}}, {BACKEND}}}"));
+    assert_eq!(reasons, [(&codes::TRAFFIC_VALUE, "spec.rules[0].retry.backoff".to_owned())]);
 }
 
 #[test]

@@ -343,6 +343,26 @@ fn parts_of_a_policy_without_an_effect_have_a_reason() {
             json!({ "outlierDetection": { "interval": "0s" } }),
             "STR1007 spec.trafficPolicy.outlierDetection.interval",
         ),
+        (
+            json!({ "outlierDetection": { "baseEjectionTime": "0s" } }),
+            "STR1007 spec.trafficPolicy.outlierDetection.baseEjectionTime",
+        ),
+        (
+            json!({ "connectionPool": { "tcp": { "connectTimeout": "0s" } } }),
+            "STR1007 spec.trafficPolicy.connectionPool.tcp.connectTimeout",
+        ),
+        (
+            json!({ "connectionPool": { "tcp": { "maxConnectionDuration": "0s" } } }),
+            "STR1007 spec.trafficPolicy.connectionPool.tcp.maxConnectionDuration",
+        ),
+        (
+            json!({ "connectionPool": { "tcp": { "tcpKeepalive": { "time": "0s" } } } }),
+            "STR1007 spec.trafficPolicy.connectionPool.tcp.tcpKeepalive.time",
+        ),
+        (
+            json!({ "connectionPool": { "tcp": { "tcpKeepalive": { "interval": "0s" } } } }),
+            "STR1007 spec.trafficPolicy.connectionPool.tcp.tcpKeepalive.interval",
+        ),
     ] {
         let mut index = index();
         let spec = json!({ "host": "web", "trafficPolicy": policy });

@@ -9,6 +9,7 @@ use serde_json::Value;
 #[serde(default)]
 pub(super) struct RawIngressClass {
     pub(super) controller: String,
+    pub(super) parameters: Option<Value>,
 }
 
 #[derive(Deserialize, Default)]

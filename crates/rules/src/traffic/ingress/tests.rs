@@ -90,6 +90,22 @@ fn invalid_part_is_left_out_and_reported() {
 }
 
 #[test]
+fn parameters_of_the_class_of_the_mesh_are_reported() {
+    let told = |controller: &str, spec: &Value| {
+        let mut spec = spec.clone();
+        spec["controller"] = json!(controller);
+        let meta = ObjectMeta { created: 0, name: "mesh".into(), namespace: "".into() };
+        let (_, reasons) = IngressClass::read(meta, &json!({ "spec": spec })).expect("valid");
+        reasons.into_iter().map(|one| (one.code, one.path)).collect::<Vec<_>>()
+    };
+    let parameters = json!({ "parameters": { "kind": "Settings", "name": "a" } });
+    let expected = [(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters".to_owned())];
+    assert_eq!(told(INGRESS_CONTROLLER, &parameters), expected);
+    assert_eq!(told(INGRESS_CONTROLLER, &json!({})), []);
+    assert_eq!(told("example.com/other", &parameters), []);
+}
+
+#[test]
 fn only_ingresses_of_the_class_of_the_mesh_apply() {
     let class = |name: &str, created, controller: &str, is_default| IngressClass {
         meta: ObjectMeta { created, name: name.into(), namespace: "".into() },

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
 use strait_model::mesh_config::OutboundTrafficPolicy;
-use strait_model::{Hostname, Namespace};
+use strait_model::{Hostname, Namespace, Protocol};
 
 /// Address that replaces the addresses of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,19 @@ pub struct EgressProxy {
     pub subset: Arc<str>,
 }
 
+/// How connections reach a listener. (Istio, `CaptureMode`.)
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum CaptureMode {
+    /// As the pod redirects connections: with iptables unless it is injected without.
+    #[default]
+    Default,
+    /// The pod redirects connections.
+    Iptables,
+    /// The proxy listens at the port itself.
+    None,
+}
+
 /// Raw form of the port of a listener.
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -39,6 +52,13 @@ pub(super) struct RawListenerPort {
     pub(super) number: u32,
     pub(super) name: String,
     pub(super) protocol: String,
+}
+
+impl RawListenerPort {
+    /// Returns the protocol that the listener declares; `Auto` if none.
+    pub(super) fn declared(&self) -> Protocol {
+        Protocol::of_port("TCP", Some(&self.protocol), "", 0)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -85,10 +105,10 @@ impl RawEgressProxy {
 /// the invalid field and the problem.
 pub(super) fn address(
     bind: &str,
-    capture_mode: Option<&str>,
+    capture_mode: CaptureMode,
     port: Option<u16>,
 ) -> Result<Option<EgressAddress>, (&'static str, String)> {
-    let listens = capture_mode == Some("NONE");
+    let listens = capture_mode == CaptureMode::None;
     if bind.is_empty() && !listens {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::egress::RawListenerPort;
+use super::egress::{CaptureMode, RawListenerPort};
 use crate::traffic::object::Reason;
 use crate::traffic::policy::{PoolLimits, path_fault, pool_limits};
 use strait_base::codes;
@@ -73,7 +73,7 @@ pub struct SidecarTls {
 pub(super) struct RawIngressListener {
     port: RawListenerPort,
     bind: String,
-    capture_mode: Option<String>,
+    capture_mode: CaptureMode,
     default_endpoint: String,
     tls: Option<RawSidecarTls>,
     connection_pool: Option<WrittenPool>,
@@ -117,6 +117,17 @@ pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> V
     all
 }
 
+/// Reads the limits of connections to the workload. `h2UpgradePolicy` has no effect on these, as in Istio.
+pub(super) fn inbound_pool(raw: WrittenPool, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
+    let limits = pool_limits(raw, path, reasons);
+    if limits.h2_upgrade == Some(true) {
+        let text = "connections to the workload use the protocol that the port declares; with useClientProtocol, that of the client";
+        let path = format!("{path}.http.h2UpgradePolicy");
+        reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+    }
+    limits
+}
+
 impl SidecarIngress {
     fn read(
         raw: RawIngressListener,
@@ -137,7 +148,7 @@ impl SidecarIngress {
                 Some(address).filter(|address| !address.is_unspecified())
             }
         };
-        let listens = raw.capture_mode.as_deref() == Some("NONE");
+        let listens = raw.capture_mode == CaptureMode::None;
         if listens && backend == WorkloadBackend::SamePort {
             let fact = "with captureMode: NONE, the proxy listens there itself, and the address of \
                         the workload is unknown";
@@ -152,7 +163,7 @@ impl SidecarIngress {
         let tls = raw.tls.map(RawSidecarTls::read).transpose()?;
         let pool = raw
             .connection_pool
-            .map(|raw| pool_limits(raw, &format!("{path}.connectionPool"), reasons));
+            .map(|raw| inbound_pool(raw, &format!("{path}.connectionPool"), reasons));
         Ok(Self {
             port,
             backend,

@@ -259,6 +259,35 @@ fn reasons_of(spec: &Value) -> Vec<String> {
 }
 
 #[test]
+fn inbound_pools_report_an_upgrade_that_has_no_effect() {
+    let pool = |policy: &str| json!({ "http": { "h2UpgradePolicy": policy } });
+    let spec = |policy: &str| {
+        json!({
+            "inboundConnectionPool": pool(policy),
+            "ingress": [{ "port": { "number": 80 }, "connectionPool": pool(policy) }],
+        })
+    };
+    let expected = [
+        "STR1005 spec.ingress[0].connectionPool.http.h2UpgradePolicy",
+        "STR1005 spec.inboundConnectionPool.http.h2UpgradePolicy",
+    ];
+    assert_eq!(reasons_of(&spec("UPGRADE")), expected);
+    assert_eq!(reasons_of(&spec("DO_NOT_UPGRADE")), [""; 0]);
+}
+
+#[test]
+fn unknown_capture_mode_is_refused() {
+    for direction in ["egress", "ingress"] {
+        let listener =
+            |mode: &str| json!({ "port": { "number": 80 }, "hosts": ["./*"], "captureMode": mode });
+        let meta = ObjectMeta { created: 0, name: "one".into(), namespace: "shop".into() };
+        let object = json!({ "spec": { direction: [listener("SOME")] } });
+        let refused = Sidecar::read(meta, &object, &kind_settings()).expect_err("no such mode");
+        assert_eq!(refused.path, format!("spec.{direction}[0].captureMode"));
+    }
+}
+
+#[test]
 fn invalid_ingress_listener_is_left_out_alone() {
     let good = json!({ "port": { "number": 9080, "protocol": "HTTP" }, "defaultEndpoint": "127.0.0.1:8080" });
     let cases = [

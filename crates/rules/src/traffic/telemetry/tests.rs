@@ -104,6 +104,20 @@ fn entries_of_a_level_are_combined_for_each_end() {
             ],
             &both[..1],
         ),
+        // An entry without providers means the default ones, whatever an entry for the other end names.
+        (
+            vec![
+                ("root", spec(vec![entry("envoy", both_ends)])),
+                (
+                    "shop",
+                    spec(vec![
+                        entry("other", "SERVER"),
+                        json!({"match": {"mode": "CLIENT"}, "disabled": true}),
+                    ]),
+                ),
+            ],
+            &[],
+        ),
     ] {
         let found = written(MESH, &objects, "web", CallEnd::Client);
         assert_eq!(found, expected, "{objects:?}");
@@ -122,9 +136,12 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
     assert_eq!(told, [(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics"), (&codes::TRAFFIC_VALUE, bad)]);
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
-    let targeted = json!({"spec": {"targetRefs": [{"kind": "Service", "name": "web"}]}});
-    let refused = Telemetry::read(meta, &targeted).expect_err("a target is refused");
-    assert_eq!(refused.path, "spec.targetRefs");
+    let target = json!({"kind": "Service", "name": "web"});
+    for (field, value) in [("targetRefs", json!([target])), ("targetRef", target)] {
+        let targeted = json!({"spec": {field: value}});
+        let refused = Telemetry::read(meta.clone(), &targeted).expect_err("not for all workloads");
+        assert_eq!(refused.path, format!("spec.{field}"));
+    }
 }
 
 #[test]

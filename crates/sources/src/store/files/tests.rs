@@ -161,7 +161,10 @@ fn file_that_was_never_valid_contributes_its_valid_objects() {
             let mut fixture = Fixture::with(&[("x.yaml", &text)]);
             assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{text}");
             let warnings = fixture.warnings().join("\n");
-            assert!(warnings.contains("STR0219") && warnings.contains("valid objects (2)"), "{warnings}");
+            assert!(
+                warnings.contains("STR0219") && warnings.contains("valid objects (2)"),
+                "{warnings}"
+            );
             assert_eq!(fixture.objects.partial.as_deref(), Some("x.yaml"));
             fixture.write("x.yaml", &a);
             assert!(fixture.look());

@@ -150,7 +150,10 @@ async fn failures_keep_the_last_state_and_do_not_affect_other_services() {
         rig.fake.set("db", vec![instance("db-1", "10.0.0.3", 5432)]);
         rig.until("db.service.consul", Some(&["10.0.0.3:5432"])).await;
         let warned = |facts: &SourceFacts| {
-            facts.warnings.iter().any(|text| text.contains("\"web\"") && text.contains("stay in use"))
+            facts
+                .warnings
+                .iter()
+                .any(|text| text.contains("\"web\"") && text.contains("stay in use"))
         };
         rig.until_board("consul/dc1", warned).await;
         assert_eq!(rig.addresses("web.service.consul"), Some(vec!["10.0.0.1:80".to_owned()]));
