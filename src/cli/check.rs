@@ -8,6 +8,7 @@ mod certificates;
 mod config;
 mod finding;
 mod injection;
+mod junit;
 mod matrix;
 mod member_policies;
 mod objects;
@@ -54,7 +55,7 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     wait: WaitFor,
     #[command(flatten)]
-    hub: api::Hub,
+    places: config::CheckPlaces,
     #[command(flatten)]
     ask: QueryArgs,
 }
@@ -169,11 +170,12 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         if !alone {
             return Err(CommandFailure::usage("'config' must be checked alone"));
         }
-        return config::run(&args.config, &args.hub.namespace, &args.ask).await;
+        return config::run(&args.config, &args.places, &args.ask).await;
     }
-    args.config.refuse()?;
+    args.config.refuse(args.traffic.traffic)?;
+    let hub = args.places.hub();
     if args.traffic.traffic {
-        return traffic::run(&args.traffic, &args.hub, &args.ask).await;
+        return traffic::run(&args.traffic, &hub, args.config.junit.as_deref(), &args.ask).await;
     }
     let client = AdminClient::new(&args.ask.connect)?;
     let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
@@ -185,13 +187,14 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         let answers = CheckInputs::of(&client).await?;
         let mut found = problems(&answers);
         if of_hub {
-            let hub = args.hub.open().await?;
-            let path = format!("/api/v1/namespaces/{}/secrets", args.hub.namespace);
+            let namespace = &hub.namespace;
+            let hub = hub.open().await?;
+            let path = format!("/api/v1/namespaces/{namespace}/secrets");
             let all = hub.get(&path).await?.unwrap_or_default();
             found.extend(strays(&all));
-            found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
-            found.extend(member_policies::gather(&hub, &args.hub.namespace).await?);
-            let (told, published) = injection::gather(&hub, &args.hub.namespace).await?;
+            found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
+            found.extend(member_policies::gather(&hub, namespace).await?);
+            let (told, published) = injection::gather(&hub, namespace).await?;
             found.extend(injection::findings(&told, published.as_deref()));
         }
         found.retain(|row| row["category"].as_str().is_some_and(is_wanted));
@@ -480,6 +483,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
     found.extend(visibility::recommended(&answers.policy));
+    found.extend(visibility::foreign_gateways(&answers.policy, &answers.networks));
     for row in items(&answers.proxies) {
         for (kind, entry) in row["types"].as_object().into_iter().flatten() {
             if !entry["nack"].is_null() {

@@ -11,7 +11,7 @@ use super::list::QueryArgs;
 use super::offline_mesh::read_files;
 use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
 use strait_base::codes;
-use strait_sources::store::files::{ManifestContents, read_manifests};
+use strait_sources::store::files::{ManifestContents, ManifestNamespaces, read_manifests};
 
 /// Maximum number of listed proxies in a group.
 const NAMED_MAX: usize = 3;
@@ -61,8 +61,9 @@ impl DiffArgs {
 
 /// Runs `strait diff` with files or names of objects.
 pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
-    let ManifestContents { objects, members } =
-        read_manifests(read_files(&args.files)?, &args.namespace);
+    let namespaces = ManifestNamespaces { of_objects: &args.namespace, system: None };
+    let ManifestContents { objects, members, .. } =
+        read_manifests(read_files(&args.files)?, namespaces);
     let others: Vec<Value> = objects.others.values().map(|one| one.to_value()).collect();
     let unread: Vec<_> = objects.warnings.iter().collect();
     for warning in &unread {

@@ -17,7 +17,7 @@ const BASE: &str = include_str!("fuzz/base.yaml");
 pub fn traffic_objects(bytes: &[u8]) -> bool {
     let files = [("base.yaml", BASE.as_bytes()), ("fuzz.yaml", bytes)];
     let files = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
-    let Ok(mesh) = OfflineMesh::of(files.into(), "istio-system") else { return false };
+    let Ok(mesh) = OfflineMesh::of(files.into(), "default", "istio-system") else { return false };
     let sidecar = proxy("sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", &[("app", "web")]);
     assert!(check_given(&mesh.context, &sidecar) > 0, "a sidecar is always given its way in");
     // Without a valid Gateway a router receives no resources.
@@ -44,7 +44,7 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         locality: Locality::default(),
         node_name: None,
         takes_given_addresses: false,
-        sees: None,
+        visible_networks: None,
         sds: None,
         topology: None,
         istio_version: None,

@@ -1,6 +1,7 @@
 //! A mesh that is built from files, with the same code as in a running control plane: the same
 //! readers, indexes and event loop state.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,25 +9,42 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use strait_explain::ConfigReports;
+use strait_base::codes::{self, Code};
+use strait_explain::{ConfigReason, ConfigReports, ConfigState, ObjectStanding};
 use strait_kube_client::Encoding;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::context::FixedSettings;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
-use strait_model::mesh_config::{Defaults, MeshConfig};
+use strait_model::mesh_config::{Defaults, MeshConfig, MeshNetworks};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
-use strait_model::{ClusterId, EndpointMetadata};
+use strait_model::{ClusterId, EndpointMetadata, ObjectKey};
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::service_entry::EntryIndex;
 use strait_rules::traffic::{KindSettings, TrafficIndex};
 use strait_sources::registry::kube::offline::{Offline, OfflineResponse};
-use strait_sources::store::files::{ManifestContents, manifests_in, read_manifests};
-use strait_sources::store::{CONFIG_MAPS, Warning};
+use strait_sources::store::files::{
+    ManifestContents, ManifestNamespaces, manifests_in, read_manifests,
+};
+use strait_sources::store::{CONFIG_MAPS, Warning, WatchedConfigMap};
 
 /// DNS domain and trust domain of a mesh that does not configure them.
 const DOMAIN: &str = "cluster.local";
 /// Cluster ID of Services in files.
 const CLUSTER: &str = "files";
+
+/// Kinds whose objects apply to the whole mesh if they are in the root namespace.
+const MESH_WIDE_KINDS: [&str; 8] = [
+    "AuthorizationPolicy",
+    "DestinationRule",
+    "EnvoyFilter",
+    "PeerAuthentication",
+    "ProxyConfig",
+    "RequestAuthentication",
+    "Sidecar",
+    "Telemetry",
+];
+/// Maximum number of objects that a note lists.
+const NAMED_MAX: usize = 10;
 
 /// Maximum size of all files together, in bytes: about ten times the size of ten thousand objects
 /// as an API server shows them.
@@ -40,6 +58,11 @@ pub(super) struct OfflineMesh {
     pub(super) reports: ConfigReports,
     /// Warnings about parts of the files that cannot be read or have no effect.
     pub(super) warnings: Vec<Warning>,
+    /// The status of the ConfigMap with the mesh config and the mesh networks, if the files contain
+    /// one.
+    pub(super) settings: Option<ConfigState>,
+    /// Notes about objects and ConfigMaps in unexpected namespaces.
+    pub(super) notes: Vec<String>,
 }
 
 /// Reads files, directories (without subdirectories), and standard input for `-`.
@@ -93,15 +116,19 @@ fn read_within(
 }
 
 impl OfflineMesh {
-    /// Builds the mesh of these files with this system namespace.
+    /// Builds the mesh of these files with this system namespace. Objects without a namespace are
+    /// in `namespace`.
     ///
     /// # Errors
     /// If the mesh config is invalid, or the objects of member clusters are inconsistent.
     pub(super) fn of(
         files: Vec<(String, Vec<u8>)>,
+        namespace: &str,
         system_namespace: &str,
     ) -> Result<Self, CommandFailure> {
-        let ManifestContents { objects, members } = read_manifests(files, system_namespace);
+        let namespaces =
+            ManifestNamespaces { of_objects: namespace, system: Some(system_namespace) };
+        let ManifestContents { objects, members, unnamed } = read_manifests(files, namespaces);
         let defaults = Defaults {
             domain: DOMAIN.to_owned(),
             trust_domain: DOMAIN.to_owned(),
@@ -114,16 +141,17 @@ impl OfflineMesh {
                 .iter()
                 .find(|map| &*map.name.namespace == system_namespace && &*map.name.name == name)
         };
-        let text = CONFIG_MAPS.into_iter().find_map(named).and_then(|map| map.data.get("mesh"));
+        let map = CONFIG_MAPS.into_iter().find_map(named);
+        let text = map.and_then(|map| map.data.get("mesh"));
         let config = match text {
             Some(text) => MeshConfig::parse(text, &defaults).map_err(|error| {
-                CommandFailure::coded(
-                    &strait_base::codes::MESH_CONFIG,
-                    format!("mesh config: {error}"),
-                )
+                CommandFailure::coded(&codes::MESH_CONFIG, format!("mesh config: {error}"))
             })?,
             None => MeshConfig::new(&defaults),
         };
+        let settings_state = map.map(|map| state_of_settings(map, &config));
+        let mut notes = settings_elsewhere(&objects.config_maps, system_namespace);
+        notes.extend(in_root_namespace(&unnamed, namespace, &config.root_namespace));
         let mut entries = EntryIndex::new(&config.trust_domain);
         entries.export_by_default(&config.default_service_export_to);
         let mut traffic = TrafficIndex::new(KindSettings::of(DOMAIN, &config));
@@ -168,8 +196,98 @@ impl OfflineMesh {
             keys: Arc::default(),
             waiting: None,
         };
-        Ok(Self { context, reports, warnings: objects.warnings })
+        let warnings = objects.warnings;
+        Ok(Self { context, reports, warnings, settings: settings_state, notes })
     }
+}
+
+/// Returns the status of the ConfigMap with the mesh config and the mesh networks, with the findings
+/// of `strait check` about them.
+fn state_of_settings(map: &WatchedConfigMap, config: &MeshConfig) -> ConfigState {
+    let reason = |code: &'static Code, field: &str, path: &str, text: &str| {
+        ConfigReason::new(code, format!("data.{field}{path}"), text)
+    };
+    let mut reasons = Vec::new();
+    reasons.extend(config.ignored.iter().map(|field| {
+        reason(&codes::MESH_FIELD_UNUSED, "mesh.", field, "this field has no effect")
+    }));
+    reasons.extend(
+        config
+            .default_provider_faults
+            .iter()
+            .map(|fault| reason(&codes::MESH_DEFAULT_PROVIDER, "mesh.", &fault.path, &fault.text)),
+    );
+    let mut state = ObjectStanding::InForce;
+    match map.data.get("meshNetworks").map(|text| MeshNetworks::parse(text)) {
+        None => {}
+        Some(Err(error)) => {
+            state = ObjectStanding::Refused;
+            reasons.push(reason(&codes::MESH_NETWORKS, "meshNetworks", "", &error.to_string()));
+        }
+        Some(Ok(networks)) => {
+            if !networks.conflicts().is_empty() {
+                state = ObjectStanding::Partly;
+            }
+            reasons.extend(
+                networks
+                    .conflicts()
+                    .iter()
+                    .map(|fact| reason(&codes::MESH_NETWORKS_CONFLICT, "meshNetworks", "", fact)),
+            );
+        }
+    }
+    ConfigState {
+        kind: "ConfigMap".to_owned(),
+        namespace: map.name.namespace.to_string(),
+        name: map.name.name.to_string(),
+        store: "config",
+        cluster: None,
+        state,
+        proxies: 0,
+        reasons,
+    }
+}
+
+/// Returns a note for each ConfigMap with a mesh config outside of the control plane's namespace.
+fn settings_elsewhere(maps: &[Arc<WatchedConfigMap>], system_namespace: &str) -> Vec<String> {
+    let is_elsewhere = |map: &&Arc<WatchedConfigMap>| {
+        CONFIG_MAPS.contains(&&*map.name.name)
+            && map.data.contains_key("mesh")
+            && &*map.name.namespace != system_namespace
+    };
+    let note = |map: &Arc<WatchedConfigMap>| {
+        format!(
+            "the mesh config in ConfigMap {} is not used: the system namespace is {system_namespace} \
+             (--system-namespace)",
+            map.name
+        )
+    };
+    maps.iter().filter(is_elsewhere).map(note).collect()
+}
+
+/// Returns a note about objects without a namespace that would apply to the whole mesh if they were
+/// in the root namespace.
+fn in_root_namespace(
+    unnamed: &BTreeSet<ObjectKey>,
+    namespace: &str,
+    root_namespace: &str,
+) -> Option<String> {
+    if namespace == root_namespace {
+        return None;
+    }
+    let objects = unnamed.iter().filter(|key| MESH_WIDE_KINDS.contains(&&*key.kind));
+    let objects: Vec<String> = objects.map(|key| format!("{} {}", key.kind, key.name)).collect();
+    let named = objects.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let more = match objects.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!objects.is_empty()).then(|| {
+        format!(
+            "no metadata.namespace: {named}{more}; checked in namespace {namespace} (-n). In the root namespace \
+             {root_namespace} such an object applies to the whole mesh"
+        )
+    })
 }
 
 /// Converts the Services of the files, with their endpoints and pods, into an update of one

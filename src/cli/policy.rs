@@ -1,5 +1,6 @@
 //! `strait policy`: reads a policy file like the control plane, and shows what it would allow.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use super::list::QueryArgs;
 use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
 use super::simulate;
 use strait_base::codes;
-use strait_model::policy::{DefaultVisibility, Policy, PolicyRefusal};
+use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
 
 /// Check and test policies.
@@ -124,6 +125,14 @@ async fn test(args: &TestArgs) -> CommandResult {
                 let now = args.ask.ask("/debug/policy", &[]).await?.value;
                 found.extend(items(&now["visibleByDefault"]).iter().map(narrowed));
             }
+            if policy.traffic().foreign_hosts == ForeignHostsMode::Deny {
+                let states = args.ask.ask("/debug/config", &[]).await?.value;
+                found.extend(items(&states).iter().filter_map(denied));
+            }
+            if policy.gateway_namespaces().is_some() {
+                let networks = args.ask.ask("/debug/networks", &[]).await?.value;
+                found.extend(refused_gateways(&policy, &networks));
+            }
             found
         }
     };
@@ -168,6 +177,40 @@ fn narrowed(object: &Value) -> Value {
         "rule": "traffic.defaultVisibility",
         "fact": format!("has no exportTo: it would apply to proxies of {namespace} only"),
     })
+}
+
+/// Returns a row for a VirtualService that would no longer apply to services of other namespaces.
+fn denied(state: &Value) -> Option<Value> {
+    let mut reasons = items(&state["reasons"]).iter();
+    let reason = reasons.find(|one| one["code"] == codes::FOREIGN_HOST.id)?;
+    let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
+    (kind == "VirtualService").then(|| {
+        json!({
+            "cluster": state["cluster"].as_str().unwrap_or_default(),
+            "what": format!("{kind} {namespace}/{name}"), "code": codes::FOREIGN_HOST.id,
+            "rule": "traffic.foreignHosts", "fact": text(&reason["text"]),
+        })
+    })
+}
+
+/// Returns a row for each network gateway in a namespace that the policy does not list.
+fn refused_gateways(policy: &Policy, networks: &Value) -> Vec<Value> {
+    let mut found = BTreeMap::new();
+    for network in items(networks) {
+        for gateway in items(&network["gateways"]).iter().chain(items(&network["pending"])) {
+            let source = text(&gateway["source"]);
+            let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
+            let Some((namespace, _)) = object.and_then(|object| object.split_once('/')) else {
+                continue;
+            };
+            if let Err(refused) = policy.may_be_gateway(namespace) {
+                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
+                let row = line(&cluster, source.clone(), &codes::FOREIGN_GATEWAY, &refused);
+                found.insert((cluster, source), row);
+            }
+        }
+    }
+    found.into_values().collect()
 }
 
 fn line(cluster: &str, what: String, code: &codes::Code, refused: &PolicyRefusal) -> Value {
@@ -349,6 +392,31 @@ mod tests {
         );
         assert_eq!(row["rule"], "traffic.defaultVisibility");
         assert!(text(&row["fact"]).contains("proxies of shop only"), "{row}");
+    }
+
+    #[test]
+    fn objects_and_gateways_that_a_policy_would_restrict_are_listed() {
+        let state = |kind: &str, code: &str| {
+            let reasons = json!([{ "code": code, "text": "a fact" }]);
+            json!({ "kind": kind, "namespace": "evil", "name": "a", "reasons": reasons })
+        };
+        let row = denied(&state("VirtualService", "STR1112")).expect("it would be restricted");
+        assert_eq!(
+            (&row["what"], &row["fact"]),
+            (&json!("VirtualService evil/a"), &json!("a fact"))
+        );
+        assert_eq!(denied(&state("VirtualService", "STR1004")), None);
+        assert_eq!(denied(&state("ServiceEntry", "STR1112")), None, "entries are not restricted");
+        let text = "apiVersion: strait.dev/v1\nkind: Policy\ngatewayNamespaces: [edge]\n";
+        let policy = Policy::parse(text).expect("a policy");
+        let gateway = |source: &str| json!({ "source": source, "cluster": "east" });
+        let networks = json!([{
+            "gateways": [gateway("service evil/gw"), gateway("service evil/gw"), gateway("service edge/gw")],
+            "pending": [gateway("meshNetworks address")],
+        }]);
+        let found = refused_gateways(&policy, &networks);
+        let refused: Vec<_> = found.iter().map(|row| (&row["what"], &row["rule"])).collect();
+        assert_eq!(refused, [(&json!("service evil/gw"), &json!("gatewayNamespaces"))]);
     }
 
     #[test]

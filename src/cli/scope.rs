@@ -37,8 +37,8 @@ pub(crate) struct SuggestArgs {
     /// Namespace of the proxies
     namespace: String,
     /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for
-    /// standard input
-    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    /// standard input. Without this flag, the command prints the Telemetry that enables access logs
+    #[arg(long, value_name = "FILE", num_args = 1..)]
     from_log: Vec<PathBuf>,
     #[command(flatten)]
     ask: QueryArgs,
@@ -90,6 +90,10 @@ fn without_port(name: &str) -> &str {
 
 /// Runs `strait scope`.
 pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandResult {
+    if args.from_log.is_empty() {
+        let text = "--from-log names no access logs";
+        return Err(CommandFailure::usage(text).next(log_advice(&args.namespace)));
+    }
     let (mut seen, mut coverage) = (SeenCalls::default(), LogCoverage::default());
     for path in &args.from_log {
         let wrong = |error: io::Error| {
@@ -109,10 +113,7 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
             "the logs contain no outbound call (inbound calls: {}, unreadable lines: {})",
             seen.inbound, coverage.unread
         );
-        return Err(CommandFailure::failed(text).next(
-            "use logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
-             (mesh config: accessLogFile: /dev/stdout)",
-        ));
+        return Err(CommandFailure::failed(text).next(log_advice(&args.namespace)));
     }
     let question = json!({
         "namespace": args.namespace,
@@ -133,6 +134,23 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
         tell!("{}", clean(&note));
     }
     Ok(Exit::Fine)
+}
+
+/// Returns instructions to get access logs of a namespace's proxies: the Telemetry that enables
+/// them, and the command that reads them.
+fn log_advice(namespace: &str) -> String {
+    let namespace = clean(namespace);
+    let telemetry = json!({
+        "apiVersion": "telemetry.istio.io/v1", "kind": "Telemetry",
+        "metadata": { "name": "access-logs", "namespace": namespace },
+        "spec": { "accessLogging": [{ "providers": [{ "name": "envoy" }] }] },
+    });
+    format!(
+        "if the proxies write no access logs, apply this Telemetry (or set accessLogFile: /dev/stdout in the mesh config):\n\
+         {}pass logs of the namespace's proxies with --from-log:\n\
+         kubectl logs -n {namespace} -l … -c istio-proxy --prefix --tail=-1 > {namespace}.log",
+        output::yaml(&telemetry)
+    )
 }
 
 /// Returns the comment that describes the source of the Sidecar.
@@ -270,6 +288,17 @@ mod tests {
             passed: set(&["api.example", "10.0.0.1:443", "web.other"]),
         };
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn advice_without_access_logs_contains_a_telemetry_that_can_be_applied() {
+        let advice = log_advice("shop");
+        let (_, yaml) = advice.split_once(":\n").expect("a line before it");
+        let (yaml, _) = yaml.split_once("pass logs").expect("a line after it");
+        let found: Value = serde_saphyr::from_str(yaml).expect("YAML");
+        assert_eq!(found["kind"], "Telemetry");
+        assert_eq!(found["metadata"]["namespace"], "shop");
+        assert_eq!(found["spec"]["accessLogging"][0]["providers"][0]["name"], "envoy");
     }
 
     #[test]

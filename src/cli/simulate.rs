@@ -19,7 +19,7 @@ use super::output::{self, Format, clean};
 use strait_explain::AccessSnapshot;
 use strait_model::ISTIO_SECURITY;
 use strait_rules::access::PolicyErrors;
-use strait_sources::store::files::read_manifests;
+use strait_sources::store::files::{ManifestNamespaces, read_manifests};
 
 /// Maximum number of changes that are shown to people.
 const SHOWN: usize = 50;
@@ -94,7 +94,9 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
 }
 
 fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> {
-    let contents = read_manifests(read_files(&args.files)?, &args.namespace);
+    let namespaces =
+        ManifestNamespaces { of_objects: &args.namespace, system: Some(&args.system_namespace) };
+    let contents = read_manifests(read_files(&args.files)?, namespaces);
     for warning in &contents.objects.warnings {
         tell!("{}", clean(&warning.to_string()));
     }
@@ -113,7 +115,7 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
         let answer = args.ask.ask("/debug/access", &[]).await?;
         return serde_json::from_value(answer.value).map_err(CommandFailure::of);
     }
-    let mesh = OfflineMesh::of(read_files(&args.mesh)?, &args.system_namespace)?;
+    let mesh = OfflineMesh::of(read_files(&args.mesh)?, &args.namespace, &args.system_namespace)?;
     for warning in &mesh.warnings {
         tell!("{}", clean(&warning.to_string()));
     }

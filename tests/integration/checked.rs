@@ -85,6 +85,147 @@ fn files_are_checked_without_a_control_plane() {
     assert!(told.contains("bad.json, document 1, line 1: STR0219"), "{told}");
 }
 
+/// Runs `strait check config` on files in one folder, with a JUnit file. Returns the exit code, the
+/// output and the content of the JUnit file.
+fn checked_texts(files: &[(&str, &str)], flags: &[&str]) -> (Option<i32>, String, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let junit = tempfile::tempdir().expect("a folder").keep().join("junit.xml");
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["check", "config", "--junit"])
+        .arg(&junit)
+        .arg("-f")
+        .arg(folder.path())
+        .args(flags)
+        .env_clear()
+        .output()
+        .expect("the program runs");
+    let xml = std::fs::read_to_string(&junit).unwrap_or_default();
+    (output.status.code(), text(&output), xml)
+}
+
+#[test]
+fn objects_without_a_namespace_are_checked_in_the_namespace_of_the_flag() {
+    let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: nothing}\nspec: {}\n";
+    let (code, told, _) = checked_texts(&[("a.yaml", policy)], &["-o", "json"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains(r#""namespace": "default""#), "{told}");
+    let note = "no metadata.namespace: AuthorizationPolicy nothing; checked in namespace default (-n). In the root namespace strait-system";
+    assert!(told.contains(note), "{told}");
+
+    let (_, told, _) = checked_texts(&[("a.yaml", policy)], &["-n", "shop", "-o", "json"]);
+    assert!(told.contains(r#""namespace": "shop""#), "{told}");
+    let root = ["-n", "istio-system", "--system-namespace", "istio-system"];
+    let (_, told, _) = checked_texts(&[("a.yaml", policy)], &root);
+    assert!(!told.contains("no metadata.namespace"), "{told}");
+}
+
+#[test]
+fn findings_about_gateways_and_mesh_config_need_no_control_plane() {
+    let objects = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    acessLogFile: /dev/stdout
+  meshNetworks: |
+    networks:
+      one: {endpoints: [{fromRegistry: east}]}
+      two: {endpoints: [{fromRegistry: east}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: door, namespace: shop}
+spec:
+  selector: {app: door}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [a.example]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: other-host, namespace: shop}
+spec:
+  hosts: [b.example]
+  gateways: [door]
+  http: [{route: [{destination: {host: web}}]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: other-protocol, namespace: shop}
+spec:
+  hosts: [a.example]
+  gateways: [door]
+  tls: [{match: [{sniHosts: [a.example]}], route: [{destination: {host: web}}]}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: elsewhere, namespace: shop}
+spec:
+  hosts: [c.example]
+  gateways: [other/door]
+  http: [{route: [{destination: {host: web}}]}]
+";
+    let flags = ["--system-namespace", "istio-system"];
+    let (code, told, xml) = checked_texts(&[("all.yaml", objects)], &flags);
+    assert_eq!(code, Some(2), "{told}");
+    for part in [
+        "ConfigMap istio-system/istio",
+        "data.mesh.acessLogFile",
+        "STR0411",
+        "no server of Gateway shop/door has a host of this object",
+        "VirtualService shop/other-protocol",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let elsewhere = "Gateway other/door does not exist";
+    assert!(!told.contains(elsewhere), "a Gateway without a file may exist: {told}");
+    assert!(xml.contains(r#"<testsuite name="strait check config" tests="5" failures="#), "{xml}");
+    assert!(
+        xml.contains(
+            r#"<testcase classname="VirtualService" name="shop/elsewhere" time="0.000"/>"#
+        ),
+        "{xml}"
+    );
+    assert!(xml.contains("STR0411 data.meshNetworks"), "{xml}");
+
+    let (_, told, _) = checked_texts(&[("all.yaml", objects)], &[]);
+    let note = "the mesh config in ConfigMap istio-system/istio is not used: the system namespace is strait-system";
+    assert!(told.contains(note), "{told}");
+}
+
+#[test]
+fn subset_that_the_rule_in_the_files_lacks_is_reported_without_its_service() {
+    let rule = |subset: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: web, namespace: shop}}\n\
+             spec: {{host: web, subsets: [{{name: {subset}, labels: {{version: a}}}}]}}\n"
+        )
+    };
+    let service = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\n\
+        spec: {hosts: [web], http: [{route: [{destination: {host: web, subset: v2}}]}]}\n";
+    let (code, told, _) = checked_texts(&[("a.yaml", &rule("v1")), ("b.yaml", service)], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    let fact = "DestinationRule shop/web of web.shop.svc.cluster.local has no subset v2";
+    assert!(told.contains("STR1044") && told.contains(fact), "{told}");
+    let (code, told, _) = checked_texts(&[("a.yaml", &rule("v2")), ("b.yaml", service)], &[]);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told, _) = checked_texts(&[("b.yaml", service)], &[]);
+    assert_eq!(code, Some(0), "a rule without a file may exist: {told}");
+}
+
+#[test]
+fn junit_file_names_objects_without_effect_and_files_that_cannot_be_read() {
+    let bad = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\n\
+        spec: {hosts: [web], http: [{timeout: soon, route: [{destination: {host: web}}]}]}\n";
+    let (code, told, xml) = checked_texts(&[("bad.yaml", bad), ("broken.yaml", "kind: X\n")], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(xml.contains(r#"tests="2" failures="2""#), "{xml}");
+    assert!(xml.contains(r#"classname="VirtualService" name="shop/bad""#), "{xml}");
+    assert!(xml.contains("refused; STR") && xml.contains(r#"classname="file""#), "{xml}");
+}
+
 #[tokio::test]
 async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let east = Member::start("east", "n1", "198.18.0.1").await;

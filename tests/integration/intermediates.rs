@@ -21,7 +21,12 @@ use tonic::{Code, Status};
 use super::mesh::{SOON, Server, Setup, endpoints_until, holds, wait_until};
 use super::tokens::{Agent, csr_of, member, without_certificate};
 use strait_identity::{AuthorityPem, tls};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use strait_xds::resource::ResourceType;
+use strait_xds::secrets::SECRET;
 use strait_xds_client::{Options as ClientOptions, channel};
 
 /// The certificate of a workload, and the roots that it received.
@@ -176,6 +181,69 @@ async fn own_until(server: &Server, member: &str, test: impl Fn(&Value) -> bool)
         holds(test(&own), &all).map(|()| own)
     })
     .await
+}
+
+/// Returns the status that ends a stream with this first request, or the first response.
+async fn first_response(
+    server: &Server,
+    tls: Arc<ClientConfig>,
+    first: DiscoveryRequest,
+) -> Result<DiscoveryResponse, Status> {
+    let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
+    let requests = tokio_stream::iter([first]);
+    let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
+    let mut client = AggregatedDiscoveryServiceClient::new(channel);
+    let mut responses = client.stream_aggregated_resources(requests).await?.into_inner();
+    let next = tokio::time::timeout(SOON, responses.message()).await.expect("in time");
+    next.map(|response| response.expect("a response"))
+}
+
+#[tokio::test]
+async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
+    let (east, west) = (member("east", "n1").await, member("west", "n1").await);
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let agents = [&east, &west].map(Agent::of);
+    let easts = Shown::to(&agents[0], &server, &setup).await.to_server(&setup);
+    let wests = Shown::to(&agents[1], &server, &setup).await.to_server(&setup);
+    let request = |type_url: &str, node: Node| DiscoveryRequest {
+        type_url: type_url.to_owned(),
+        node: Some(node),
+        ..Default::default()
+    };
+    let clusters = ResourceType::Cluster.url();
+    let syncz = "istio.io/debug/syncz";
+    let options = ClientOptions::default;
+    let of_east = server.open_with(Arc::clone(&easts), &agents[0].proxy, options()).await;
+    let _of_east = of_east.expect("its own cluster");
+    let of_west = server.open_with(wests, &agents[1].proxy, options()).await;
+    let _of_west = of_west.expect("its own cluster");
+
+    // The pod of the other cluster has the same name, address and account.
+    for type_url in [clusters, syncz, SECRET] {
+        let first = request(type_url, agents[1].proxy.node());
+        let refused = first_response(&server, Arc::clone(&easts), first).await;
+        let refused = refused.expect_err("the certificate is for east");
+        assert_eq!(refused.code(), Code::PermissionDenied, "{type_url}: {refused}");
+        let fact = "claims cluster \"west\", but its certificate is from east";
+        assert!(refused.message().starts_with("STR0516: node"), "{type_url}: {refused}");
+        assert!(refused.message().contains(fact), "{type_url}: {refused}");
+    }
+    // A debug request that names no cluster shows the proxies of the certificate's cluster.
+    let seen = wait_until(SOON, async || {
+        let node = Node { id: "debug~0.0.0.0~istioctl~cluster.local".into(), ..Node::default() };
+        let answer = first_response(&server, Arc::clone(&easts), request(syncz, node)).await;
+        let seen = answer.map_err(|status| status.to_string())?.resources.len();
+        holds(seen > 0, seen).map(|()| seen)
+    })
+    .await;
+    assert_eq!(seen, 1);
+
+    // A certificate without a cluster is accepted for every cluster.
+    let other = setup.certificate("shop", "web");
+    let other = server.open_with(other, &agents[1].proxy, options()).await;
+    other.expect("accepted");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::mesh::{Member, Proxy, Setup};
+use super::mesh::{Member, Proxy, SOON, Setup, holds, wait_until};
 use super::tokens::{Agent, identity_of};
 
 const ISSUER: &str = "https://idp.example";
@@ -62,6 +62,34 @@ impl Provider {
         let signature = self.key.sign(&SystemRandom::new(), signed.as_bytes()).expect("it signs");
         format!("{signed}.{}", BASE64.encode(signature))
     }
+}
+
+/// The author of a policy must not learn which ports of this host are open.
+#[tokio::test]
+async fn keys_that_a_policy_names_are_not_fetched_from_loopback() {
+    let provider = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = provider.local_addr().expect("bound").port();
+    let setup = Setup::new();
+    let rule = |uri: String| json!({ "issuer": "https://issuer.example", "jwksUri": uri });
+    for (name, host) in [("literal", "127.0.0.1"), ("v6", "[::1]"), ("name", "localhost")] {
+        setup.put(
+            name,
+            &json!({
+                "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+                "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "jwtRules": [rule(format!("http://{host}:{port}/keys"))] },
+            }),
+        );
+    }
+    let server = setup.start_ready().await;
+    wait_until(SOON, async || {
+        let (_, text) = server.admin.text("/debug/sources").await;
+        holds(text.matches("a loopback address, which is never dialled").count() == 3, text)
+    })
+    .await;
+    let dialled = tokio::time::timeout(std::time::Duration::from_millis(1), provider.accept());
+    assert!(dialled.await.is_err(), "the address was dialled");
+    server.shut_down().await;
 }
 
 #[tokio::test]

@@ -353,4 +353,8 @@ spec:
     let output = server.strait(&["scope", "suggest", "other", "--from-log", &path("log")]).await;
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("the logs contain no outbound call (inbound calls: 1,"));
+    assert!(text(&output).contains("kind: Telemetry"), "{}", text(&output));
+    let output = server.strait(&["scope", "suggest", "other"]).await;
+    assert_eq!(output.status.code(), Some(64), "{}", text(&output));
+    assert!(text(&output).contains("kind: Telemetry"), "{}", text(&output));
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::mesh::{Member, Proxy, SOON, Setup, holds, replace, text, wait_until};
+use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, replace, text, wait_until};
+use strait_sim::objects;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
 
@@ -91,4 +92,90 @@ async fn policy_limits_the_effect_of_objects_on_other_namespaces() {
     routed_until(&client, &["small"]).await;
     let found = server.strait(&["check"]).await;
     assert!(!text(&found).contains("STR1111"), "{}", text(&found));
+}
+
+/// Returns whether the VirtualService `evil/taker` responds to the requests of a client for
+/// `web.shop`.
+fn is_web_taken(client: &XdsClient) -> bool {
+    let held = client.held();
+    let Some(body) = held.body(ResourceType::Route, "80") else { return false };
+    let route = strait_proto::json::to_json(ResourceType::Route.url(), body).expect("a route");
+    let hosts = route["virtual_hosts"].as_array().into_iter().flatten();
+    let is_web = |host: &&Value| host["domains"].to_string().contains("web.shop.svc");
+    hosts.filter(is_web).any(|host| host["routes"][0]["direct_response"].is_object())
+}
+
+async fn web_is_taken_until(client: &XdsClient, expected: bool) {
+    wait_until(SOON, async || holds(is_web_taken(client) == expected, routed(client))).await;
+}
+
+#[tokio::test]
+async fn policy_denies_objects_the_traffic_of_other_namespaces() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1"]);
+    west.serve("web", &["10.0.0.2"]);
+    west.apply(objects::gateway_service("evil", "n2", "172.20.0.9", "198.18.0.9"));
+    let setup = Setup::new();
+    let file = setup.path("policy.yaml");
+    let name = file.display().to_string();
+    let write = |rules: &str| replace(&file, &format!("{HEAD}{rules}"));
+    write("");
+    let setup = setup.with(&["--policy", &name]);
+    setup.join(&[&east, &west]);
+    let taker = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "namespace": "evil", "name": "taker" },
+        "spec": {
+            "hosts": ["web.shop.svc.cluster.local", "taker.example"],
+            "http": [{ "directResponse": { "status": 418 } }],
+        },
+    });
+    setup.put("taker", &taker);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    web_is_taken_until(&client, true).await;
+    endpoints_until(
+        &client,
+        "web",
+        &[("10.0.0.1:8080", 2), ("198.18.0.2:15443", 1), ("198.18.0.9:15443", 1)],
+    )
+    .await;
+    let found = server.strait(&["check"]).await;
+    for note in ["STR1112", "STR1113", "service evil/"] {
+        assert!(text(&found).contains(note), "{note}: {}", text(&found));
+    }
+    let state = async || {
+        let states = server.admin.json("/debug/config?kind=VirtualService&name=taker").await;
+        let reason = &states[0]["reasons"][0];
+        assert_eq!(
+            (&reason["code"], &reason["path"]),
+            (&json!("STR1112"), &json!("spec.hosts[0]"))
+        );
+        assert!(reason["text"].to_string().contains("shop"), "{reason}");
+        states[0]["state"].clone()
+    };
+    assert_eq!(state().await, "inForce");
+
+    write("gatewayNamespaces: [strait-system]\ntraffic: {foreignHosts: deny}\n");
+    web_is_taken_until(&client, false).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("198.18.0.2:15443", 1)]).await;
+    routed_until(&client, &["taker"]).await;
+    assert_eq!(state().await, "partly", "its other host is not affected");
+    let found = server.strait(&["check"]).await;
+    assert!(!text(&found).contains("STR1113"), "{}", text(&found));
+    assert!(text(&found).contains("policy gatewayNamespaces"), "{}", text(&found));
+    let proxy = Proxy {
+        namespace: "evil",
+        name: "other",
+        ip: "10.99.0.2".into(),
+        ..Proxy::sidecar("east")
+    };
+    let own = server.connect(&setup, &proxy).await;
+    web_is_taken_until(&own, true).await;
+
+    write("traffic: {foreignHosts: allow}\n");
+    web_is_taken_until(&client, true).await;
+    let states = server.admin.json("/debug/config?kind=VirtualService&name=taker").await;
+    assert!(!states.to_string().contains("STR1112"), "{states}");
 }

@@ -60,11 +60,15 @@ pub(crate) fn namespace(name: &str, labels: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
 }
 
-/// Returns the definition of one of Istio's kinds, which accepts any content.
+/// Returns the definition of a kind of Istio or of the Gateway API, which accepts any content.
 pub(crate) fn istio_kind(group: &str, kind: &str, plural: &str) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("{plural}.{group}") },
+        "metadata": {
+            "name": format!("{plural}.{group}"),
+            // API servers require it for groups below k8s.io.
+            "annotations": { "api-approved.kubernetes.io": "unapproved, for tests" },
+        },
         "spec": {
             "group": group, "scope": "Namespaced",
             "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },

@@ -17,6 +17,7 @@
 
 mod apiserver;
 mod authorizers;
+mod canary;
 mod certs;
 mod consul;
 mod dark_hours;
@@ -120,6 +121,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("modes_of_policies_are_rolled_out_without_a_failed_request", Both(mode_rollout::run)),
     ("providers_in_the_other_network_are_called_and_fail_closed", Both(authorizers::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
+    ("weights_that_canary_tools_patch_under_load_lose_no_request", Mesh(canary::run)),
     ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
     ("individually_sent_virtual_hosts_change_under_load", Both(one_by_one::run)),
     ("examples_of_the_field_guides_work_in_both_networks", Both(examples::run)),

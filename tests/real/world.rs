@@ -330,6 +330,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
             objects.push(istio_kind("networking.istio.io", "VirtualService", "virtualservices"));
             objects.push(istio_kind("networking.istio.io", "ServiceEntry", "serviceentries"));
             objects.push(istio_kind("networking.istio.io", "Gateway", "gateways"));
+            objects.push(istio_kind("gateway.networking.k8s.io", "HTTPRoute", "httproutes"));
             let policies = "authorizationpolicies";
             objects.push(istio_kind("security.istio.io", "AuthorizationPolicy", policies));
             let policies = "peerauthentications";

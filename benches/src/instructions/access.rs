@@ -95,7 +95,7 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
             let change = index.apply(&settings(), &objects).expect("a change");
             mesh.apply(MeshEvent::Access(change.policies, change.causes));
             let (now, mut changes) = mesh.next_version().expect("a version");
-            changes.look([&before, &now], &interest, &cache);
+            changes.compute_impact([&before, &now], &interest, &cache);
             assert_eq!(black_box(interest.mark(&changes)), PODS);
             before = now;
         }

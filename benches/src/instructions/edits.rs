@@ -114,7 +114,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
             objects.insert(ObjectKey::of(&edited).expect("a key"), edited);
             mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("a change")));
             let (now, mut changes) = mesh.next_version().expect("a version");
-            changes.look([&before, &now], &interest, &cache);
+            changes.compute_impact([&before, &now], &interest, &cache);
             assert_eq!(black_box(interest.mark(&changes)), SEEN_BY);
             for (subscription, client) in &mut streams {
                 let dirty = subscription.take();

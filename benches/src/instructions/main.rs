@@ -470,7 +470,7 @@ fn watching(streams: usize, interested: usize) -> (Arc<Interest>, Vec<Subscripti
 }
 
 fn marks() -> Vec<Changes> {
-    let change = |number| Changes::of_endpoints([hostname(number * MARKED_SERVICES / MARKS)]);
+    let change = |number| Changes::for_endpoints([hostname(number * MARKED_SERVICES / MARKS)]);
     (0..MARKS).map(change).collect()
 }
 

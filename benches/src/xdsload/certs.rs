@@ -79,7 +79,7 @@ impl Issuer {
         let now = SystemTime::now();
         let chain = self
             .authority
-            .sign_request(&self.request, id, LIFETIME, now, now)
+            .sign_request(&self.request, id, None, LIFETIME, now, now)
             .map_err(|error| failed(&error))?;
         let mut config = ClientConfig::builder_with_provider(offered())
             .with_protocol_versions(&[&rustls::version::TLS13])

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use strait_base::codes::{self, Code};
-use strait_identity::SpiffeId;
 use strait_identity::caller::TokenProof;
+use strait_identity::{Caller, SpiffeId};
 use strait_mesh::network::PlacedBy;
 use strait_mesh::push::{PushContext, Whereabouts};
-use strait_model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
+use strait_model::{ClusterId, NETWORK_LABEL, NetworkId, Proxy, Workload};
 use strait_rules::service_entry::VmWorkload;
 
 /// The verified properties of an admitted proxy.
@@ -159,8 +159,33 @@ pub fn readmit(
     })
 }
 
-/// Checks that a proxy belongs to the cluster and the pod in its token. A certificate contains
-/// neither.
+/// Returns the ID of the cluster that has this name or alias.
+pub fn canonical(context: &PushContext, name: ClusterId) -> ClusterId {
+    context.settings.cluster_aliases.get(&name).cloned().unwrap_or(name)
+}
+
+/// Checks that a node belongs to the cluster that the caller's certificate contains. A certificate
+/// without a cluster fits every node.
+///
+/// # Errors
+/// The node claims a different cluster.
+pub fn fits_certificate(
+    context: &PushContext,
+    caller: &Caller,
+    node: &str,
+    claimed: &ClusterId,
+) -> Result<(), AdmissionRefusal> {
+    let own = caller.proven_cluster().map(|own| canonical(context, own));
+    let Some(own) = own.filter(|own| own != claimed) else { return Ok(()) };
+    let fact = format!(
+        "node {node} claims cluster {:?}, but its certificate is from {own}",
+        claimed.as_str()
+    );
+    Err(AdmissionRefusal { code: &codes::CLAIM_OTHER_CLUSTER, fact })
+}
+
+/// Checks that a proxy belongs to the cluster and the pod in its token. A certificate contains no
+/// pod.
 ///
 /// # Errors
 /// The proxy claims a different cluster or pod.
@@ -333,7 +358,7 @@ mod tests {
     use strait_mesh::push::event_loop::{MeshEvent, MeshState};
     use strait_model::mesh_config::{MeshConfig, MeshNetworks};
     use strait_model::testing::{member, service, shard, sidecar, workload};
-    use strait_model::{ClusterId, KnownCluster, KnownClusters, Labels};
+    use strait_model::{KnownCluster, KnownClusters, Labels};
 
     /// Creates a mesh with cluster `east`, whose Secret may fix a network, and whose system
     /// namespace names `by-namespace`. Its pod `web.ns` of account `app` at 10.0.0.1 may name

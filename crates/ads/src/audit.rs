@@ -76,7 +76,7 @@ fn differences(
         return None;
     }
     // The order matters: a change that is published after this check also changes the context.
-    if stream.may_hold_anything() {
+    if stream.may_have_changes() {
         return None;
     }
     let (network, whereabouts) = stream.place();

@@ -270,7 +270,7 @@ impl OpenStream {
     pub fn has_followed_policies(&self) -> bool {
         let backlog = lock(&self.backlog).clone();
         // Checked first, because changes move from the backlog to the session.
-        if backlog.is_none_or(|backlog| backlog.may_hold_listeners()) {
+        if backlog.is_none_or(|backlog| backlog.may_have_listener_changes()) {
             return false;
         }
         let session = lock(&self.session);
@@ -282,8 +282,8 @@ impl OpenStream {
     }
 
     /// Returns whether a change has been published that the stream's session does not know yet.
-    pub(super) fn may_hold_anything(&self) -> bool {
-        lock(&self.backlog).as_ref().is_none_or(StreamBacklog::may_hold_anything)
+    pub(super) fn may_have_changes(&self) -> bool {
+        lock(&self.backlog).as_ref().is_none_or(StreamBacklog::may_have_changes)
     }
 
     /// Returns the client's subscriptions and the resources that it holds, or `None` if a response is

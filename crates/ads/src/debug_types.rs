@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::connections::{Connections, OpenStream};
 use strait_identity::SpiffeId;
 use strait_mesh::push::PushContext;
+use strait_model::ClusterId;
 use strait_proto::envoy::envoy::admin::v3 as admin;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::status::v3::client_config::GenericXdsConfig;
@@ -66,11 +67,20 @@ pub struct MemberSummary {
 /// A function that returns the current members.
 pub type Members = Arc<dyn Fn() -> Vec<MemberSummary> + Send + Sync>;
 
-/// Returns the response to one request of the authenticated identity `asker`.
+/// The client of a debug request.
+pub(super) struct Asker<'a> {
+    /// The authenticated identity.
+    pub(super) identity: &'a SpiffeId,
+    /// The proven cluster, if any. An account with the same name in another cluster may have
+    /// another owner.
+    pub(super) cluster: Option<ClusterId>,
+}
+
+/// Returns the response to one request.
 pub(super) fn answer(
     type_url: &str,
     names: &[&str],
-    asker: &SpiffeId,
+    asker: &Asker<'_>,
     context: &PushContext,
     connections: &Connections,
     members: &Members,
@@ -91,7 +101,7 @@ pub(super) fn answer(
         DEBUG => {
             let answers = names.iter().take(NAMES_MAX);
             // Only operators may see the members.
-            let members = || if sees_all(asker, context) { members() } else { Vec::new() };
+            let members = || if sees_all(asker.identity, context) { members() } else { Vec::new() };
             answers.map(|name| plain(name, &page(name, &streams, &members))).collect()
         }
         _ => vec![failure(type_url, "404 page not found: the pages are syncz and config_dump")],
@@ -99,12 +109,13 @@ pub(super) fn answer(
 }
 
 /// Returns the streams that `asker` may see, oldest first.
-fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Arc<OpenStream>> {
-    let sees_all = sees_all(asker, context);
+fn visible(asker: &Asker<'_>, context: &PushContext, all: &Connections) -> Vec<Arc<OpenStream>> {
+    let sees_all = sees_all(asker.identity, context);
     let mut streams = all.list();
     streams.retain(|one| {
         let of = |id: &SpiffeId| (id.namespace().clone(), id.trust_domain().to_owned());
-        sees_all || of(one.identity()) == of(asker)
+        let is_near = asker.cluster.as_ref().is_none_or(|own| one.proxy().cluster == *own);
+        sees_all || (is_near && of(one.identity()) == of(asker.identity))
     });
     streams
 }

@@ -32,6 +32,12 @@ const ID_BYTES_MAX: usize = 1 << 10;
 /// stream (`ads`). Older releases reject a route that requests this.
 const FIRST_WITH_VHDS: (u32, u32) = (1, 40);
 
+/// Returns the cluster that a node claims, if any. The client may be a tool instead of a proxy.
+pub fn cluster(node: &core::Node) -> Option<ClusterId> {
+    let claimed = NodeMetadata(node.metadata.as_ref()).text("CLUSTER_ID")?;
+    (!claimed.is_empty()).then(|| ClusterId::from(claimed))
+}
+
 /// Parses a node.
 ///
 /// # Errors
@@ -73,7 +79,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
         // An empty value, for example from a template, is ignored.
         network: metadata.text("NETWORK").filter(|text| !text.is_empty()).map(NetworkId::from),
-        sees: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
+        visible_networks: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
             let names: BTreeSet<_> = names.map(NetworkId::from).collect();
             names.into_iter().collect()

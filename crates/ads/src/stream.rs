@@ -4,6 +4,7 @@
 //! one set of pending names and at most one message. This module decides when a stream ends. The
 //! ends are counted by reason.
 
+mod debug_answers;
 mod followed;
 mod followed_secrets;
 mod moves;
@@ -516,38 +517,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Answers a debug request of istioctl, which is sent directly or through a proxy's agent. Each
-    /// request is answered once.
-    fn answer_debug(
-        &mut self,
-        form: ProtocolForm,
-        request: &AdsRequest<'_>,
-    ) -> Result<(), StreamEnd> {
-        // The client acknowledges a response. Requests have nonces too: istioctl uses its clock.
-        let nonce = u64::from_str_radix(request.nonce, 16).ok();
-        if nonce.is_some_and(|nonce| (1..=self.debug_answers).contains(&nonce)) {
-            return Ok(());
-        }
-        if self.admitted.is_none() && self.debug_answers == 0 && request.node.is_none() {
-            return Err(violation_status(&Violation::NoNode));
-        }
-        if self.debug_answers == DEBUG_ANSWERS_MAX {
-            let text =
-                format!("STR0503: more than {DEBUG_ANSWERS_MAX} debug requests on one stream");
-            return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
-        }
-        self.debug_answers += 1;
-        let (context, asker) = (self.context()?, self.caller.identity());
-        let (names, connections) = (&request.names, &self.shared.connections);
-        let members = &self.shared.members;
-        let resources =
-            debug_types::answer(request.type_url, names, asker, &context, connections, members);
-        let mut answer = SideResponse::of(form, request.type_url, self.debug_answers, resources);
-        answer.control_plane = Some(debug_types::control_plane());
-        self.debug.push_back(answer);
-        Ok(())
-    }
-
     /// Passes the trust roots to the session if the agent has just requested them.
     fn find_roots(&mut self) {
         let mut session = lock(&self.session);
@@ -598,17 +567,15 @@ impl Stream {
         if let VirtualHostDelivery::Refused(reason) = proxy.virtual_hosts {
             warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts are sent in their routes: {reason}");
         }
-        let settings = Arc::clone(&self.context()?.settings);
-        if let Some(id) = settings.cluster_aliases.get(&proxy.cluster) {
-            proxy.cluster = id.clone();
-        }
+        let current = self.context()?;
+        proxy.cluster = admission::canonical(&current, proxy.cluster);
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Subscribed before the context is read, so that no change is missed.
         let subscription = self.shared.interest.subscribe(Some(key));
         let context = self.context()?;
         let fits = match self.caller.token() {
             Some(token) => admission::fits_token(&proxy, token),
-            None => Ok(()),
+            None => admission::fits_certificate(&context, &self.caller, &proxy.id, &proxy.cluster),
         };
         let admitted = fits.and_then(|()| admit(&context, &proxy, self.caller.identity()));
         let admitted = admitted.map_err(|refusal| {

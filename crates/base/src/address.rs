@@ -15,10 +15,12 @@ const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(168, 63, 129, 16),
 ];
-/// Metadata services of clouds with an IPv6 address outside of the link-local range: AWS, Google
-/// Cloud and Scaleway.
-const METADATA: [Ipv6Addr; 3] = [
+/// Metadata services of clouds with an IPv6 address outside of the link-local range: AWS (instances,
+/// and credentials of pods), Google Cloud, Oracle Cloud and Scaleway.
+const METADATA: [Ipv6Addr; 5] = [
     Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+    Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
@@ -199,6 +201,8 @@ mod tests {
             ("fe80::1", ReservedAddress::LinkLocal),
             ("febf::1", ReservedAddress::LinkLocal),
             ("fd00:ec2::254", ReservedAddress::Metadata),
+            ("fd00:ec2::23", ReservedAddress::Metadata),
+            ("fd00:c1::a9fe:a9fe", ReservedAddress::Metadata),
             ("fd20:ce::254", ReservedAddress::Metadata),
             ("fd00:42::42", ReservedAddress::Metadata),
             ("100.100.100.200", ReservedAddress::Metadata),

@@ -331,6 +331,14 @@ Connected proxies, and proxies that reconnect with their configuration, are serv
 ends the streams of the identity with the highest usage, then those of the next, until enough memory is
 free. Meanwhile these proxies keep their configuration.";
 
+    /// A node's cluster differs from its certificate.
+    CLAIM_OTHER_CLUSTER = "STR0516", "the node claims a different cluster from its certificate",
+        "Set CLUSTER_ID to the cluster that issued the pod's token, or restart the pod for a new certificate.", "\
+A certificate that Strait issues contains the cluster whose token proved the workload. Nodes of another
+cluster are refused with this certificate, also for debug requests: an account with the same name may
+belong to another owner there. Certificates without a cluster, such as those of another CA, are not
+affected.";
+
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",
         "Give the proxy a certificate, or its pod a projected token with audience istio-ca and a clusterid.", "\
@@ -485,10 +493,11 @@ the mesh's CA does not sign for it instead. Its workloads' certificates stay val
 usually for a day, unless verifiers have the intermediate certificate in a revocation list.";
 
     /// Renewal by certificate.
-    OTHER_MEMBER_RENEWS = "STR0557", "a certificate of one member's own CA is not renewed for another member",
-        "Call with the clusterid of the certificate's member, or with the pod's token.", "\
-A certificate that a member's own CA signed names that member. If another cluster with the same account
-could renew it, a member whose CA was removed could keep its access there.";
+    OTHER_MEMBER_RENEWS = "STR0557", "a certificate of one cluster is not renewed for another cluster",
+        "Call with the clusterid of the certificate's cluster, or with the pod's token.", "\
+A certificate that Strait issues contains its cluster. If another cluster with the same account could renew
+it, the new certificate would prove that other cluster, and a cluster that was removed could keep its
+access there.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file cannot be used",

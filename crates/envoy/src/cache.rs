@@ -311,7 +311,7 @@ impl Scopes {
         ViewKey {
             cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
             network: view.network.clone(),
-            sees: view.sees.clone().filter(|_| self.family),
+            visible_networks: view.visible_networks.clone().filter(|_| self.family),
             namespace: projected_namespace(context, &view.namespace),
             ipv4: view.ipv4 || !self.family,
             ipv6: view.ipv6 || !self.family,

@@ -18,7 +18,7 @@ use super::{any, duration, encode, seconds};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::subset::{SubsetFilter, is_known_to_gateways};
-use strait_mesh::push::view::{Role, ViewKey, Way, decide, is_exported};
+use strait_mesh::push::view::{Path, Role, ViewKey, decide, is_exported};
 use strait_model::mesh_config::MeshConfig;
 use strait_model::{
     ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, ProxyType,
@@ -217,10 +217,10 @@ impl ClusterInputs<'_> {
     /// Returns a cluster with endpoints from EDS, each reached with mTLS or in plain text. If no
     /// endpoint accepts mTLS or will accept it, plain text is set for the entire cluster. Otherwise
     /// endpoints without their own setting are reached with mTLS: see
-    /// [`MergedService::may_take_mtls`].
+    /// [`MergedService::may_accept_mtls`].
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
-        let speaks_mtls = self.speaks_mtls() && service.may_take_mtls;
+        let speaks_mtls = self.speaks_mtls() && service.may_accept_mtls;
         self.finished(service, self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part))
     }
 
@@ -258,7 +258,8 @@ impl ClusterInputs<'_> {
         });
         let pods = service.endpoints_of_port(port.number).filter(|(shard, pod, network)| {
             part.filter.contains(&shard.cluster, network, *pod)
-                && decide(self.context, self.view, service, shard, *pod, network) == Ok(Way::Direct)
+                && decide(self.context, self.view, service, shard, *pod, network)
+                    == Ok(Path::Direct)
         });
         let pods = pods.map(|(_, pod, _)| {
             (
@@ -450,7 +451,7 @@ impl ClusterInputs<'_> {
         let ServicePart { port, policy, .. } = part;
         let endpoints = service.endpoints_of_port(port.number);
         let mut direct = endpoints.filter(|(shard, endpoint, network)| {
-            decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Way::Direct)
+            decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Path::Direct)
         });
         let takes_mtls = |endpoint: EndpointRef<'_>| endpoint.tls_mode == TlsMode::Istio;
         let resolution = &service.primary.resolution;

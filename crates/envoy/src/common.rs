@@ -105,7 +105,7 @@ impl SharedResources<'_> {
                 // on its endpoints.
                 view = ViewKey {
                     network: NetworkId::default(),
-                    sees: None,
+                    visible_networks: None,
                     ipv4: true,
                     ipv6: true,
                     node: None,

@@ -43,7 +43,7 @@ pub(super) fn assigned(
     // current mTLS endpoints counted, an endpoint would be reached in the wrong mode while its
     // upstream cluster changes (docs/decisions/0022).
     let modes = match view.role {
-        Role::Client if service.may_take_mtls => Modes::Told,
+        Role::Client if service.may_accept_mtls => Modes::Told,
         _ => Modes::Untold,
     };
     Resource::new(name, encoded(name, modes, &given))

@@ -18,7 +18,7 @@ use super::rds::{self, InFull};
 use strait_mesh::aggregate::{MergedService, ShardEndpoints};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
-use strait_mesh::push::view::{ViewKey, Way, decide};
+use strait_mesh::push::view::{Path, ViewKey, decide};
 use strait_model::registry::Provider;
 use strait_model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
@@ -157,7 +157,7 @@ impl<'a> NameTableInputs<'a> {
         let anyway = shard.service.publish_not_ready;
         let health = if anyway { Health::Healthy } else { pod.health };
         let pod = EndpointRef { health, ..pod };
-        decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Way::Direct)
+        decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Path::Direct)
     }
 
     /// Returns the name of a service as the agent receives it. The agent completes short names with

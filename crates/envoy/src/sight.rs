@@ -4,9 +4,9 @@
 //! after the change. Only these services can make a difference: a resource is either the sum of the
 //! parts of all services, or belongs to the first service that needs it. Addresses are resolved
 //! beforehand, so services that compete for an address are part of the excerpt
-//! ([`strait_mesh::push::scope::around`]). Two cases are reported separately: a service whose
-//! precedence changes may win or lose a name to a service outside of the excerpt, and the services
-//! of a workload are looked up among all services of its namespace.
+//! ([`strait_mesh::push::scope::related_hosts`]). Two cases are reported separately: a service
+//! whose precedence changes may win or lose a name to a service outside of the excerpt, and the
+//! services of a workload are looked up among all services of its namespace.
 //!
 //! Many streams are affected equally, so each result is computed once. No result is computed if a
 //! change only affects selectors, target ports and endpoints, or if a namespace sees none of the
@@ -199,7 +199,7 @@ impl<'a> Groups<'a> {
             cluster: &proxy.cluster,
             namespace,
             network: &stand.network,
-            sees: proxy.sees.as_deref(),
+            sees: proxy.visible_networks.as_deref(),
             families: (proxy.has_ipv4(), proxy.has_ipv6()),
             node: whereabouts.node.as_deref().filter(|_| by_node),
             locality: whereabouts.locality.as_deref().filter(|_| by_locality),
@@ -246,7 +246,7 @@ impl<'a> Groups<'a> {
             return *like;
         }
         let lens = self.lens;
-        if lens.rules.is_unseen_in(namespace) {
+        if lens.rules.is_unaffected(namespace) {
             self.like.insert(namespace, None);
             return None;
         }

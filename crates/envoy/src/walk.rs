@@ -147,7 +147,7 @@ impl ProxyConfig<'_> {
         let server_name = request.sni.as_deref().unwrap_or(&request.host);
         let server_name = Some(server_name).filter(|_| request.is_tls);
         let at_router = ingress.and_then(|ingress| {
-            let port = ingress.port_meant(request.port)?;
+            let port = ingress.port_for_number(request.port)?;
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
         // The port on which the proxy itself would have to listen.
@@ -284,7 +284,7 @@ impl ProxyConfig<'_> {
                     "the proxy cannot listen on {own}, because its node states UNPRIVILEGED_POD ({code})"
                 )
             }
-            (None, Some(ingress)) if ingress.port_meant(port).is_some() => {
+            (None, Some(ingress)) if ingress.port_for_number(port).is_some() => {
                 "no rule routes a connection of its server".to_owned()
             }
             (None, Some(_)) => "no Gateway that selects the router has a server there".to_owned(),

@@ -315,6 +315,7 @@ pub(super) fn policy_states(
         let state = match report.state {
             PolicyState::Partly => ObjectStanding::Partly,
             PolicyState::Refused => ObjectStanding::Refused,
+            PolicyState::InForce if has_no_rules(context, name) => ObjectStanding::Unused,
             PolicyState::InForce if older(context, name).is_some() => ObjectStanding::Shadowed,
             PolicyState::InForce if selects_in_root(context, name) => ObjectStanding::Unused,
             PolicyState::InForce if loss == PeerLoss::All => ObjectStanding::Shadowed,
@@ -328,6 +329,10 @@ pub(super) fn policy_states(
         let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
         let found = warnings(context, name)
             .into_iter()
+            .chain(has_no_rules(context, name).then(|| {
+                let text = "the object has no rules, so that it verifies no tokens".to_owned();
+                (&codes::OBJECT_NO_EFFECT, "spec.jwtRules".to_owned(), text)
+            }))
             .chain(of_peer)
             .chain(on_libraries(context, name, proxies))
             .chain(of_provider(context, name, proxies))
@@ -349,6 +354,12 @@ pub(super) fn policy_states(
         (name.key(), state)
     });
     states.collect()
+}
+
+/// Returns whether a RequestAuthentication has no rules, and therefore no effect.
+fn has_no_rules(context: &PushContext, name: &PolicyName) -> bool {
+    let policy = context.access.request(&name.object);
+    name.kind == PolicyKind::Request && policy.is_some_and(|policy| policy.rules.is_empty())
 }
 
 /// Returns the findings about a policy at ports that carry no requests.

@@ -8,8 +8,10 @@
 mod address_owners;
 mod clients;
 mod destinations;
+mod effect;
 mod entries;
 mod entry_owners;
+mod foreign;
 mod gateways;
 mod ingresses;
 mod libraries;
@@ -359,11 +361,14 @@ impl<'a> ConfigView<'a> {
             let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
             return (ObjectStanding::Refused, finding);
         }
-        told.extend(found.reasons);
-        let is_partly = told.iter().any(|reason| reason.is_lost);
+        let mut found = found;
+        told.append(&mut found.reasons);
+        found.reasons = told;
+        self.note_effect(object, &stored.to_value(), &mut found);
+        let is_partly = found.reasons.iter().any(|reason| reason.is_lost);
         let by_parts = if is_partly { ObjectStanding::Partly } else { ObjectStanding::InForce };
         let standing = found.standing.unwrap_or(by_parts);
-        (standing, Finding { reasons: told, ..found })
+        (standing, found)
     }
 }
 

@@ -50,7 +50,7 @@ use strait_mesh::network::{PlacedBy, ResolvedGateway};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::imports::Imports;
 use strait_mesh::push::view::{
-    Role, ViewKey, Way, WithheldReason, WithholdingStep, assignment, decide, preference,
+    Path, Role, ViewKey, WithheldReason, WithholdingStep, assignment, decide, preference,
 };
 use strait_model::policy::{PolicyRefusal, Rank};
 use strait_model::registry::{Provider, ShardKey};
@@ -281,11 +281,11 @@ fn ranks(
 fn rank(
     ranks: &BTreeMap<SocketAddr, u32>,
     endpoint: EndpointRef<'_>,
-    decided: &Result<Way<'_>, WithheldReason>,
+    decided: &Result<Path<'_>, WithheldReason>,
 ) -> Option<u32> {
     match decided {
-        Ok(Way::Direct) => ranks.get(&SocketAddr::new(endpoint.address, endpoint.port)).copied(),
-        Ok(Way::Gateways(gateways)) => {
+        Ok(Path::Direct) => ranks.get(&SocketAddr::new(endpoint.address, endpoint.port)).copied(),
+        Ok(Path::Gateways(gateways)) => {
             let sockets = gateways.iter().map(|one| SocketAddr::new(one.address, one.port));
             sockets.filter_map(|socket| ranks.get(&socket).copied()).min()
         }
@@ -328,15 +328,15 @@ struct ExplainGroup {
 }
 
 impl ExplainGroup {
-    fn count(&mut self, endpoint: EndpointRef<'_>, decided: &Result<Way<'_>, WithheldReason>) {
+    fn count(&mut self, endpoint: EndpointRef<'_>, decided: &Result<Path<'_>, WithheldReason>) {
         self.total += 1;
         self.ready += usize::from(endpoint.health == Health::Healthy);
         match decided {
-            Ok(Way::Direct) => {
+            Ok(Path::Direct) => {
                 self.sent += 1;
                 self.direct = true;
             }
-            Ok(Way::Gateways(gateways)) => {
+            Ok(Path::Gateways(gateways)) => {
                 self.sent += 1;
                 self.gateways.extend(gateways.iter().map(|gateway| socket(gateway)));
             }
@@ -402,7 +402,7 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
             "at the same address as pods of another cluster, which has it in network {}",
             quoted(network)
         ),
-        WithheldReason::NotSeen => {
+        WithheldReason::NetworkNotVisible => {
             format!("in network {}, which the proxy does not request", quoted(network))
         }
         WithheldReason::OtherNetwork => {
@@ -432,7 +432,7 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::LibraryElsewhere => {
             "behind gateways, to which proxyless gRPC can't send the name of its destination".into()
         }
-        WithheldReason::PlainTextBeside => {
+        WithheldReason::PlainTextForLibrary => {
             "without mTLS, which proxyless gRPC uses for all endpoints of the service".into()
         }
     }
@@ -447,9 +447,9 @@ pub fn code(reason: WithheldReason) -> &'static str {
         WithheldReason::PlainText => &codes::PLAIN_TEXT,
         WithheldReason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
         WithheldReason::LibraryElsewhere => &codes::LIBRARY_ELSEWHERE,
-        WithheldReason::PlainTextBeside => &codes::PLAIN_TEXT_BESIDE,
+        WithheldReason::PlainTextForLibrary => &codes::PLAIN_TEXT_BESIDE,
         WithheldReason::SameAddress => &codes::SAME_ADDRESS,
-        WithheldReason::NotSeen => &codes::NOT_SEEN,
+        WithheldReason::NetworkNotVisible => &codes::NOT_SEEN,
         WithheldReason::OtherNetwork => &codes::OTHER_NETWORK,
         WithheldReason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         WithheldReason::NotReady(_) => &codes::NOT_READY,
@@ -480,10 +480,10 @@ struct Decision<'a> {
 }
 
 impl Decision<'_> {
-    fn line(&self, decided: &Result<Way<'_>, WithheldReason>) -> EndpointLine {
+    fn line(&self, decided: &Result<Path<'_>, WithheldReason>) -> EndpointLine {
         let (verdict, via) = match decided {
-            Ok(Way::Direct) => ("direct", Vec::new()),
-            Ok(Way::Gateways(gateways)) => {
+            Ok(Path::Direct) => ("direct", Vec::new()),
+            Ok(Path::Gateways(gateways)) => {
                 ("gateway", gateways.iter().map(|gateway| socket(gateway)).collect())
             }
             Err(_) => ("withheld", Vec::new()),
@@ -541,7 +541,7 @@ impl Decision<'_> {
     }
 
     /// Returns the fact because of which a step passed.
-    fn passed(&self, step: WithholdingStep, decided: &Result<Way<'_>, WithheldReason>) -> String {
+    fn passed(&self, step: WithholdingStep, decided: &Result<Path<'_>, WithheldReason>) -> String {
         let endpoint = self.endpoint;
         match step {
             WithholdingStep::Ready => "ready".into(),
@@ -590,14 +590,14 @@ impl Decision<'_> {
                 }
             }
             WithholdingStep::Gateway => match decided {
-                Ok(Way::Gateways(gateways)) => {
+                Ok(Path::Gateways(gateways)) => {
                     let sockets: Vec<_> = gateways.iter().map(|gateway| socket(gateway)).collect();
                     format!("through {}", sockets.join(", "))
                 }
-                Ok(Way::Direct) if !self.same_network() => {
+                Ok(Path::Direct) if !self.same_network() => {
                     "none, and --allow-direct-cross-network is set: reached directly".into()
                 }
-                Ok(Way::Direct) => "not needed".into(),
+                Ok(Path::Direct) => "not needed".into(),
                 Err(_) if self.same_network() => "not needed".into(),
                 Err(_) => "the network has a gateway".into(),
             },
@@ -738,7 +738,7 @@ impl Decision<'_> {
                 endpoint.node.map_or("<unknown>", |node| &**node),
                 self.view.node.as_deref().unwrap_or("<unknown>")
             ),
-            WithheldReason::NotSeen => format!(
+            WithheldReason::NetworkNotVisible => format!(
                 "in network {network}: REQUESTED_NETWORK_VIEW in the proxy's metadata names other networks"
             ),
             WithheldReason::OtherNetwork => format!(
@@ -775,7 +775,7 @@ impl Decision<'_> {
             WithheldReason::LibraryElsewhere => format!(
                 "in network {network}: a gateway routes by SNI and an ALPN of the mesh, and proxyless gRPC sends neither: run an Envoy next to the client, or the service in its network"
             ),
-            WithheldReason::PlainTextBeside => {
+            WithheldReason::PlainTextForLibrary => {
                 "tlsMode is disabled, and proxyless gRPC uses mTLS for all endpoints of a service or for none: add a sidecar to the pod, or certificates to its gRPC server, and set the label security.istio.io/tlsMode=istio".into()
             }
             WithheldReason::PlainText => {

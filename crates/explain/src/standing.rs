@@ -62,7 +62,8 @@ pub struct ConfigReason {
 }
 
 impl ConfigReason {
-    pub(super) fn new(code: &Code, path: impl Into<String>, text: impl Into<String>) -> Self {
+    /// Creates a finding. Its texts are bounded.
+    pub fn new(code: &Code, path: impl Into<String>, text: impl Into<String>) -> Self {
         let texts: [String; 2] = [path.into(), text.into()];
         let [path, text] = texts.map(bounded);
         Self { code: code.id, path, text }

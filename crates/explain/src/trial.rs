@@ -247,8 +247,8 @@ impl ConfigTrials {
         defaults: &Defaults,
     ) -> Result<[Arc<PushContext>; 2], InvalidYaml> {
         let texts = MeshTexts { config: target.mesh.clone(), networks: target.networks.clone() };
-        let settings = MeshSettings::of_texts(texts, defaults)?;
-        let config = settings.config.trusting(&context.mesh, access.is_some());
+        let settings = MeshSettings::parse(texts, defaults)?;
+        let config = settings.config.with_trust_of(&context.mesh, access.is_some());
         let config = match context.policy.traffic().default_visibility {
             DefaultVisibility::Mesh => config,
             DefaultVisibility::Namespace => config.private_by_default(),

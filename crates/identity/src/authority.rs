@@ -363,18 +363,21 @@ impl Authority {
 
     /// Issues a certificate for the workload `id`, which the caller has proved to be, with the key
     /// of the request `csr_pem`. Names in the request are ignored. The certificate records
-    /// `proved`, the time when a token last proved the identity.
+    /// `proved`, the time when a token last proved the identity, and `cluster`, the cluster of that
+    /// token.
     pub fn sign_request(
         &self,
         csr_pem: &str,
         id: &SpiffeId,
+        cluster: Option<&ClusterId>,
         lifetime: Duration,
         proved: SystemTime,
         now: SystemTime,
     ) -> Result<Chain, IdentityError> {
         let mut params = workload(id)?;
         params.custom_extensions.push(proof_time::extension(proved));
-        params.custom_extensions.extend(self.member.as_ref().map(member_mark::extension));
+        let cluster = self.member.as_ref().or(cluster);
+        params.custom_extensions.extend(cluster.map(member_mark::extension));
         self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
     }
 

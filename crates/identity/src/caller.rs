@@ -125,6 +125,15 @@ impl Caller {
         }
     }
 
+    /// Returns the cluster that the certificate proves, or the token of a call that names its
+    /// cluster. `None` if the call only claims a cluster.
+    pub fn proven_cluster(&self) -> Option<ClusterId> {
+        match &self.proof {
+            CallerProof::Certificate(peer, _) => peer.cluster(),
+            CallerProof::Token(proof) => proof.named.then(|| proof.cluster.clone()),
+        }
+    }
+
     /// Marks that the call names no cluster.
     fn without_name(mut self) -> Self {
         if let CallerProof::Token(proof) = &mut self.proof {

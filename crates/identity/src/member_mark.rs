@@ -1,5 +1,8 @@
-//! The member of a certificate, if that member's dedicated CA signed it. That certificate can't be
-//! exchanged for a certificate of another CA.
+//! The cluster of a certificate: the member whose token proved the workload, or whose dedicated CA
+//! signed the certificate.
+//!
+//! A certificate with this extension proves its cluster. It is refused for proxies of other
+//! clusters, and can't be exchanged for a certificate of another cluster.
 //!
 //! It is a non-critical extension like that of [`super::proof_time`]. Its value is a UTF8String:
 //! the member's ID.
@@ -16,7 +19,7 @@ const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
 /// The tag of a UTF8String (X.690, 8.23).
 const TEXT: u8 = 0x0c;
 
-/// Returns the extension for `member`.
+/// Returns the extension for workloads of `member`.
 pub(super) fn extension(member: &ClusterId) -> CustomExtension {
     // An ID has at most 63 characters, so its length fits one byte.
     let mut content = vec![TEXT, u8::try_from(member.as_str().len()).unwrap_or_default()];

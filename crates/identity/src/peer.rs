@@ -156,8 +156,8 @@ impl PeerIdentity {
         proof_time::of(self.chain.first()?)
     }
 
-    /// Returns the member whose dedicated CA signed the certificate, if the certificate names one.
-    pub(super) fn member(&self) -> Option<ClusterId> {
+    /// Returns the cluster that the certificate proves, if it contains one.
+    pub fn cluster(&self) -> Option<ClusterId> {
         member_mark::of(self.chain.first()?)
     }
 

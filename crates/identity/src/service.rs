@@ -79,6 +79,8 @@ struct SigningPermit {
     lifetime: Duration,
     /// Time when a token last proved the caller's identity.
     proved: SystemTime,
+    /// The cluster of that token, if it is known.
+    cluster: Option<ClusterId>,
 }
 
 /// Issues certificates for the callers' own identities, within one trust domain.
@@ -177,7 +179,8 @@ impl CertificateService {
             CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
             CallerProof::Token(_) => now,
         };
-        Ok(SigningPermit { authority, counted, ledger, lifetime, proved })
+        let cluster = caller.proven_cluster().map(|cluster| self.registry.member_called(&cluster));
+        Ok(SigningPermit { authority, counted, ledger, lifetime, proved, cluster })
     }
 
     /// Returns the CA of the caller: the dedicated CA of its member if one exists, and never
@@ -228,7 +231,9 @@ impl CertificateService {
             return Err(Status::permission_denied(format!("{code}: {}", code.title)));
         }
         let called = cluster.map(|cluster| self.registry.member_called(cluster));
-        if let Some(member) = peer.member().filter(|member| called.as_ref() != Some(member)) {
+        let own = peer.cluster().map(|own| self.registry.member_called(&own));
+        if let Some(member) = own.filter(|own| called.as_ref().is_some_and(|called| called != own))
+        {
             let code = &codes::OTHER_MEMBER_RENEWS;
             let text = format!("{code}: {}: the certificate is of cluster {member}", code.title);
             return Err(Status::permission_denied(text));
@@ -248,7 +253,7 @@ impl CertificateService {
         request: IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Status> {
-        let SigningPermit { authority, counted, ledger, lifetime, proved } =
+        let SigningPermit { authority, counted, ledger, lifetime, proved, cluster } =
             self.permit(caller, &request, now)?;
         let fault = |_| Status::internal("the signing task failed");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
@@ -256,7 +261,14 @@ impl CertificateService {
         let id = caller.identity().clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let chain = authority.sign_request(&request.csr, &id, lifetime, proved, now)?;
+            let chain = authority.sign_request(
+                &request.csr,
+                &id,
+                cluster.as_ref(),
+                lifetime,
+                proved,
+                now,
+            )?;
             // Recorded before the certificate is returned: without a record, its root could be
             // removed too early.
             ledger.issued(authority.leading(), chain.not_after());

@@ -3,13 +3,17 @@
 //! A pod with an invalid value is refused. Otherwise only an outage would reveal that the sidecar ignores a port or a
 //! range that the pod's owner configured.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::object::text;
 use super::refusal::InjectRefusal;
 use super::settings::InjectSettings;
+use strait_base::bounded::head;
 use strait_base::codes;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "critical", "off"];
@@ -32,6 +36,27 @@ const RESOURCES: [(&str, &str, &str); 4] = [
     ("proxyCPULimit", "limits", "cpu"),
     ("proxyMemoryLimit", "limits", "memory"),
 ];
+
+/// Further supported annotations with the prefix `sidecar.istio.io/`. Injection writes `status`. It
+/// reads `inject` if Istio's labels request injection.
+const SIDECAR: [&str; 9] = [
+    "componentLogLevel",
+    "interceptionMode",
+    "logLevel",
+    "nativeSidecar",
+    "proxyImage",
+    "rewriteAppHTTPProbers",
+    "status",
+    "userVolume",
+    "userVolumeMount",
+];
+const INJECT: &str = "sidecar.istio.io/inject";
+const CONFIG: &str = "proxy.istio.io/config";
+
+/// Maximum number of unsupported annotations and fields with separate warnings.
+const WARNED_MAX: usize = 16;
+/// Maximum length of a name in a warning, in bytes. API servers cut warnings at 256 bytes.
+const WARNED_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnnotatedList {
@@ -57,9 +82,12 @@ pub(super) struct SidecarWishes {
     pub(super) envoy_arguments: Vec<String>,
     /// How long connections may take to drain, in the syntax of the agent.
     pub(super) drain: Option<String>,
+    /// Warnings about Istio's annotations that have no effect here.
+    pub(super) unsupported: Vec<String>,
 }
 
-/// The supported fields of `proxy.istio.io/config`. Other fields are for Istio's agent and are ignored.
+/// The supported fields of `proxy.istio.io/config`, and the names of the other fields, which only
+/// Istio's agent uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ProxyConfigText {
@@ -67,6 +95,8 @@ struct ProxyConfigText {
     concurrency: Option<u16>,
     termination_drain_duration: Option<String>,
     proxy_metadata: ProxyMetadataText,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
 }
 
 /// The supported entries of `proxyMetadata`.
@@ -76,6 +106,17 @@ struct ProxyMetadataText {
     /// A string in Istio's schema, but often written as a boolean.
     #[serde(rename = "ISTIO_META_DNS_CAPTURE", deserialize_with = "boolean_text")]
     dns_capture: Option<bool>,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
+}
+
+impl ProxyConfigText {
+    /// Returns the names of fields that are not supported.
+    fn unsupported(&self) -> impl Iterator<Item = String> {
+        let fields = self.others.keys().cloned();
+        let entries = self.proxy_metadata.others.keys();
+        fields.chain(entries.map(|name| format!("proxyMetadata.{name}")))
+    }
 }
 
 fn boolean_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
@@ -93,7 +134,7 @@ impl SidecarWishes {
         settings: &InjectSettings,
     ) -> Result<Self, InjectRefusal> {
         let ours = |name: &str| Annotation::find(annotations, "sidecar.istio.io/", name);
-        let config = match Annotation::find(annotations, "proxy.istio.io/", "config") {
+        let config = match Annotation::find(annotations, CONFIG, "") {
             Some(found) => found.proxy_config()?,
             None => ProxyConfigText::default(),
         };
@@ -102,6 +143,7 @@ impl SidecarWishes {
             return Err(mode.wrong("REDIRECT, the only supported mode"));
         }
         Ok(Self {
+            unsupported: unsupported(annotations, &config, settings.istio_labels),
             image: ours("proxyImage").map_or(settings.image.clone(), |it| it.value.to_owned()),
             native: flag("nativeSidecar", settings.native_sidecars)?,
             holds_application: config.hold_application_until_proxy_starts.unwrap_or(false),
@@ -115,6 +157,41 @@ impl SidecarWishes {
             )?,
             drain: config.termination_drain_duration,
         })
+    }
+}
+
+/// Returns a warning for each annotation of Istio and each field of `proxy.istio.io/config` that has
+/// no effect here.
+fn unsupported(annotations: &Value, config: &ProxyConfigText, istio_labels: bool) -> Vec<String> {
+    let names = annotations.as_object().into_iter().flat_map(|annotations| annotations.keys());
+    let names = names.filter(|name| is_of_istio(name) && !is_supported(name, istio_labels));
+    let names = names.map(|name| format!("annotation {name}"));
+    let fields = config.unsupported().map(|field| format!("{field} of annotation {CONFIG}"));
+    let all: Vec<String> = names.chain(fields).collect();
+    let first = all.iter().take(WARNED_MAX);
+    let mut warnings: Vec<String> = first
+        .map(|name| format!("{} is not supported and has no effect", head(name, WARNED_BYTES_MAX)))
+        .collect();
+    if let more @ 1.. = all.len().saturating_sub(WARNED_MAX) {
+        warnings.push(format!("{more} more annotations of Istio or fields of them have no effect"));
+    }
+    warnings
+}
+
+fn is_of_istio(name: &str) -> bool {
+    let domain = name.split_once('/').map_or("", |(domain, _)| domain);
+    domain == "istio.io" || domain.ends_with(".istio.io")
+}
+
+fn is_supported(name: &str, istio_labels: bool) -> bool {
+    let is_traffic = |name: &str| TRAFFIC.iter().any(|(known, ..)| *known == name);
+    let is_resource = |name: &str| RESOURCES.iter().any(|(known, ..)| *known == name);
+    match name.split_once('/') {
+        _ if name == INJECT => istio_labels,
+        _ if name == CONFIG || name == super::metrics::MERGE => true,
+        Some(("traffic.sidecar.istio.io", name)) => is_traffic(name),
+        Some(("sidecar.istio.io", name)) => SIDECAR.contains(&name) || is_resource(name),
+        _ => false,
     }
 }
 
@@ -169,19 +246,19 @@ fn envoy_arguments(
 }
 
 /// An existing annotation.
-struct Annotation<'a> {
+pub(super) struct Annotation<'a> {
     name: String,
-    value: &'a str,
+    pub(super) value: &'a str,
 }
 
 impl<'a> Annotation<'a> {
-    fn find(annotations: &'a Value, prefix: &str, name: &str) -> Option<Self> {
+    pub(super) fn find(annotations: &'a Value, prefix: &str, name: &str) -> Option<Self> {
         let name = format!("{prefix}{name}");
         let value = text(annotations, &name)?.trim();
         Some(Self { name, value })
     }
 
-    fn wrong(&self, wanted: &str) -> InjectRefusal {
+    pub(super) fn wrong(&self, wanted: &str) -> InjectRefusal {
         let fact = format!("annotation {}: {:?} is not {wanted}", self.name, self.value);
         InjectRefusal::new(&codes::INJECT_ANNOTATION, fact)
     }

@@ -24,6 +24,7 @@ mod review;
 mod selection;
 pub mod server;
 mod settings;
+mod user_volumes;
 pub mod webhook;
 pub mod workload;
 

@@ -8,7 +8,7 @@ use super::object::{Fields, text};
 const SCRAPE: &str = "prometheus.io/scrape";
 const PORT: &str = "prometheus.io/port";
 const PATH: &str = "prometheus.io/path";
-const MERGE: &str = "prometheus.istio.io/merge-metrics";
+pub(super) const MERGE: &str = "prometheus.istio.io/merge-metrics";
 
 /// Returns the port and path of the application's metrics, for the agent. `None` if the annotations define none, or
 /// disable merging.

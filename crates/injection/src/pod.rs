@@ -7,6 +7,7 @@ use super::object::{Fields, items, list, misshapen, object, text};
 use super::refusal::{InjectRefusal, Injection, SkipReason};
 use super::requirements::{self, PROXY_USER, containers};
 use super::settings::{InjectSettings, PodPlace, Redirection};
+use super::user_volumes::UserVolumes;
 use super::{metrics, probes, selection};
 use strait_base::bounded::head;
 use strait_model::{NETWORK_LABEL, TLS_MODE_LABEL};
@@ -52,6 +53,8 @@ fn try_inject(
     }
     requirements::check(pod, &VOLUMES.map(|(name, ..)| name))?;
     let wishes = SidecarWishes::read(&pod["metadata"]["annotations"], settings)?;
+    let user_volumes = UserVolumes::read(&pod["metadata"]["annotations"])?;
+    user_volumes.check(pod, &VOLUMES.map(|(name, path, _)| (name, path)))?;
     let warnings = warnings(pod, &wishes);
 
     let mut pod = pod.clone();
@@ -80,13 +83,15 @@ fn try_inject(
     if let Some(scraped) = &scraped {
         told.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.clone()));
     }
-    let sidecar = sidecar(settings, &wishes, network, &told);
+    let sidecar = sidecar(settings, &wishes, network, &told, &user_volumes.mounts);
     let redirect = match settings.redirection {
         Redirection::InitContainer => redirect(settings, &wishes),
         Redirection::IstioCni => trial(settings, &wishes),
     };
     place_containers(spec, sidecar, redirect, &wishes)?;
-    list(spec, "volumes")?.extend(volumes());
+    let pod_volumes = list(spec, "volumes")?;
+    pod_volumes.extend(volumes());
+    pod_volumes.extend(user_volumes.volumes);
 
     let metadata = object(fields, "metadata")?;
     let labels = object(metadata, "labels")?;
@@ -116,7 +121,7 @@ fn is_injected(pod: &Value, settings: &InjectSettings) -> bool {
 
 fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
     let ends = matches!(text(&pod["spec"], "restartPolicy"), Some("Never" | "OnFailure"));
-    let mut warnings = Vec::new();
+    let mut warnings = wishes.unsupported.clone();
     if wishes.holds_application && !wishes.native {
         warnings.push(
             "holdApplicationUntilProxyStarts has no effect: an application waits only for native sidecars".to_owned(),
@@ -157,6 +162,7 @@ fn sidecar(
     wishes: &SidecarWishes,
     network: Option<String>,
     told: &[(&str, Value)],
+    user_mounts: &[Value],
 ) -> Value {
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let value = |name: &str, value: String| json!({ "name": name, "value": value });
@@ -195,6 +201,7 @@ fn sidecar(
         true => json!({ "name": name, "mountPath": path, "readOnly": true }),
         false => json!({ "name": name, "mountPath": path }),
     });
+    let mounts: Vec<Value> = mounts.iter().chain(user_mounts).cloned().collect();
     json!({
         "name": settings.redirection.sidecar(),
         "image": wishes.image,

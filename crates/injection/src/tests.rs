@@ -225,3 +225,20 @@ fn pod_with_only_the_injected_annotation_still_receives_a_sidecar() {
     };
     assert_eq!(inject(&pod, place, &settings()), Injection::Skipped(SkipReason::Already));
 }
+
+#[test]
+fn warnings_about_annotations_are_bounded() {
+    let annotations: serde_json::Map<String, Value> =
+        (0..3000).map(|at| (format!("a{at:04}.istio.io/{}", "x".repeat(400)), json!(""))).collect();
+    let pod = json!({
+        "metadata": { "annotations": annotations },
+        "spec": { "containers": [{ "name": "app", "image": "app" }] },
+    });
+    let place = PodPlace { namespace: "shop", workload: None };
+    let Injection::Injected { warnings, .. } = inject(&pod, place, &settings()) else {
+        unreachable!("annotations without effect refuse no pod")
+    };
+    assert_eq!(warnings.len(), 17);
+    assert!(warnings.iter().all(|warning| warning.len() <= 256), "{warnings:?}");
+    assert!(warnings[16].starts_with("2984 more annotations"), "{}", warnings[16]);
+}

@@ -13,34 +13,34 @@ pub struct ServerAccount {
     /// Bytes that readers have received and not passed on yet.
     read: AtomicUsize,
     /// Bytes that the receiver stores.
-    held: AtomicUsize,
+    stored: AtomicUsize,
     /// The next request of readers that received too much, by kind.
-    again: Mutex<BTreeMap<&'static str, SystemTime>>,
+    next_requests: Mutex<BTreeMap<&'static str, SystemTime>>,
 }
 
 impl ServerAccount {
     /// Sets how many bytes the receiver stores.
-    pub fn hold(&self, bytes: usize) {
-        self.held.store(bytes, Ordering::Relaxed);
+    pub fn set_stored(&self, bytes: usize) {
+        self.stored.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the sum in bytes.
     pub fn total(&self) -> usize {
-        self.read.load(Ordering::Relaxed).saturating_add(self.held.load(Ordering::Relaxed))
+        self.read.load(Ordering::Relaxed).saturating_add(self.stored.load(Ordering::Relaxed))
     }
 
     /// Returns the earliest next request among readers that pause because they received too much.
-    pub fn again(&self) -> Option<SystemTime> {
-        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        again.values().min().copied()
+    pub fn next_requests(&self) -> Option<SystemTime> {
+        let next_requests = self.next_requests.lock().unwrap_or_else(PoisonError::into_inner);
+        next_requests.values().min().copied()
     }
 
     /// Records that the reader of a kind makes its next request after that pause; `None` means now.
-    pub(super) fn asks(&self, kind: &'static str, after: Option<Duration>) {
-        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn set_next_request(&self, kind: &'static str, after: Option<Duration>) {
+        let mut next_requests = self.next_requests.lock().unwrap_or_else(PoisonError::into_inner);
         match after.and_then(|after| SystemTime::now().checked_add(after)) {
-            Some(at) => drop(again.insert(kind, at)),
-            None => drop(again.remove(kind)),
+            Some(at) => drop(next_requests.insert(kind, at)),
+            None => drop(next_requests.remove(kind)),
         }
     }
 }
@@ -57,7 +57,7 @@ pub(super) struct Share {
 
 impl Share {
     /// Creates an empty part.
-    pub(super) fn of(account: &Arc<ServerAccount>) -> Self {
+    pub(super) fn new(account: &Arc<ServerAccount>) -> Self {
         Self { account: Arc::clone(account), buffered: 0, gathered: 0 }
     }
 
@@ -72,7 +72,7 @@ impl Share {
     }
 
     /// Releases all bytes.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release(&mut self) {
         self.change(0, 0);
     }
 
@@ -95,7 +95,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
@@ -106,17 +106,17 @@ mod tests {
     #[test]
     fn memory_of_all_readers_is_counted_and_released() {
         let account = Arc::default();
-        let (mut pods, mut nodes) = (Share::of(&account), Share::of(&account));
+        let (mut pods, mut nodes) = (Share::new(&account), Share::new(&account));
         pods.buffers(10);
         pods.gathers(5);
         pods.gathers(5);
         nodes.buffers(7);
-        account.hold(100);
+        account.set_stored(100);
         assert_eq!(account.total(), 127);
         assert!(nodes.exceeds(126) && !nodes.exceeds(127));
         pods.buffers(0);
         assert_eq!(account.total(), 117);
-        pods.give_back();
+        pods.release();
         drop(nodes);
         assert_eq!(account.total(), 100);
     }
@@ -124,14 +124,14 @@ mod tests {
     #[test]
     fn earliest_next_request_is_reported() {
         let account = ServerAccount::default();
-        assert_eq!(account.again(), None);
-        account.asks("pods", Some(Duration::from_secs(600)));
-        let later = account.again().expect("pods");
-        account.asks("nodes", Some(Duration::from_secs(60)));
-        assert!(account.again().expect("nodes") < later);
-        account.asks("nodes", None);
-        assert_eq!(account.again(), Some(later));
-        account.asks("pods", None);
-        assert_eq!(account.again(), None);
+        assert_eq!(account.next_requests(), None);
+        account.set_next_request("pods", Some(Duration::from_secs(600)));
+        let later = account.next_requests().expect("pods");
+        account.set_next_request("nodes", Some(Duration::from_secs(60)));
+        assert!(account.next_requests().expect("nodes") < later);
+        account.set_next_request("nodes", None);
+        assert_eq!(account.next_requests(), Some(later));
+        account.set_next_request("pods", None);
+        assert_eq!(account.next_requests(), None);
     }
 }

@@ -78,10 +78,10 @@ fn permitted(
     // A host name of a member must never lead to loopback, independent of the environment.
     let loopback = if loopback == Loopback::Named { Loopback::Allowed } else { Loopback::Refused };
     let mut refused = None;
-    let mut good = Vec::with_capacity(found.len());
+    let mut permitted_sockets = Vec::with_capacity(found.len());
     for socket in found {
         match objection(socket.ip(), loopback) {
-            None => good.push(socket),
+            None => permitted_sockets.push(socket),
             Some(objection) => {
                 refused =
                     Some(RefusedAddresses { name: name.into(), address: socket.ip(), objection });
@@ -89,8 +89,8 @@ fn permitted(
         }
     }
     match refused {
-        Some(refused) if good.is_empty() => Err(io::Error::other(refused)),
-        _ => Ok(good),
+        Some(refused) if permitted_sockets.is_empty() => Err(io::Error::other(refused)),
+        _ => Ok(permitted_sockets),
     }
 }
 
@@ -140,9 +140,9 @@ mod tests {
         let found =
             permitted("a.example", vec![bad, good], members).expect("one address is permitted");
         assert_eq!(found, [good]);
-        let own = permitted("a.example", vec![bad], Loopback::Named)
+        let named_loopback = permitted("a.example", vec![bad], Loopback::Named)
             .expect("the operator's own kubeconfig");
-        assert_eq!(own, [bad]);
+        assert_eq!(named_loopback, [bad]);
         let metadata = "169.254.169.254:0".parse().expect("an address");
         permitted("a.example", vec![metadata], Loopback::Named).expect_err("never");
         let error =
@@ -155,23 +155,23 @@ mod tests {
 
     /// Returns a different address on each lookup, the second time a loopback address.
     fn rebinding(_: Name) -> LookedUpName {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
-        const SAID: [&str; 3] = ["192.0.2.1:0", "127.0.0.1:0", "192.0.2.3:0"];
-        let said = SAID[ASKED.fetch_add(1, Ordering::Relaxed)];
-        Box::pin(std::future::ready(Ok(vec![said.parse().expect("an address")])))
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        const ANSWERS: [&str; 3] = ["192.0.2.1:0", "127.0.0.1:0", "192.0.2.3:0"];
+        let answer = ANSWERS[CALLS.fetch_add(1, Ordering::Relaxed)];
+        Box::pin(std::future::ready(Ok(vec![answer.parse().expect("an address")])))
     }
 
     #[tokio::test]
     async fn host_name_is_resolved_and_checked_for_each_connection() {
         let mut resolver = Resolver { look_up: rebinding, ..Resolver::new(Loopback::Allowed) };
-        let mut ask = async || {
+        let mut resolve_once = async || {
             let name = "api.example.org".parse().expect("a name");
             let found = resolver.call(name).await.map_err(|error| error.to_string())?;
             Ok::<_, String>(found.map(|socket| socket.ip().to_string()).collect::<Vec<_>>())
         };
-        assert_eq!(ask().await, Ok(vec!["192.0.2.1".to_owned()]));
-        let refused = ask().await.expect_err("a loopback address");
+        assert_eq!(resolve_once().await, Ok(vec!["192.0.2.1".to_owned()]));
+        let refused = resolve_once().await.expect_err("a loopback address");
         assert!(refused.contains("resolves to 127.0.0.1, a loopback address"), "{refused}");
-        assert_eq!(ask().await, Ok(vec!["192.0.2.3".to_owned()]));
+        assert_eq!(resolve_once().await, Ok(vec!["192.0.2.3".to_owned()]));
     }
 }

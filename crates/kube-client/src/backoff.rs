@@ -31,7 +31,7 @@ impl Backoff {
     /// Records how long the attempt after the last delay lasted. If that was at least twice the
     /// delay, the failures are forgotten. So a server that disconnects every few seconds is read
     /// most of the time, and a server that disconnects at once is retried slowly.
-    pub fn held(&mut self, lasted: Duration) {
+    pub fn record_duration(&mut self, lasted: Duration) {
         if lasted > self.first && lasted >= self.last * 2 {
             self.failures = 0;
         }
@@ -67,13 +67,13 @@ mod tests {
         let mut backoff = quick();
         backoff.pause(0.5);
         backoff.pause(0.5);
-        backoff.held(Duration::from_secs(2));
+        backoff.record_duration(Duration::from_secs(2));
         assert_eq!(
             backoff.pause(0.5).as_millis(),
             3200,
             "an attempt of 2 s is too short after a delay of 1.6 s"
         );
-        backoff.held(Duration::from_secs(7));
+        backoff.record_duration(Duration::from_secs(7));
         assert_eq!(backoff.pause(0.5).as_millis(), 800);
     }
 }

@@ -24,13 +24,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The number of the last request for the UID, and the UID; `None` if it may not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct UidAnswers {
-    asked: u64,
+    request_number: u64,
     uid: Option<String>,
 }
 
 /// Requests the UID and compares it.
 pub struct ClusterIdentityCheck {
-    asked: watch::Sender<u64>,
+    request_number: watch::Sender<u64>,
     found: watch::Receiver<UidAnswers>,
     /// The UID of the cluster that was read first, once known.
     uid: Option<String>,
@@ -38,17 +38,17 @@ pub struct ClusterIdentityCheck {
 
 /// Reads the UID for a [`ClusterIdentityCheck`].
 pub struct ClusterIdentityProbe {
-    asked: watch::Receiver<u64>,
+    request_number: watch::Receiver<u64>,
     found: watch::Sender<UidAnswers>,
 }
 
 /// Creates a check and its probe.
 pub fn identity_check() -> (ClusterIdentityCheck, ClusterIdentityProbe) {
-    let (asked, seen) = watch::channel(0);
+    let (request_number, requests) = watch::channel(0);
     let (found, answers) = watch::channel(UidAnswers::default());
     (
-        ClusterIdentityCheck { asked, found: answers, uid: None },
-        ClusterIdentityProbe { asked: seen, found },
+        ClusterIdentityCheck { request_number, found: answers, uid: None },
+        ClusterIdentityProbe { request_number: requests, found },
     )
 }
 
@@ -61,13 +61,13 @@ impl ClusterIdentityCheck {
     /// Requests a check, because a different cluster may respond now.
     pub fn doubt(&self) {
         if self.uid.is_some() {
-            self.asked.send_modify(|count| *count += 1);
+            self.request_number.send_modify(|count| *count += 1);
         }
     }
 
     /// Whether a check is pending.
     pub fn is_open(&self) -> bool {
-        self.found.borrow().asked < *self.asked.borrow()
+        self.found.borrow().request_number < *self.request_number.borrow()
     }
 
     /// Whether a different cluster was found.
@@ -101,11 +101,11 @@ struct UidMetadata {
 
 /// Reads the UID on each request, until the check is dropped.
 pub async fn look(client: &ApiClient, mut look: ClusterIdentityProbe) {
-    while look.asked.changed().await.is_ok() {
-        let asked = *look.asked.borrow_and_update();
+    while look.request_number.changed().await.is_ok() {
+        let request_number = *look.request_number.borrow_and_update();
         // Boxed, because it is rarely needed.
         let uid = timeout(LIMIT, Box::pin(cluster_uid(client))).await.unwrap_or_default();
-        look.found.send_replace(UidAnswers { asked, uid });
+        look.found.send_replace(UidAnswers { request_number, uid });
     }
 }
 
@@ -114,8 +114,8 @@ pub async fn look(client: &ApiClient, mut look: ClusterIdentityProbe) {
 pub async fn cluster_uid(client: &ApiClient) -> Option<String> {
     let mut delay = TRY;
     loop {
-        let asked = client.get::<UidNamespace>("/api/v1/namespaces/kube-system");
-        match timeout(delay, asked).await {
+        let request = client.get::<UidNamespace>("/api/v1/namespaces/kube-system");
+        match timeout(delay, request).await {
             Ok(Ok(namespace)) => return Some(namespace.metadata.uid),
             Ok(Err(ApiError::Forbidden(_) | ApiError::NotFound(_))) => return None,
             Ok(Err(_)) => sleep(PAUSE).await,

@@ -30,7 +30,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
-use super::heard::Heard;
+use super::heard::LastResponse;
 use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
 use super::transport::{Dial, Transport, http1_over};
@@ -70,7 +70,7 @@ pub struct ApiClient {
     /// The memory account of the server.
     pub(super) account: Arc<ServerAccount>,
     /// The time of the last useful response.
-    pub(super) heard: Arc<Heard>,
+    pub(super) last_response: Arc<LastResponse>,
     unreadable_ca_blocks: usize,
 }
 
@@ -110,7 +110,7 @@ impl ApiClient {
             revived: Arc::default(),
             again: Arc::default(),
             account: Arc::default(),
-            heard: Arc::default(),
+            last_response: Arc::default(),
             unreadable_ca_blocks: unreadable,
         })
     }
@@ -281,15 +281,15 @@ impl Tls {
 }
 
 fn base(access: &Access) -> Result<Uri, AccessError> {
-    let bad = || AccessError::Server(super::error::one_line(&access.server.to_string()));
+    let invalid_server = || AccessError::Server(super::error::one_line(&access.server.to_string()));
     let server = &access.server;
-    let authority = server.authority().ok_or_else(bad)?;
+    let authority = server.authority().ok_or_else(invalid_server)?;
     // User info would be a credential in a value that is logged.
     if server.scheme_str() != Some("https")
         || authority.as_str().contains('@')
         || server.query().is_some()
     {
-        return Err(bad());
+        return Err(invalid_server());
     }
     let host = authority.host();
     let literal = host.trim_start_matches('[').trim_end_matches(']');
@@ -298,7 +298,7 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
             return Err(AccessError::Address { address, objection });
         }
     } else if host.is_empty() {
-        return Err(bad());
+        return Err(invalid_server());
     }
     Ok(server.clone())
 }
@@ -313,7 +313,7 @@ fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
 }
 
 fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, AccessError> {
-    let (what, text) = match credential {
+    let (description, text) = match credential {
         ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(None),
         ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
             ("token", format!("Bearer {}", token.reveal().trim()))
@@ -323,7 +323,8 @@ fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, Acce
             format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),
         ),
     };
-    let mut value = HeaderValue::try_from(text).map_err(|_| AccessError::Credential(what))?;
+    let mut value =
+        HeaderValue::try_from(text).map_err(|_| AccessError::Credential(description))?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

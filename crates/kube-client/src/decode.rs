@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::envelope::{CutError, Encoding, ListEnd, WatchLine, keep};
+use super::envelope::{CutError, Encoding, ListEnd, WatchLine, convert};
 use super::event::KindEvent;
 use super::lines::{LineBuffer, TooLong};
 use super::object::{Gather, InvalidField, ObjectKind};
@@ -177,12 +177,12 @@ pub(super) fn object<K: ObjectKind>(
     kind: &K,
     encoding: Encoding,
     bytes: &[u8],
-) -> Result<K::Kept, InvalidField> {
+) -> Result<K::Stored, InvalidField> {
     let form = match encoding {
         Encoding::Json => json::form(bytes),
         Encoding::Protobuf => protobuf::form(bytes),
     };
-    keep(kind, form?).map(|(kept, _)| kept)
+    convert(kind, form?).map(|(object, _)| object)
 }
 
 /// Decodes an event of a watch. An error means that the bytes are not an event.
@@ -190,7 +190,7 @@ pub(super) fn line<K: ObjectKind>(
     kind: &K,
     encoding: Encoding,
     bytes: &[u8],
-) -> Result<WatchLine<K::Kept>, String> {
+) -> Result<WatchLine<K::Stored>, String> {
     match encoding {
         Encoding::Json => json::line(kind, bytes),
         Encoding::Protobuf => protobuf::line(kind, bytes),

@@ -55,7 +55,7 @@ impl<T> WatchLine<T> {
     ///
     /// # Errors
     /// Fails if the type is unknown, or a required part is unreadable.
-    pub(super) fn of_event<'a>(
+    pub(super) fn from_event<'a>(
         kind: &str,
         object: impl FnOnce() -> Result<(T, String), InvalidField>,
         metadata: impl FnOnce() -> Result<Meta<'a>, String>,
@@ -87,22 +87,22 @@ impl<T> WatchLine<T> {
     }
 
     /// Creates the end of a watch from a status object.
-    pub(super) fn of_status(code: i64, reason: &str, message: &str) -> Self {
+    pub(super) fn from_status(code: i64, reason: &str, message: &str) -> Self {
         let code = match (u16::try_from(code).unwrap_or_default(), reason) {
             (_, "Expired" | "Gone") => 410,
             // A status without a code is still a failure.
             (0, _) => 500,
             (code, _) => code,
         };
-        Self::Error(ApiError::of_status(code, message, None))
+        Self::Error(ApiError::from_status(code, message, None))
     }
 }
 
 /// Converts a valid object for storage, and returns its version.
-pub(super) fn keep<'a, K: ObjectKind>(
+pub(super) fn convert<'a, K: ObjectKind>(
     kind: &K,
     form: K::ObjectForm<'a>,
-) -> Result<(K::Kept, String), InvalidField> {
+) -> Result<(K::Stored, String), InvalidField> {
     let identity = form.identity();
     if !identity.makes_sense() {
         return Err(InvalidField {
@@ -111,5 +111,5 @@ pub(super) fn keep<'a, K: ObjectKind>(
         });
     }
     let version = identity.version.to_owned();
-    Ok((kind.keep(form), version))
+    Ok((kind.convert(form), version))
 }

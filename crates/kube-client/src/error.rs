@@ -84,7 +84,7 @@ pub struct ApiStatus {
 
 impl ApiError {
     /// Returns the error for a status of an HTTP response or of an event in a watch.
-    pub fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
+    pub fn from_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = one_line(message);
         match code {
             401 => Self::Unauthorized(message),
@@ -104,9 +104,9 @@ impl ApiError {
     }
 
     /// Returns the error for a failed exchange: TLS, connection or response.
-    pub fn of_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
+    pub fn from_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
         if let Some(tls) = find::<rustls::Error>(error) {
-            return of_tls(tls);
+            return from_tls(tls);
         }
         let cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
         let fact = if find::<io::Error>(error).is_some_and(cut) {
@@ -124,7 +124,7 @@ impl ApiError {
             || find::<NotConnected>(error).is_some();
         // HTTP/2 passes on errors of lower layers as text.
         if let Some(alert) = fact.strip_prefix(ALERT) {
-            return of_alert(alert);
+            return from_alert(alert);
         }
         if connecting {
             Self::Unreachable(one_line(&fact))
@@ -134,8 +134,8 @@ impl ApiError {
     }
 }
 
-fn of_tls(error: &rustls::Error) -> ApiError {
-    use rustls::CertificateError as Bad;
+fn from_tls(error: &rustls::Error) -> ApiError {
+    use rustls::CertificateError as CertError;
     let date = |time: &rustls_pki_types::UnixTime| {
         i64::try_from(time.as_secs())
             .ok()
@@ -143,9 +143,9 @@ fn of_tls(error: &rustls::Error) -> ApiError {
             .map_or_else(|| "an impossible date".to_owned(), |date| date.to_string())
     };
     let text = match error {
-        rustls::Error::InvalidCertificate(bad) => match bad {
-            Bad::UnknownIssuer => "its certificate is not signed by the CA given".to_owned(),
-            Bad::NotValidForNameContext { expected, presented } => format!(
+        rustls::Error::InvalidCertificate(certificate_error) => match certificate_error {
+            CertError::UnknownIssuer => "its certificate is not signed by the CA given".to_owned(),
+            CertError::NotValidForNameContext { expected, presented } => format!(
                 "its certificate is for {}, not for {}",
                 match presented.as_slice() {
                     [] => "nobody".to_owned(),
@@ -153,34 +153,34 @@ fn of_tls(error: &rustls::Error) -> ApiError {
                 },
                 expected.to_str(),
             ),
-            Bad::ExpiredContext { time, not_after } => {
+            CertError::ExpiredContext { time, not_after } => {
                 format!("its certificate expired at {}, now is {}", date(not_after), date(time))
             }
-            Bad::NotValidYetContext { time, not_before } => format!(
+            CertError::NotValidYetContext { time, not_before } => format!(
                 "its certificate is valid from {} only, now is {}",
                 date(not_before),
                 date(time)
             ),
-            Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
+            CertError::InvalidPurpose | CertError::InvalidPurposeContext { .. } => {
                 "its certificate is not for servers".to_owned()
             }
-            Bad::Other(other)
+            CertError::Other(other)
                 if find::<webpki::Error>(other) == Some(&webpki::Error::CaUsedAsEndEntity) =>
             {
                 "its certificate is a CA certificate that is not among the given CAs".to_owned()
             }
-            Bad::UnsupportedSignatureAlgorithmContext { .. }
-            | Bad::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            CertError::UnsupportedSignatureAlgorithmContext { .. }
+            | CertError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
                 "its certificate is signed with an algorithm that is not supported, such as ECDSA with P-521; P-256, P-384, RSA and Ed25519 are"
                     .to_owned()
             }
-            Bad::Other(other) => {
+            CertError::Other(other) => {
                 format!("its certificate is not acceptable: {}", deepest(other))
             }
             other => format!("its certificate is not acceptable: {other}"),
         },
         // Servers with TLS 1.3 report this only after the handshake, in response to the request.
-        rustls::Error::AlertReceived(alert) => return of_alert(&format!("{alert:?}")),
+        rustls::Error::AlertReceived(alert) => return from_alert(&format!("{alert:?}")),
         rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
         other => format!("TLS fails: {other}"),
     };
@@ -201,7 +201,7 @@ const CREDENTIAL_ALERTS: [&str; 9] = [
 ];
 
 /// Returns the error for an alert of the server: the credential is rejected, or TLS fails.
-fn of_alert(alert: &str) -> ApiError {
+fn from_alert(alert: &str) -> ApiError {
     let fact = match alert {
         _ if CREDENTIAL_ALERTS.contains(&alert) => {
             return ApiError::Unauthorized(one_line(&format!("TLS alert {alert}")));
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn lack_of_file_descriptors_is_not_reported_as_server_error() {
-        let error = ApiError::of_exchange("GET /", &io::Error::from_raw_os_error(24));
+        let error = ApiError::from_exchange("GET /", &io::Error::from_raw_os_error(24));
         let ApiError::Broken { fact, .. } = error else { panic!("{error}") };
         assert!(fact.starts_with("STR0810"), "{fact}");
     }
@@ -270,22 +270,22 @@ mod tests {
     #[test]
     fn rejected_client_certificate_is_detected_over_http2() {
         let alert = rustls::AlertDescription::CertificateRequired;
-        let known = io::Error::other(rustls::Error::AlertReceived(alert));
-        for error in [io::Error::other(known.to_string()), known] {
-            let told = ApiError::of_exchange("GET /", &error);
-            assert_eq!(told, ApiError::Unauthorized("TLS alert CertificateRequired".into()));
+        let typed = io::Error::other(rustls::Error::AlertReceived(alert));
+        for error in [io::Error::other(typed.to_string()), typed] {
+            let mapped = ApiError::from_exchange("GET /", &error);
+            assert_eq!(mapped, ApiError::Unauthorized("TLS alert CertificateRequired".into()));
         }
     }
 
     #[test]
     fn only_alerts_about_certificates_mean_a_rejected_credential() {
         use rustls::AlertDescription as Alert;
-        let of = |alert| {
+        let map_alert = |alert| {
             let error = rustls::Error::AlertReceived(alert);
-            let known = ApiError::of_exchange("GET /", &io::Error::other(error.clone()));
-            let as_text = ApiError::of_exchange("GET /", &io::Error::other(error.to_string()));
-            assert_eq!(known, as_text, "over HTTP/2");
-            known
+            let typed = ApiError::from_exchange("GET /", &io::Error::other(error.clone()));
+            let as_text = ApiError::from_exchange("GET /", &io::Error::other(error.to_string()));
+            assert_eq!(typed, as_text, "over HTTP/2");
+            typed
         };
         for alert in [
             Alert::BadCertificate,
@@ -297,7 +297,7 @@ mod tests {
             Alert::AccessDenied,
             Alert::CertificateRequired,
         ] {
-            assert!(matches!(of(alert), ApiError::Unauthorized(_)), "{alert:?}");
+            assert!(matches!(map_alert(alert), ApiError::Unauthorized(_)), "{alert:?}");
         }
         for (alert, fact) in [
             (Alert::HandshakeFailure, "no TLS parameters in common"),
@@ -307,32 +307,32 @@ mod tests {
             (Alert::DecodeError, "DecodeError"),
             (Alert::NoApplicationProtocol, "NoApplicationProtocol"),
         ] {
-            let ApiError::Tls(found) = of(alert) else { panic!("{alert:?}") };
+            let ApiError::Tls(found) = map_alert(alert) else { panic!("{alert:?}") };
             assert!(found.contains(fact), "{found}");
         }
     }
 
     #[test]
     fn statuses_map_to_distinct_errors() {
-        let of = |code, message| ApiError::of_status(code, message, None);
-        assert_eq!(of(410, "old"), ApiError::Gone("old".into()));
+        let map_status = |code, message| ApiError::from_status(code, message, None);
+        assert_eq!(map_status(410, "old"), ApiError::Gone("old".into()));
         assert!(matches!(
-            of(504, "Timeout: Too large resource version: 9"),
+            map_status(504, "Timeout: Too large resource version: 9"),
             ApiError::VersionAhead(_)
         ));
-        assert!(matches!(of(504, "slow"), ApiError::Server(ApiStatus { code: 504, .. })));
-        assert!(matches!(of(302, ""), ApiError::Misbehaving(_)));
-        assert!(matches!(of(422, "no"), ApiError::Rejected(ApiStatus { code: 422, .. })));
+        assert!(matches!(map_status(504, "slow"), ApiError::Server(ApiStatus { code: 504, .. })));
+        assert!(matches!(map_status(302, ""), ApiError::Misbehaving(_)));
+        assert!(matches!(map_status(422, "no"), ApiError::Rejected(ApiStatus { code: 422, .. })));
     }
 
     #[test]
     fn certificate_names_are_reported_without_debug_format() {
-        for (presented, told) in [
+        for (presented, expected) in [
             ("DnsName(\"localhost\")", "localhost"),
             ("IpAddress(127.0.0.1)", "127.0.0.1"),
             ("a.example", "a.example"),
         ] {
-            assert_eq!(plain(presented), told);
+            assert_eq!(plain(presented), expected);
         }
     }
 

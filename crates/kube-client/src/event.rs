@@ -26,7 +26,7 @@ pub enum WatchEvent<T, L = Vec<T>> {
 }
 
 /// An event from the reader of a kind.
-pub(super) type KindEvent<K> = WatchEvent<<K as ObjectKind>::Kept, <K as ObjectKind>::List>;
+pub(super) type KindEvent<K> = WatchEvent<<K as ObjectKind>::Stored, <K as ObjectKind>::List>;
 
 /// The limits of one reader for one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 /// The time of the last useful data from a server.
 #[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<Option<Instant>>);
+pub(super) struct LastResponse(Mutex<Option<Instant>>);
 
-impl Heard {
+impl LastResponse {
     /// Sets the time to now.
-    pub(super) fn now(&self) {
+    pub(super) fn record(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -19,8 +19,8 @@ impl Heard {
     }
 
     /// Returns how much of `span` remains since that time.
-    pub(super) fn left_of(&self, span: Duration) -> Option<Duration> {
+    pub(super) fn remaining(&self, span: Duration) -> Option<Duration> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        span.checked_sub(last?.elapsed()).filter(|left| !left.is_zero())
+        span.checked_sub(last?.elapsed()).filter(|remaining| !remaining.is_zero())
     }
 }

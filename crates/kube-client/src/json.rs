@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, keep};
+use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, convert};
 use super::object::{Form, InvalidField, ObjectKind, OnlyMeta, null_as_default};
 
 /// Decodes an object.
 pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, InvalidField> {
-    if let Some((form, [])) = F::of_plain_json(json) {
+    if let Some((form, [])) = F::from_plain_json(json) {
         return Ok(form);
     }
     decode(json).map_err(|error| InvalidField {
@@ -34,7 +34,7 @@ fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error
 }
 
 /// Decodes an event.
-pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::Kept>, String> {
+pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::Stored>, String> {
     #[derive(Deserialize)]
     struct Event<'a, F> {
         #[serde(rename = "type", borrow)]
@@ -49,7 +49,7 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
     });
     if let Some(object) = applied
         && object.identity().makes_sense()
-        && let Ok((object, version)) = keep(kind, object)
+        && let Ok((object, version)) = convert(kind, object)
     {
         return Ok(WatchLine::Applied { object, version });
     }
@@ -57,9 +57,9 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
     let text = |error: serde_json::Error| error.to_string();
     let event: Event<'_, &RawValue> = serde_json::from_slice(json).map_err(text)?;
     let object = event.object.get().as_bytes();
-    WatchLine::of_event(
+    WatchLine::from_event(
         &event.kind,
-        || form(object).and_then(|form| keep(kind, form)),
+        || form(object).and_then(|form| convert(kind, form)),
         || Ok(serde_json::from_slice::<OnlyMeta<'_>>(object).map_err(text)?.metadata),
         || {
             #[derive(Default, Deserialize)]
@@ -70,7 +70,7 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
                 reason: String,
             }
             let status: Status = serde_json::from_slice(object).map_err(text)?;
-            Ok(WatchLine::of_status(status.code.into(), &status.reason, &status.message))
+            Ok(WatchLine::from_status(status.code.into(), &status.reason, &status.message))
         },
     )
 }
@@ -80,7 +80,7 @@ pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::
 fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
     let rest = json.strip_prefix(br#"{"type":""#)?;
     let rest = rest.strip_prefix(b"ADDED").or_else(|| rest.strip_prefix(b"MODIFIED"))?;
-    let (object, rest) = F::of_plain_json(rest.strip_prefix(br#"","object":"#)?)?;
+    let (object, rest) = F::from_plain_json(rest.strip_prefix(br#"","object":"#)?)?;
     (rest == b"}").then_some(object)
 }
 
@@ -92,7 +92,7 @@ pub(super) struct JsonList {
     longest: usize,
     buffer: BytesMut,
     /// Number of bytes of the buffer that have been scanned.
-    seen: usize,
+    scanned: usize,
     place: JsonListPosition,
     /// Number of open braces and brackets since the start of the current position.
     depth: usize,
@@ -131,7 +131,7 @@ impl JsonList {
         Self {
             longest,
             buffer: BytesMut::new(),
-            seen: 0,
+            scanned: 0,
             place: JsonListPosition::Envelope,
             depth: 0,
             text: InText::No,
@@ -152,14 +152,14 @@ impl JsonList {
 
     /// Returns the next complete object; `None` until it is received.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
-        while let Some(&byte) = self.buffer.get(self.seen) {
+        while let Some(&byte) = self.buffer.get(self.scanned) {
             // Most of an object is strings, and most bytes of strings are neither end nor escape.
             if self.place == JsonListPosition::Object && self.text == InText::Yes {
-                let rest = self.buffer.get(self.seen..).unwrap_or_default();
+                let rest = self.buffer.get(self.scanned..).unwrap_or_default();
                 let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
                 if plain > 0 {
-                    self.seen += plain;
-                    if self.seen >= self.longest {
+                    self.scanned += plain;
+                    if self.scanned >= self.longest {
                         return Err(CutError::TooLong);
                     }
                     continue;
@@ -184,8 +184,8 @@ impl JsonList {
                     b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
                     _ => {
                         // The bytes before the object have been processed.
-                        drop(self.buffer.split_to(self.seen));
-                        (self.seen, self.depth, self.place) = (0, 0, JsonListPosition::Object);
+                        drop(self.buffer.split_to(self.scanned));
+                        (self.scanned, self.depth, self.place) = (0, 0, JsonListPosition::Object);
                         continue;
                     }
                 },
@@ -193,16 +193,16 @@ impl JsonList {
                     if let Some(object) = self.object_byte(byte) {
                         return Ok(Some(object));
                     }
-                    if self.seen >= self.longest {
+                    if self.scanned >= self.longest {
                         return Err(CutError::TooLong);
                     }
                 }
             }
-            self.seen += 1;
+            self.scanned += 1;
         }
         if self.place != JsonListPosition::Object {
             self.buffer.clear();
-            self.seen = 0;
+            self.scanned = 0;
         }
         Ok(None)
     }
@@ -232,18 +232,18 @@ impl JsonList {
     fn object_byte(&mut self, byte: u8) -> Option<Bytes> {
         let was_in_text = self.text != InText::No;
         // A number or a literal instead of an object ends before the next token.
-        if self.depth == 0 && !was_in_text && self.seen > 0 && matches!(byte, b',' | b']') {
+        if self.depth == 0 && !was_in_text && self.scanned > 0 && matches!(byte, b',' | b']') {
             self.place = JsonListPosition::Between;
-            let object = self.buffer.split_to(self.seen).freeze();
-            self.seen = 0;
+            let object = self.buffer.split_to(self.scanned).freeze();
+            self.scanned = 0;
             return Some(object);
         }
         self.step(byte);
         let ends = !was_in_text && self.depth == 0 && matches!(byte, b'}' | b']');
         ends.then(|| {
             self.place = JsonListPosition::Between;
-            let object = self.buffer.split_to(self.seen + 1).freeze();
-            self.seen = 0;
+            let object = self.buffer.split_to(self.scanned + 1).freeze();
+            self.scanned = 0;
             object
         })
     }

@@ -70,7 +70,7 @@ pub(super) fn release(buffer: &mut BytesMut) {
 mod tests {
     use super::*;
 
-    fn lines_of(chunks: &[&str]) -> (Vec<String>, bool) {
+    fn split_chunks(chunks: &[&str]) -> (Vec<String>, bool) {
         let mut lines = LineBuffer::new(8);
         let mut found = Vec::new();
         for chunk in chunks {
@@ -84,10 +84,10 @@ mod tests {
 
     #[test]
     fn lines_are_complete_for_any_split_of_the_bytes() {
-        assert_eq!(lines_of(&["one\ntwo\n"]), (vec!["one".into(), "two".into()], false));
-        assert_eq!(lines_of(&["o", "n", "e\n\n\r\nt"]), (vec!["one".into()], true));
-        assert_eq!(lines_of(&["one\r\n"]), (vec!["one\r".into()], false));
-        assert_eq!(lines_of(&[]), (vec![], false));
+        assert_eq!(split_chunks(&["one\ntwo\n"]), (vec!["one".into(), "two".into()], false));
+        assert_eq!(split_chunks(&["o", "n", "e\n\n\r\nt"]), (vec!["one".into()], true));
+        assert_eq!(split_chunks(&["one\r\n"]), (vec!["one\r".into()], false));
+        assert_eq!(split_chunks(&[]), (vec![], false));
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl<K: ObjectKind> ListBuilder<K> {
     }
 
     /// Adds an object. The later of two with the same key applies.
-    pub(super) fn add(&mut self, object: K::Kept) {
+    pub(super) fn add(&mut self, object: K::Stored) {
         if !self.gone.is_empty() {
             self.gone.remove(&object.key());
         }
@@ -77,16 +77,16 @@ mod tests {
 
     thread_local! {
         /// Number of calls for the key of an object.
-        static ASKED: Cell<usize> = const { Cell::new(0) };
+        static KEY_READS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// An object and its version.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    struct Thing(String, usize);
+    struct Named(String, usize);
 
-    impl Keyed for Thing {
+    impl Keyed for Named {
         fn key(&self) -> NamespacedName {
-            ASKED.set(ASKED.get() + 1);
+            KEY_READS.set(KEY_READS.get() + 1);
             key(&self.0)
         }
     }
@@ -97,10 +97,10 @@ mod tests {
 
     /// A list that finds an object by its key.
     #[derive(Default)]
-    struct ByName(BTreeMap<String, Thing>);
+    struct ByName(BTreeMap<String, Named>);
 
-    impl Gather<Thing> for ByName {
-        fn add(&mut self, object: Thing) {
+    impl Gather<Named> for ByName {
+        fn add(&mut self, object: Named) {
             self.0.insert(object.0.clone(), object);
         }
 
@@ -114,27 +114,27 @@ mod tests {
     }
 
     /// Test objects, collected as an `L`.
-    struct Things<L>(PhantomData<fn() -> L>);
+    struct NamedKind<L>(PhantomData<fn() -> L>);
 
-    impl<L: Gather<Thing>> ObjectKind for Things<L> {
+    impl<L: Gather<Named>> ObjectKind for NamedKind<L> {
         type ObjectForm<'a> = OnlyMeta<'a>;
-        type Kept = Thing;
+        type Stored = Named;
         type List = L;
 
         const PROTOBUF: bool = false;
 
-        fn keep(&self, form: OnlyMeta<'_>) -> Thing {
-            Thing(form.metadata.name.to_string(), 0)
+        fn convert(&self, form: OnlyMeta<'_>) -> Named {
+            Named(form.metadata.name.to_string(), 0)
         }
     }
 
     /// Collects items such as `+a`, which adds, and `-a`, which deletes. The index of the item is
     /// the version of the object.
-    fn list_builder<L: Gather<Thing>>(words: &str) -> L {
-        let mut gathered = ListBuilder::<Things<L>>::new();
-        for (at, word) in words.split_whitespace().enumerate() {
-            match word.split_at(1) {
-                ("+", name) => gathered.add(Thing(name.into(), at)),
+    fn list_builder<L: Gather<Named>>(events: &str) -> L {
+        let mut gathered = ListBuilder::<NamedKind<L>>::new();
+        for (position, event) in events.split_whitespace().enumerate() {
+            match event.split_at(1) {
+                ("+", name) => gathered.add(Named(name.into(), position)),
                 (_, name) => gathered.forget(key(name)),
             }
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn last_event_about_an_object_applies() {
-        for (words, left) in [
+        for (events, expected) in [
             ("+a +b", "a0 b1"),
             ("+a +b -a", "b1"),
             ("-a +a", "a1"),
@@ -156,40 +156,40 @@ mod tests {
             ("-a", ""),
             ("+b -a", "b0"),
         ] {
-            let shown = |things: ByName| {
-                let shown = things.0.into_values().map(|Thing(name, at)| format!("{name}{at}"));
-                shown.collect::<Vec<_>>().join(" ")
+            let describe = |objects: ByName| {
+                let texts = objects.0.into_values().map(|Named(name, at)| format!("{name}{at}"));
+                texts.collect::<Vec<_>>().join(" ")
             };
-            assert_eq!(shown(list_builder(words)), left, "{words}");
+            assert_eq!(describe(list_builder(events)), expected, "{events}");
             // The later of two with the same key applies.
             let mut unique = ByName::default();
-            list_builder::<Vec<_>>(words).into_iter().for_each(|thing| unique.add(thing));
-            assert_eq!(shown(unique), left, "{words}");
+            list_builder::<Vec<_>>(events).into_iter().for_each(|object| unique.add(object));
+            assert_eq!(describe(unique), expected, "{events}");
         }
     }
 
     #[test]
     fn deletions_cost_one_pass_over_the_list() {
-        let asked = |words: &str| {
-            ASKED.set(0);
-            let left = list_builder::<Vec<_>>(words).len();
-            (left, ASKED.get())
+        let count_key_reads = |events: &str| {
+            KEY_READS.set(0);
+            let remaining = list_builder::<Vec<_>>(events).len();
+            (remaining, KEY_READS.get())
         };
         let all = |sign: &str| (0..1000).map(|n| format!("{sign}{n} ")).collect::<String>();
         let (come, go) = (all("+"), all("-"));
-        assert_eq!(asked(&come), (1000, 0), "nothing goes");
-        assert_eq!(asked(&format!("{come} -7")), (999, 1000));
-        assert_eq!(asked(&format!("{come} {go}")), (0, 1000));
+        assert_eq!(count_key_reads(&come), (1000, 0), "nothing goes");
+        assert_eq!(count_key_reads(&format!("{come} -7")), (999, 1000));
+        assert_eq!(count_key_reads(&format!("{come} {go}")), (0, 1000));
         let by_turns: String = (0..1000).map(|n| format!("+{n} -{n} ")).collect();
-        assert_eq!(asked(&by_turns), (0, 1999), "each key is also read on arrival");
+        assert_eq!(count_key_reads(&by_turns), (0, 1999), "each key is also read on arrival");
     }
 
     #[test]
     fn number_of_deletions_is_limited() {
         let limits = ReadLimits { objects: 2, ..ReadLimits::default() };
-        let mut gathered = ListBuilder::<Things<Vec<Thing>>>::new();
+        let mut gathered = ListBuilder::<NamedKind<Vec<Named>>>::new();
         for name in ["a", "b"] {
-            gathered.add(Thing(name.into(), 0));
+            gathered.add(Named(name.into(), 0));
             gathered.forget(key(name));
             gathered.forget(key(name));
         }

@@ -53,15 +53,15 @@ pub trait ObjectKind: Send + Sync {
     /// The encoded form of an object.
     type ObjectForm<'a>: Form<'a>;
     /// The stored part of an object.
-    type Kept: Keyed + Send + 'static;
+    type Stored: Keyed + Send + 'static;
     /// The stored part of a list.
-    type List: Gather<Self::Kept>;
+    type List: Gather<Self::Stored>;
 
     /// Whether its forms can be decoded from protobuf.
     const PROTOBUF: bool;
 
     /// Converts the form to the stored part.
-    fn keep(&self, form: Self::ObjectForm<'_>) -> Self::Kept;
+    fn convert(&self, form: Self::ObjectForm<'_>) -> Self::Stored;
 }
 
 /// The objects of a list, while it arrives and when it is complete.
@@ -125,14 +125,14 @@ pub trait Form<'a>: Deserialize<'a> {
     ///
     /// # Errors
     /// Fails if the bytes are not of this form.
-    fn of_protobuf(_bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(_bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         Err(MalformedMessage::NO_FORM)
     }
 
     /// Decodes the JSON at the beginning of `json` if it has exactly the format of API servers, and
     /// returns the remaining bytes. `None` if the format differs or is invalid: the object is then
     /// decoded with the general parser.
-    fn of_plain_json(_json: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    fn from_plain_json(_json: &'a [u8]) -> Option<(Self, &'a [u8])> {
         None
     }
 
@@ -243,7 +243,7 @@ impl<'a> ProtobufMessage<'a> for Meta<'a> {
             8 => value.message(&mut self.creation_timestamp)?,
             9 => value.message(&mut self.deletion_timestamp)?,
             11 => self.labels.take(value)?,
-            12 => self.annotations.take_wanted(value, means_something)?,
+            12 => self.annotations.add_where(value, is_used_annotation)?,
             13 => {
                 let mut owner = OwnerReference::default();
                 value.message(&mut owner)?;
@@ -277,7 +277,7 @@ fn controller<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<OwnerReferen
 }
 
 fn meaningful<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<Pairs<'a>, D::Error> {
-    Pairs::deserialize_wanted(json, means_something)
+    Pairs::deserialize_where(json, is_used_annotation)
 }
 
 /// The metadata of an object of any kind.
@@ -343,16 +343,16 @@ where
 
 /// Whether an annotation is stored. Annotations are free text of any size; only annotations of the
 /// mesh, of Strait, and for the selection of an Ingress controller are stored.
-fn means_something(annotation: &[u8]) -> bool {
+fn is_used_annotation(annotation: &[u8]) -> bool {
     let domain = annotation.split(|byte| *byte == b'/').next().unwrap_or_default();
-    let of_a_domain = domain.len() < annotation.len();
-    of_a_domain && (domain.ends_with(b"istio.io") || domain == b"strait.dev")
-        || OF_KUBERNETES.iter().any(|one| annotation == one.as_bytes())
+    let has_domain = domain.len() < annotation.len();
+    has_domain && (domain.ends_with(b"istio.io") || domain == b"strait.dev")
+        || KUBERNETES_ANNOTATIONS.iter().any(|one| annotation == one.as_bytes())
 }
 
 /// The Kubernetes annotations that are used. (Kubernetes, "Well-Known Labels, Annotations and
 /// Taints".)
-const OF_KUBERNETES: [&str; 3] = [
+const KUBERNETES_ANNOTATIONS: [&str; 3] = [
     INITIAL_EVENTS_END,
     "kubernetes.io/ingress.class",
     "ingressclass.kubernetes.io/is-default-class",
@@ -403,8 +403,8 @@ fn annotations<'de, D>(deserializer: D) -> Result<BTreeMap<Arc<str>, Arc<str>>, 
 where
     D: Deserializer<'de>,
 {
-    struct Kept;
-    impl<'de> Visitor<'de> for Kept {
+    struct AnnotationsVisitor;
+    impl<'de> Visitor<'de> for AnnotationsVisitor {
         type Value = BTreeMap<Arc<str>, Arc<str>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -416,20 +416,20 @@ where
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
+            let mut annotations = BTreeMap::new();
             while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                if means_something(name.as_bytes()) {
+                if is_used_annotation(name.as_bytes()) {
                     if let Some(value) = map.next_value::<Option<Arc<str>>>()? {
-                        kept.insert(Arc::from(&*name), value);
+                        annotations.insert(Arc::from(&*name), value);
                     }
                 } else {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
-            Ok(kept)
+            Ok(annotations)
         }
     }
-    deserializer.deserialize_any(Kept)
+    deserializer.deserialize_any(AnnotationsVisitor)
 }
 
 /// An object that is decoded into an owned value and stored unchanged: for kinds with few objects.
@@ -439,7 +439,7 @@ pub trait OwnedObject: DeserializeOwned + Send + 'static {
 }
 
 impl<'a, T: OwnedObject> Form<'a> for T {
-    fn of_protobuf(_: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(_: &'a [u8]) -> Result<Self, MalformedMessage> {
         Err(MalformedMessage("protobuf was not requested"))
     }
 
@@ -460,12 +460,12 @@ impl<T> AsIs<T> {
 
 impl<T: OwnedObject> ObjectKind for AsIs<T> {
     type ObjectForm<'a> = T;
-    type Kept = T;
+    type Stored = T;
     type List = Vec<T>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(&self, form: T) -> T {
+    fn convert(&self, form: T) -> T {
         form
     }
 }

@@ -102,14 +102,14 @@ mod tests {
     #[test]
     fn unreadable_block_of_a_bundle_loses_no_certificate() {
         let made = || rcgen::generate_simple_self_signed(["ca".to_owned()]).expect("a certificate");
-        let (one, two) = (made().cert, made().cert);
+        let (first, second) = (made().cert, made().cert);
         let garbled = "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
         let open = "-----BEGIN CERTIFICATE-----\nAAAA\n";
         let other = block("X509 CRL", b"x");
-        let none = block("CERTIFICATE", b"hello");
-        let text = format!("# a\n{}{garbled}{other}{open}{}{none}", one.pem(), two.pem());
+        let unclosed = block("CERTIFICATE", b"hello");
+        let text = format!("# a\n{}{garbled}{other}{open}{}{unclosed}", first.pem(), second.pem());
         let bundle = CaBundle::read(text.as_bytes());
-        assert_eq!(bundle.certificates, [one.der().clone(), two.der().clone()]);
+        assert_eq!(bundle.certificates, [first.der().clone(), second.der().clone()]);
         assert_eq!(bundle.unreadable, 3);
         assert_eq!(CaBundle::read(b"nothing"), CaBundle::default());
     }

@@ -180,9 +180,9 @@ impl ConnectionPool {
         if let Some(dialling) = state.dialling.as_ref().filter(|one| one.has_changed().is_ok()) {
             return Dispatch::Wait(dialling.clone());
         }
-        let (told, dialling) = watch::channel(None);
+        let (outcome, dialling) = watch::channel(None);
         state.dialling = Some(dialling);
-        Dispatch::Dial(told)
+        Dispatch::Dial(outcome)
     }
 
     /// Opens a connection and adds it to the pool.
@@ -246,11 +246,12 @@ impl Shared {
 /// Drives a connection. Ends when it is neither in the pool nor in use.
 async fn drive(connection: Driven) {
     poll_fn(|cx| {
-        let mut held = lock(&connection);
+        let mut current = lock(&connection);
         // Requests on the connection receive the reason of its end.
-        let ended = held.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
+        let ended =
+            current.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
         if ended.is_ready() {
-            *held = None;
+            *current = None;
         }
         ended
     })

@@ -66,7 +66,7 @@ impl ApiClient {
             Ok(Ok(_) | Err(ApiError::Forbidden(_) | ApiError::NotFound(_))) => Ok(()),
             Ok(Err(error)) => Err(error),
             // The response is queued behind a long list.
-            Err(_) if self.heard.left_of(LIMIT).is_some() => Ok(()),
+            Err(_) if self.last_response.remaining(LIMIT).is_some() => Ok(()),
             Err(_) => Err(ApiError::Silent { request: format!("GET {path}"), limit: LIMIT }),
         }
     }
@@ -84,10 +84,10 @@ impl ApiClient {
         let (mut failing, probing, _share) = (false, self.probing(), ProbeShare::take());
         loop {
             let period = period(PROBED.load(Ordering::Relaxed));
-            let pause = self.heard.left_of(period).unwrap_or(period);
+            let pause = self.last_response.remaining(period).unwrap_or(period);
             sleep(if failing { PERIOD_FAILING } else { pause }).await;
-            let speaks = !failing && self.heard.left_of(period).is_some();
-            let found = if speaks { Ok(()) } else { Box::pin(probing.probe()).await };
+            let has_recent_response = !failing && self.last_response.remaining(period).is_some();
+            let found = if has_recent_response { Ok(()) } else { Box::pin(probing.probe()).await };
             // Any other error is a response: the connection works.
             if let Err(
                 ApiError::Silent { .. } | ApiError::Broken { .. } | ApiError::Unreachable(_),

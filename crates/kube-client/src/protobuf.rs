@@ -9,7 +9,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::borrowed_text::BorrowedText;
-use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, keep};
+use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, convert};
 use super::lines::{TooLong, release};
 use super::object::{Form, InvalidField, ObjectKind, OnlyMeta};
 use super::wire::{FieldValue, MalformedMessage, ProtobufMessage, key, varint};
@@ -19,7 +19,7 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes an object of a list.
 pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, InvalidField> {
-    F::of_protobuf(bytes).map_err(|error| {
+    F::from_protobuf(bytes).map_err(|error| {
         let mut only = OnlyMeta::default();
         let named = only.merge(bytes).is_ok();
         let identity = only.metadata.identity();
@@ -31,7 +31,7 @@ pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, InvalidField> 
 }
 
 /// Decodes an event.
-pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K::Kept>, String> {
+pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K::Stored>, String> {
     let mut event = ProtobufEvent::default();
     let text = |error: MalformedMessage| error.to_string();
     // kube-apiserver does not wrap events. A wrapped one cannot be mistaken for a bare one, because
@@ -40,9 +40,9 @@ pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K:
     event.merge(bare).map_err(text)?;
     let wrapped = unwrap(event.object)?;
     let object = wrapped.raw;
-    WatchLine::of_event(
+    WatchLine::from_event(
         &event.kind,
-        || form(object).and_then(|form| keep(kind, form)),
+        || form(object).and_then(|form| convert(kind, form)),
         || {
             let mut only = OnlyMeta::default();
             only.merge(object).map_err(text)?;
@@ -51,7 +51,7 @@ pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K:
         || {
             let mut status = ProtobufStatus::default();
             status.merge(object).map_err(text)?;
-            Ok(WatchLine::of_status(status.code, &status.reason, &status.message))
+            Ok(WatchLine::from_status(status.code, &status.reason, &status.message))
         },
     )
 }
@@ -249,7 +249,7 @@ enum ListPosition {
     /// In the wrapper.
     Wrapper,
     /// In the list, with the number of remaining bytes.
-    List { left: u64 },
+    List { remaining: u64 },
 }
 
 impl ProtobufList {
@@ -280,14 +280,14 @@ impl ProtobufList {
                 self.buffer.advance(MAGIC.len());
                 self.place = ListPosition::Wrapper;
             }
-            if let ListPosition::List { left: 0 } = self.place {
+            if let ListPosition::List { remaining: 0 } = self.place {
                 self.place = ListPosition::Wrapper;
             }
             let Some(head) = head(&self.buffer)? else { return Ok(None) };
             // The list field is entered, not buffered.
             if let (ListPosition::Wrapper, 2) = (self.place, head.number) {
                 self.buffer.advance(head.length);
-                self.place = ListPosition::List { left: head.value };
+                self.place = ListPosition::List { remaining: head.value };
                 self.end.get_or_insert(ListEnd { version: String::new(), next: None });
                 continue;
             }
@@ -297,11 +297,11 @@ impl ProtobufList {
             if value > longest {
                 return Err(CutError::TooLong);
             }
-            if let ListPosition::List { left } = &mut self.place {
+            if let ListPosition::List { remaining } = &mut self.place {
                 // Below the limits above, so the sum does not overflow.
                 let whole = u64::try_from(head.length + value).unwrap_or(u64::MAX);
-                match left.checked_sub(whole) {
-                    Some(after) if self.buffer.len() >= head.length + value => *left = after,
+                match remaining.checked_sub(whole) {
+                    Some(after) if self.buffer.len() >= head.length + value => *remaining = after,
                     Some(_) => {}
                     None => return malformed("an object is longer than its list"),
                 }
@@ -349,7 +349,8 @@ impl ProtobufList {
         if !self.is_list {
             return Err("it is not a list".into());
         }
-        let whole = matches!(self.place, ListPosition::Wrapper | ListPosition::List { left: 0 });
+        let whole =
+            matches!(self.place, ListPosition::Wrapper | ListPosition::List { remaining: 0 });
         if !whole || !self.buffer.is_empty() {
             return Err("it ended within its objects".into());
         }

@@ -111,14 +111,14 @@ impl ApiClient {
         path: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<T, ApiError> {
-        let mut answer = self.ask(method, path, body, Encoding::Json).await?;
+        let mut answer = self.open(method, path, body, Encoding::Json).await?;
         let bytes = answer.whole(ANSWER_BYTES_MAX).await?;
         serde_json::from_slice(&bytes)
             .map_err(|error| ApiError::Broken { request: answer.request, fact: error.to_string() })
     }
 
     /// Sends a request and waits for the head of a successful response in JSON or `best`.
-    pub(super) async fn ask(
+    pub(super) async fn open(
         &self,
         method: Method,
         path: &str,
@@ -148,7 +148,7 @@ impl ApiClient {
         let (response, permit) = match timeout(SILENCE_LIMIT, exchange).await {
             Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
-                return Err(match ApiError::of_exchange(&description, error.as_ref()) {
+                return Err(match ApiError::from_exchange(&description, error.as_ref()) {
                     ApiError::Unreachable(fact) => {
                         let server = self.server().authority().map_or("", Authority::as_str);
                         ApiError::Unreachable(format!("{server}: {fact}"))
@@ -203,7 +203,7 @@ impl OpenResponse {
         if !head.status.is_success() {
             let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
             let message = Box::pin(answer.message(head.status)).await;
-            return Err(ApiError::of_status(head.status.as_u16(), &message, retry_after));
+            return Err(ApiError::from_status(head.status.as_u16(), &message, retry_after));
         }
         // A captive portal or a load balancer responds 200 with a page, which is not an empty list.
         // Protobuf is not valid for a request that did not accept it.
@@ -225,7 +225,7 @@ impl OpenResponse {
                     return Err(ApiError::Silent { request: self.request.clone(), limit: silence });
                 }
                 Ok(None) => return Ok(None),
-                Ok(Some(Err(error))) => return Err(ApiError::of_exchange(&self.request, &error)),
+                Ok(Some(Err(error))) => return Err(ApiError::from_exchange(&self.request, &error)),
                 Ok(Some(Ok(frame))) => {
                     // Trailers are not used.
                     if let Ok(bytes) = frame.into_data() {
@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn retry_after_is_read_as_seconds() {
-        let of = |text| seconds(&HeaderValue::from_static(text));
-        assert_eq!(of("7"), Some(Duration::from_secs(7)));
-        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        let parse = |text| seconds(&HeaderValue::from_static(text));
+        assert_eq!(parse("7"), Some(Duration::from_secs(7)));
+        assert_eq!(parse("Wed, 21 Oct 2026 07:28:00 GMT"), None);
     }
 }

@@ -47,7 +47,7 @@ impl ApiClient {
             }
             Err(error) => return Err(error),
         };
-        for version in known(versions, &found) {
+        for version in served_versions(versions, &found) {
             match self.get::<ResourceList>(&format!("/apis/{group}/{version}")).await {
                 Ok(list) if list.resources.iter().any(|one| one.name == plural) => {
                     return Ok(version);
@@ -64,12 +64,12 @@ impl ApiClient {
             versions.join(", "),
             served.join(", ")
         );
-        Err(ApiError::of_status(404, &message, None))
+        Err(ApiError::from_status(404, &message, None))
     }
 }
 
 /// Returns the `versions` that the group has, preferred first.
-fn known(versions: &'static [&'static str], group: &ApiGroup) -> Vec<&'static str> {
+fn served_versions(versions: &'static [&'static str], group: &ApiGroup) -> Vec<&'static str> {
     let is_served = |version: &&str| group.versions.iter().any(|one| one.version == *version);
     versions.iter().copied().filter(is_served).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
         ] {
             let versions = served.iter().map(|one| GroupVersion { version: (*one).to_owned() });
             let group = ApiGroup { versions: versions.collect() };
-            assert_eq!(known(&["v1beta1", "v1alpha1"], &group), tried, "{served:?}");
+            assert_eq!(served_versions(&["v1beta1", "v1alpha1"], &group), tried, "{served:?}");
         }
     }
 }

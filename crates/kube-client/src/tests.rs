@@ -65,7 +65,7 @@ fn secret(namespace: &str, name: &str, labels: Value) -> Value {
     })
 }
 
-async fn told(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
+async fn next_event(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
     let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
     match event.expect("in time").expect("the watch continues") {
         WatchEvent::Restarted { objects, invalid } => {
@@ -104,14 +104,14 @@ async fn selection_is_sent_completely_and_then_as_changes() {
         };
         client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
-    assert_eq!(told(&mut events).await, "answered");
-    assert_eq!(told(&mut events).await, "restarted a");
+    assert_eq!(next_event(&mut events).await, "answered");
+    assert_eq!(next_event(&mut events).await, "restarted a");
     sim.store().apply(secret("strait-system", "plain", member())).expect("labelled");
-    assert_eq!(told(&mut events).await, r#"applied plain {"east": "eA=="}"#);
+    assert_eq!(next_event(&mut events).await, r#"applied plain {"east": "eA=="}"#);
     sim.store().apply(secret("strait-system", "plain", json!({}))).expect("unlabelled");
-    assert_eq!(told(&mut events).await, "deleted strait-system/plain");
+    assert_eq!(next_event(&mut events).await, "deleted strait-system/plain");
     sim.store().delete("Secret", "strait-system", "a").expect("the object exists");
-    assert_eq!(told(&mut events).await, "deleted strait-system/a");
+    assert_eq!(next_event(&mut events).await, "deleted strait-system/a");
 }
 
 #[tokio::test]
@@ -154,13 +154,13 @@ fn counting(tasks: &Supervisor, listener: TcpListener, target: SocketAddr) -> Ar
 async fn requests_share_a_connection_with_http2_and_have_one_each_with_http1() {
     for (http2, expected) in [(true, [1, 2]), (false, [5, 10])] {
         let sim = start_with(Options { http2, ..Options::default() }).await;
-        let (listener, client) = in_front_of(&sim).await;
+        let (listener, client) = relayed_client(&sim).await;
         let tasks = Supervisor::new();
         let made = counting(&tasks, listener, sim.address());
         for expected in expected {
             let mut watches: Vec<_> = (0..3).map(|_| watch_secrets(&tasks, &client, 16)).collect();
             for events in &mut watches {
-                assert_eq!(told(events).await, "answered");
+                assert_eq!(next_event(events).await, "answered");
             }
             for _ in 0..3 {
                 client.get::<Value>("/version").await.expect("it answers");
@@ -175,13 +175,13 @@ async fn requests_share_a_connection_with_http2_and_have_one_each_with_http1() {
 #[tokio::test]
 async fn more_connections_are_opened_if_a_server_permits_few_streams() {
     let sim = start_with(Options { streams: 2, ..Options::default() }).await;
-    let (listener, client) = in_front_of(&sim).await;
+    let (listener, client) = relayed_client(&sim).await;
     let tasks = Supervisor::new();
     let made = counting(&tasks, listener, sim.address());
     client.probe().await.expect("it answers");
     let mut watches: Vec<_> = (0..5).map(|_| watch_secrets(&tasks, &client, 16)).collect();
     for events in &mut watches {
-        while told(events).await != "restarted " {}
+        while next_event(events).await != "restarted " {}
     }
     client.probe().await.expect("it answers");
     assert_eq!(made.load(Ordering::Relaxed), 3);
@@ -199,7 +199,7 @@ async fn stream_without_a_reader_does_not_block_others() {
     let path = "/api/v1/secrets";
     let mut unread = Vec::new();
     for _ in 0..15 {
-        unread.push(client.ask(Method::GET, path, None, Encoding::Json).await.expect("an answer"));
+        unread.push(client.open(Method::GET, path, None, Encoding::Json).await.expect("an answer"));
     }
     client.probe().await.expect("it answers");
     for answer in &mut unread {
@@ -208,7 +208,7 @@ async fn stream_without_a_reader_does_not_block_others() {
 }
 
 /// Creates a listener for `client`; connections must be relayed to the server.
-async fn in_front_of(sim: &SimCluster) -> (TcpListener, ApiClient) {
+async fn relayed_client(sim: &SimCluster) -> (TcpListener, ApiClient) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let client = client_at(sim, &format!("https://{}", listener.local_addr().expect("bound")));
     (listener, client)
@@ -228,14 +228,14 @@ fn watch_secrets(
 }
 
 /// Reports a successful probe after a failed one.
-fn comes_back(client: &ApiClient) {
+fn report_recovery(client: &ApiClient) {
     client.note(&Ok(()), &mut true);
 }
 
 /// Checks that the next event is a change made now.
-async fn reads_on(sim: &SimCluster, events: &mut mpsc::Receiver<WatchEvent<Secret>>) {
+async fn assert_next_change(sim: &SimCluster, events: &mut mpsc::Receiver<WatchEvent<Secret>>) {
     sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
-    assert_eq!(told(events).await, r#"applied a {"east": "eA=="}"#);
+    assert_eq!(next_event(events).await, r#"applied a {"east": "eA=="}"#);
 }
 
 #[tokio::test]
@@ -256,18 +256,18 @@ async fn only_a_successful_probe_after_a_failed_one_wakes_readers() {
 #[tokio::test]
 async fn request_that_fails_after_the_server_returned_is_retried_at_once() {
     let (sim, _) = start().await;
-    let (listener, client) = in_front_of(&sim).await;
+    let (listener, client) = relayed_client(&sim).await;
     let tasks = Supervisor::new();
     let _events = watch_secrets(&tasks, &client, 16);
-    let asked = async {
+    let six_requests = async {
         for _ in 0..6 {
             let (connection, _) = listener.accept().await.expect("a connection");
-            comes_back(&client);
+            report_recovery(&client);
             drop(connection);
         }
     };
     // With pauses it would take twice as long.
-    let in_time = tokio::time::timeout(Duration::from_secs(9), asked).await;
+    let in_time = tokio::time::timeout(Duration::from_secs(9), six_requests).await;
     assert!(in_time.is_ok(), "it pauses");
 }
 
@@ -282,30 +282,30 @@ async fn watch_restarts_if_the_server_returned_while_the_reader_was_busy() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), full).await.expect("it answers");
-    comes_back(&client);
-    assert_eq!(told(&mut events).await, "answered");
-    assert_eq!(told(&mut events).await, "restarted ");
-    let failed = told(&mut events).await;
+    report_recovery(&client);
+    assert_eq!(next_event(&mut events).await, "answered");
+    assert_eq!(next_event(&mut events).await, "restarted ");
+    let failed = next_event(&mut events).await;
     assert!(failed.ends_with("the server was unreachable in the meantime"), "{failed}");
-    assert_eq!(told(&mut events).await, "answered");
-    reads_on(&sim, &mut events).await;
+    assert_eq!(next_event(&mut events).await, "answered");
+    assert_next_change(&sim, &mut events).await;
 }
 
 #[tokio::test]
 async fn response_received_after_the_server_returned_is_read_to_its_end() {
     let (sim, _) = start().await;
-    let (listener, client) = in_front_of(&sim).await;
+    let (listener, client) = relayed_client(&sim).await;
     let (tasks, target) = (Supervisor::new(), sim.address());
     let mut events = watch_secrets(&tasks, &client, 16);
     let (mut near, _) = listener.accept().await.expect("a connection");
-    comes_back(&client);
+    report_recovery(&client);
     tasks.spawn("connection", async move {
         let mut far = TcpStream::connect(target).await.expect("the server listens");
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     });
-    assert_eq!(told(&mut events).await, "answered");
-    assert_eq!(told(&mut events).await, "restarted ");
-    reads_on(&sim, &mut events).await;
+    assert_eq!(next_event(&mut events).await, "answered");
+    assert_eq!(next_event(&mut events).await, "restarted ");
+    assert_next_change(&sim, &mut events).await;
 }
 
 #[tokio::test]
@@ -321,7 +321,7 @@ async fn error_names_the_unreachable_server() {
 struct Names;
 
 impl<'a> Form<'a> for OnlyMeta<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -333,12 +333,12 @@ impl<'a> Form<'a> for OnlyMeta<'a> {
 
 impl ObjectKind for Names {
     type ObjectForm<'a> = OnlyMeta<'a>;
-    type Kept = String;
+    type Stored = String;
     type List = Vec<String>;
 
     const PROTOBUF: bool = true;
 
-    fn keep(&self, form: OnlyMeta<'_>) -> String {
+    fn convert(&self, form: OnlyMeta<'_>) -> String {
         form.metadata.name.to_string()
     }
 }
@@ -361,32 +361,32 @@ async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
             .read(Names, ListSelection::all("", "v1", "namespaces"), ReadLimits::default(), &sink)
             .await;
     });
-    let mut told = Vec::new();
-    while told.last().is_none_or(|name| name != "late") {
+    let mut names = Vec::new();
+    while names.last().is_none_or(|name| name != "late") {
         let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
         match event.expect("in time").expect("the watch continues") {
             WatchEvent::Restarted { objects, .. } => {
-                told.extend(objects);
+                names.extend(objects);
                 sim.store().apply(objects::namespace("late")).expect("a namespace");
             }
-            WatchEvent::Applied(name) => told.push(name),
+            WatchEvent::Applied(name) => names.push(name),
             // The fallback for servers without streaming lists is checked by another test.
             WatchEvent::Answered | WatchEvent::Failed(_) => {}
             other => panic!("{other:?}"),
         }
     }
-    let asked = sim.requests(|request| request.resource == "namespaces");
-    (told, asked.into_iter().map(|request| (request.verb, request.accept)).collect())
+    let requests = sim.requests(|request| request.resource == "namespaces");
+    (names, requests.into_iter().map(|request| (request.verb, request.accept)).collect())
 }
 
 #[tokio::test]
 async fn lists_and_watches_request_protobuf_and_accept_json() {
     let no_streams = Fault::NoStreamingLists { how: Refusal::Invalid };
-    let (streamed, asked_to_stream) = reads(&[]).await;
-    let (listed, asked_to_list) = reads(std::slice::from_ref(&no_streams)).await;
-    assert!(asked_to_stream.iter().all(|(verb, _)| *verb == "watch"), "{asked_to_stream:?}");
-    assert!(asked_to_list.iter().any(|(verb, _)| *verb == "list"), "{asked_to_list:?}");
-    for (verb, accept) in asked_to_stream.iter().chain(&asked_to_list) {
+    let (streamed, stream_requests) = reads(&[]).await;
+    let (listed, list_requests) = reads(std::slice::from_ref(&no_streams)).await;
+    assert!(stream_requests.iter().all(|(verb, _)| *verb == "watch"), "{stream_requests:?}");
+    assert!(list_requests.iter().any(|(verb, _)| *verb == "list"), "{list_requests:?}");
+    for (verb, accept) in stream_requests.iter().chain(&list_requests) {
         let offers: Vec<_> = accept.split(',').collect();
         assert_eq!(offers, ["application/vnd.kubernetes.protobuf", "application/json"], "{verb}");
     }
@@ -430,7 +430,7 @@ async fn kind_is_read_once_it_exists_in_its_current_version() {
         let selection = ListSelection::in_best(ISTIO_GROUP, ISTIO, "serviceentries");
         client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
-    assert!(told(&mut events).await.starts_with("failed"));
+    assert!(next_event(&mut events).await.starts_with("failed"));
     sim.fault(only("v1alpha3"));
     sim.enable(Family::Istio);
     let entry = |name: &str| {
@@ -438,11 +438,11 @@ async fn kind_is_read_once_it_exists_in_its_current_version() {
         json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry", "metadata": metadata})
     };
     sim.store().apply(entry("a")).expect("an entry");
-    while told(&mut events).await != "restarted a" {}
+    while next_event(&mut events).await != "restarted a" {}
     // The definition is replaced by one with another version; the old version is no longer served.
     sim.stop().await;
     sim.fault(only("v1"));
     sim.store().apply(entry("b")).expect("an entry");
     sim.restart().await;
-    while told(&mut events).await != "restarted a b" {}
+    while next_event(&mut events).await != "restarted a b" {}
 }

@@ -97,19 +97,19 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// Fails if the value is not an entry.
     pub fn take(&mut self, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
-        self.take_wanted(value, |_| true)
+        self.add_where(value, |_| true)
     }
 
-    /// Adds an entry of a protobuf map if its name is `wanted`.
-    pub(super) fn take_wanted(
+    /// Adds an entry of a protobuf map if `is_wanted` accepts its name.
+    pub(super) fn add_where(
         &mut self,
         value: FieldValue<'a>,
-        wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<(), MalformedMessage> {
         let mut entry = TextEntry::default();
         value.message(&mut entry)?;
         // Other entries are not validated.
-        if !wanted(entry.name) {
+        if !is_wanted(entry.name) {
             return Ok(());
         }
         let text = |bytes| FieldValue::Bytes(bytes).text();
@@ -127,13 +127,13 @@ impl<'a> Pairs<'a> {
         Ok(())
     }
 
-    /// Decodes a JSON map without the entries whose name is not `wanted`.
-    pub(super) fn deserialize_wanted<D: Deserializer<'a>>(
+    /// Decodes a JSON map without the entries whose name `is_wanted` rejects.
+    pub(super) fn deserialize_where<D: Deserializer<'a>>(
         deserializer: D,
-        wanted: impl Fn(&[u8]) -> bool,
+        is_wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<Self, D::Error> {
-        struct Kept<F>(F);
-        impl<'de, F: Fn(&[u8]) -> bool> Visitor<'de> for Kept<F> {
+        struct PairsVisitor<F>(F);
+        impl<'de, F: Fn(&[u8]) -> bool> Visitor<'de> for PairsVisitor<F> {
             type Value = Pairs<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,27 +145,27 @@ impl<'a> Pairs<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut kept = Vec::new();
+                let mut pairs = Vec::new();
                 while let Some(name) = map.next_key::<BorrowedText<'de>>()? {
-                    if kept.len() == ELEMENTS_MAX {
+                    if pairs.len() == ELEMENTS_MAX {
                         return Err(A::Error::custom("a map of more than 10,000 entries"));
                     }
                     if self.0(name.as_bytes()) {
-                        kept.push((name, map.next_value::<BorrowedText<'de>>()?));
+                        pairs.push((name, map.next_value::<BorrowedText<'de>>()?));
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(Pairs(kept))
+                Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_any(Kept(wanted))
+        deserializer.deserialize_any(PairsVisitor(is_wanted))
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Pairs::deserialize_wanted(deserializer, |_| true)
+        Pairs::deserialize_where(deserializer, |_| true)
     }
 }
 
@@ -190,7 +190,7 @@ impl<'a> ProtobufMessage<'a> for TextEntry<'a> {
 /// A port as a number or by name (`IntOrString`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumberOrName<'a> {
-    by_name: bool,
+    is_name: bool,
     number: i64,
     name: BorrowedText<'a>,
 }
@@ -198,19 +198,19 @@ pub struct NumberOrName<'a> {
 impl NumberOrName<'_> {
     /// Returns the name, if the value is a non-empty name.
     pub fn name(&self) -> Option<&str> {
-        self.name.given().filter(|_| self.by_name)
+        self.name.given().filter(|_| self.is_name)
     }
 
     /// Returns the number, if the value is a number; otherwise 0.
     pub fn number(&self) -> i64 {
-        if self.by_name { 0 } else { self.number }
+        if self.is_name { 0 } else { self.number }
     }
 }
 
 impl<'a> ProtobufMessage<'a> for NumberOrName<'a> {
     fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
-            1 => self.by_name = value.flag()?,
+            1 => self.is_name = value.flag()?,
             2 => self.number = value.number()?,
             3 => self.name = value.text()?,
             _ => {}
@@ -239,12 +239,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for NumberOrName<'a> {
 
             fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
                 let name = BorrowedText::from(name);
-                Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
+                Ok(NumberOrName { is_name: true, name, ..NumberOrName::default() })
             }
 
             fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
                 let name = BorrowedText(Cow::Owned(name.to_owned()));
-                Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
+                Ok(NumberOrName { is_name: true, name, ..NumberOrName::default() })
             }
 
             fn visit_unit<E>(self) -> Result<Self::Value, E> {

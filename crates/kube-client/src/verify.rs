@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// Verifies `shown` for `name` in the year `year`.
-    fn judge(
+    fn verify(
         roots: &[&CertificateDer<'_>],
         shown: &CertificateDer<'_>,
         name: &'static str,
@@ -142,17 +142,17 @@ mod tests {
 
     #[test]
     fn server_may_present_a_given_root() {
-        let (own, other) = (made(&params()), made(&params()));
-        judge(&[&other, &own], &own, "api.example", 2025).expect("it is a given root");
-        for (roots, name, year, said) in [
+        let (root, other_root) = (made(&params()), made(&params()));
+        verify(&[&other_root, &root], &root, "api.example", 2025).expect("it is a given root");
+        for (roots, name, year, expected) in [
             // The same names and issuer, with another key.
-            (vec![&other], "api.example", 2025, "CaUsedAsEndEntity"),
-            (vec![&own], "other.example", 2025, "not valid for name"),
-            (vec![&own], "api.example", 2019, "not valid yet"),
-            (vec![&own], "api.example", 2031, "expired"),
+            (vec![&other_root], "api.example", 2025, "CaUsedAsEndEntity"),
+            (vec![&root], "other.example", 2025, "not valid for name"),
+            (vec![&root], "api.example", 2019, "not valid yet"),
+            (vec![&root], "api.example", 2031, "expired"),
         ] {
-            let refused = judge(&roots, &own, name, year).expect_err(said);
-            assert!(refused.contains(said), "{said}: {refused}");
+            let refused = verify(&roots, &root, name, year).expect_err(expected);
+            assert!(refused.contains(expected), "{expected}: {refused}");
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn root_that_is_not_for_servers_is_rejected() {
         let mut params = params();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let own = made(&params);
-        judge(&[&own], &own, "api.example", 2025).expect_err("for clients only");
+        let root = made(&params);
+        verify(&[&root], &root, "api.example", 2025).expect_err("for clients only");
     }
 }

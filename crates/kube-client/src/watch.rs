@@ -119,7 +119,7 @@ impl ApiClient {
         K: ObjectKind,
         E: From<KindEvent<K>>,
     {
-        let again = Again::new(self.again.subscribe(), selection.plural);
+        let again = FreshListRequests::new(self.again.subscribe(), selection.plural);
         let is_optional = selection.is_optional;
         let mut reader = KindReader {
             client: self,
@@ -127,12 +127,12 @@ impl ApiClient {
             best: if K::PROTOBUF { Encoding::Protobuf } else { Encoding::Json },
             selection,
             limits,
-            sink: Sink { sender: sink, answering: false, told: PhantomData },
-            state: if is_optional { WatchState::of_optional() } else { WatchState::new() },
+            sink: Sink { sender: sink, answering: false, kind: PhantomData },
+            state: if is_optional { WatchState::new_optional() } else { WatchState::new() },
             again,
             revived: self.revived.subscribe(),
             list: ListBuilder::new(),
-            share: Share::of(&self.account),
+            share: Share::new(&self.account),
         };
         tokio::select! {
             () = sink.closed() => {}
@@ -172,7 +172,7 @@ struct KindReader<'a, K: ObjectKind, E> {
     limits: ReadLimits,
     sink: Sink<'a, K, E>,
     state: WatchState,
-    again: Again,
+    again: FreshListRequests,
     /// Changes when the server is reachable again. A change that was already seen is no reason to
     /// retry: it happened before this request, or before its response.
     revived: watch::Receiver<u64>,
@@ -182,18 +182,18 @@ struct KindReader<'a, K: ObjectKind, E> {
 }
 
 /// Whether a fresh list is requested.
-struct Again {
+struct FreshListRequests {
     /// The number of requests for fresh lists, by plural kind.
     wanted: watch::Receiver<BTreeMap<&'static str, u64>>,
     plural: &'static str,
     /// The number of requests that were processed.
-    seen: u64,
+    processed: u64,
 }
 
-impl Again {
+impl FreshListRequests {
     fn new(wanted: watch::Receiver<BTreeMap<&'static str, u64>>, plural: &'static str) -> Self {
-        let mut again = Self { wanted, plural, seen: 0 };
-        again.seen = again.count();
+        let mut again = Self { wanted, plural, processed: 0 };
+        again.processed = again.count();
         again
     }
 
@@ -205,7 +205,7 @@ impl Again {
     async fn wanted(&mut self) {
         loop {
             let count = self.count();
-            if std::mem::replace(&mut self.seen, count) != count {
+            if std::mem::replace(&mut self.processed, count) != count {
                 return;
             }
             if self.wanted.changed().await.is_err() {
@@ -230,16 +230,16 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
             let began = Instant::now();
             let mut hurries = true;
             self.revived.mark_unchanged();
-            let question = self.state.ask(began, random());
-            let pause = match self.put(question).await {
+            let question = self.state.next_request(began, random());
+            let pause = match self.execute(question).await {
                 Ok(pause) => pause,
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
                     if !matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_)) {
-                        self.client.heard.forget();
+                        self.client.last_response.forget();
                     }
                     self.list = ListBuilder::new();
-                    self.share.give_back();
+                    self.share.release();
                     if matches!(error, ApiError::NotFound(_)) && !self.selection.versions.is_empty()
                     {
                         // The kind may exist in another version.
@@ -250,7 +250,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                     // A successful probe does not change the amount of data.
                     hurries = !matches!(error, ApiError::OverBudget(_));
                     if matches!(error, ApiError::OverBudget(_) | ApiError::Misbehaving(_)) {
-                        self.client.account.asks(self.selection.plural, Some(pause));
+                        self.client.account.set_next_request(self.selection.plural, Some(pause));
                     }
                     self.sink.failed(error).await?;
                     pause
@@ -261,12 +261,12 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 // Possibly while the request was still open.
                 Ok(()) = self.revived.changed(), if hurries => {}
             }
-            self.client.account.asks(self.selection.plural, None);
+            self.client.account.set_next_request(self.selection.plural, None);
         }
     }
 
     /// Sends a request, and passes on the response. Returns the pause before the next request.
-    async fn put(&mut self, question: NextRequest) -> Result<Duration, Stop> {
+    async fn execute(&mut self, question: NextRequest) -> Result<Duration, Stop> {
         if matches!(question, NextRequest::InitialEvents | NextRequest::Page { token: None }) {
             self.choose_version().await?;
         }
@@ -296,7 +296,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                     "{path}limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
                     percent_encode(&version)
                 );
-                self.ask(&path).await?;
+                self.request(&path).await?;
                 self.state.checked();
                 Ok(Duration::ZERO)
             }
@@ -312,8 +312,8 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     }
 
     /// Sends a request, and waits for the head of a successful response.
-    async fn ask(&mut self, path: &str) -> Result<OpenResponse, ApiError> {
-        let answer = Box::pin(self.client.ask(Method::GET, path, None, self.best)).await?;
+    async fn request(&mut self, path: &str) -> Result<OpenResponse, ApiError> {
+        let answer = Box::pin(self.client.open(Method::GET, path, None, self.best)).await?;
         // If the server returned in the meantime, this is its response and the connection works.
         self.revived.mark_unchanged();
         Ok(answer)
@@ -331,7 +331,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
 
     /// Reads a page. At most one received object is buffered.
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
-        let mut answer = self.ask(path).await?;
+        let mut answer = self.request(path).await?;
         let mut list = ListDecoder::new(answer.encoding, self.limits.object_bytes);
         let mut received = 0;
         while let Some(piece) = answer.piece(SILENCE_LIMIT).await? {
@@ -339,7 +339,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
             if received > self.limits.page_bytes {
                 return Err(self.page_too_long().into());
             }
-            self.client.heard.now();
+            self.client.last_response.record();
             list.push(&piece);
             while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
                 match decode::object(&self.kind, answer.encoding, &object) {
@@ -376,17 +376,17 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         let began = Instant::now();
         let end = began + lifetime + LIFETIME_GRACE;
         let mut initial = begin == Begin::Everything;
-        let mut answer = self.ask(path).await?;
+        let mut answer = self.request(path).await?;
         if !initial {
             self.sink.answered().await?;
         }
         let mut events = Events::new(answer.encoding, self.limits.object_bytes);
-        let mut told = false;
+        let mut has_events = false;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let remaining = end.saturating_duration_since(Instant::now());
             // Initial events arrive without pauses; afterwards, silence means that there are no
             // changes.
-            let silence = if initial { left.min(SILENCE_LIMIT) } else { left };
+            let silence = if initial { remaining.min(SILENCE_LIMIT) } else { remaining };
             let piece = tokio::select! {
                 piece = answer.piece(silence) => piece,
                 // A connection that was open while the server was unreachable may be dead.
@@ -403,16 +403,16 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 piece => piece?,
             };
             let Some(piece) = piece else { break };
-            self.client.heard.now();
+            self.client.last_response.record();
             events.push(&piece);
             while let Some(event) = events.next().map_err(|TooLong| self.too_long())? {
                 let line = decode::line(&self.kind, answer.encoding, &event)
                     .map_err(|fact| self.unread(&answer, &fact))?;
-                told = true;
+                has_events = true;
                 if initial {
                     initial = !self.gather(line).await?;
                 } else {
-                    self.tell(line).await?;
+                    self.send_event(line).await?;
                 }
             }
             self.share.buffers(events.buffered());
@@ -425,11 +425,11 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         if events.has_rest() {
             return Err(self.broken("it ended within an event").into());
         }
-        Ok(self.state.watch_ended(began.elapsed(), told, random()))
+        Ok(self.state.watch_ended(began.elapsed(), has_events, random()))
     }
 
     /// Processes an initial event. Returns whether it was the last.
-    async fn gather(&mut self, line: WatchLine<K::Kept>) -> Result<bool, Stop> {
+    async fn gather(&mut self, line: WatchLine<K::Stored>) -> Result<bool, Stop> {
         match line {
             WatchLine::Applied { object, .. } => {
                 self.add(object);
@@ -464,7 +464,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     }
 
     /// Adds an object to a list.
-    fn add(&mut self, object: K::Kept) {
+    fn add(&mut self, object: K::Stored) {
         self.share.gathers(object.weight());
         self.list.add(object);
     }
@@ -478,12 +478,12 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         let (objects, invalid) = std::mem::replace(&mut self.list, ListBuilder::new()).finish();
         self.sink.send(WatchEvent::Restarted { objects, invalid }).await?;
         // From here on, the receiver accounts for it.
-        self.share.give_back();
+        self.share.release();
         self.state.listed(version, Instant::now(), random());
         Ok(())
     }
 
-    async fn tell(&mut self, line: WatchLine<K::Kept>) -> Result<(), Stop> {
+    async fn send_event(&mut self, line: WatchLine<K::Stored>) -> Result<(), Stop> {
         let version = match line {
             WatchLine::Applied { object, version } => {
                 self.sink.send(WatchEvent::Applied(object)).await?;
@@ -532,9 +532,9 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         if self.share.exceeds(self.limits.memory_bytes) {
             return Err(over_memory(self.limits.memory_bytes, self.selection.plural));
         }
-        let Some((limit, what)) = self.list.excess(&self.limits) else { return Ok(()) };
+        let Some((limit, unit)) = self.list.excess(&self.limits) else { return Ok(()) };
         Err(ApiError::OverBudget(format!(
-            "its list of {} has more than {limit} {what}, which is the limit",
+            "its list of {} has more than {limit} {unit}, which is the limit",
             self.selection.plural
         )))
     }
@@ -559,7 +559,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
 struct Sink<'a, K, E> {
     sender: &'a mpsc::Sender<E>,
     answering: bool,
-    told: PhantomData<fn(K)>,
+    kind: PhantomData<fn(K)>,
 }
 
 impl<K: ObjectKind, E: From<KindEvent<K>>> Sink<'_, K, E> {

@@ -117,12 +117,12 @@ impl WatchState {
     }
 
     /// Creates a state for a kind that a server may lack.
-    pub(super) fn of_optional() -> Self {
+    pub(super) fn new_optional() -> Self {
         Self { absences: Some(ABSENCE_PAUSES), ..Self::new() }
     }
 
     /// Returns the request to send now. `random` is in `0..1`.
-    pub(super) fn ask(&mut self, now: Instant, random: f64) -> NextRequest {
+    pub(super) fn next_request(&mut self, now: Instant, random: f64) -> NextRequest {
         if self.relist_at.is_some_and(|at| at <= now) {
             self.position = Position::Nowhere;
             self.relist_at = None;
@@ -179,18 +179,23 @@ impl WatchState {
         }
     }
 
-    /// Records that the watch ended without an error after `lasted`; `told` is whether it reported
-    /// anything. Returns the pause before the next request.
-    pub(super) fn watch_ended(&mut self, lasted: Duration, told: bool, random: f64) -> Duration {
-        if told || lasted >= WATCH_SPACING {
-            self.faults.held(lasted);
-            self.forgotten.held(lasted);
-            self.refusals.held(lasted);
+    /// Records that the watch ended without an error after `lasted`; `has_events` is whether it
+    /// reported anything. Returns the pause before the next request.
+    pub(super) fn watch_ended(
+        &mut self,
+        lasted: Duration,
+        has_events: bool,
+        random: f64,
+    ) -> Duration {
+        if has_events || lasted >= WATCH_SPACING {
+            self.faults.record_duration(lasted);
+            self.forgotten.record_duration(lasted);
+            self.refusals.record_duration(lasted);
             if let Some(absences) = &mut self.absences {
-                absences.held(lasted);
+                absences.record_duration(lasted);
             }
-            self.nonsense.held(lasted);
-            self.excesses.held(lasted);
+            self.nonsense.record_duration(lasted);
+            self.excesses.record_duration(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
         }
         // An empty response that ended at once, possibly repeatedly: a stale watch, or a broken
@@ -200,8 +205,8 @@ impl WatchState {
 
     /// Records that the request failed after `lasted`. Returns the pause before the next one.
     pub(super) fn failed(&mut self, error: &ApiError, lasted: Duration, random: f64) -> Duration {
-        self.faults.held(lasted);
-        self.forgotten.held(lasted);
+        self.faults.record_duration(lasted);
+        self.forgotten.record_duration(lasted);
         // A slow refusal is no reason to retry sooner. Any other request that lasted was accepted,
         // or reached no server.
         let refused = is_refusal(error);
@@ -283,7 +288,7 @@ mod tests {
     use super::super::error::ApiStatus;
     use super::*;
 
-    const AT_ONCE: Duration = Duration::ZERO;
+    const NO_DELAY: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(200);
 
     struct Run {
@@ -302,20 +307,20 @@ mod tests {
             run
         }
 
-        fn ask(&mut self) -> NextRequest {
-            self.state.ask(self.now, 0.5)
+        fn next_request(&mut self) -> NextRequest {
+            self.state.next_request(self.now, 0.5)
         }
 
         /// Returns the version of the requested watch, on a server that has reached it.
         fn version(&mut self) -> Option<String> {
-            let checked = match self.ask() {
+            let checked = match self.next_request() {
                 NextRequest::Check { version } => {
                     self.state.checked();
                     Some(version)
                 }
                 _ => None,
             };
-            match self.ask() {
+            match self.next_request() {
                 NextRequest::Watch { version, .. } if checked.is_none_or(|it| it == version) => {
                     Some(version)
                 }
@@ -324,7 +329,7 @@ mod tests {
         }
 
         fn failed(&mut self, error: ApiError) -> u128 {
-            self.state.failed(&error, AT_ONCE, 0.5).as_millis()
+            self.state.failed(&error, NO_DELAY, 0.5).as_millis()
         }
     }
 
@@ -343,30 +348,30 @@ mod tests {
     #[test]
     fn rejected_initial_events_are_replaced_by_pages_at_once() {
         let mut run = Run::new();
-        assert_eq!(run.ask(), NextRequest::InitialEvents);
+        assert_eq!(run.next_request(), NextRequest::InitialEvents);
         let refusal = ApiError::Rejected(ApiStatus { code: 422, message: "forbidden".into() });
         assert_eq!(run.failed(refusal), 0);
-        assert_eq!(run.ask(), NextRequest::Page { token: None });
+        assert_eq!(run.next_request(), NextRequest::Page { token: None });
         run.state.page_read("t".into());
-        assert_eq!(run.ask(), NextRequest::Page { token: Some("t".into()) });
+        assert_eq!(run.next_request(), NextRequest::Page { token: Some("t".into()) });
         run.state.listed("5".into(), run.now, 0.5);
         assert_eq!(run.version().as_deref(), Some("5"));
         run.failed(gone());
-        assert_eq!(run.ask(), NextRequest::Page { token: None }, "pages from now on");
+        assert_eq!(run.next_request(), NextRequest::Page { token: None }, "pages from now on");
     }
 
     #[test]
     fn unreachable_server_keeps_its_initial_events() {
         let mut run = Run::new();
         run.failed(ApiError::Unreachable("connection refused".into()));
-        assert_eq!(run.ask(), NextRequest::InitialEvents);
+        assert_eq!(run.next_request(), NextRequest::InitialEvents);
     }
 
     #[test]
     fn expired_version_causes_one_fresh_list_after_a_pause() {
         let mut run = Run::watching("5");
         assert_eq!(run.failed(gone()), 800);
-        assert_eq!(run.ask(), NextRequest::InitialEvents);
+        assert_eq!(run.next_request(), NextRequest::InitialEvents);
         run.state.listed("9".into(), run.now, 0.5);
         assert_eq!(run.failed(gone()), 1600, "again at once: longer");
         run.state.listed("9".into(), run.now, 0.5);
@@ -380,9 +385,9 @@ mod tests {
             for _ in 0..6 {
                 run.failed(ApiError::Unreachable("connection refused".into()));
             }
-            assert_eq!(run.ask(), NextRequest::Check { version: "5".into() });
+            assert_eq!(run.next_request(), NextRequest::Check { version: "5".into() });
             assert_eq!(run.failed(answer), 800);
-            assert_eq!(run.ask(), NextRequest::InitialEvents);
+            assert_eq!(run.next_request(), NextRequest::InitialEvents);
         }
     }
 
@@ -392,26 +397,26 @@ mod tests {
         run.failed(ApiError::Rejected(ApiStatus { code: 400, message: String::new() }));
         run.state.page_read("t".into());
         assert!(run.failed(gone()) > 0);
-        assert_eq!(run.ask(), NextRequest::Page { token: None });
+        assert_eq!(run.next_request(), NextRequest::Page { token: None });
     }
 
     #[test]
     fn version_is_checked_after_a_failure() {
         let mut run = Run::watching("5");
-        assert!(matches!(run.ask(), NextRequest::Watch { .. }), "nothing was reported");
+        assert!(matches!(run.next_request(), NextRequest::Watch { .. }), "nothing was reported");
         run.failed(broken());
-        assert_eq!(run.ask(), NextRequest::Check { version: "5".into() });
+        assert_eq!(run.next_request(), NextRequest::Check { version: "5".into() });
         run.failed(ApiError::VersionAhead("Too large resource version".into()));
-        assert_eq!(run.ask(), NextRequest::InitialEvents);
+        assert_eq!(run.next_request(), NextRequest::InitialEvents);
         run.state.listed("3".into(), run.now, 0.5);
-        assert!(matches!(run.ask(), NextRequest::Watch { .. }));
+        assert!(matches!(run.next_request(), NextRequest::Watch { .. }));
     }
 
     #[test]
     fn version_ahead_of_the_server_is_discarded() {
         let mut run = Run::watching("5");
         run.failed(ApiError::VersionAhead("Too large resource version".into()));
-        assert_eq!(run.ask(), NextRequest::InitialEvents);
+        assert_eq!(run.next_request(), NextRequest::InitialEvents);
     }
 
     #[test]
@@ -459,17 +464,17 @@ mod tests {
     fn missing_optional_kind_is_requested_at_growing_intervals() {
         let absent =
             || ApiError::NotFound("the server could not find the requested resource".into());
-        let asked_in_an_hour = |state: WatchState| {
-            let (mut run, mut after, mut asked) = (Run { state, ..Run::new() }, AT_ONCE, 0);
+        let requests_per_hour = |state: WatchState| {
+            let (mut run, mut after, mut requests) = (Run { state, ..Run::new() }, NO_DELAY, 0);
             while after < Duration::from_secs(3600) {
-                after += run.state.failed(&absent(), AT_ONCE, 0.5);
-                asked += 1;
+                after += run.state.failed(&absent(), NO_DELAY, 0.5);
+                requests += 1;
             }
-            asked
+            requests
         };
-        assert_eq!(asked_in_an_hour(WatchState::of_optional()), 37);
-        assert_eq!(asked_in_an_hour(WatchState::new()), 125, "the kind is required");
-        let mut run = Run { state: WatchState::of_optional(), ..Run::new() };
+        assert_eq!(requests_per_hour(WatchState::new_optional()), 37);
+        assert_eq!(requests_per_hour(WatchState::new()), 125, "the kind is required");
+        let mut run = Run { state: WatchState::new_optional(), ..Run::new() };
         for _ in 0..20 {
             run.failed(absent());
         }
@@ -501,16 +506,16 @@ mod tests {
 
     #[test]
     fn retry_after_is_respected_up_to_a_minute() {
-        let of = |seconds| {
+        let pauses_after = |seconds| {
             let retry_after = Some(Duration::from_secs(seconds));
             let error = ApiError::TooManyRequests { retry_after };
             let mut run = Run::watching("5");
             (0..=4u8).map(|i| run.state.failed(&error, LONG, f64::from(i) / 4.0)).collect()
         };
-        let seven: Vec<Duration> = of(7);
+        let seven: Vec<Duration> = pauses_after(7);
         assert!(seven.iter().all(|pause| (7.0..=8.75).contains(&pause.as_secs_f64())), "{seven:?}");
         for seconds in [3600, u64::MAX] {
-            let long: Vec<Duration> = of(seconds);
+            let long: Vec<Duration> = pauses_after(seconds);
             assert!(long.iter().all(|pause| *pause == RETRY_AFTER_MAX), "{seconds}: {long:?}");
         }
     }
@@ -522,7 +527,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(
                 run.state.watch_ended(second, false, 0.5),
-                AT_ONCE,
+                NO_DELAY,
                 "once per second is allowed"
             );
             assert_eq!(run.version().as_deref(), Some("5"));
@@ -533,9 +538,9 @@ mod tests {
             990,
             "it reported something"
         );
-        let mut total = AT_ONCE;
+        let mut total = NO_DELAY;
         for _ in 0..100 {
-            total += run.state.watch_ended(AT_ONCE, false, 0.5);
+            total += run.state.watch_ended(NO_DELAY, false, 0.5);
         }
         assert!(total > Duration::from_secs(2700), "{total:?}");
     }
@@ -556,10 +561,10 @@ mod tests {
             let mut run = Run::new();
             run.state.listed("5".into(), run.now, random);
             run.now += Duration::from_secs(seconds - 10);
-            let NextRequest::Watch { lifetime, .. } = run.ask() else { panic!("not yet") };
+            let NextRequest::Watch { lifetime, .. } = run.next_request() else { panic!("not yet") };
             assert!(lifetime <= Duration::from_secs(10), "the watch ends in time: {lifetime:?}");
             run.now += Duration::from_secs(10);
-            assert_eq!(run.ask(), NextRequest::InitialEvents);
+            assert_eq!(run.next_request(), NextRequest::InitialEvents);
         }
     }
 
@@ -567,7 +572,8 @@ mod tests {
     fn watches_last_some_minutes_at_random() {
         let mut run = Run::watching("5");
         for (random, seconds) in [(0.0, 240), (1.0, 300)] {
-            let NextRequest::Watch { lifetime, .. } = run.state.ask(run.now, random) else {
+            let NextRequest::Watch { lifetime, .. } = run.state.next_request(run.now, random)
+            else {
                 panic!("a watch")
             };
             assert_eq!(lifetime.as_secs(), seconds);

@@ -231,11 +231,11 @@ pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, MalformedMess
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], MalformedMessage> {
-    let (taken, after) = rest
+    let (field, after) = rest
         .split_at_checked(length)
         .ok_or(MalformedMessage("a field is longer than its message"))?;
     *rest = after;
-    Ok(taken)
+    Ok(field)
 }
 
 #[cfg(test)]
@@ -258,8 +258,8 @@ mod tests {
     }
 
     fn recorded(bytes: &[u8]) -> Result<String, MalformedMessage> {
-        let mut told = Recorded::default();
-        told.merge(bytes).map(|()| told.0.join(" "))
+        let mut recorded = Recorded::default();
+        recorded.merge(bytes).map(|()| recorded.0.join(" "))
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl StateToWrite {
             let before = before.stores.get(name);
             let stored = StoredObjects {
                 store: Arc::clone(name),
-                objects: objects.standing_in(&self.stand_ins),
+                objects: objects.with_stand_ins(&self.stand_ins),
             };
             let delta = before.map(|before| ObjectsDelta::of(&before.objects, &stored.objects));
             let delta = delta.as_ref().map(Option::as_ref);
@@ -272,7 +272,7 @@ mod tests {
             let mut anew = StateDirectory::open(directory.path(), origin.clone());
             let (read, refused) = anew.read::<StoredObjects>(&name);
             assert_eq!(refused, None);
-            assert_eq!(read.expect("it is there").objects, objects.standing_in(stand_ins));
+            assert_eq!(read.expect("it is there").objects, objects.with_stand_ins(stand_ins));
             let files = std::fs::read_dir(directory.path()).expect("there").flatten();
             let whole =
                 files.filter(|file| file.path().extension().is_some_and(|end| end == "lkg"));

@@ -36,7 +36,7 @@ struct HistoryTable {
     records: VecDeque<(Arc<HistoryRecord>, usize)>,
     bytes: usize,
     /// The last version that was compared. It has no record if nothing differed.
-    seen: u64,
+    last_compared: u64,
 }
 
 /// The difference between a version and the version of the previous record.
@@ -107,10 +107,10 @@ pub enum UnknownMoment {
     #[error("no version has been recorded yet")]
     Nothing,
     /// The requested version is in the future.
-    #[error("version {asked} does not exist yet; the last compared version is {last}")]
+    #[error("version {requested} does not exist yet; the last compared version is {last}")]
     Later {
         /// The requested version.
-        asked: u64,
+        requested: u64,
         /// The last compared version.
         last: u64,
     },
@@ -162,16 +162,16 @@ impl History {
     /// If `moment` is not recorded, or a difference since then is unknown.
     pub fn since(&self, moment: PastMoment) -> Result<Comparison, UnknownMoment> {
         let records = self.records();
-        let seen = self.table().seen;
+        let last_compared = self.table().last_compared;
         let last = records.last().ok_or(UnknownMoment::Nothing)?;
         let later = |record: &Arc<HistoryRecord>| match moment {
             PastMoment::Version(version) => !record.restored && record.version > version,
             PastMoment::Time(time) => record.at > time,
         };
-        if let PastMoment::Version(asked) = moment
-            && asked > seen
+        if let PastMoment::Version(requested) = moment
+            && requested > last_compared
         {
-            return Err(UnknownMoment::Later { asked, last: seen });
+            return Err(UnknownMoment::Later { requested, last: last_compared });
         }
         let from = records.iter().position(later).unwrap_or(records.len());
         let before = from
@@ -188,14 +188,18 @@ impl History {
                 let (version, at) = (record.version, record.at);
                 return Err(UnknownMoment::Gap { version, at, gap });
             }
-            difference.then(&record.difference);
+            difference.append(&record.difference);
         }
-        Ok(Comparison { from: (before.version, before.at), to: (seen, last.at), difference })
+        Ok(Comparison {
+            from: (before.version, before.at),
+            to: (last_compared, last.at),
+            difference,
+        })
     }
 
     /// Notes that a version of this process was compared and does not differ from the last record.
-    fn saw(&self, version: u64) {
-        self.table().seen = version;
+    fn note_compared(&self, version: u64) {
+        self.table().last_compared = version;
     }
 
     /// Appends the newest record and returns it as stored.
@@ -211,7 +215,7 @@ impl History {
         let mut table = self.table();
         table.bytes += bytes;
         if !record.restored {
-            table.seen = record.version;
+            table.last_compared = record.version;
         }
         table.records.push_back((Arc::clone(&record), bytes));
         while table.records.len() > RECORDS_MAX || table.bytes > BYTES_MAX {
@@ -290,15 +294,18 @@ mod tests {
         }
         assert_eq!(found(PastMoment::Version(4)), Ok((4, 5, texts(&["4", "5"]))));
         assert_eq!(found(PastMoment::Time(at(99))), Ok((5, 5, Vec::new())));
-        assert_eq!(found(PastMoment::Version(6)), Err(UnknownMoment::Later { asked: 6, last: 5 }));
+        assert_eq!(
+            found(PastMoment::Version(6)),
+            Err(UnknownMoment::Later { requested: 6, last: 5 })
+        );
         let earlier = UnknownMoment::Earlier { version: 1, at: at(10) };
         assert_eq!(found(PastMoment::Time(at(9))), Err(earlier.clone()));
         assert_eq!(found(PastMoment::Version(0)), Err(earlier));
         assert_eq!(history.record(4).map(|it| it.at), Some(at(20)));
         // A version without a difference has no record.
-        history.saw(7);
+        history.note_compared(7);
         assert_eq!(found(PastMoment::Version(6)), Ok((5, 7, Vec::new())));
-        let later = UnknownMoment::Later { asked: 8, last: 7 };
+        let later = UnknownMoment::Later { requested: 8, last: 7 };
         assert_eq!(found(PastMoment::Version(8)), Err(later));
     }
 
@@ -321,7 +328,7 @@ mod tests {
             // Version numbers of a previous process are not valid in this process.
             assert!(matches!(
                 history.since(PastMoment::Version(7)),
-                Err(UnknownMoment::Later { asked: 7, last: 2 })
+                Err(UnknownMoment::Later { requested: 7, last: 2 })
             ));
         }
     }

@@ -3,9 +3,10 @@
 //!
 //! Defines a hold ([`ConfigurationHold`]), the file that preserves it across restarts
 //! ([`HoldFile`]), the form in which replicas share it ([`SharedHold`]), and the configurations
-//! that can be restored ([`KeptConfigurations`]). A hold covers configuration only; changes that
-//! clusters report still apply. `strait_server::feed` reads the objects and implements the hold;
-//! nothing in this module changes what proxies receive. (docs/decisions/0048-held-configuration.md)
+//! that can be restored ([`RetainedConfigurations`]). A hold covers configuration only; changes
+//! that clusters report still apply. `strait_server::feed` reads the objects and implements the
+//! hold; nothing in this module changes what proxies receive.
+//! (docs/decisions/0048-held-configuration.md)
 
 mod file;
 mod kept;
@@ -18,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
 pub use self::file::{HoldFile, RestoredHold};
-pub use self::kept::{KeptConfiguration, KeptConfigurations, UnknownConfiguration};
+pub use self::kept::{RetainedConfiguration, RetainedConfigurations, UnknownConfiguration};
 pub use self::shared::{HoldMark, HoldSharing, PARTS_MAX, SharedHold, pack, unpack};
 use strait_model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
 
@@ -115,7 +116,7 @@ pub enum HoldRefusal {
     Unreadable(String),
     /// No rollout is in progress.
     #[error("no rollout is in progress")]
-    NothingLetOut,
+    NoRollout,
 }
 
 /// The current hold and the changes that wait for its release.
@@ -165,12 +166,12 @@ impl Waiting {
         }
         let mut objects = BTreeSet::new();
         for (held, live) in pairs {
-            let differing = live.differences(held).filter(|one| {
-                let (was, is) = (held.get(one.key), one.now);
+            let differences = live.differences(held).filter(|difference| {
+                let (was, is) = (held.get(difference.key), difference.now);
                 let counted = |object: &ObjectJson| Counted(&object.to_value()).to_value();
                 was.map(counted) != is.map(counted)
             });
-            objects.extend(differing.map(|one| one.key.clone()));
+            objects.extend(differences.map(|difference| difference.key.clone()));
         }
         Self {
             objects,

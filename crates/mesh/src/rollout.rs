@@ -56,13 +56,13 @@ impl Cohort {
     /// same in every process and differs between configurations. No member is removed.
     pub fn filled<'a>(&self, percent: u8, connected: impl Iterator<Item = &'a Proxy>) -> Self {
         let sidecars = connected.filter(|proxy| proxy.kind != ProxyType::Router);
-        let mut there: Vec<u64> = sidecars.map(|proxy| place(&self.name, proxy)).collect();
+        let mut candidates: Vec<u64> = sidecars.map(|proxy| place(&self.name, proxy)).collect();
         // Several streams of one proxy count once.
-        there.sort_unstable();
-        there.dedup();
-        let room = (there.len() * usize::from(percent) / 100).max(1);
-        let new = there.iter().filter(|place| self.places.binary_search(place).is_err());
-        let new = new.take(room.saturating_sub(self.places.len()));
+        candidates.sort_unstable();
+        candidates.dedup();
+        let size = (candidates.len() * usize::from(percent) / 100).max(1);
+        let new = candidates.iter().filter(|place| self.places.binary_search(place).is_err());
+        let new = new.take(size.saturating_sub(self.places.len()));
         let mut places: Vec<u64> = self.places.iter().chain(new).copied().collect();
         places.sort_unstable();
         Self { name: Arc::clone(&self.name), percent, places: places.into() }
@@ -84,8 +84,9 @@ fn place(name: &str, proxy: &Proxy) -> u64 {
 /// rollout.
 pub fn name_of(configuration: &ConfigurationSnapshot) -> Arc<str> {
     let ConfigurationSnapshot { traffic, mesh, networks, .. } = configuration;
-    let nothing = Collection::default();
-    ConfigurationSnapshot::new(traffic.clone(), nothing, mesh.clone(), networks.clone()).id()
+    let no_access_policies = Collection::default();
+    ConfigurationSnapshot::new(traffic.clone(), no_access_policies, mesh.clone(), networks.clone())
+        .id()
 }
 
 /// The state of rollouts.
@@ -183,7 +184,7 @@ impl fmt::Display for StopReason {
             Self::Refused { count, proxy, error } => {
                 write!(f, "{count} proxies rejected the change, among them {proxy}: {error}")
             }
-            Self::LostEndpoints(words) => write!(f, "{words}"),
+            Self::LostEndpoints(lost) => write!(f, "{lost}"),
         }
     }
 }

@@ -80,8 +80,8 @@ impl Timeline {
         delivery: Arc<Delivery>,
         begun: Instant,
     ) -> Arc<TimelineEntry> {
-        let waited = begun.saturating_duration_since(delivery.heard);
-        let published_after = delivery.heard.elapsed();
+        let waited = begun.saturating_duration_since(delivery.received);
+        let published_after = delivery.received.elapsed();
         let at = SystemTime::now();
         let at = at.checked_sub(published_after).unwrap_or(at);
         let mut entries = self.entries();
@@ -144,18 +144,18 @@ mod tests {
             let delivery = Arc::new(Delivery::new(Instant::now()));
             timeline.enter(version, cause.into(), String::new(), delivery, Instant::now())
         };
-        let seen = timeline.last();
-        assert_eq!(*seen.borrow(), 0);
+        let last_seq = timeline.last();
+        assert_eq!(*last_seq.borrow(), 0);
         let most = ENTRIES_MAX as u64;
         (1..=most + 10).for_each(|version| assert_eq!(enter(version).seq, version));
-        assert_eq!(*seen.borrow(), most + 10);
+        assert_eq!(*last_seq.borrow(), most + 10);
         let all = timeline.since(0);
         assert_eq!((all.len(), all.first().map(|one| one.seq)), (ENTRIES_MAX, Some(11)));
         let last: Vec<_> = timeline.since(most + 8).iter().map(|one| one.version).collect();
         assert_eq!(last, [most + 9, most + 10]);
         assert!(timeline.since(most + 10).is_empty());
-        for (seq, is_kept) in [(10, false), (11, true), (most + 10, true), (most + 11, false)] {
-            assert_eq!(timeline.entry(seq).map(|one| one.seq), is_kept.then_some(seq));
+        for (seq, is_retained) in [(10, false), (11, true), (most + 10, true), (most + 11, false)] {
+            assert_eq!(timeline.entry(seq).map(|one| one.seq), is_retained.then_some(seq));
         }
     }
 }

@@ -153,8 +153,8 @@ mod tests {
         all.merge(causes);
         assert_eq!(all.named_causes().first(), Some(&pod(30)), "in the order they came");
         assert_eq!((all.named_causes().len(), all.more()), (8, 13));
-        let mut none = Causes::default();
-        none.merge(all.clone());
-        assert_eq!(none, all);
+        let mut no_causes = Causes::default();
+        no_causes.merge(all.clone());
+        assert_eq!(no_causes, all);
     }
 }

@@ -39,8 +39,8 @@ impl ObjectKey {
 
     /// Shares equal texts with another key, to save memory.
     fn sharing(self, other: &Self) -> Self {
-        let share = |own: Arc<str>, others: &Arc<str>| {
-            if own == *others { Arc::clone(others) } else { own }
+        let share = |text: Arc<str>, shared: &Arc<str>| {
+            if text == *shared { Arc::clone(shared) } else { text }
         };
         Self {
             kind: share(self.kind, &other.kind),
@@ -134,7 +134,7 @@ impl Collection {
     pub fn insert(&mut self, key: ObjectKey, object: impl Into<ObjectJson>) {
         let object = object.into();
         if self.0.get(&key) != Some(&object) {
-            self.put(key, object);
+            self.insert_key_shared(key, object);
         }
     }
 
@@ -145,7 +145,7 @@ impl Collection {
         }
     }
 
-    fn put(&mut self, key: ObjectKey, object: ObjectJson) {
+    fn insert_key_shared(&mut self, key: ObjectKey, object: ObjectJson) {
         let key = match self.0.get_prev(&key) {
             Some((neighbour, _)) => key.sharing(neighbour),
             None => key,
@@ -165,15 +165,15 @@ impl Collection {
 
     /// Returns the collection with invalid objects replaced by their last valid versions.
     #[must_use]
-    pub fn standing_in(&self, stand_ins: &[StandIn]) -> Self {
-        let mut all = self.clone();
+    pub fn with_stand_ins(&self, stand_ins: &[StandIn]) -> Self {
+        let mut objects = self.clone();
         for StandIn { key, now, good } in stand_ins {
             // Another store may contain a different object with this key.
             if self.get(key) == Some(now) {
-                all.insert(key.clone(), good.clone());
+                objects.insert(key.clone(), good.clone());
             }
         }
-        all
+        objects
     }
 
     /// Returns the differences from an earlier collection.
@@ -203,29 +203,29 @@ impl Eq for Collection {}
 impl FromIterator<Arc<Value>> for Collection {
     /// Of several objects with the same key, the first is used. Objects without a key are skipped.
     fn from_iter<T: IntoIterator<Item = Arc<Value>>>(objects: T) -> Self {
-        let mut all = BTreeMap::new();
+        let mut objects_by_key = BTreeMap::new();
         for object in objects {
             if let Some(key) = ObjectKey::of(&object) {
-                all.entry(key).or_insert_with(|| object.into());
+                objects_by_key.entry(key).or_insert_with(|| object.into());
             }
         }
-        all.into()
+        objects_by_key.into()
     }
 }
 
 impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
     /// Of several objects with the same key, the last is used.
     fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {
-        let all = objects.into_iter().map(|(key, object)| (key, object.into()));
-        all.collect::<BTreeMap<_, ObjectJson>>().into()
+        let objects_by_key = objects.into_iter().map(|(key, object)| (key, object.into()));
+        objects_by_key.collect::<BTreeMap<_, ObjectJson>>().into()
     }
 }
 
 impl From<BTreeMap<ObjectKey, ObjectJson>> for Collection {
     fn from(objects: BTreeMap<ObjectKey, ObjectJson>) -> Self {
-        let mut all = Self::default();
-        filling(objects).for_each(|(key, object)| all.put(key, object));
-        all
+        let mut collection = Self::default();
+        filling(objects).for_each(|(key, object)| collection.insert_key_shared(key, object));
+        collection
     }
 }
 
@@ -257,10 +257,10 @@ mod tests {
             [("A shop/b", Some(json!(2))), ("A shop/c", None), ("A shop/d", Some(json!(1)))];
         assert_eq!(differ, expected.map(|(key, now)| (key.to_owned(), now)));
         assert!(now != before && before == before.clone());
-        let of_two: Collection =
+        let last_wins: Collection =
             [object("a", 1), object("a", 2), Arc::new(json!({}))].into_iter().collect();
         assert_eq!(
-            of_two.values().map(|one| one.to_value()["spec"].clone()).collect::<Vec<_>>(),
+            last_wins.values().map(|one| one.to_value()["spec"].clone()).collect::<Vec<_>>(),
             [json!(1)]
         );
     }

@@ -68,15 +68,16 @@ impl ConfigurationSnapshot {
 
     /// Returns the approximate size in bytes of the parts that differ from `before`; equal parts
     /// are shared.
-    pub fn bytes_beside(&self, before: Option<&Self>) -> usize {
-        let nothing = Self::default();
-        let before = before.unwrap_or(&nothing);
+    pub fn unshared_bytes(&self, before: Option<&Self>) -> usize {
+        let empty = Self::default();
+        let before = before.unwrap_or(&empty);
         let pairs = [(&self.traffic, &before.traffic), (&self.access, &before.access)];
         let objects = pairs.into_iter().flat_map(|(now, before)| now.differences(before));
-        let of_objects: usize = objects.filter_map(|one| one.now).map(ObjectJson::bytes).sum();
+        let object_bytes: usize =
+            objects.filter_map(|difference| difference.now).map(ObjectJson::bytes).sum();
         let texts = [(&self.mesh, &before.mesh), (&self.networks, &before.networks)];
         let differing = texts.into_iter().filter(|(now, before)| now != before);
-        of_objects
+        object_bytes
             + differing.map(|(now, _)| now.as_ref().map_or(0, |text| text.len())).sum::<usize>()
     }
 }
@@ -104,23 +105,24 @@ impl Counted<'_> {
     pub fn to_value(self) -> Value {
         let Self(object) = self;
         let metadata = &object["metadata"];
-        let mut kept = Map::new();
+        let mut relevant_metadata = Map::new();
         for name in ["creationTimestamp", "name", "namespace"] {
             if let Some(value) = metadata.get(name).filter(|value| !value.is_null()) {
-                kept.insert(name.to_owned(), value.clone());
+                relevant_metadata.insert(name.to_owned(), value.clone());
             }
         }
         if let Some(dry_run) = metadata["annotations"].get(DRY_RUN) {
-            let only = Map::from_iter([(DRY_RUN.to_owned(), dry_run.clone())]);
-            kept.insert("annotations".to_owned(), Value::Object(only));
+            let annotations = Map::from_iter([(DRY_RUN.to_owned(), dry_run.clone())]);
+            relevant_metadata.insert("annotations".to_owned(), Value::Object(annotations));
         }
-        let mut counted = Map::from_iter([("metadata".to_owned(), Value::Object(kept))]);
+        let mut relevant =
+            Map::from_iter([("metadata".to_owned(), Value::Object(relevant_metadata))]);
         for name in ["apiVersion", "kind", "spec"] {
             if let Some(value) = object.get(name) {
-                counted.insert(name.to_owned(), value.clone());
+                relevant.insert(name.to_owned(), value.clone());
             }
         }
-        Value::Object(counted)
+        Value::Object(relevant)
     }
 }
 
@@ -143,7 +145,7 @@ mod tests {
         })
     }
 
-    fn of(objects: &[Value], mesh: Option<&str>) -> ConfigurationSnapshot {
+    fn snapshot(objects: &[Value], mesh: Option<&str>) -> ConfigurationSnapshot {
         let objects = objects.iter().cloned().map(Arc::new).collect();
         ConfigurationSnapshot::new(objects, Collection::default(), mesh.map(Into::into), None)
     }
@@ -151,25 +153,25 @@ mod tests {
     #[test]
     fn name_depends_only_on_relevant_content() {
         let (one, two) = (object("one", 1), object("two", 2));
-        let first = of(&[one.clone(), two.clone()], None);
+        let first = snapshot(&[one.clone(), two.clone()], None);
         assert_eq!(first.id().len(), 32);
-        assert_eq!(first.id(), of(&[two.clone(), one.clone()], None).id(), "in any order");
+        assert_eq!(first.id(), snapshot(&[two.clone(), one.clone()], None).id(), "in any order");
         let mut written = two.clone();
         written["status"] = json!({ "parents": [] });
         written["metadata"]["labels"] = json!({ "team": "a" });
         written["metadata"]["annotations"] = json!({ "who": "a" });
         written["metadata"]["resourceVersion"] = json!("7");
-        assert_eq!(first.id(), of(&[one.clone(), written.clone()], None).id());
+        assert_eq!(first.id(), snapshot(&[one.clone(), written.clone()], None).id());
         written["metadata"]["annotations"] = json!({ DRY_RUN: "true" });
         let mut older = two.clone();
         older["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
         for other in [
-            of(&[one.clone(), object("two", 3)], None),
-            of(&[one.clone(), written], None),
-            of(&[one.clone(), older], None),
-            of(&[one.clone(), two], Some("{}")),
-            of(&[one], None),
-            of(&[], None),
+            snapshot(&[one.clone(), object("two", 3)], None),
+            snapshot(&[one.clone(), written], None),
+            snapshot(&[one.clone(), older], None),
+            snapshot(&[one.clone(), two], Some("{}")),
+            snapshot(&[one], None),
+            snapshot(&[], None),
         ] {
             assert_ne!(first.id(), other.id(), "{other:?}");
         }
@@ -178,15 +180,15 @@ mod tests {
     #[test]
     fn size_counts_only_parts_that_are_not_shared() {
         let (one, two) = (object("one", 1), object("two", 2));
-        let first = of(&[one.clone(), two.clone()], None);
-        let alone = first.bytes_beside(None);
+        let first = snapshot(&[one.clone(), two.clone()], None);
+        let full_size = first.unshared_bytes(None);
         let bytes = |object: &Value| ObjectJson::from(object).bytes();
-        assert_eq!(alone, bytes(&one) + bytes(&two));
-        assert_eq!(first.bytes_beside(Some(&first)), 0);
+        assert_eq!(full_size, bytes(&one) + bytes(&two));
+        assert_eq!(first.unshared_bytes(Some(&first)), 0);
         let mut more = first.traffic.clone();
         let three = Arc::new(object("three", 3));
         more.insert(super::super::ObjectKey::of(&three).expect("a key"), Arc::clone(&three));
         let more = ConfigurationSnapshot::new(more, Collection::default(), Some("{}".into()), None);
-        assert_eq!(more.bytes_beside(Some(&first)), bytes(&three) + 2);
+        assert_eq!(more.unshared_bytes(Some(&first)), bytes(&three) + 2);
     }
 }

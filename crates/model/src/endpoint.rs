@@ -147,7 +147,7 @@ impl Locality {
 
     /// Returns whether both are in the same region. If only one names its region, an equal
     /// zone is sufficient.
-    pub fn has_region_of(&self, other: &Self) -> bool {
+    pub fn has_same_region(&self, other: &Self) -> bool {
         let is_unknown = self.region.is_empty() || other.region.is_empty();
         self.region == other.region
             || (is_unknown && !self.zone.is_empty() && self.zone == other.zone)

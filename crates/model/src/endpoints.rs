@@ -95,7 +95,7 @@ impl EndpointGroup {
 
     /// Returns whether these endpoints accept mTLS, or may start to when the labels of their known
     /// workload change.
-    pub fn may_take_mtls(&self) -> bool {
+    pub fn may_accept_mtls(&self) -> bool {
         self.tls_mode == TlsMode::Istio
             || self.pod == PodState::Known
             || self.service_account.is_some()
@@ -378,16 +378,16 @@ impl Packer {
     }
 }
 
-fn intern<T: PartialEq + ?Sized>(table: &mut Vec<Arc<T>>, wanted: &Arc<T>) -> u32 {
-    find(table, |held| Arc::ptr_eq(held, wanted) || held == wanted).unwrap_or_else(|| {
-        table.push(Arc::clone(wanted));
+fn intern<T: PartialEq + ?Sized>(table: &mut Vec<Arc<T>>, value: &Arc<T>) -> u32 {
+    find(table, |existing| Arc::ptr_eq(existing, value) || existing == value).unwrap_or_else(|| {
+        table.push(Arc::clone(value));
         place(table.len() - 1)
     })
 }
 
-fn find<T>(table: &[T], is_it: impl Fn(&T) -> bool) -> Option<u32> {
+fn find<T>(table: &[T], matches: impl Fn(&T) -> bool) -> Option<u32> {
     let start = table.len().saturating_sub(LOOK_BACK);
-    let at = table[start..].iter().rposition(is_it)?;
+    let at = table[start..].iter().rposition(matches)?;
     Some(place(start + at))
 }
 
@@ -590,23 +590,23 @@ mod tests {
 
     #[test]
     fn packed_endpoints_round_trip() {
-        let said = assorted();
-        let packed = Endpoints::from(said.clone());
-        assert_eq!(packed.to_vec(), said);
-        for (packed, said) in packed.packed().zip(&said) {
-            assert_eq!(packed.unpack().to_endpoint(), *said);
-            assert_eq!(packed.is_ipv4(), said.address.is_ipv4());
-            assert_eq!((packed.address(), packed.port()), (said.address, said.port));
-            assert_eq!((packed.health(), packed.node()), (said.health, said.node.as_ref()));
+        let endpoints = assorted();
+        let packed = Endpoints::from(endpoints.clone());
+        assert_eq!(packed.to_vec(), endpoints);
+        for (packed, endpoint) in packed.packed().zip(&endpoints) {
+            assert_eq!(packed.unpack().to_endpoint(), *endpoint);
+            assert_eq!(packed.is_ipv4(), endpoint.address.is_ipv4());
+            assert_eq!((packed.address(), packed.port()), (endpoint.address, endpoint.port));
+            assert_eq!((packed.health(), packed.node()), (endpoint.health, endpoint.node.as_ref()));
         }
     }
 
     #[test]
     fn only_equal_endpoints_give_equal_values() {
-        let said = assorted();
-        let packed = Endpoints::from(said.clone());
-        assert!(packed == said.iter().cloned().collect());
-        let mut fewer = said.clone();
+        let endpoints = assorted();
+        let packed = Endpoints::from(endpoints.clone());
+        assert!(packed == endpoints.iter().cloned().collect());
+        let mut fewer = endpoints.clone();
         fewer.pop();
         assert!(packed != fewer.into());
         for change in [
@@ -619,7 +619,7 @@ mod tests {
             },
             |one: &mut Endpoint| one.workload = Some(Arc::new(WorkloadKey::new("ns", "x"))),
         ] {
-            let mut other = said.clone();
+            let mut other = endpoints.clone();
             change(&mut other[42]);
             assert!(packed != other.into());
         }

@@ -9,19 +9,22 @@ const REPEATED_HEADERS: &str = "CVE-2026-26308";
 
 /// The first patched version of each minor release of Envoy; later minor releases include the
 /// patch.
-const OF_ENVOY: &[[u32; 3]] = &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]];
+const PATCHED_ENVOYS: &[[u32; 3]] = &[[1, 34, 13], [1, 35, 9], [1, 36, 5], [1, 37, 1]];
 /// The first patched versions of Istio's proxies. They are built from a patched Envoy and report
 /// Envoy's next version.
-const OF_ISTIO: &[[u32; 3]] = &[[1, 27, 8], [1, 28, 5], [1, 29, 1]];
+const PATCHED_ISTIOS: &[[u32; 3]] = &[[1, 27, 8], [1, 28, 5], [1, 29, 1]];
 
 impl Proxy {
     /// Returns the patches that the proxy lacks, as far as its reported version tells.
     pub fn missing_patches(&self) -> Vec<&'static str> {
-        let by_istio =
-            self.istio_version.as_deref().and_then(numbers).map(|is| lacks(is, OF_ISTIO));
+        let by_istio = self
+            .istio_version
+            .as_deref()
+            .and_then(numbers)
+            .map(|version| lacks(version, PATCHED_ISTIOS));
         let by_envoy = || {
             self.envoy_release?;
-            numbers(&self.envoy_version).map(|is| lacks(is, OF_ENVOY))
+            numbers(&self.envoy_version).map(|version| lacks(version, PATCHED_ENVOYS))
         };
         let lacks = by_istio.or_else(by_envoy).unwrap_or_default();
         lacks.then_some(REPEATED_HEADERS).into_iter().collect()
@@ -51,19 +54,19 @@ mod tests {
     #[test]
     fn versions_before_the_patch_of_their_line_lack_it() {
         for (version, patched, expected) in [
-            ("1.36.4", OF_ENVOY, Some(true)),
-            ("1.36.5", OF_ENVOY, Some(false)),
-            ("1.35.8", OF_ENVOY, Some(true)),
-            ("1.37.0", OF_ENVOY, Some(true)),
-            ("1.40.0", OF_ENVOY, Some(false)),
-            ("1.33.19", OF_ENVOY, Some(true)),
-            ("2.0.0", OF_ENVOY, Some(false)),
-            ("1.28.4-distroless", OF_ISTIO, Some(true)),
-            ("1.28.5", OF_ISTIO, Some(false)),
-            ("1.30.0", OF_ISTIO, Some(false)),
-            ("1.28-alpha.0f3c", OF_ISTIO, None),
-            ("", OF_ENVOY, None),
-            ("unknown", OF_ENVOY, None),
+            ("1.36.4", PATCHED_ENVOYS, Some(true)),
+            ("1.36.5", PATCHED_ENVOYS, Some(false)),
+            ("1.35.8", PATCHED_ENVOYS, Some(true)),
+            ("1.37.0", PATCHED_ENVOYS, Some(true)),
+            ("1.40.0", PATCHED_ENVOYS, Some(false)),
+            ("1.33.19", PATCHED_ENVOYS, Some(true)),
+            ("2.0.0", PATCHED_ENVOYS, Some(false)),
+            ("1.28.4-distroless", PATCHED_ISTIOS, Some(true)),
+            ("1.28.5", PATCHED_ISTIOS, Some(false)),
+            ("1.30.0", PATCHED_ISTIOS, Some(false)),
+            ("1.28-alpha.0f3c", PATCHED_ISTIOS, None),
+            ("", PATCHED_ENVOYS, None),
+            ("unknown", PATCHED_ENVOYS, None),
         ] {
             let found = numbers(version).map(|version| lacks(version, patched));
             assert_eq!(found, expected, "{version}");

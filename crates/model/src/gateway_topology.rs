@@ -59,7 +59,7 @@ impl ForwardedCertificate {
     }
 
     /// Returns whether the certificate that the router itself sees is forwarded.
-    pub fn is_said(self) -> bool {
+    pub fn forwards_client_certificate(self) -> bool {
         matches!(self, Self::AppendForward | Self::SanitizeSet)
     }
 }

@@ -174,11 +174,12 @@ mod tests {
 
     #[test]
     fn cluster_ids_are_dns_1123_subdomains_of_63_characters() {
-        for good in ["a", "east", "prod-eu.1", "1", &"a".repeat(63)] {
-            assert!(ClusterId::parse(good).is_ok(), "{good}");
+        for valid in ["a", "east", "prod-eu.1", "1", &"a".repeat(63)] {
+            assert!(ClusterId::parse(valid).is_ok(), "{valid}");
         }
-        for bad in ["", "East", "a_b", "-a", "a-", "a..b", ".a", "a.", "ü", "a b", "a\0", "a/b"] {
-            assert!(ClusterId::parse(bad).is_err(), "{bad}");
+        for invalid in ["", "East", "a_b", "-a", "a-", "a..b", ".a", "a.", "ü", "a b", "a\0", "a/b"]
+        {
+            assert!(ClusterId::parse(invalid).is_err(), "{invalid}");
         }
         assert_eq!(ClusterId::parse(&"a".repeat(64)), Err(ClusterIdError::TooLong(64)));
     }

@@ -26,13 +26,13 @@ impl IngressStatus {
     /// Returns the `loadBalancer` to merge into a status, or `None` if the status already contains
     /// these addresses in any order.
     pub fn merged(&self, status: &Value) -> Option<Value> {
-        let held = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
+        let current = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
         let address = |one: &Value| {
             let texts = ["ip", "hostname"].map(|field| one[field].as_str().map(Arc::<str>::from));
             texts.into_iter().flatten().next().unwrap_or_default()
         };
-        let held: BTreeSet<Arc<str>> = held.into_iter().flatten().map(address).collect();
-        if held == self.addresses.iter().cloned().collect() {
+        let current: BTreeSet<Arc<str>> = current.into_iter().flatten().map(address).collect();
+        if current == self.addresses.iter().cloned().collect() {
             return None;
         }
         let entry = |address: &Arc<str>| match address.parse::<std::net::IpAddr>() {
@@ -63,14 +63,14 @@ mod tests {
             addresses: addresses.iter().map(|one| Arc::from(*one)).collect(),
         };
         let both = status(&["203.0.113.9", "edge.example"]);
-        let said = both.merged(&Value::Null).expect("nothing is said");
+        let first_change = both.merged(&Value::Null).expect("nothing is said");
         let entries = json!([{ "ip": "203.0.113.9" }, { "hostname": "edge.example" }]);
-        assert_eq!(said, json!({ "ingress": entries }));
+        assert_eq!(first_change, json!({ "ingress": entries }));
         let turned =
             json!([{ "hostname": "edge.example" }, { "ip": "203.0.113.9", "ipMode": "VIP" }]);
-        let held = json!({ "loadBalancer": { "ingress": turned } });
-        assert_eq!(both.merged(&held), None);
-        assert_eq!(status(&[]).merged(&held), Some(json!({ "ingress": null })));
+        let current_status = json!({ "loadBalancer": { "ingress": turned } });
+        assert_eq!(both.merged(&current_status), None);
+        assert_eq!(status(&[]).merged(&current_status), Some(json!({ "ingress": null })));
         assert_eq!(status(&[]).merged(&json!({ "loadBalancer": {} })), None);
     }
 }

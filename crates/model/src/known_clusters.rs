@@ -110,15 +110,17 @@ impl KnownClusters {
 
     /// Returns the known trust domains by cluster.
     pub fn trust_domains(&self) -> BTreeMap<&ClusterId, &str> {
-        let known = self.clusters.keys();
-        known.filter_map(|id| Some((id, self.trust_domain(id)?))).collect()
+        let ids = self.clusters.keys();
+        ids.filter_map(|id| Some((id, self.trust_domain(id)?))).collect()
     }
 
     /// Returns the precedence of `cluster`.
     pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
         match self.clusters.get(cluster) {
-            Some(known) if known.config => Seniority::Config,
-            Some(known) => known.created.map_or(Seniority::Unknown, Seniority::Since),
+            Some(cluster_settings) if cluster_settings.config => Seniority::Config,
+            Some(cluster_settings) => {
+                cluster_settings.created.map_or(Seniority::Unknown, Seniority::Since)
+            }
             None => Seniority::Unknown,
         }
     }

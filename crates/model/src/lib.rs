@@ -93,7 +93,7 @@ pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
-pub use rare::{RareGroup, Unsaid};
+pub use rare::{RareGroup, StaticDefault};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{

@@ -57,13 +57,13 @@ impl WantedStatus {
     /// Returns the change to merge into a status, with the time `now` in RFC 3339, or `None` if the
     /// status is up to date. Entries of other controllers are unchanged.
     pub fn change(&self, status: &Value, now: &str) -> Option<Value> {
-        let held = |field: &str| status[field].as_array().map(Vec::as_slice).unwrap_or_default();
+        let current = |field: &str| status[field].as_array().map(Vec::as_slice).unwrap_or_default();
         match self {
             Self::Route(route) => {
-                route.merged(held("parents"), now).map(|parents| json!({ "parents": parents }))
+                route.merged(current("parents"), now).map(|parents| json!({ "parents": parents }))
             }
             Self::Object(object) => {
-                let conditions = object.merged(held("conditions"), now)?;
+                let conditions = object.merged(current("conditions"), now)?;
                 Some(json!({ "conditions": conditions }))
             }
             Self::Ingress(ingress) => {
@@ -80,25 +80,25 @@ impl ObjectStatus {
 
     /// Returns whether the status in the object is out of date.
     pub fn differs(&self, status: &Value) -> bool {
-        let held = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        self.merged(held, "").is_some()
+        let current = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        self.merged(current, "").is_some()
     }
 
-    /// Returns the conditions that replace `held`, or `None` if they are up to date.
-    fn merged(&self, held: &[Value], now: &str) -> Option<Vec<Value>> {
-        let mut merged = held.to_vec();
-        for wanted in &self.conditions {
-            let name = name_among(held, wanted.kind);
-            let before = held.iter().find(|one| one["type"] == *name);
-            let said = wanted.written(&name, self.generation, before, now);
+    /// Returns the conditions that replace `current`, or `None` if they are up to date.
+    fn merged(&self, current: &[Value], now: &str) -> Option<Vec<Value>> {
+        let mut merged = current.to_vec();
+        for desired in &self.conditions {
+            let name = condition_type(current, desired.kind);
+            let existing = current.iter().find(|condition| condition["type"] == *name);
+            let updated = desired.written(&name, self.generation, existing, now);
             // A condition with the prefix replaces one without.
-            merged.retain(|one| *name == *wanted.kind || !is_ours(one, wanted.kind));
-            match merged.iter_mut().find(|one| one["type"] == *name) {
-                Some(before) => *before = said,
-                None => merged.push(said),
+            merged.retain(|condition| *name == *desired.kind || !is_ours(condition, desired.kind));
+            match merged.iter_mut().find(|condition| condition["type"] == *name) {
+                Some(existing) => *existing = updated,
+                None => merged.push(updated),
             }
         }
-        (merged != held).then_some(merged)
+        (merged != current).then_some(merged)
     }
 }
 
@@ -110,11 +110,12 @@ fn is_ours(condition: &Value, kind: &str) -> bool {
 
 /// Returns the type of Strait's condition in this list. A prefix is never removed again, because
 /// the other controller may return.
-fn name_among(held: &[Value], kind: &str) -> String {
+fn condition_type(conditions: &[Value], kind: &str) -> String {
     let prefixed = format!("{PREFIX}{kind}");
-    let is_taken =
-        |one: &Value| one["type"] == *prefixed || one["type"] == kind && !is_ours(one, kind);
-    if held.iter().any(is_taken) { prefixed } else { kind.to_owned() }
+    let is_foreign = |condition: &Value| {
+        condition["type"] == *prefixed || condition["type"] == kind && !is_ours(condition, kind)
+    };
+    if conditions.iter().any(is_foreign) { prefixed } else { kind.to_owned() }
 }
 
 #[cfg(test)]
@@ -154,21 +155,23 @@ mod tests {
         assert_eq!(condition_letters(&first), "Accepted=True Reconciled=True");
         assert_eq!(wanted(true, 1).change(&first, DAYS[1]), None);
         let second = wanted(true, 2).change(&first, DAYS[1]).expect("it is another form");
-        let of = |status: &Value, field: &str| status["conditions"][0][field].clone();
-        assert_eq!(of(&second, "observedGeneration"), 2);
-        assert_eq!(of(&second, "lastTransitionTime"), DAYS[0]);
+        let field_of = |status: &Value, field: &str| status["conditions"][0][field].clone();
+        assert_eq!(field_of(&second, "observedGeneration"), 2);
+        assert_eq!(field_of(&second, "lastTransitionTime"), DAYS[0]);
         let third = wanted(false, 2).change(&second, DAYS[2]).expect("it is otherwise");
-        assert_eq!(of(&third, "lastTransitionTime"), DAYS[2]);
+        assert_eq!(field_of(&third, "lastTransitionTime"), DAYS[2]);
         assert_eq!(wanted(true, 1).change(&third, DAYS[2]), None, "that is about a later form");
     }
 
     #[test]
     fn conditions_of_other_controllers_are_unchanged() {
-        let theirs = json!({ "type": "Reconciled", "status": "True", "reason": "",
+        let foreign = json!({ "type": "Reconciled", "status": "True", "reason": "",
             "message": "5/5 proxies up to date." });
-        let of_mesh = json!({ "type": "ZtunnelAccepted", "status": "True", "reason": "Accepted" });
-        let held = json!({ "conditions": [theirs, of_mesh], "validationMessages": [{}] });
-        let first = wanted(false, 1).change(&held, DAYS[0]).expect("nothing of ours is there");
+        let ztunnel_condition =
+            json!({ "type": "ZtunnelAccepted", "status": "True", "reason": "Accepted" });
+        let current =
+            json!({ "conditions": [foreign, ztunnel_condition], "validationMessages": [{}] });
+        let first = wanted(false, 1).change(&current, DAYS[0]).expect("nothing of ours is there");
         let expected =
             "Reconciled=True ZtunnelAccepted=True Accepted=False strait.dev/Reconciled=False";
         assert_eq!(condition_letters(&first), expected);
@@ -176,13 +179,15 @@ mod tests {
         assert_eq!(wanted(false, 1).change(&first, DAYS[1]), None);
         // The other conditions are removed: the prefixed type remains.
         let all = first["conditions"].as_array().expect("conditions");
-        let left = json!({ "conditions": all[1..] });
-        assert_eq!(wanted(false, 1).change(&left, DAYS[1]), None);
+        let without_foreign = json!({ "conditions": all[1..] });
+        assert_eq!(wanted(false, 1).change(&without_foreign, DAYS[1]), None);
         // Another controller takes a type of Strait: a prefixed condition is added.
-        let taken = wanted(false, 1).change(&Value::Null, DAYS[0]).expect("nothing was said");
-        let mut taken = taken["conditions"].as_array().expect("conditions").clone();
-        taken[0] = json!({ "type": "Accepted", "status": "True", "reason": "Accepted" });
-        let after = wanted(false, 1).change(&json!({ "conditions": taken }), DAYS[1]);
+        let foreign_accepted =
+            wanted(false, 1).change(&Value::Null, DAYS[0]).expect("nothing was said");
+        let mut foreign_accepted =
+            foreign_accepted["conditions"].as_array().expect("conditions").clone();
+        foreign_accepted[0] = json!({ "type": "Accepted", "status": "True", "reason": "Accepted" });
+        let after = wanted(false, 1).change(&json!({ "conditions": foreign_accepted }), DAYS[1]);
         let expected = "Accepted=True Reconciled=False strait.dev/Accepted=False";
         assert_eq!(condition_letters(&after.expect("ours is gone")), expected);
     }

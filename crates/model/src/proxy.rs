@@ -47,7 +47,7 @@ pub struct Proxy {
     pub network: Option<NetworkId>,
     /// `REQUESTED_NETWORK_VIEW`: the named networks whose endpoints it receives, sorted; `None` if
     /// missing.
-    pub sees: Option<Arc<[NetworkId]>>,
+    pub visible_networks: Option<Arc<[NetworkId]>>,
     /// `SERVICE_ACCOUNT`, if set.
     pub service_account: Option<Arc<str>>,
     /// `LABELS`.
@@ -298,7 +298,7 @@ impl Proxy {
     }
 
     /// Returns whether it supports the family of this address.
-    pub fn speaks(&self, address: IpAddr) -> bool {
+    pub fn supports_address(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.has_ipv4() } else { self.has_ipv6() }
     }
 

@@ -8,20 +8,20 @@ use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
 /// A group with a shared static default value.
-pub trait Unsaid: Default + Eq + 'static {
+pub trait StaticDefault: Default + Eq + 'static {
     /// Returns the default value.
-    fn unsaid() -> &'static Self;
+    fn static_default() -> &'static Self;
 }
 
-/// Implements [`Unsaid`] for groups, and `Deref` to the group for each owner that stores it in the
-/// field `more`.
+/// Implements [`StaticDefault`] for groups, and `Deref` to the group for each owner that stores it
+/// in the field `more`.
 #[macro_export]
-macro_rules! unsaid {
+macro_rules! static_default {
     ($($owner:ty: $group:ty),+) => {
-        $(impl $crate::Unsaid for $group {
-            fn unsaid() -> &'static Self {
-                static UNSAID: std::sync::LazyLock<$group> = std::sync::LazyLock::new(Default::default);
-                &UNSAID
+        $(impl $crate::StaticDefault for $group {
+            fn static_default() -> &'static Self {
+                static DEFAULT: std::sync::LazyLock<$group> = std::sync::LazyLock::new(Default::default);
+                &DEFAULT
             }
         }
 
@@ -39,10 +39,10 @@ macro_rules! unsaid {
 #[derive(Clone)]
 pub struct RareGroup<T>(Option<Box<T>>);
 
-impl<T: Unsaid> RareGroup<T> {
+impl<T: StaticDefault> RareGroup<T> {
     /// Frees the allocation if the group has the default value.
     pub fn trim(&mut self) {
-        if **self == *T::unsaid() {
+        if **self == *T::static_default() {
             self.0 = None;
         }
     }
@@ -54,44 +54,44 @@ impl<T> Default for RareGroup<T> {
     }
 }
 
-impl<T: Unsaid> From<T> for RareGroup<T> {
+impl<T: StaticDefault> From<T> for RareGroup<T> {
     fn from(group: T) -> Self {
-        Self((group != *T::unsaid()).then(|| Box::new(group)))
+        Self((group != *T::static_default()).then(|| Box::new(group)))
     }
 }
 
-impl<T: Unsaid> Deref for RareGroup<T> {
+impl<T: StaticDefault> Deref for RareGroup<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         match &self.0 {
             Some(group) => group,
-            None => T::unsaid(),
+            None => T::static_default(),
         }
     }
 }
 
-impl<T: Unsaid> DerefMut for RareGroup<T> {
+impl<T: StaticDefault> DerefMut for RareGroup<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 }
 
-impl<T: Unsaid> PartialEq for RareGroup<T> {
+impl<T: StaticDefault> PartialEq for RareGroup<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.0.is_none() && other.0.is_none()) || **self == **other
     }
 }
 
-impl<T: Unsaid> Eq for RareGroup<T> {}
+impl<T: StaticDefault> Eq for RareGroup<T> {}
 
-impl<T: Unsaid + Hash> Hash for RareGroup<T> {
+impl<T: StaticDefault + Hash> Hash for RareGroup<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (**self).hash(state);
     }
 }
 
-impl<T: Unsaid + fmt::Debug> fmt::Debug for RareGroup<T> {
+impl<T: StaticDefault + fmt::Debug> fmt::Debug for RareGroup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
@@ -107,7 +107,7 @@ mod tests {
     struct Owner {
         more: RareGroup<Group>,
     }
-    unsaid!(Owner: Group);
+    static_default!(Owner: Group);
 
     #[test]
     fn group_with_the_default_value_allocates_nothing() {

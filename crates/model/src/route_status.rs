@@ -33,39 +33,43 @@ pub struct RouteParentStatus {
 }
 
 impl RouteStatus {
-    /// Returns the entries that replace `held`, with the time `now` in RFC 3339, or `None` if they
+    /// Returns the entries that replace `current`, with the time `now` in RFC 3339, or `None` if they
     /// are up to date. Entries of other controllers and unknown conditions are unchanged.
     /// Conditions for a later generation are not overwritten.
-    pub fn merged(&self, held: &[Value], now: &str) -> Option<Vec<Value>> {
+    pub fn merged(&self, current: &[Value], now: &str) -> Option<Vec<Value>> {
         let is_ours = |entry: &&Value| entry["controllerName"] == GATEWAY_CONTROLLER;
-        let mut merged: Vec<Value> = held.iter().filter(|entry| !is_ours(entry)).cloned().collect();
-        for wanted in &self.parents {
+        let mut merged: Vec<Value> =
+            current.iter().filter(|entry| !is_ours(entry)).cloned().collect();
+        for desired in &self.parents {
             if merged.len() == PARENTS_MAX {
                 break;
             }
-            let mut ours = held.iter().filter(is_ours);
-            let before = ours.find(|entry| entry["parentRef"] == wanted.parent);
-            let before = before.and_then(|entry| entry["conditions"].as_array());
-            let before = before.map(Vec::as_slice).unwrap_or_default();
+            let mut own_entries = current.iter().filter(is_ours);
+            let existing = own_entries.find(|entry| entry["parentRef"] == desired.parent);
+            let existing = existing.and_then(|entry| entry["conditions"].as_array());
+            let existing = existing.map(Vec::as_slice).unwrap_or_default();
             merged.push(json!({
-                "parentRef": wanted.parent,
+                "parentRef": desired.parent,
                 "controllerName": GATEWAY_CONTROLLER,
-                "conditions": self.conditions(&wanted.conditions, before, now),
+                "conditions": self.conditions(&desired.conditions, existing, now),
             }));
         }
         // The order of entries is irrelevant.
-        let same = merged.len() == held.len() && merged.iter().all(|entry| held.contains(entry));
-        (!same).then_some(merged)
+        let is_current =
+            merged.len() == current.len() && merged.iter().all(|entry| current.contains(entry));
+        (!is_current).then_some(merged)
     }
 
-    fn conditions(&self, wanted: &[StatusCondition], held: &[Value], now: &str) -> Vec<Value> {
+    fn conditions(&self, desired: &[StatusCondition], current: &[Value], now: &str) -> Vec<Value> {
         const OURS: [&str; 3] = ["Accepted", "ResolvedRefs", "PartiallyInvalid"];
-        let of = |kind: &str| held.iter().find(|one| one["type"] == kind);
-        let said =
-            |one: &StatusCondition| one.written(one.kind, self.generation, of(one.kind), now);
-        let mut all: Vec<Value> = wanted.iter().map(said).collect();
-        let foreign = held.iter().filter(|one| OURS.iter().all(|ours| one["type"] != *ours));
-        all.extend(foreign.cloned());
+        let find_existing = |kind: &str| current.iter().find(|condition| condition["type"] == kind);
+        let update = |condition: &StatusCondition| {
+            condition.written(condition.kind, self.generation, find_existing(condition.kind), now)
+        };
+        let mut all: Vec<Value> = desired.iter().map(update).collect();
+        let foreign_conditions =
+            current.iter().filter(|condition| OURS.iter().all(|ours| condition["type"] != *ours));
+        all.extend(foreign_conditions.cloned());
         all.truncate(CONDITIONS_MAX);
         all
     }
@@ -108,23 +112,23 @@ mod tests {
         let third = wanted(false, 2).merged(&second, "2026-01-03T00:00:00Z").expect("a change");
         assert_eq!(since(&third), "2026-01-03T00:00:00Z");
         // The entry of a parent that is no longer referenced is removed.
-        let none = RouteStatus { parents: Vec::new(), ..wanted(true, 3) };
-        assert_eq!(none.merged(&third, "2026-01-04T00:00:00Z"), Some(Vec::new()));
-        assert_eq!(none.merged(&[], "2026-01-04T00:00:00Z"), None);
+        let no_parents = RouteStatus { parents: Vec::new(), ..wanted(true, 3) };
+        assert_eq!(no_parents.merged(&third, "2026-01-04T00:00:00Z"), Some(Vec::new()));
+        assert_eq!(no_parents.merged(&[], "2026-01-04T00:00:00Z"), None);
     }
 
     #[test]
     fn entries_of_other_controllers_are_unchanged() {
         let other = json!({ "controllerName": "other.example/x", "parentRef": { "name": "gateway" },
             "conditions": [{ "type": "Accepted", "status": "True" }] });
-        let held = [other.clone()];
-        let first = wanted(true, 1).merged(&held, "2026-01-01T00:00:00Z").expect("a change");
+        let current = [other.clone()];
+        let first = wanted(true, 1).merged(&current, "2026-01-01T00:00:00Z").expect("a change");
         assert_eq!((first.len(), &first[0]), (2, &other));
         let foreign = json!({ "type": "example.net/Checked", "status": "True" });
-        let mut held = first;
-        held[1]["conditions"].as_array_mut().expect("conditions").push(foreign.clone());
-        assert_eq!(wanted(true, 1).merged(&held, "2026-01-02T00:00:00Z"), None);
-        let second = wanted(false, 1).merged(&held, "2026-01-02T00:00:00Z").expect("a change");
+        let mut current = first;
+        current[1]["conditions"].as_array_mut().expect("conditions").push(foreign.clone());
+        assert_eq!(wanted(true, 1).merged(&current, "2026-01-02T00:00:00Z"), None);
+        let second = wanted(false, 1).merged(&current, "2026-01-02T00:00:00Z").expect("a change");
         assert_eq!(second[1]["conditions"][1], foreign);
         // Entries of other controllers have precedence.
         let many = vec![other; PARENTS_MAX];

@@ -77,15 +77,15 @@ impl Service {
 
     /// Returns whether everything is equal except the pods and target ports behind its ports.
     pub fn same_before_ports(&self, other: &Self) -> bool {
-        let without = |one: &Self| {
-            let mut one = one.clone();
-            one.selector = Labels::new();
+        let without = |service: &Self| {
+            let mut service = service.clone();
+            service.selector = Labels::new();
             // If the client chooses the address, its proxy replaces the port.
-            let is_of_client = one.resolution == Resolution::Passthrough;
-            for port in one.ports.iter_mut().filter(|_| !is_of_client) {
+            let is_chosen_by_client = service.resolution == Resolution::Passthrough;
+            for port in service.ports.iter_mut().filter(|_| !is_chosen_by_client) {
                 port.target = TargetPort::Number(port.number);
             }
-            one
+            service
         };
         self == other || without(self) == without(other)
     }

@@ -22,11 +22,11 @@ pub fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
 /// then the others. With insertion in key order, each node is split when it is full, and its first
 /// half stays half empty. With this order, the later items fill the gaps.
 pub fn filling<T>(sorted: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
-    let (mut first, mut others) = (Vec::new(), Vec::new());
+    let (mut even, mut odd) = (Vec::new(), Vec::new());
     for (at, entry) in sorted.into_iter().enumerate() {
-        if at % 2 == 0 { &mut first } else { &mut others }.push(entry);
+        if at % 2 == 0 { &mut even } else { &mut odd }.push(entry);
     }
-    first.into_iter().chain(others)
+    even.into_iter().chain(odd)
 }
 
 /// A map as an array of entries, sorted by key.
@@ -62,7 +62,7 @@ impl<K: Ord, V> SortedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let at = self.0.binary_search_by(|(held, _)| held.borrow().cmp(key)).ok()?;
+        let at = self.0.binary_search_by(|(existing, _)| existing.borrow().cmp(key)).ok()?;
         self.0.get(at).map(|(key, value)| (key, value))
     }
 
@@ -77,7 +77,7 @@ impl<K: Ord, V> SortedMap<K, V> {
     /// Inserts a value, replacing an existing one for `key`. Copies all entries.
     pub fn insert(&mut self, key: K, value: V) {
         let mut entries = std::mem::take(&mut self.0).into_vec();
-        match entries.binary_search_by(|(held, _)| held.cmp(&key)) {
+        match entries.binary_search_by(|(existing, _)| existing.cmp(&key)) {
             Ok(at) => entries[at].1 = value,
             Err(at) => entries.insert(at, (key, value)),
         }
@@ -111,12 +111,12 @@ impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut entries: Vec<(K, V)> = entries.into_iter().collect();
         entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-        entries.dedup_by(|later, kept| {
-            let same = later.0 == kept.0;
-            if same {
-                std::mem::swap(later, kept);
+        entries.dedup_by(|next, previous| {
+            let is_duplicate = next.0 == previous.0;
+            if is_duplicate {
+                std::mem::swap(next, previous);
             }
-            same
+            is_duplicate
         });
         Self(entries.into())
     }

@@ -26,8 +26,9 @@ impl StatusCondition {
         before: Option<&Value>,
         now: &str,
     ) -> Value {
-        let is_later =
-            |one: &&Value| one["observedGeneration"].as_i64().is_some_and(|seen| seen > generation);
+        let is_later = |one: &&Value| {
+            one["observedGeneration"].as_i64().is_some_and(|observed| observed > generation)
+        };
         if let Some(later) = before.filter(is_later) {
             return later.clone();
         }

@@ -237,7 +237,7 @@ pub fn sidecar(name: &str, cluster: &str) -> Proxy {
         locality: Locality::default(),
         node_name: None,
         takes_given_addresses: false,
-        sees: None,
+        visible_networks: None,
         sds: None,
         topology: None,
         istio_version: None,

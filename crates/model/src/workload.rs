@@ -111,9 +111,9 @@ impl Addresses {
     #[must_use]
     pub fn marked(mut self, mark: Option<UidMark>) -> Self {
         match &mut self.0 {
-            AddressStorage::None(held)
-            | AddressStorage::One(held, _)
-            | AddressStorage::Others(held, _) => *held = mark,
+            AddressStorage::None(stored)
+            | AddressStorage::One(stored, _)
+            | AddressStorage::Others(stored, _) => *stored = mark,
         }
         self
     }
@@ -139,12 +139,12 @@ impl Addresses {
 
     /// Returns all addresses, primary first.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let (one, others) = match &self.0 {
+        let (single, several) = match &self.0 {
             AddressStorage::None(_) => (None, &[][..]),
             AddressStorage::One(_, address) => (Some(IpAddr::V4(*address)), &[][..]),
-            AddressStorage::Others(_, others) => (None, &others[..]),
+            AddressStorage::Others(_, several) => (None, &several[..]),
         };
-        one.into_iter().chain(others.iter().copied())
+        single.into_iter().chain(several.iter().copied())
     }
 }
 

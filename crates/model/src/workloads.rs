@@ -84,16 +84,16 @@ impl Workloads {
     fn find_near(&self, near: &mut Near, namespace: &str, name: Name<'_>) -> Option<&Workload> {
         if let Some(chunk) = self.chunks.get(near.chunk)
             && chunk.namespace.as_str() == namespace
-            && let Some(place) = chunk.find_beside(near.place, name)
+            && let Some(position) = chunk.find_after(near.place, name)
         {
-            near.place = place;
-            return chunk.pods.get(place);
+            near.place = position;
+            return chunk.pods.get(position);
         }
-        let chunk = self.chunk_of(namespace, name);
-        let held = self.chunks.get(chunk)?;
-        let place = held.place_of(namespace, name).ok()?;
-        *near = Near { chunk, place };
-        held.pods.get(place)
+        let index = self.chunk_index(namespace, name);
+        let found = self.chunks.get(index)?;
+        let position = found.position(namespace, name).ok()?;
+        *near = Near { chunk: index, place: position };
+        found.pods.get(position)
     }
 
     /// Returns all pods with their names, in order.
@@ -116,70 +116,74 @@ impl Workloads {
     /// which no object has, are truncated.
     pub fn insert(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
         let name = WorkloadRef::split(name.get(..NAME_MAX).unwrap_or(name));
-        let at = self.chunk_of(namespace, name);
-        let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, name));
+        let index = self.chunk_index(namespace, name);
+        let position = self.chunks.get(index).map(|chunk| chunk.position(namespace, name));
         let chunks = Arc::make_mut(&mut self.chunks);
-        if let (Some(Ok(place)), Some(chunk)) = (place, chunks.get_mut(at)) {
-            if let Some(held) = Arc::make_mut(chunk).pods.get_mut(place) {
-                *held = pod;
+        if let (Some(Ok(position)), Some(chunk)) = (position, chunks.get_mut(index)) {
+            if let Some(stored) = Arc::make_mut(chunk).pods.get_mut(position) {
+                *stored = pod;
             }
             return;
         }
         self.count += 1;
         // Use the previous chunk if it belongs to the namespace and is not full, because names
         // usually arrive in order.
-        let same = |chunk: Option<&Arc<Chunk>>| {
+        let is_of_namespace = |chunk: Option<&Arc<Chunk>>| {
             chunk.is_some_and(|chunk| chunk.namespace.as_str() == &**namespace)
         };
-        let at = match at.checked_sub(1) {
-            Some(before) if !same(chunks.get(at)) && same(chunks.get(before)) => before,
-            _ if same(chunks.get(at)) => at,
+        let index = match index.checked_sub(1) {
+            Some(before)
+                if !is_of_namespace(chunks.get(index)) && is_of_namespace(chunks.get(before)) =>
+            {
+                before
+            }
+            _ if is_of_namespace(chunks.get(index)) => index,
             _ => {
                 let namespace = Namespace::new(Arc::clone(namespace));
-                chunks.insert(at, Arc::new(Chunk::copied(&namespace, &[(name, &pod)])));
+                chunks.insert(index, Arc::new(Chunk::copied(&namespace, &[(name, &pod)])));
                 return;
             }
         };
-        let Some(held) = chunks.get_mut(at) else { return };
-        let chunk = Arc::clone(held);
+        let Some(stored) = chunks.get_mut(index) else { return };
+        let chunk = Arc::clone(stored);
         let mut pods: Vec<(Name<'_>, &Workload)> = chunk.named().collect();
-        let place = pods.partition_point(|(held, _)| order(*held, name).is_lt());
-        pods.insert(place, (name, &pod));
+        let position = pods.partition_point(|(stored, _)| order(*stored, name).is_lt());
+        pods.insert(position, (name, &pod));
         if pods.len() <= CHUNK_MAX {
-            *held = Arc::new(Chunk::copied(&chunk.namespace, &pods));
+            *stored = Arc::new(Chunk::copied(&chunk.namespace, &pods));
         } else {
             // A chunk that grows at its end stays nearly full, so that a sorted list is stored
             // compactly.
-            let half = if place + 1 == pods.len() { CHUNK_MAX } else { CHUNK_MAX / 2 };
+            let half = if position + 1 == pods.len() { CHUNK_MAX } else { CHUNK_MAX / 2 };
             let (first, second) = pods.split_at(half);
-            *held = Arc::new(Chunk::copied(&chunk.namespace, first));
-            chunks.insert(at + 1, Arc::new(Chunk::copied(&chunk.namespace, second)));
+            *stored = Arc::new(Chunk::copied(&chunk.namespace, first));
+            chunks.insert(index + 1, Arc::new(Chunk::copied(&chunk.namespace, second)));
         }
     }
 
     /// Removes and returns a pod.
     pub fn remove(&mut self, namespace: &str, name: &str) -> Option<Workload> {
         let name = WorkloadRef::split(name);
-        let at = self.chunk_of(namespace, name);
-        let place = self.chunks.get(at)?.place_of(namespace, name).ok()?;
+        let index = self.chunk_index(namespace, name);
+        let position = self.chunks.get(index)?.position(namespace, name).ok()?;
         let chunks = Arc::make_mut(&mut self.chunks);
-        let chunk = Arc::clone(chunks.get(at)?);
-        let removed = chunk.pods.get(place)?.clone();
+        let chunk = Arc::clone(chunks.get(index)?);
+        let removed = chunk.pods.get(position)?.clone();
         self.count -= 1;
         // Merge small neighbours. Otherwise, many removals would leave many small chunks.
-        let next = chunks.get(at + 1).cloned().filter(|next| {
+        let next = chunks.get(index + 1).cloned().filter(|next| {
             next.namespace == chunk.namespace && next.pods.len() + chunk.pods.len() < CHUNK_MAX / 2
         });
         let mut pods: Vec<(Name<'_>, &Workload)> = chunk.named().collect();
-        pods.remove(place);
+        pods.remove(position);
         if let Some(next) = &next {
             pods.extend(next.named());
-            chunks.remove(at + 1);
+            chunks.remove(index + 1);
         }
         if pods.is_empty() {
-            chunks.remove(at);
-        } else if let Some(held) = chunks.get_mut(at) {
-            *held = Arc::new(Chunk::copied(&chunk.namespace, &pods));
+            chunks.remove(index);
+        } else if let Some(stored) = chunks.get_mut(index) {
+            *stored = Arc::new(Chunk::copied(&chunk.namespace, &pods));
         }
         Some(removed)
     }
@@ -190,29 +194,29 @@ impl Workloads {
         if Arc::ptr_eq(&self.chunks, &other.chunks) {
             return differ;
         }
-        let (mut ours, mut theirs) = (WorkloadCursor::of(self), WorkloadCursor::of(other));
+        let (mut own, mut others) = (WorkloadCursor::of(self), WorkloadCursor::of(other));
         loop {
-            while ours.at_shared_chunk(&theirs) {
-                ours.skip_chunk();
-                theirs.skip_chunk();
+            while own.at_shared_chunk(&others) {
+                own.skip_chunk();
+                others.skip_chunk();
             }
-            let order = match (ours.peek(), theirs.peek()) {
+            let order = match (own.peek(), others.peek()) {
                 (None, None) => return differ,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some((a, _)), Some((b, _))) => {
-                    let of_namespace = a.namespace.cmp(b.namespace);
-                    of_namespace.then_with(|| order((a.stem, a.tail), (b.stem, b.tail)))
+                    let by_namespace = a.namespace.cmp(b.namespace);
+                    by_namespace.then_with(|| order((a.stem, a.tail), (b.stem, b.tail)))
                 }
             };
             let key = |(pod, _): (WorkloadRef<'_>, &Workload)| pod.to_key();
             match order {
-                Ordering::Less => differ.extend(ours.next().map(key)),
-                Ordering::Greater => differ.extend(theirs.next().map(key)),
+                Ordering::Less => differ.extend(own.next().map(key)),
+                Ordering::Greater => differ.extend(others.next().map(key)),
                 Ordering::Equal => {
-                    let (ours, theirs) = (ours.next(), theirs.next());
-                    if ours.map(|(_, pod)| pod) != theirs.map(|(_, pod)| pod) {
-                        differ.extend(ours.map(key));
+                    let (own, others) = (own.next(), others.next());
+                    if own.map(|(_, pod)| pod) != others.map(|(_, pod)| pod) {
+                        differ.extend(own.map(key));
                     }
                 }
             }
@@ -220,10 +224,10 @@ impl Workloads {
     }
 
     /// Returns the index of the chunk that contains a name or would contain it.
-    fn chunk_of(&self, namespace: &str, name: Name<'_>) -> usize {
+    fn chunk_index(&self, namespace: &str, name: Name<'_>) -> usize {
         self.chunks.partition_point(|chunk| {
-            let of_namespace = chunk.namespace.as_str().cmp(namespace);
-            of_namespace.then_with(|| order(chunk.last().unwrap_or_default(), name)).is_lt()
+            let by_namespace = chunk.namespace.as_str().cmp(namespace);
+            by_namespace.then_with(|| order(chunk.last().unwrap_or_default(), name)).is_lt()
         })
     }
 }
@@ -303,8 +307,8 @@ impl WorkloadsBuilder {
             let chunk = self.done.chunks.last()?;
             Some((chunk.namespace.as_str(), chunk.last().unwrap_or_default()))
         });
-        let is_before = |(of, last): (&str, Name<'_>)| {
-            of.cmp(namespace).then_with(|| order(last, ("", name))).is_lt()
+        let is_before = |(last_namespace, last): (&str, Name<'_>)| {
+            last_namespace.cmp(namespace).then_with(|| order(last, ("", name))).is_lt()
         };
         last.is_none_or(is_before) && name.len() <= NAME_MAX
     }
@@ -390,12 +394,12 @@ impl Chunk {
     }
 
     fn name(&self, at: usize) -> Option<Name<'_>> {
-        let stem = self.stems.get(self.run_of(at)?)?;
+        let stem = self.stems.get(self.stem_index(at)?)?;
         Some((self.stem(stem), self.tail(stem, at)))
     }
 
     /// Returns the index of the stem of the name at index `at`.
-    fn run_of(&self, at: usize) -> Option<usize> {
+    fn stem_index(&self, at: usize) -> Option<usize> {
         self.stems.partition_point(|stem| usize::from(stem.from) <= at).checked_sub(1)
     }
 
@@ -424,8 +428,8 @@ impl Chunk {
 
     /// Returns the index of a name, if it is in the same group of names as the pod at index `at`
     /// and shares its stem.
-    fn find_beside(&self, at: usize, name: Name<'_>) -> Option<usize> {
-        let run = self.run_of(at)?;
+    fn find_after(&self, at: usize, name: Name<'_>) -> Option<usize> {
+        let run = self.stem_index(at)?;
         if self.stem(self.stems.get(run)?) != name.0 {
             return None;
         }
@@ -447,7 +451,7 @@ impl Chunk {
     }
 
     /// Returns the index of a name, or the index at which it would be inserted.
-    fn place_of(&self, namespace: &str, name: Name<'_>) -> Result<usize, usize> {
+    fn position(&self, namespace: &str, name: Name<'_>) -> Result<usize, usize> {
         if self.namespace.as_str() != namespace {
             return Err(0);
         }
@@ -615,8 +619,11 @@ mod tests {
                     assert_eq!(found, workloads.get(&namespace, &name), "{namespace}/{name}");
                     assert_eq!(found.is_some(), map.contains_key(&(namespace, name)));
                 }
-                let of_one = workloads.of_namespace("ns-1").count();
-                assert_eq!(of_one, map.keys().filter(|(namespace, _)| namespace == "ns-1").count());
+                let namespace_count = workloads.of_namespace("ns-1").count();
+                assert_eq!(
+                    namespace_count,
+                    map.keys().filter(|(namespace, _)| namespace == "ns-1").count()
+                );
                 let names = old.1.keys().chain(map.keys());
                 let mut differ: Vec<_> =
                     names.filter(|name| old.1.get(*name) != map.get(*name)).cloned().collect();
@@ -642,10 +649,10 @@ mod tests {
             let at = (0..=name.len()).filter(move |at| name.is_char_boundary(*at));
             at.map(move |at| (name, name.split_at(at)))
         };
-        for (one, one_parted) in names.into_iter().flat_map(parts) {
-            for (other, other_parted) in names.into_iter().flat_map(parts) {
-                let found = order(one_parted, other_parted);
-                assert_eq!(found, one.cmp(other), "{one_parted:?} {other_parted:?}");
+        for (one, one_parts) in names.into_iter().flat_map(parts) {
+            for (other, other_parts) in names.into_iter().flat_map(parts) {
+                let found = order(one_parts, other_parts);
+                assert_eq!(found, one.cmp(other), "{one_parts:?} {other_parts:?}");
             }
         }
     }
@@ -658,8 +665,8 @@ mod tests {
             gathered.put(&"shop".into(), name, pod(IpAddr::from([10, 0, 0, number])));
         }
         let workloads = gathered.finish();
-        let held: Vec<String> = workloads.iter().map(|(key, _)| key.name()).collect();
-        assert_eq!(held, names);
+        let stored: Vec<String> = workloads.iter().map(|(key, _)| key.name()).collect();
+        assert_eq!(stored, names);
         let [chunk] = &workloads.chunks[..] else { panic!("few pods are one chunk") };
         assert_eq!(&*chunk.names, "aa-ba-b-cda-cdb-a");
     }

@@ -13,7 +13,7 @@ use strait_base::task::Supervisor;
 use strait_envoy::Cache;
 use strait_envoy::heads::Heads;
 use strait_mesh::aggregate::MergedService;
-use strait_mesh::hold::KeptConfigurations;
+use strait_mesh::hold::RetainedConfigurations;
 use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
 use strait_mesh::network::resolver::{self, Dns};
@@ -41,7 +41,7 @@ pub(super) struct Core {
     pub(super) heads: Arc<Heads>,
     pub(super) timeline: Arc<Timeline>,
     /// Configurations that an operator can return to.
-    pub(super) kept: Arc<KeptConfigurations>,
+    pub(super) retained: Arc<RetainedConfigurations>,
     pub(super) counters: watch::Receiver<LoopCounters>,
     /// Exported and imported services; empty while `--mcs` is off.
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
@@ -64,7 +64,7 @@ impl Core {
         let (figures, counters) = watch::channel(LoopCounters::none());
         let interest = Arc::new(Interest::default());
         let cache = Arc::<Cache>::default();
-        let kept = Arc::<KeptConfigurations>::default();
+        let retained = Arc::<RetainedConfigurations>::default();
         let mesh = MeshState::new(Arc::new(push::FixedSettings {
             domain: args.domain.clone(),
             trust_domain: args.trust_domain.clone(),
@@ -81,7 +81,7 @@ impl Core {
             sight: Arc::<Cache>::clone(&cache),
             names,
             timeline: Arc::clone(&timeline),
-            kept: Arc::clone(&kept),
+            retained: Arc::clone(&retained),
             figures,
         };
         let watchdog = tasks.watchdog("event loop");
@@ -92,7 +92,7 @@ impl Core {
             cache,
             heads: Arc::default(),
             timeline,
-            kept,
+            retained,
             counters,
             shared: shared_services(args, &context_seen, tasks),
             resolved: gateway_names(names_wanted, tasks),

@@ -253,7 +253,7 @@ impl ConfigurationInForce {
             None => self.live.clone(),
             Some(held) => {
                 let is_access_held = held.hold.scope.is_with_access();
-                let config = held.settings.config.trusting(&self.live.config, is_access_held);
+                let config = held.settings.config.with_trust_of(&self.live.config, is_access_held);
                 let config = Arc::new(config);
                 self.rules.effective(MeshSettings { config, ..held.settings.clone() })
             }
@@ -310,7 +310,7 @@ impl ConfigurationInForce {
             HoldChange::Hold(hold) => self.settings_of(hold).map(drop),
             HoldChange::Release => Ok(()),
             HoldChange::Promote | HoldChange::Abort { .. } if self.is_rolling_out() => Ok(()),
-            HoldChange::Promote | HoldChange::Abort { .. } => Err(HoldRefusal::NothingLetOut),
+            HoldChange::Promote | HoldChange::Abort { .. } => Err(HoldRefusal::NoRollout),
         }
     }
 
@@ -319,7 +319,7 @@ impl ConfigurationInForce {
             config: hold.configuration.mesh.clone(),
             networks: hold.configuration.networks.clone(),
         };
-        let read = MeshSettings::of_texts(texts, &self.rules.defaults);
+        let read = MeshSettings::parse(texts, &self.rules.defaults);
         read.map_err(|error| HoldRefusal::Unreadable(error.to_string()))
     }
 
@@ -337,7 +337,7 @@ impl ConfigurationInForce {
             HoldChange::Release => self.release(now),
             HoldChange::Promote => return Ok(self.promote(now)),
             // The active configuration stays; the caller then holds it.
-            HoldChange::Abort { .. } => return Err(HoldRefusal::NothingLetOut),
+            HoldChange::Abort { .. } => return Err(HoldRefusal::NoRollout),
         };
         let cause = match change {
             HoldChange::Hold(hold) => {

@@ -26,7 +26,6 @@ use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_explain::ConfigReports;
 use strait_identity::{NamedRoots, ServerIdentity};
-use strait_kube_client::Loopback;
 use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use strait_mesh::rollout::{RolloutFiles, RolloutState};
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
@@ -220,7 +219,7 @@ impl ServerInputs {
             given_up,
         };
         let (wanted_keys, keys_wanted) = watch::channel(Arc::default());
-        let fetched = fetched_keys(args, source, keys_wanted, keys_file, &source_statuses, tasks);
+        let fetched = fetched_keys(args, keys_wanted, keys_file, &source_statuses, tasks);
         let configuration = Configuration {
             rules: ReadingRules {
                 domain: args.domain.clone(),
@@ -315,19 +314,17 @@ fn share_holds(
 /// Starts the fetcher of the token keys that policies name.
 fn fetched_keys(
     args: &ServeArgs,
-    source: &ConfigOrigin,
     wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
     file: Option<PathBuf>,
     statuses: &SourceStatusTable,
     tasks: &Supervisor,
 ) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
-    let (told, seen) = watch::channel(Default::default());
-    let rules = jwks::DialRules {
-        loopback: source.loopback() != Loopback::Refused,
-        denied: args.jwks_deny.clone(),
-    };
+    let (fetched, seen) = watch::channel(Default::default());
+    // Otherwise, the author of a policy could probe the ports of this host
+    // (docs/decisions/0058-loopback.md).
+    let rules = jwks::DialRules { loopback: false, denied: args.jwks_deny.clone() };
     let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
-    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), told };
+    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
     tasks.spawn_restarting("keys of tokens", Duration::from_secs(1), move || {
         jwks::run(inputs.clone())
     });

@@ -202,7 +202,7 @@ impl ServerOutputs {
             tasks: tasks.clone(),
             timeline: core.timeline,
             history,
-            kept: core.kept,
+            retained: core.retained,
             hold: inputs.hold,
             hold_sharing: inputs.hold_sharing,
             rollout: inputs.rollout,

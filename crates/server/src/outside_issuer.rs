@@ -48,7 +48,7 @@ pub(super) fn start(
         client: Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() }),
         file: state_dir.map(|folder| folder.join(FILE)),
         statuses: statuses.clone(),
-        told: fetched,
+        fetched,
     };
     tasks.spawn_restarting("keys of --token-issuer", Duration::from_secs(1), move || {
         jwks::run(inputs.clone())

@@ -79,7 +79,7 @@ impl SharedHoldStore {
     async fn stored(&self) -> Result<Option<StoredHold>, String> {
         let secret = self.secret(NAME).await?;
         Ok(secret.map(|secret| StoredHold {
-            shared: content(&secret).and_then(|text| SharedHold::of_text(&text)),
+            shared: content(&secret).and_then(|text| SharedHold::parse(&text)),
             version: secret.version(),
         }))
     }

@@ -54,7 +54,7 @@ impl ConfigOrigin {
         &self,
         args: &ServeArgs,
         restored: &strait_lkg::RestoredState,
-        is_kept: bool,
+        is_persisted: bool,
         tasks: &Supervisor,
     ) -> store::kube::ConfigClusterState {
         let kind = match self {
@@ -70,7 +70,7 @@ impl ConfigOrigin {
             entries: objects,
             config_map: restored.mesh.as_ref().and_then(|data| config_map(&names, data, &files)),
             files,
-            is_kept,
+            is_persisted,
         };
         match self {
             Self::Directory(path) => store::kube::ConfigClusterState {
@@ -187,7 +187,7 @@ impl ObjectStores {
     pub(super) fn of(
         args: &ServeArgs,
         (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<SourceFacts>),
-        (remembered, is_kept): (RememberedStores<RememberedObjects>, bool),
+        (remembered, is_persisted): (RememberedStores<RememberedObjects>, bool),
         source_statuses: SourceStatusTable,
         tasks: &Supervisor,
     ) -> Self {
@@ -206,8 +206,8 @@ impl ObjectStores {
             system_namespace: args.namespace.clone(),
             source_statuses,
             remembered,
-            is_kept,
-            held: watch::Sender::new(None),
+            is_persisted,
+            remembered_contents: watch::Sender::new(None),
         };
         let node = mcp::McpNode { namespace: args.namespace.clone(), domain: args.domain.clone() };
         Self { config, node, listed, namespaces, tasks: tasks.clone() }
@@ -220,7 +220,7 @@ impl ObjectStores {
 
     /// Returns the contents of each store that must be saved.
     pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::StoreContents>>> {
-        self.config.held.subscribe()
+        self.config.remembered_contents.subscribe()
     }
 
     /// Returns the last valid version of each object in all stores before the start.

@@ -48,12 +48,12 @@ pub fn answers(bytes: &[u8]) -> bool {
     ];
     let Some((first, bytes)) = bytes.split_first() else { return false };
     let kind = KINDS[usize::from(first & 0x3f) % KINDS.len()];
-    let what = if first & 0x80 == 0 { OfflineResponse::List } else { OfflineResponse::Watch };
+    let response = if first & 0x80 == 0 { OfflineResponse::List } else { OfflineResponse::Watch };
     let encoding = if first & 0x40 == 0 { Encoding::Json } else { Encoding::Protobuf };
     let mut cluster = Offline::new(usize::from(*first).max(1));
-    let taken = cluster.take(kind, what, encoding, bytes);
+    let result = cluster.take(kind, response, encoding, bytes);
     cluster.everything();
-    taken.is_ok_and(|count| count > 0)
+    result.is_ok_and(|count| count > 0)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use strait_base::{codes, folder};
 use strait_model::mesh_config::{
     DefaultProviderFault, Defaults, InvalidYaml, MeshConfig, MeshNetworks, MeshSettings, MeshTexts,
-    SourceProblem, in_one_form,
+    SourceProblem, normalize_text,
 };
 
 /// The key of mesh config in a ConfigMap.
@@ -57,7 +57,7 @@ pub enum ConfigTextSource {
 
 /// The last valid value, and the problem with the text that should have replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LastGood<T> {
+pub struct LastValid<T> {
     /// The last valid value.
     pub value: Arc<T>,
     /// The problem with the current text, if it is unusable.
@@ -80,19 +80,19 @@ pub enum UnusableText {
 /// Returns the value after a text was read: the text's value, the default if there is no text, or
 /// the previous value if the text is unusable. An equal value stays the same `Arc`.
 pub fn reload<T: PartialEq>(
-    previous: &LastGood<T>,
+    previous: &LastValid<T>,
     text: Result<Option<&str>, UnusableText>,
     default: impl FnOnce() -> T,
     parse: impl FnOnce(&str) -> Result<T, InvalidYaml>,
-) -> LastGood<T> {
-    let written = text.as_ref().ok().and_then(|text| text.map(in_one_form));
+) -> LastValid<T> {
+    let written = text.as_ref().ok().and_then(|text| text.map(normalize_text));
     let read = text.and_then(|text| Ok(text.map(parse).transpose()?));
     match read.map(|value| value.unwrap_or_else(default)) {
         Ok(value) if value == *previous.value => {
-            LastGood { value: Arc::clone(&previous.value), problem: None, text: written }
+            LastValid { value: Arc::clone(&previous.value), problem: None, text: written }
         }
-        Ok(value) => LastGood { value: Arc::new(value), problem: None, text: written },
-        Err(problem) => LastGood {
+        Ok(value) => LastValid { value: Arc::new(value), problem: None, text: written },
+        Err(problem) => LastValid {
             value: Arc::clone(&previous.value),
             problem: Some(problem),
             text: previous.text.clone(),
@@ -106,8 +106,8 @@ pub struct MeshWatcher {
     defaults: Defaults,
     config_source: ConfigTextSource,
     networks_source: ConfigTextSource,
-    config: LastGood<MeshConfig>,
-    networks: LastGood<MeshNetworks>,
+    config: LastValid<MeshConfig>,
+    networks: LastValid<MeshNetworks>,
     settings: watch::Sender<MeshSettings>,
     problems: watch::Sender<Vec<SourceProblem>>,
 }
@@ -132,8 +132,8 @@ impl MeshWatcher {
             defaults,
             config_source: config,
             networks_source: networks,
-            config: LastGood { value: start.config, problem: None, text: None },
-            networks: LastGood { value: start.networks, problem: None, text: None },
+            config: LastValid { value: start.config, problem: None, text: None },
+            networks: LastValid { value: start.networks, problem: None, text: None },
             settings,
             problems,
         };
@@ -147,8 +147,8 @@ impl MeshWatcher {
 
     /// Runs until its task is stopped.
     pub async fn run(mut self) {
-        let mut config_input = WatchedSource::of(&self.config_source, MESH_KEY);
-        let mut networks_input = WatchedSource::of(&self.networks_source, NETWORKS_KEY);
+        let mut config_input = WatchedSource::new(&self.config_source, MESH_KEY);
+        let mut networks_input = WatchedSource::new(&self.networks_source, NETWORKS_KEY);
         loop {
             tokio::select! {
                 text = config_input.changed() => self.take_config(text),
@@ -266,7 +266,7 @@ impl ConfigTextSource {
         match self {
             Self::Defaults => Ok(None),
             Self::File(path) => read_file(path),
-            Self::ConfigMap { data, .. } => Ok(value_of(&data.borrow(), key)),
+            Self::ConfigMap { data, .. } => Ok(read_value(&data.borrow(), key)),
         }
     }
 
@@ -279,7 +279,7 @@ impl ConfigTextSource {
     }
 }
 
-fn value_of(data: &ConfigMapData, key: &str) -> Option<String> {
+fn read_value(data: &ConfigMapData, key: &str) -> Option<String> {
     data.as_ref().and_then(|data| data.get(key)).cloned()
 }
 
@@ -300,7 +300,7 @@ enum WatchedSource {
 }
 
 impl WatchedSource {
-    fn of(source: &ConfigTextSource, key: &'static str) -> Self {
+    fn new(source: &ConfigTextSource, key: &'static str) -> Self {
         match source {
             ConfigTextSource::Defaults => Self::Still,
             ConfigTextSource::File(path) => Self::File(FileInput::new(path.clone())),
@@ -314,7 +314,7 @@ impl WatchedSource {
             Self::Still => std::future::pending().await,
             Self::File(file) => file.changed().await,
             Self::ConfigMap { data, key } => match data.changed().await {
-                Ok(()) => Ok(value_of(&data.borrow_and_update(), key)),
+                Ok(()) => Ok(read_value(&data.borrow_and_update(), key)),
                 Err(_) => std::future::pending().await,
             },
         }
@@ -326,7 +326,7 @@ struct FileInput {
     path: PathBuf,
     /// The last reported text. `None` at first: the content may have changed since it was first
     /// read.
-    told: Option<SourceText>,
+    reported: Option<SourceText>,
     /// Capacity 1: a pending notification covers all later ones.
     hints: mpsc::Receiver<()>,
     tick: tokio::time::Interval,
@@ -347,7 +347,7 @@ impl FileInput {
         }
         let mut tick = interval(POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { path, told: None, hints, tick, _watcher: watcher.ok() }
+        Self { path, reported: None, hints, tick, _watcher: watcher.ok() }
     }
 
     async fn changed(&mut self) -> SourceText {
@@ -358,8 +358,8 @@ impl FileInput {
                 _ = self.tick.tick() => {}
             }
             let text = self.settled().await;
-            if self.told.as_ref() != Some(&text) {
-                self.told = Some(text.clone());
+            if self.reported.as_ref() != Some(&text) {
+                self.reported = Some(text.clone());
                 return text;
             }
         }
@@ -369,7 +369,7 @@ impl FileInput {
     async fn settled(&self) -> SourceText {
         let mut text = read_file(&self.path);
         for _ in 0..SETTLE_TRIES {
-            if self.told.as_ref() == Some(&text) {
+            if self.reported.as_ref() == Some(&text) {
                 break;
             }
             sleep(SETTLE).await;
@@ -409,9 +409,9 @@ mod tests {
         config: ConfigTextSource,
         networks: ConfigTextSource,
     ) -> (MeshWatcher, watch::Receiver<MeshSettings>, watch::Receiver<Vec<SourceProblem>>) {
-        let (problems, problems_seen) = watch::channel(Vec::new());
+        let (problems, problems_receiver) = watch::channel(Vec::new());
         let (watcher, settings) = MeshWatcher::new(config, networks, Defaults::default(), problems);
-        (watcher, settings, problems_seen)
+        (watcher, settings, problems_receiver)
     }
 
     /// Waits until a receiver's value satisfies `wanted`.
@@ -429,21 +429,21 @@ mod tests {
                 fact: "no number".to_owned(),
             })
         };
-        let start = LastGood { value: Arc::new(0), problem: None, text: None };
-        let good = reload(&start, Ok(Some("7")), || 0, parse);
-        assert_eq!((*good.value, &good.problem), (7, &None));
-        let bad = reload(&good, Ok(Some("seven")), || 0, parse);
-        assert_eq!(*bad.value, 7);
+        let start = LastValid { value: Arc::new(0), problem: None, text: None };
+        let valid = reload(&start, Ok(Some("7")), || 0, parse);
+        assert_eq!((*valid.value, &valid.problem), (7, &None));
+        let invalid = reload(&valid, Ok(Some("seven")), || 0, parse);
+        assert_eq!(*invalid.value, 7);
         assert_eq!(
-            bad.problem.as_ref().map(ToString::to_string).as_deref(),
+            invalid.problem.as_ref().map(ToString::to_string).as_deref(),
             Some("line 1, x: no number")
         );
-        let same = reload(&bad, Ok(Some("7")), || 0, parse);
-        assert!(Arc::ptr_eq(&same.value, &good.value) && same.problem.is_none());
+        let same = reload(&invalid, Ok(Some("7")), || 0, parse);
+        assert!(Arc::ptr_eq(&same.value, &valid.value) && same.problem.is_none());
         let gone = reload(&same, Ok(None), || 0, parse);
         assert_eq!((*gone.value, &gone.problem), (0, &None));
-        let never_good = reload(&start, Ok(Some("?")), || 0, parse);
-        assert_eq!(*never_good.value, 0);
+        let never_valid = reload(&start, Ok(Some("?")), || 0, parse);
+        assert_eq!(*never_valid.value, 0);
     }
 
     #[tokio::test]
@@ -465,9 +465,9 @@ mod tests {
         until(&mut settings, |settings| settings.config.trust_domain == "two").await;
 
         rename("trustDomain: [\n");
-        let told = until(&mut problems, |problems| !problems.is_empty()).await;
-        assert_eq!(told[0].code, "STR0110");
-        assert!(told[0].text.contains("mesh.yaml"), "{}", told[0].text);
+        let reported = until(&mut problems, |problems| !problems.is_empty()).await;
+        assert_eq!(reported[0].code, "STR0110");
+        assert!(reported[0].text.contains("mesh.yaml"), "{}", reported[0].text);
         assert_eq!(settings.borrow_and_update().config.trust_domain, "two");
 
         // A text with the same meaning is not a change.
@@ -496,14 +496,14 @@ mod tests {
         let (watcher, mut settings, _problems) =
             watcher(ConfigTextSource::Defaults, ConfigTextSource::File(at("meshNetworks")));
         assert_eq!(
-            settings.borrow_and_update().networks.of_registry(&"a".into()),
+            settings.borrow_and_update().networks.network_by_registry(&"a".into()),
             Some(&"n1".into())
         );
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());
         version("..2", "networks: {n2: {endpoints: [{fromRegistry: a}]}}");
         until(&mut settings, |settings| {
-            settings.networks.of_registry(&"a".into()) == Some(&"n2".into())
+            settings.networks.network_by_registry(&"a".into()) == Some(&"n2".into())
         })
         .await;
         assert!(tasks.shut_down(LIMIT).await);
@@ -527,8 +527,8 @@ mod tests {
         until(&mut settings, |settings| settings.config.trust_domain == "x").await;
         until(&mut settings, |settings| settings.networks.iter().count() == 1).await;
         sender.send_replace(data("trustDomain: 5"));
-        let told = until(&mut problems, |problems| !problems.is_empty()).await;
-        assert!(told[0].text.contains("configmap s/strait key mesh"), "{}", told[0].text);
+        let reported = until(&mut problems, |problems| !problems.is_empty()).await;
+        assert!(reported[0].text.contains("configmap s/strait key mesh"), "{}", reported[0].text);
         sender.send_replace(None);
         until(&mut settings, |settings| *settings == MeshSettings::default()).await;
         until(&mut problems, Vec::is_empty).await;

@@ -74,9 +74,9 @@ impl PolicyWatcher {
             Ok(first) => first,
             Err(invalid) => return Err(PolicyError::Invalid { path, invalid }),
         };
-        let (policy, seen) = watch::channel(Arc::new(first));
-        let (problem, problem_seen) = watch::channel(None);
-        let watched = WatchedPolicy { policy: seen, problem: problem_seen };
+        let (policy, policy_receiver) = watch::channel(Arc::new(first));
+        let (problem, problem_receiver) = watch::channel(None);
+        let watched = WatchedPolicy { policy: policy_receiver, problem: problem_receiver };
         Ok((Self { path, last: Ok(text), policy, problem }, watched))
     }
 
@@ -104,9 +104,9 @@ impl PolicyWatcher {
                 info!(%path, "policy read");
                 self.problem.send_replace(None);
                 let policy = Arc::new(policy);
-                self.policy.send_if_modified(|held| {
-                    let differs = *held != policy;
-                    *held = policy;
+                self.policy.send_if_modified(|current| {
+                    let differs = *current != policy;
+                    *current = policy;
                     differs
                 });
             }

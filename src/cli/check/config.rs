@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::junit::{self, TestCase, TestFailure, TestSuite};
+use crate::cli::cluster::api::{Hub, HubKubeconfig, SYSTEM_NAMESPACE};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::offline_mesh::{OfflineMesh, read_files};
@@ -14,7 +16,8 @@ use crate::cli::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
 };
 use strait_base::codes;
-use strait_explain::{ConfigQuery, ConfigView};
+use strait_explain::{ConfigQuery, ConfigState, ConfigView};
+use strait_sources::store::Warning;
 
 /// Maximum number of listed hosts that no file defines.
 const HOSTS_NAMED: usize = 10;
@@ -26,11 +29,43 @@ pub(crate) struct ObjectCheckArgs {
     /// control plane
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
+    /// With --traffic or 'config': also write the results to this file, as JUnit XML
+    #[arg(long, value_name = "FILE", conflicts_with = "every")]
+    pub(super) junit: Option<PathBuf>,
+}
+
+/// The config cluster, and the namespaces of the control plane and of objects in files.
+#[derive(Debug, Args)]
+pub(crate) struct CheckPlaces {
+    #[command(flatten)]
+    kubeconfig: HubKubeconfig,
+    /// With -f: namespace of objects without metadata.namespace [default: default]; otherwise the
+    /// namespace of the control plane
+    #[arg(long, short, value_name = "NS")]
+    namespace: Option<String>,
+    /// Namespace of the control plane
+    #[arg(long, env = "STRAIT_NAMESPACE", value_name = "NS", default_value = SYSTEM_NAMESPACE)]
+    system_namespace: String,
+}
+
+impl CheckPlaces {
+    /// Returns the config cluster for checks without files.
+    pub(super) fn hub(&self) -> Hub {
+        self.kubeconfig.hub(self.namespace.clone().unwrap_or_else(|| self.system_namespace.clone()))
+    }
 }
 
 impl ObjectCheckArgs {
-    /// Rejects these flags if the category is not `config`.
-    pub(super) fn refuse(&self) -> Result<(), CommandFailure> {
+    /// Rejects these flags if the category is not `config`. `--junit` is also accepted with
+    /// `--traffic`.
+    pub(super) fn refuse(&self, is_traffic: bool) -> Result<(), CommandFailure> {
+        if self.junit.is_some() && !is_traffic {
+            let next = "strait check config --junit FILE, or strait check --traffic --junit FILE";
+            return Err(CommandFailure::usage(
+                "--junit requires the category 'config' or --traffic",
+            )
+            .next(next));
+        }
         if self.files.is_empty() {
             return Ok(());
         }
@@ -59,23 +94,35 @@ const FINDINGS: TableLayout = TableLayout {
 /// Runs `strait check config`. Exit code 2 means that an object, or a part of one, has no effect.
 pub(super) async fn run(
     args: &ObjectCheckArgs,
-    system_namespace: &str,
+    places: &CheckPlaces,
     ask: &QueryArgs,
 ) -> CommandResult {
     let look = OutputStyle::of_stdout();
+    let write_suite = |states: &Value, warnings: &[Warning]| match &args.junit {
+        Some(file) => junit::write(file, &suite(states, warnings)),
+        None => Ok(()),
+    };
     if args.files.is_empty() {
         let answer = ask.ask("/debug/config", &[]).await?;
         output::print(&render(&answer.raw, &answer.value, &ask.show, &look))?;
+        write_suite(&answer.value, &[])?;
         return Ok(exit(&answer.value));
     }
-    let mesh = OfflineMesh::of(read_files(&args.files)?, system_namespace)?;
+    let files = read_files(&args.files)?;
+    let namespace = places.namespace.as_deref().unwrap_or("default");
+    let mesh = OfflineMesh::of(files, namespace, &places.system_namespace)?;
     let view = ConfigView::new(&mesh.context, &mesh.reports, &[]).of_files();
-    let states = view.states(&ConfigQuery::default());
+    let states: Vec<ConfigState> =
+        mesh.settings.iter().cloned().chain(view.states(&ConfigQuery::default())).collect();
     let answer = serde_json::to_value(&states).map_err(CommandFailure::of)?;
     let raw = serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n";
     output::print(&render(&raw, &answer, &ask.show, &look))?;
+    write_suite(&answer, &mesh.warnings)?;
     for warning in &mesh.warnings {
         tell!("{}", clean(&warning.to_string()));
+    }
+    for note in &mesh.notes {
+        tell!("{}", clean(note));
     }
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
@@ -87,9 +134,46 @@ pub(super) async fn run(
     if let Some(note) = unknown(&view.unknown_hosts()) {
         tell!("{}", clean(&note));
     }
-    let unread =
-        mesh.warnings.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id));
+    let unread = mesh.warnings.iter().any(is_unread);
     Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
+}
+
+/// Returns whether a warning is about a file that can't be read completely.
+fn is_unread(warning: &Warning) -> bool {
+    warning.text.starts_with(codes::CONFIG_FILE.id)
+}
+
+/// Returns a test case for each object and for each file that can't be read completely. Cases fail
+/// if they cause exit code 2.
+fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
+    let of_object = |state: &Value| {
+        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
+        let reasons = items(&state["reasons"]);
+        let failure = has_no_effect(state).then(|| TestFailure {
+            code: reasons.first().map_or_else(String::new, |reason| text(&reason["code"])),
+            message: std::iter::once(text(&state["state"]))
+                .chain(reasons.iter().map(|reason| {
+                    let [code, path, fact] =
+                        ["code", "path", "text"].map(|part| text(&reason[part]));
+                    format!("{code} {path}: {fact}")
+                }))
+                .collect::<Vec<_>>()
+                .join("; "),
+        });
+        TestCase { class: kind, name: format!("{namespace}/{name}"), seconds: 0.0, failure }
+    };
+    let of_file = |warning: &Warning| TestCase {
+        class: "file".to_owned(),
+        name: warning.source.clone(),
+        seconds: 0.0,
+        failure: Some(TestFailure {
+            code: codes::CONFIG_FILE.id.to_owned(),
+            message: warning.to_string(),
+        }),
+    };
+    let unread = warnings.iter().filter(|warning| is_unread(warning));
+    let cases = items(states).iter().map(of_object).chain(unread.map(of_file)).collect();
+    TestSuite { name: "strait check config", cases }
 }
 
 /// Returns a note about hosts that no file defines.
@@ -108,9 +192,12 @@ fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
 
 /// Returns exit code 2 if an object, or a part of one, has no effect.
 fn exit(states: &Value) -> Exit {
-    let is_bad =
-        |state: &Value| matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"));
-    if items(states).iter().any(is_bad) { Exit::Unhealthy } else { Exit::Fine }
+    if items(states).iter().any(has_no_effect) { Exit::Unhealthy } else { Exit::Fine }
+}
+
+/// Returns whether an object, or a part of it, has no effect.
+fn has_no_effect(state: &Value) -> bool {
+    matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"))
 }
 
 /// Renders a line for each reason, and the number of objects in each state.

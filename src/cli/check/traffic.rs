@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::junit::{self, TestCase, TestFailure, TestSuite};
 use super::matrix::matrix;
 use super::row::{failed, sign, way};
 use super::{probes, schedule};
@@ -27,7 +28,7 @@ use crate::cli::client::AdminClient;
 use crate::cli::cluster::api::Hub;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
-use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
+use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, text};
 use strait_base::codes::{self, Code};
 use strait_base::duration::HumanDuration;
 use strait_identity::mesh_client::{MeshClientRequest, mesh_client, workload};
@@ -78,9 +79,6 @@ pub(crate) struct TrafficArgs {
         conflicts_with_all = ["identity", "every"]
     )]
     probes: Vec<String>,
-    /// Also write the results to this file, as JUnit XML
-    #[arg(long, value_name = "FILE", requires = "traffic", conflicts_with = "every")]
-    junit: Option<PathBuf>,
     /// Repeat the requests at this interval, at least 1s, until terminated, and report changes
     #[arg(long, value_name = "DURATION", requires = "traffic")]
     every: Option<HumanDuration>,
@@ -118,16 +116,21 @@ fn result(row: &Value, look: &OutputStyle) -> Cell {
 
 /// Runs `strait check --traffic`. Exit code 2 means that a request failed or a probe is
 /// unreachable.
-pub(super) async fn run(args: &TrafficArgs, hub: &Hub, ask: &QueryArgs) -> CommandResult {
+pub(super) async fn run(
+    args: &TrafficArgs,
+    hub: &Hub,
+    junit: Option<&Path>,
+    ask: &QueryArgs,
+) -> CommandResult {
     if !args.probes.is_empty() {
         // The control plane is not contacted, because it may be unreachable.
         let found = probes::gather(hub, &args.probes).await?;
-        return report(args, chosen(args, found)?, &ask.show);
+        return report(chosen(args, found)?, junit, &ask.show);
     }
     let client = AdminClient::new(&ask.connect)?;
     let mut given = None;
     let Some(every) = args.every else {
-        return report(args, requests(args, &client, &mut given).await?, &ask.show);
+        return report(requests(args, &client, &mut given).await?, junit, &ask.show);
     };
     let round = async || requests(args, &client, &mut given).await;
     schedule::run(every.0, args.metrics_address, args.from.as_deref(), round).await
@@ -150,7 +153,7 @@ fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, Comma
 
 /// Prints the results: for people first a table of cluster pairs, then each request, then the
 /// failures.
-fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
+fn report(rows: Vec<Value>, junit: Option<&Path>, show: &Show) -> CommandResult {
     let answer = Value::Array(rows);
     let raw = format!("{answer:#}\n");
     let look = OutputStyle::of_stdout();
@@ -163,11 +166,8 @@ fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
         RESULTS.render(&raw, &answer, show, &look)
     };
     output::print(&printed)?;
-    if let Some(file) = &args.junit {
-        std::fs::write(file, junit(items(&answer))).map_err(|error| {
-            let text = format!("{} can't be written: {error}", file.display());
-            CommandFailure::failed(text).next("choose a file in a writable directory")
-        })?;
+    if let Some(file) = junit {
+        junit::write(file, &suite(items(&answer)))?;
     }
     let bad = items(&answer).iter().any(|row| failed(row).is_some());
     Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
@@ -516,53 +516,28 @@ async fn probe(
     outcome
 }
 
-/// Renders the results as JUnit XML, which CI systems read: a test case for each request.
-fn junit(rows: &[Value]) -> String {
-    let failures = rows.iter().filter(|row| failed(row).is_some()).count();
-    let mut out = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"strait check --traffic\" tests=\"{}\" failures=\"{failures}\">\n",
-        rows.len()
-    );
-    for row in rows {
-        let part = |name: &str| escaped(&text(&row[name]));
-        let seconds = row["ms"].as_f64().unwrap_or(0.0) / 1e3;
-        let name = format!(
-            "{} to {} by {} for {}",
-            part("from"),
-            part("to"),
-            escaped(&way(row)),
-            part("service")
-        );
-        out += &format!(
-            "<testcase classname=\"network {}\" name=\"{name}\" time=\"{seconds:.3}\"",
-            part("network")
-        );
-        match failed(row) {
-            None => out += "/>\n",
-            Some(step) => {
-                let (at, detail) = (escaped(&text(&step["step"])), escaped(&text(&step["detail"])));
-                let code = escaped(&text(&step["code"]));
-                out +=
-                    &format!("><failure type=\"{code}\" message=\"{at}: {detail}\"/></testcase>\n");
-            }
+/// Converts the results into a JUnit test suite, with a test case for each request.
+fn suite(rows: &[Value]) -> TestSuite {
+    let case = |row: &Value| {
+        let part = |name: &str| text(&row[name]);
+        let failure = failed(row).map(|step| TestFailure {
+            code: text(&step["code"]),
+            message: format!("{}: {}", text(&step["step"]), text(&step["detail"])),
+        });
+        TestCase {
+            class: format!("network {}", part("network")),
+            name: format!(
+                "{} to {} by {} for {}",
+                part("from"),
+                part("to"),
+                way(row),
+                part("service")
+            ),
+            seconds: row["ms"].as_f64().unwrap_or(0.0) / 1e3,
+            failure,
         }
-    }
-    out + "</testsuite>\n</testsuites>\n"
-}
-
-/// Escapes text for an XML attribute and replaces control characters.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in clean(text).chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            c => out.push(c),
-        }
-    }
-    out
+    };
+    TestSuite { name: "strait check --traffic", cases: rows.iter().map(case).collect() }
 }
 
 #[cfg(test)]
@@ -713,7 +688,9 @@ mod tests {
         assert_eq!((&row["gateway"], &row["endpoint"]), (&Value::Null, &json!(pod.to_string())));
         assert_eq!((way(&row), &row["answer"]), ("direct".to_owned(), &json!("200")));
         assert_eq!(row["identity"], "spiffe://cluster.local/ns/shop/sa/web");
-        assert!(junit(std::slice::from_ref(&row)).contains("name=\"east to west by direct for"));
+        assert!(
+            suite(std::slice::from_ref(&row)).xml().contains("name=\"east to west by direct for")
+        );
 
         let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let away = nobody.local_addr().expect("bound");
@@ -779,7 +756,7 @@ mod tests {
             failures(&rows)
         );
         assert_eq!(result(&rows[2], &LOOK).paint(&LOOK), "✓ 200");
-        let xml = junit(&rows);
+        let xml = suite(&rows).xml();
         assert!(xml.contains("tests=\"3\" failures=\"2\""), "{xml}");
         assert!(xml.contains("here to we&lt;st&quot; by") && !xml.contains("we<st"), "{xml}");
         assert!(xml.contains("<failure type=\"STR0401\" message=\"gateway: network n2"), "{xml}");

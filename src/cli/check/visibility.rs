@@ -26,11 +26,59 @@ pub(super) fn recommended(policy: &Value) -> Option<Value> {
     Some(note("policy", &codes::DEFAULT_VISIBILITY, "policy".into(), fact))
 }
 
+/// Reports network gateways outside of the root namespace, unless the policy lists the namespaces
+/// of gateways.
+pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
+    if !policy["gatewayNamespaces"].is_null() {
+        return Vec::new();
+    }
+    let mut claims = BTreeSet::new();
+    for network in items(networks) {
+        for gateway in items(&network["gateways"]).iter().chain(items(&network["pending"])) {
+            let source = text(&gateway["source"]);
+            let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
+            let namespace = object.and_then(|object| object.split_once('/')).map(|(name, _)| name);
+            if namespace.is_some_and(|name| policy["rootNamespace"] != name) {
+                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
+                claims.insert((text(&network["network"]), cluster, source));
+            }
+        }
+    }
+    let note = |(network, cluster, source): (String, String, String)| {
+        let of = if cluster.is_empty() { String::new() } else { format!(" of cluster {cluster}") };
+        let fact = format!("{source}{of} is a gateway of the network because of its label");
+        note("networks", &codes::FOREIGN_GATEWAY, format!("network/{network}"), fact)
+    };
+    claims.into_iter().map(note).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn gateways_outside_of_the_root_namespace_are_noted_without_a_list() {
+        let gateway = |source: &str| json!({ "source": source, "cluster": "east" });
+        let networks = json!([{
+            "network": "n1",
+            "gateways": [
+                gateway("service shop/gw"), gateway("service shop/gw"), gateway("gateway edge/gw"),
+                gateway("service root/gw"), gateway("meshNetworks address"),
+            ],
+            "pending": [gateway("service pay/gw")],
+        }]);
+        let found = foreign_gateways(&json!({ "rootNamespace": "root" }), &networks);
+        let facts: Vec<_> = found.iter().map(|row| text(&row["fact"])).collect();
+        let expected = ["gateway edge/gw", "service pay/gw", "service shop/gw"].map(|source| {
+            format!("{source} of cluster east is a gateway of the network because of its label")
+        });
+        assert_eq!(facts, expected);
+        assert_eq!((&found[0]["severity"], &found[0]["code"]), (&json!("note"), &json!("STR1113")));
+        let limited = json!({ "rootNamespace": "root", "gatewayNamespaces": ["shop"] });
+        assert!(foreign_gateways(&limited, &networks).is_empty());
+    }
 
     #[test]
     fn default_visibility_is_recommended_if_several_tenants_rely_on_it() {

@@ -239,7 +239,7 @@ pub(super) async fn prepare<'a>(
         plan += &format!(
             "Will create in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
             hub.context,
-            secret::name_of(&id),
+            secret::secret_name(&id),
             args.token_ttl
         );
         let told = preview(&remote, hub, ns, network, &args.wait.connect()).await;
@@ -739,7 +739,7 @@ pub(super) async fn make_secret(
         fields.remove("stringData");
     }
     hub.apply(&manifest).await?;
-    done(&format!("created secret {namespace}/{} in {}", secret::name_of(id), hub.context));
+    done(&format!("created secret {namespace}/{} in {}", secret::secret_name(id), hub.context));
     Ok(())
 }
 

@@ -49,15 +49,32 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 /// Field manager of the applied fields.
 const FIELD_MANAGER: &str = "strait";
 
-/// Flags for the config cluster.
+/// The control plane's default namespace.
+pub(crate) const SYSTEM_NAMESPACE: &str = "strait-system";
+
+/// The kubeconfig with the config cluster.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Hub {
+pub(crate) struct HubKubeconfig {
     /// Kubeconfig with all contexts [default: as in kubectl]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the config cluster [default: the current context]
     #[arg(long, value_name = "CONFIG_CONTEXT")]
     context: Option<String>,
+}
+
+impl HubKubeconfig {
+    /// Returns the config cluster with the control plane in this namespace.
+    pub(crate) fn hub(&self, namespace: String) -> Hub {
+        Hub { kubeconfig: self.clone(), namespace }
+    }
+}
+
+/// Flags for the config cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Hub {
+    #[command(flatten)]
+    kubeconfig: HubKubeconfig,
     /// Namespace of the control plane
     #[arg(
         long,
@@ -65,7 +82,7 @@ pub(crate) struct Hub {
         visible_alias = "system-namespace",
         env = "STRAIT_NAMESPACE",
         value_name = "NS",
-        default_value = "strait-system"
+        default_value = SYSTEM_NAMESPACE
     )]
     pub(crate) namespace: String,
 }
@@ -73,7 +90,7 @@ pub(crate) struct Hub {
 impl Hub {
     /// Connects to the config cluster.
     pub(crate) async fn open(&self) -> Result<ClusterApi, CommandFailure> {
-        ClusterApi::open(self.contexts()?, self.context.as_deref()).await
+        ClusterApi::open(self.contexts()?, self.kubeconfig.context.as_deref()).await
     }
 
     /// Connects to another cluster of the same kubeconfig.
@@ -95,7 +112,8 @@ impl Hub {
     /// Merges the files like kubectl: of entries with the same name, the first one is used.
     fn contexts(&self) -> Result<Kubeconfig, CommandFailure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
-        let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
+        let files: Vec<PathBuf> =
+            self.kubeconfig.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
         let name_it = "set --kubeconfig or KUBECONFIG";
         if files.is_empty() {
             return Err(CommandFailure::usage("no kubeconfig was found").next(name_it));
@@ -377,7 +395,7 @@ impl ClusterApi {
             Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
                 "{what}: the response is not one of an API server"
             ))),
-            Err(error) => Err(match strait_kube_client::ApiError::of_exchange(&what, &error) {
+            Err(error) => Err(match strait_kube_client::ApiError::from_exchange(&what, &error) {
                 strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
                 strait_kube_client::ApiError::Tls(fact) => {
                     self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)

@@ -78,7 +78,7 @@ pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
     let line = |(id, member): (&ClusterId, &MemberSpec)| {
         format!(
             "Will create secret {ns}/{}: cluster ID {id}, {}\n",
-            secret::name_of(id),
+            secret::secret_name(id),
             member.access.server
         )
     };

@@ -140,7 +140,7 @@ fn named<'a>(
             refused(&what, &refusal, Some(id))
         },
     )?;
-    let expires = Lifetime::of(&access).map(|lifetime| lifetime.expires);
+    let expires = Lifetime::from_access(&access).map(|lifetime| lifetime.expires);
     Ok(RotateTarget { id: id.clone(), secret, access, expires })
 }
 
@@ -152,7 +152,7 @@ fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
         for (key, bytes) in kubeconfigs(secret) {
             let Ok(id) = ClusterId::parse(&key) else { continue };
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
-            let Some(lifetime) = Lifetime::of(&access) else { continue };
+            let Some(lifetime) = Lifetime::from_access(&access) else { continue };
             if found.iter().all(|known| known.id != id) {
                 found.push(RotateTarget { id, secret, access, expires: Some(lifetime.expires) });
             }
@@ -175,7 +175,7 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     let name = full_name(secret);
     let remote = context_of(args, id).await?;
     let (token, ends) = token(args, &remote, target).await?;
-    let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
+    let expires = Lifetime::from_token(&token).map(|lifetime| lifetime.expires);
     let credential = ApiCredential::Token(Redacted::new(token));
     let access = Access { credential, ..target.access.clone() };
     // The Secret's API server may be unreachable from here but reachable for the control plane. If
@@ -249,7 +249,7 @@ async fn token(
                 "set the cluster's own context: strait cluster rotate {id} CONTEXT\nif strait cluster add did not create the Secret, write a new kubeconfig into it"
             ))
         })?;
-        let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
+        let expires = Lifetime::from_token(&token).map(|lifetime| lifetime.expires);
         if expires.is_none() || expires != target.expires {
             return Ok((token, ends));
         }

@@ -34,7 +34,7 @@ impl AdmittedStream {
     /// Publishes the changes that the stream has not handled yet for its current configuration.
     /// Changes that it has taken are in the session.
     pub(super) fn shows_backlog(&self) {
-        self.subscription.passed_on();
+        self.subscription.confirm_delivery();
         self.entry.is_served(self.subscription.backlog());
     }
 

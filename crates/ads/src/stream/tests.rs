@@ -165,7 +165,7 @@ async fn names_in_a_rejection_are_subscribed_to() {
         assert!(stream.take(&request.encode_to_vec()).is_ok());
         assert_eq!(sent(&mut stream), 1);
     }
-    let woken = stream.shared.interest.mark(&Changes::of_endpoints([host("b.ns")]));
+    let woken = stream.shared.interest.mark(&Changes::for_endpoints([host("b.ns")]));
     assert_eq!(woken, 1);
 }
 
@@ -442,8 +442,8 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     let mut publish = |event: MeshEvent| {
         mesh.apply(event);
         let (now, mut changes) = mesh.next_version().expect("a version");
-        shared.interest.publishes();
-        changes.look([&before, &now], &shared.interest, &Cache::default());
+        shared.interest.begin_publishing();
+        changes.compute_impact([&before, &now], &shared.interest, &Cache::default());
         versions.send_replace(Some(Arc::clone(&now)));
         before = now;
         changes

@@ -1,4 +1,4 @@
-//! 1110 and 1111: the effect of objects on proxies of other namespaces.
+//! 1110 to 1113: the effect of objects on proxies and services of other namespaces.
 
 use super::code::Code;
 
@@ -20,4 +20,22 @@ A VirtualService, DestinationRule or ServiceEntry without exportTo applies to pr
 Istio. If the namespaces of a mesh belong to several teams, each of them can change the traffic of all others
 this way. With traffic.defaultVisibility: namespace in the policy file such an object applies to its own
 namespace only, and exportTo exports it. Services stay visible to the mesh.";
+
+    /// A host of another namespace.
+    FOREIGN_HOST = "STR1112", "an object applies to traffic for services of another namespace",
+        "Move the object to the namespace of the service, or set traffic.foreignHosts in the policy file.", "\
+As in Istio, an exported VirtualService applies to the requests of all namespaces that see it, including
+requests for services of other namespaces. An older ServiceEntry keeps its hosts and addresses even if
+another namespace has an entry with the same ones. The message names the affected namespaces. With
+traffic.foreignHosts: deny in the policy file, a VirtualService applies to services of other namespaces
+only at proxies of its own namespace. With allow, nothing is reported. Objects of the root namespace
+belong to the operator and are not reported.";
+
+    /// check: networks.
+    FOREIGN_GATEWAY = "STR1113", "an object outside of the system namespace is a network's gateway",
+        "List the namespaces of gateways in the policy file (gatewayNamespaces).", "\
+A Service or a Gateway with the label topology.istio.io/network is a gateway of that network, regardless
+of its namespace: the traffic from all other networks goes through it. If the namespaces of a cluster
+belong to several teams, each team can claim that traffic. With gatewayNamespaces in the policy file,
+labels in other namespaces have no effect.";
 }

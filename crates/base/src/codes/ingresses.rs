@@ -1,4 +1,4 @@
-//! 1066 to 1068, and 1083: Ingresses of Kubernetes.
+//! 1057, 1066 to 1068, and 1083: Ingresses of Kubernetes.
 
 use super::code::Code;
 
@@ -17,6 +17,13 @@ ingressControllerMode: DEFAULT. With OFF no Ingress is served.";
 Each host, path, backend and entry of tls is evaluated separately: an invalid part affects only itself, and
 the others apply. Requests to an invalid backend receive 500. An entry of tls needs a secretName of a Secret
 in the namespace of the routers.";
+
+    /// Ingress: spec.rules.host with a wildcard.
+    INGRESS_WILDCARD = "STR1057", "a wildcard host of an Ingress matches more names than Kubernetes documents",
+        "List the hosts explicitly, if names with several labels before the domain must not be served.", "\
+Kubernetes documents that the star in the host of an Ingress stands for one label: *.example.com matches
+a.example.com but not a.b.example.com. In Envoy and Istio, the star stands for one label or more: such a
+request is served by the rules of the wildcard, unless another host is more specific.";
 
     /// Ingress: two objects with the same path.
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",

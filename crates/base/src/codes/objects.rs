@@ -1,9 +1,16 @@
-//! 104x, 1050 to 1056, 1070, 1071, 1078 to 1080, 1084 and 109x: the state of objects of the traffic
-//! configuration in combination with others.
+//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084 and 109x: the state of objects of the
+//! traffic configuration in combination with others.
 
 use super::code::Code;
 
 codes! {
+    /// An object without any effect.
+    OBJECT_NO_EFFECT = "STR1059", "no part of an object has an effect",
+        "Correct the parts that the other reasons name, or remove the object.", "\
+No part of the object has an effect: either for the reasons that are listed next to this one, or because the
+object is empty. Examples: a VirtualService without a rule that can apply, a Gateway without a server, a
+Telemetry that configures nothing. The state of the object is unused.";
+
     /// An unsupported kind.
     KIND_UNREAD = "STR1040", "objects of this kind are stored but have no effect",
         "Remove the object if you do not need it. docs/guide/migrate-from-istio.md describes alternatives.", "\

@@ -137,9 +137,9 @@ fn sweep_removes_unused_entries_and_keeps_used_ones() {
 fn sweep_removes_entries_that_only_a_disconnected_client_used() {
     let context = next(&mut mesh(&[]));
     let cache = Cache::default();
-    let asks = |sees: &str| {
-        let sees = Some([NetworkId::from(sees)].into_iter().collect());
-        held(&context, &Proxy { sees, ..client("shop") }, &cache)
+    let asks = |visible: &str| {
+        let visible_networks = Some([NetworkId::from(visible)].into_iter().collect());
+        held(&context, &Proxy { visible_networks, ..client("shop") }, &cache)
     };
     let stays = asks("stays");
     for number in 0..10 {

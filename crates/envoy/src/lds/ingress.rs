@@ -219,7 +219,7 @@ impl IngressListeners<'_> {
             xff_num_trusted_hops: self.topology.trusted_proxies,
             server_name: "istio-envoy".into(),
             forward_client_cert_details: forwarded.into(),
-            set_current_client_cert_details: certificate.is_said().then(|| {
+            set_current_client_cert_details: certificate.forwards_client_certificate().then(|| {
                 SetCurrentClientCertDetails {
                     subject: bool_value(true),
                     cert: true,

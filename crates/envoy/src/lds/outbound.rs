@@ -34,7 +34,7 @@ use crate::rds::proxy_route_name;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address, is_selected_by_sni};
-use strait_mesh::push::view::{ViewKey, Way, decide};
+use strait_mesh::push::view::{Path, ViewKey, decide};
 use strait_model::{
     CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
 };
@@ -174,7 +174,7 @@ pub(super) fn pods(
         for port in ports.filter(|port| !port.protocol.is_http()) {
             for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
                 let at = (endpoint.address, endpoint.port);
-                if decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct) {
+                if decide(context, view, service, shard, endpoint, network) != Ok(Path::Direct) {
                     continue;
                 }
                 let of_port = service.vip_source_of_port(&view.cluster, port).into_iter();

@@ -22,7 +22,7 @@ impl Cache {
             self.bases.carry_over(step, |(class, port, completes)| {
                 lens.same_base(class, *port, *completes)
             });
-            if lens.rules.is_of_routes_alone {
+            if lens.rules.changes_only_routes {
                 let [before, now] = lens.whole.map(|context| &context.traffic.virtual_services);
                 let hosts = now.differing_hosts(before).into_iter().collect();
                 self.rule_steps.put(step[1], Span::over(step), hosts);

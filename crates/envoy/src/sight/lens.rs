@@ -116,7 +116,7 @@ impl<'a> Lens<'a> {
             let is_private =
                 || before.private.contains_key(*host) && now.private.contains_key(*host);
             match both {
-                [Some(old), Some(new)] => old.differs_beside_endpoints(new) || has_other_rules,
+                [Some(old), Some(new)] => old.differs_except_in_endpoints(new) || has_other_rules,
                 _ => has_other_rules && is_private(),
             }
         };
@@ -213,8 +213,8 @@ impl<'a> Lens<'a> {
     /// Returns whether proxies of a namespace are affected in their routes at most.
     fn is_seen_by_routes_alone(&self, namespace: &Namespace) -> bool {
         self.is_behind_ports
-            || self.rules.is_of_requests_alone
-            || self.rules.is_unseen_in(namespace)
+            || self.rules.changes_only_requests
+            || self.rules.is_unaffected(namespace)
     }
 
     pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
@@ -350,7 +350,7 @@ impl<'a> Lens<'a> {
             return false;
         }
         if self.is_behind_ports
-            || self.rules.is_unseen_in(&class.namespace)
+            || self.rules.is_unaffected(&class.namespace)
             || !self.routes.contains(name)
         {
             return true;
@@ -374,7 +374,7 @@ impl<'a> Lens<'a> {
             return false;
         }
         self.is_behind_ports
-            || self.rules.is_unseen_in(&class.namespace)
+            || self.rules.is_unaffected(&class.namespace)
             || !self.routes.contains(&*port.to_string())
             || self.same_route_base(&self.class(class), port, completes)
     }
@@ -547,10 +547,10 @@ impl<'a> Lens<'a> {
             || self.may_serve(&proxy.cluster, proxy.namespace())
             // Changes to rules that are bound to none of its Gateways do not affect the services to
             // which it routes.
-            || (!self.is_behind_ports && !self.rules.is_of_routes_alone && {
+            || (!self.is_behind_ports && !self.rules.changes_only_routes && {
                 // The result is equal in both versions, as checked above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
-                IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)
+                IngressOutline::of(now, proxy, &served).routes_to_any(self.hosts)
             })
     }
 

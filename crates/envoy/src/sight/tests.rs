@@ -26,7 +26,7 @@ use strait_mesh::push::context::FixedSettings;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_mesh::push::interest::{Changes, Dep, Interest, Subscription};
 use strait_mesh::push::reach::reach;
-use strait_mesh::push::scope::{around, is_looked_at, same_access};
+use strait_mesh::push::scope::{is_worth_computing, related_hosts, same_access};
 use strait_mesh::push::view::Role;
 use strait_mesh::testing::settings;
 use strait_model::dirty::Wildcards;
@@ -784,7 +784,7 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
-        Proxy { sees: Some(["n1".into()].into()), ..one.clone() },
+        Proxy { visible_networks: Some(["n1".into()].into()), ..one.clone() },
         Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
         Proxy { interception: Interception::None, ..one.clone() },
         Proxy {
@@ -1065,11 +1065,11 @@ impl Streams {
     fn told_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
         let of_access = changes.deps.iter().filter(|dep| matches!(dep, Dep::Access(_))).cloned();
         let mut of_access: Changes = of_access.collect();
-        of_access.look(versions, &self.interest, &Cache::default());
+        of_access.compute_impact(versions, &self.interest, &Cache::default());
         self.interest.mark(&of_access);
         let told = self.subscriptions.iter().map(|one| !one.take().is_empty()).collect();
         let mut changes = changes.clone();
-        changes.look(versions, &self.interest, &Cache::default());
+        changes.compute_impact(versions, &self.interest, &Cache::default());
         self.interest.mark(&changes);
         for (at, subscription) in self.subscriptions.iter().enumerate() {
             if subscription.take().everything {
@@ -1092,16 +1092,16 @@ fn check(
 ) -> Vec<Shape> {
     let (were, stands) = (stands(before), stands(now));
     let services = changes.services();
-    let decided = !changes.is_everything() && changes.is_of_services();
+    let decided = !changes.is_everything() && changes.affects_services();
     let seen = decided.then(|| {
-        let hosts = around([before, now], &services);
+        let hosts = related_hosts([before, now], &services);
         let lens = Lens::new(kept, [before, now], &hosts);
         count.behind_ports += usize::from(lens.is_behind_ports);
-        count.of_requests += usize::from(lens.rules.is_of_requests_alone);
+        count.of_requests += usize::from(lens.rules.changes_only_requests);
         kept.seen(before, now, &hosts, &stands)
     });
-    let reached = (decided && changes.is_of_hosts_alone())
-        .then(|| reach([before, now], &around([before, now], &services)))
+    let reached = (decided && changes.affects_only_hosts())
+        .then(|| reach([before, now], &related_hosts([before, now], &services)))
         .flatten();
     let fresh = Cache::default();
     let all: Vec<_> = stands.iter().map(|stand| shape(now, stand, &fresh)).collect();
@@ -1127,7 +1127,7 @@ fn check(
             assert_eq!(seen, nothing, "{place}: an unreached proxy is affected: {proxy:?}");
             count.not_reached += 1;
         }
-        let guarded_otherwise = changes.is_of_access() && !same_access([before, now], stand);
+        let guarded_otherwise = changes.affects_access() && !same_access([before, now], stand);
         assert_eq!(by_access[at], guarded_otherwise, "{place}: of access, at {proxy:?}");
         if guarded_otherwise {
             let watched = |(kind, name): &(ResourceType, String)| {
@@ -1210,7 +1210,7 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
     let (now, changes) = mesh.next_version().expect("another version");
     let hosts = changes.services();
     assert_eq!(hosts.len(), 300);
-    assert!(is_looked_at([&before, &now], &hosts));
+    assert!(is_worth_computing([&before, &now], &hosts));
 
     let proxy = |name: &str, app: &str| {
         let proxy = Arc::new(Proxy { labels: labels(&[("app", app)]), ..sidecar(name, "east") });
@@ -1227,7 +1227,7 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
     let form = ClusterFormat::of(&stands[0].proxy);
     let outbound = |context| SharedResources { context, cache: &kept }.outbound(&view, &form);
     let clusters = outbound(&before);
-    let seen = kept.seen(&before, &now, &around([&before, &now], &hosts), &stands);
+    let seen = kept.seen(&before, &now, &related_hosts([&before, &now], &hosts), &stands);
     let own = SeenChanges {
         lists: [Wildcard::Clusters, Wildcard::Listeners].into_iter().collect(),
         ..SeenChanges::default()
@@ -1262,7 +1262,7 @@ fn proxies_that_cannot_see_a_service_are_not_compared() {
         Arc::new(Stand { proxy, network: NetworkId::default(), whereabouts })
     };
     let (kept, stands) = (Cache::default(), [stand("client.shop"), stand("client.pay")]);
-    let hosts = around([&before, &now], &changes.services());
+    let hosts = related_hosts([&before, &now], &changes.services());
     let lens = Lens::new(&kept, [&before, &now], &hosts);
     let mut groups = Groups::new(&lens);
     assert!(!groups.seen_from(&stands[0]).lists.is_empty());

@@ -11,7 +11,7 @@ use super::routes::asked;
 use strait_base::codes::{self, Code};
 use strait_mesh::aggregate::MergedService;
 use strait_model::{Namespace, Protocol, Resolution};
-use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::kept_subsets::KEPT_FOR;
 use strait_rules::traffic::route::{Destination, HttpRule};
 use strait_rules::traffic::{Reason, Selection};
@@ -104,6 +104,11 @@ impl ConfigView<'_> {
                 let text = format!("{host} is hidden by its exportTo");
                 return Some((&codes::DESTINATION_HIDDEN, text));
             }
+            if !self.services_known
+                && let Some(text) = self.missing_subset_of_unknown(to, namespace)
+            {
+                return Some((&codes::SUBSET_UNKNOWN, text));
+            }
             let text = format!("there is no service {host}");
             return self.is_none(host).then_some((&codes::DESTINATION_UNKNOWN, text));
         };
@@ -156,28 +161,33 @@ impl ConfigView<'_> {
         let client = RuleClient { namespace, selection: &Selection::default() };
         let subset = &to.subset;
         let text = match rules.rule(client, &service.primary.namespace) {
-            Some(rule) => {
-                let text =
-                    format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
-                match rule.subsets.get(subset) {
-                    Some(found) if !found.is_kept => {
-                        return partly.or_else(|| self.misled_by_selection(to, service, namespace));
-                    }
-                    Some(_) => {
-                        format!(
-                            "{text} any more; the old subset is kept for {} s",
-                            KEPT_FOR.as_secs()
-                        )
-                    }
-                    None => text,
+            Some(rule) => match missing_subset(rule, to) {
+                Some(text) => text,
+                None => {
+                    return partly.or_else(|| self.misled_by_selection(to, service, namespace));
                 }
-            }
+            },
             None if !self.services_known => return None,
             None => {
                 format!("no DestinationRule of {host} applies, so subset {subset} does not exist")
             }
         };
         Some((&codes::SUBSET_UNKNOWN, text))
+    }
+
+    /// Returns the reason if a known DestinationRule lacks the subset of a destination whose service
+    /// is unknown. The service may exist in the real mesh, where this rule would apply to it.
+    fn missing_subset_of_unknown(&self, to: &Destination, namespace: &Namespace) -> Option<String> {
+        if to.subset.is_empty() {
+            return None;
+        }
+        let host = to.host.as_str();
+        let domain = format!(".svc.{}", self.context.settings.domain);
+        let place = host.strip_suffix(&domain).and_then(|name| name.split_once('.'));
+        let owner = place.map_or(namespace.clone(), |(_, owner)| Namespace::from(owner));
+        let client = RuleClient { namespace, selection: &Selection::default() };
+        let rules = self.context.traffic.destination_rules.of(host);
+        missing_subset(rules.rule(client, &owner)?, to)
     }
 
     /// Returns the reason for a subset that exists for most clients: a DestinationRule that applies
@@ -236,5 +246,18 @@ impl ConfigView<'_> {
         let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
         let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
         Some((code, format!("{host} is an alias of {target}: {text}")))
+    }
+}
+
+/// Returns the reason if a DestinationRule lacks the subset of a destination.
+fn missing_subset(rule: &DestinationRule, to: &Destination) -> Option<String> {
+    let Destination { host, subset, .. } = to;
+    let text = format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
+    match rule.subsets.get(subset) {
+        Some(found) if !found.is_kept => None,
+        Some(_) => {
+            Some(format!("{text} any more; the old subset is kept for {} s", KEPT_FOR.as_secs()))
+        }
+        None => Some(text),
     }
 }

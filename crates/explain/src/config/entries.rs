@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::clients::seen;
+use super::foreign::listed;
 use super::objects::items;
 use super::{ConfigView, Finding, state_of};
 use crate::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -56,8 +57,23 @@ impl ConfigView<'_> {
                 state.state = ObjectStanding::Partly;
             }
             state.reasons.extend(loss.reasons);
+            state.reasons.extend(self.taken_hosts(key));
         }
         Some(state)
+    }
+
+    /// Reports that entries of other namespaces have no effect for the hosts of the entry `key`.
+    fn taken_hosts(&self, key: &ObjectKey) -> Option<ConfigReason> {
+        let own = WorkloadKey::new(&*key.namespace, &*key.name);
+        let lost = self.reports.entries.iter().filter(|one| one.holder.as_ref() == Some(&own));
+        let others: BTreeSet<_> = lost.map(|one| one.object.namespace.clone()).collect();
+        (!others.is_empty() && self.notes_foreign(&own.namespace)).then(|| {
+            let text = format!(
+                "entries of namespace {} have hosts of this entry, which is older: they have no effect for these hosts",
+                listed(&others)
+            );
+            ConfigReason::new(&codes::FOREIGN_HOST, "spec.hosts", text)
+        })
     }
 
     fn service_entry(

@@ -37,8 +37,23 @@ impl ConfigView<'_> {
         let mut without_effect = 0;
         for (at, host) in hosts.iter().enumerate() {
             let host = host.to_ascii_lowercase();
-            let Some(service) = seen(self.context, &host, &namespace) else { continue };
             let path = format!("spec.hosts[{at}]");
+            let service = seen(self.context, &host, &namespace);
+            let is_of_cluster = service.and_then(|one| one.shards.first());
+            let is_of_cluster =
+                is_of_cluster.is_some_and(|one| one.key.provider != Provider::ServiceEntry);
+            if !is_of_cluster
+                && let Some((reason, is_denied)) =
+                    self.foreign_name((&host, &namespace), object, &path)
+            {
+                without_effect += usize::from(is_denied);
+                loss.is_partly |= is_denied;
+                loss.reasons.push(reason);
+                if is_denied {
+                    continue;
+                }
+            }
+            let Some(service) = service else { continue };
             let is_own =
                 |provider, of: &Namespace| provider == Provider::ServiceEntry && *of == namespace;
             let is_overruled = service
@@ -94,8 +109,26 @@ impl ConfigView<'_> {
                     && order(other) < own
                     && collides(other, service)
             };
-            let Some(other) = others.into_iter().flatten().find(is_first) else { continue };
             let path = format!("spec.addresses[{at}]");
+            let Some(other) = others.into_iter().flatten().find(is_first) else {
+                let namespace = &service.primary.namespace;
+                let is_taken = |other: &&&MergedService| {
+                    other.primary.namespace != *namespace
+                        && order(other) > own
+                        && collides(other, service)
+                };
+                let taken = others.into_iter().flatten().find(is_taken);
+                if let Some(other) = taken.filter(|_| self.notes_foreign(namespace))
+                    && loss.reasons.iter().all(|reason| reason.path != path)
+                {
+                    let text = format!(
+                        "{given} is also an address of {}: connections to it go to this entry, which is older, at ports that both have",
+                        owner(other)
+                    );
+                    loss.reasons.push(ConfigReason::new(&codes::FOREIGN_HOST, path, text));
+                }
+                continue;
+            };
             if loss.reasons.iter().any(|reason| reason.path == path) {
                 continue;
             }

@@ -100,6 +100,13 @@ impl ConfigView<'_> {
         found
     }
 
+    /// Returns whether all Gateways that a VirtualService names are known.
+    pub(super) fn knows_gateways_of(&self, service: &VirtualService) -> bool {
+        let gateways = &self.context.traffic.gateways;
+        let mut named = service.gateways.iter().filter(|name| name.contains('/'));
+        self.services_known || named.all(|name| gateways.named(name).is_some())
+    }
+
     /// Returns the number of connected routers that serve a VirtualService.
     pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
         let gateways = &self.context.traffic.gateways;
@@ -125,8 +132,8 @@ impl ConfigView<'_> {
     /// not serve, and destinations that the namespaces of their routers cannot reach.
     pub(super) fn at_gateways(&self, service: &VirtualService, object: &Value) -> Vec<Reason> {
         let gateways = &self.context.traffic.gateways;
-        let mut reasons =
-            if self.services_known { gateways.unserved_hosts(service) } else { Vec::new() };
+        let is_known = self.knows_gateways_of(service);
+        let mut reasons = if is_known { gateways.unserved_hosts(service) } else { Vec::new() };
         let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
         for (gateway, at) in gateways.serving(service) {
             ports.extend(at);

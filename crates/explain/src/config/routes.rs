@@ -91,13 +91,11 @@ impl ConfigView<'_> {
         let mut found = Finding::default();
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
-        if self.services_known {
-            found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
-        }
+        let known = &self.context.traffic.gateways;
+        found.reasons.extend(known.reasons_of(service, self.services_known));
         let unbound = found.reasons.len();
-        if self.services_known {
-            let gateways = &self.context.traffic.gateways;
-            found.reasons.extend(gateways.rules_without_a_server(service));
+        if self.knows_gateways_of(service) {
+            found.reasons.extend(known.rules_without_a_server(service));
         }
         found.reasons.extend(self.claims_that_nobody_knows(service));
         if !service.is_for_mesh() {
@@ -125,13 +123,23 @@ impl ConfigView<'_> {
             protocols.see(host, &owners);
             hosts += 1;
             taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
-            found.reasons.extend(self.told_of_host(routed, host, &owners, paths.path(host)));
+            let path = paths.path(host);
+            found.reasons.extend(self.foreign_host(service, host, &owners.own, &path));
+            found.reasons.extend(self.told_of_host(routed, host, &owners, path));
             clients.extend(owners.own);
         }
         found.reasons.extend(protocols.reasons(service));
         if hosts > 0 && hosts == taken {
             found.standing = Some(ObjectStanding::Shadowed);
             return found;
+        }
+        if self.is_denied(service, &found.reasons) {
+            found.standing = Some(ObjectStanding::Unused);
+            return found;
+        }
+        if self.services_known {
+            let ports = &protocols.requests | &protocols.connections;
+            found.reasons.extend(self.unknown_ports(service, ports));
         }
         let ports = &protocols.requests;
         for (at, rule) in service.http.iter().enumerate() {

@@ -136,6 +136,19 @@ impl ConfigView<'_> {
             );
             found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
             found.standing = Some(ObjectStanding::Unused);
+        } else if self.services_known
+            && !held.iter().any(|namespace| self.may_have_clients(namespace))
+            && !self.holds_at_gateways(rule)
+        {
+            let named: Vec<_> = held.iter().map(Namespace::as_str).collect();
+            let text = format!(
+                "clients use rules of their own namespace, of the service's namespace and of {}, and no workload of namespace {} \
+                 is known",
+                self.context.mesh.root_namespace,
+                named.join(", ")
+            );
+            found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "metadata.namespace", text));
+            found.standing = Some(ObjectStanding::Unused);
         } else {
             if !winners.is_empty() && rule.host.exact().is_some() {
                 lost.retain(|namespace| !held.contains(namespace));

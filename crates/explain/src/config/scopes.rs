@@ -226,7 +226,7 @@ impl ConfigView<'_> {
                     );
                     Reason::warning(&codes::ENVOY_FILTER_UPSTREAM, path, text)
                 } else {
-                    let fault = self.context.asking_fault(to, client, &proxy.cluster);
+                    let fault = self.context.upstream_fault(to, client, &proxy.cluster);
                     let Some(fault) = fault else { continue };
                     let text =
                         format!("{name} calls {}, and {fault}: every request {end}", to.name);

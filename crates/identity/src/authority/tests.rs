@@ -67,8 +67,10 @@ fn names_in_a_request_are_ignored() {
     wanted.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let csr = wanted.serialize_request(&key).expect("it signs").pem().expect("PEM");
 
-    let chain =
-        ca.authority.sign_request(&csr, &id("web"), LIFETIME_DEFAULT, now(), now()).expect("signs");
+    let chain = ca
+        .authority
+        .sign_request(&csr, &id("web"), None, LIFETIME_DEFAULT, now(), now())
+        .expect("signs");
     let leaf = &chain.certificates()[0];
     let (_, parsed) = X509Certificate::from_der(leaf).expect("parses");
     assert_eq!(SpiffeId::of_certificate(leaf), Ok(id("web")));

@@ -212,6 +212,33 @@ async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
     service.sign(&by_token, asked, start + 35 * day).await.expect("a token restarts the time");
 }
 
+#[tokio::test]
+async fn certificate_contains_the_cluster_that_a_token_proved_and_keeps_it() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let ask = async |request| {
+        let answer = service.create_certificate(request).await;
+        answer.map(|answer| answer.into_inner().cert_chain)
+    };
+    let cluster = |answer: &[String]| {
+        let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
+        peer.expect("verifies").cluster()
+    };
+    let first = ask(by_token("east")).await.expect("signed");
+    assert_eq!(cluster(&first), Some("east".into()));
+    let renewed = ask(by_certificate(&ca, &first, "alias")).await.expect("an alias of east");
+    assert_eq!(cluster(&renewed), Some("east".into()));
+    let refused = ask(by_certificate(&ca, &renewed, "west")).await.expect_err("it is of east");
+    assert!(refused.message().starts_with("STR0557"), "{refused}");
+
+    // Without a token, the call only claims a cluster, which proves nothing.
+    let (chain, _) = ca.workload("web");
+    let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
+    let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+    let unproven = ask(called_by(caller)).await.expect("renewed");
+    assert_eq!(cluster(&unproven), None);
+}
+
 /// Returns the peer that presents the certificate of a response.
 fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
     let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
@@ -292,8 +319,14 @@ async fn dedicated_ca_alone_signs_for_its_member() {
     let refused = ask(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("STR0557"), "{refused}");
-    // A certificate of the mesh's CA names no member: it may precede the dedicated CA.
-    assert_eq!(ask(by_certificate(&ca, &west, "east")).await.expect("renewed")[1], own.ca_cert);
+    // A certificate of the mesh's CA contains the cluster of its token, too.
+    let refused = ask(by_certificate(&ca, &west, "east")).await.expect_err("it is of west");
+    assert!(refused.message().starts_with("STR0557"), "{refused}");
+    // A certificate without a cluster may precede the dedicated CA.
+    let (chain, _) = ca.workload("web");
+    let mut unmarked: Vec<String> = chain.iter().map(crate::pem::encode).collect();
+    unmarked.push(String::new());
+    assert_eq!(ask(by_certificate(&ca, &unmarked, "east")).await.expect("renewed")[1], own.ca_cert);
 
     // Cut off: requests with a token or a certificate are refused permanently; other members are
     // not affected.

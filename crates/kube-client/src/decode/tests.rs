@@ -8,13 +8,13 @@ use super::*;
 
 /// A test kind, decoded completely.
 #[derive(Debug, Deserialize)]
-struct Thing {
+struct SizedObject {
     metadata: ObjectMetadata,
     #[serde(default)]
     size: Option<u16>,
 }
 
-impl OwnedObject for Thing {
+impl OwnedObject for SizedObject {
     fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
@@ -23,7 +23,7 @@ impl OwnedObject for Thing {
 /// The result of a page.
 #[derive(Debug)]
 struct Page {
-    objects: Vec<Thing>,
+    objects: Vec<SizedObject>,
     invalid: Vec<InvalidField>,
     end: ListEnd,
 }
@@ -35,8 +35,8 @@ fn page_in(encoding: Encoding, bytes: &[u8], piece: usize) -> Result<Page, Strin
     for piece in bytes.chunks(piece) {
         list.push(piece);
         while let Some(bytes) = list.next().map_err(|error| format!("{error:?}"))? {
-            match object(&AsIs::<Thing>::new(), encoding, &bytes) {
-                Ok(kept) => objects.push(kept),
+            match object(&AsIs::<SizedObject>::new(), encoding, &bytes) {
+                Ok(object) => objects.push(object),
                 Err(error) => invalid.push(error),
             }
         }
@@ -53,8 +53,8 @@ fn page(json: &str) -> Result<Page, String> {
     whole
 }
 
-fn line(json: &str) -> Result<WatchLine<Thing>, String> {
-    super::line(&AsIs::<Thing>::new(), Encoding::Json, json.as_bytes())
+fn line(json: &str) -> Result<WatchLine<SizedObject>, String> {
+    super::line(&AsIs::<SizedObject>::new(), Encoding::Json, json.as_bytes())
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn invalid_object_does_not_affect_others() {
             {"metadata":{"name":"d","labels":null,"annotations":null,"namespace":null}}]}"#,
     )
     .expect("a page");
-    let names: Vec<_> = page.objects.iter().map(|thing| &*thing.metadata.name).collect();
+    let names: Vec<_> = page.objects.iter().map(|object| &*object.metadata.name).collect();
     assert_eq!(names, ["a", "d"]);
-    assert_eq!(page.objects.first().and_then(|thing| thing.size), Some(1));
+    assert_eq!(page.objects.first().and_then(|object| object.size), Some(1));
     assert_eq!(page.invalid.len(), 5);
     let named = page.invalid.first().and_then(|invalid| invalid.key.as_ref());
     assert_eq!(named.map(ToString::to_string).as_deref(), Some("b"));
@@ -93,36 +93,37 @@ fn unused_annotations_are_not_stored() {
             "networking.istio.io/exportTo":"*","strait.dev/network":"n"}}}]}"#,
     )
     .expect("a page");
-    let kept: Vec<_> = page
+    let annotations: Vec<_> = page
         .objects
         .iter()
-        .flat_map(|thing| thing.metadata.annotations.keys().map(|key| &**key))
+        .flat_map(|object| object.metadata.annotations.keys().map(|key| &**key))
         .collect();
-    assert_eq!(kept, ["networking.istio.io/exportTo", "strait.dev/network"]);
+    assert_eq!(annotations, ["networking.istio.io/exportTo", "strait.dev/network"]);
 }
 
 #[test]
 fn events_of_a_watch_are_distinguished() {
     let object = r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"3"}}"#;
-    let of = |kind: &str, object: &str| line(&format!(r#"{{"type":"{kind}","object":{object}}}"#));
+    let decode =
+        |kind: &str, object: &str| line(&format!(r#"{{"type":"{kind}","object":{object}}}"#));
     assert!(
-        matches!(of("ADDED", object), Ok(WatchLine::Applied { version, .. }) if version == "3")
+        matches!(decode("ADDED", object), Ok(WatchLine::Applied { version, .. }) if version == "3")
     );
     assert!(
-        matches!(of("DELETED", object), Ok(WatchLine::Deleted { key, .. }) if key.to_string() == "n/a")
+        matches!(decode("DELETED", object), Ok(WatchLine::Deleted { key, .. }) if key.to_string() == "n/a")
     );
     let invalid = r#"{"metadata":{"name":"a","resourceVersion":"4"},"size":"x"}"#;
     assert!(
-        matches!(of("MODIFIED", invalid), Ok(WatchLine::Invalid { version, .. }) if version == "4")
+        matches!(decode("MODIFIED", invalid), Ok(WatchLine::Invalid { version, .. }) if version == "4")
     );
     let end = r#"{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
     assert!(matches!(
-        of("BOOKMARK", end),
+        decode("BOOKMARK", end),
         Ok(WatchLine::Bookmark { initial_events_end: true, version }) if version == "9"
     ));
     let gone = r#"{"code":410,"reason":"Expired","message":"too old"}"#;
-    assert!(matches!(of("ERROR", gone), Ok(WatchLine::Error(ApiError::Gone(_)))));
-    assert!(matches!(of("ERROR", "{}"), Ok(WatchLine::Error(ApiError::Server(_)))));
+    assert!(matches!(decode("ERROR", gone), Ok(WatchLine::Error(ApiError::Gone(_)))));
+    assert!(matches!(decode("ERROR", "{}"), Ok(WatchLine::Error(ApiError::Server(_)))));
     for bad in ["", "{", "{}", "null", r#"{"type":"ADDED"}"#, r#"{"type":"X","object":{}}"#] {
         assert!(line(bad).is_err(), "{bad}");
     }
@@ -135,15 +136,15 @@ fn deep_nesting_is_skipped_safely() {
     let ignored = format!(r#"{{"metadata":{{"name":"a"}},"unknown":{deep}}}"#);
     let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{ignored}]}}"#);
     assert_eq!(page(&list).expect("a page").objects.len(), 1, "skipped without recursion");
-    let known = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
-    let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{known}]}}"#);
+    let deep_labels = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
+    let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{deep_labels}]}}"#);
     assert_eq!(page(&list).expect("a page").invalid.len(), 1, "affects no other object");
 }
 
 #[test]
 fn items_are_found_at_any_position() {
     let names = |page: Page| {
-        page.objects.iter().map(|thing| thing.metadata.name.to_string()).collect::<Vec<_>>()
+        page.objects.iter().map(|object| object.metadata.name.to_string()).collect::<Vec<_>>()
     };
     let metadata = r#""metadata":{"resourceVersion":"7","x":{"items":[1]}}"#;
     let items =

@@ -43,7 +43,7 @@ struct PodAddressClaim {
     count: u32,
 }
 
-const OF_CLUSTER: u32 = 24;
+const CLUSTER_BITS: u32 = 24;
 
 /// The addresses that pods of several clusters have in one network, each with these clusters in
 /// merging order.
@@ -65,7 +65,9 @@ impl SameAddresses {
     /// Returns all shared addresses, by network and address.
     pub fn iter(&self) -> impl Iterator<Item = (&NetworkId, IpAddr, &Arc<[ClusterId]>)> {
         let networks = self.0.iter();
-        networks.flat_map(|(network, all)| all.iter().map(move |(at, who)| (network, *at, who)))
+        networks.flat_map(|(network, addresses)| {
+            addresses.iter().map(move |(address, claimants)| (network, *address, claimants))
+        })
     }
 
     fn set(&mut self, network: &NetworkId, address: IpAddr, claimants: Option<Arc<[ClusterId]>>) {
@@ -124,20 +126,20 @@ impl AddressClaims {
             let is_same = |(a, b): &(Option<_>, Option<_>)| a == b;
             before = old.claims().zip(new.claims()).take_while(is_same).count();
             shorter = old.claims().len().min(new.claims().len());
-            let ends = old.claims().rev().zip(new.claims().rev()).take(shorter - before);
-            behind = ends.take_while(is_same).count();
+            let pairs_from_end = old.claims().rev().zip(new.claims().rev()).take(shorter - before);
+            behind = pairs_from_end.take_while(is_same).count();
         }
         debug_assert!(before + behind <= shorter);
         let number = self.number(cluster);
         let differing = |shard: &ShardEndpoints| shard.claims().len() - before - behind;
         // Add claims before removing any, so that the count of an unchanged claim never drops to 0.
         if let Some(new) = new {
-            let come = new.claims().skip(before).take(differing(new));
-            come.flatten().for_each(|(address, network)| self.claim(network, address, number));
+            let added = new.claims().skip(before).take(differing(new));
+            added.flatten().for_each(|(address, network)| self.claim(network, address, number));
         }
         if let Some(old) = old {
-            let gone = old.claims().skip(before).take(differing(old));
-            gone.flatten().for_each(|(address, network)| self.release(network, address, number));
+            let removed = old.claims().skip(before).take(differing(old));
+            removed.flatten().for_each(|(address, network)| self.release(network, address, number));
         }
     }
 
@@ -146,7 +148,7 @@ impl AddressClaims {
             return *number;
         }
         let number =
-            u32::try_from(self.clusters.len()).unwrap_or(u32::MAX) & ((1 << OF_CLUSTER) - 1);
+            u32::try_from(self.clusters.len()).unwrap_or(u32::MAX) & ((1 << CLUSTER_BITS) - 1);
         self.clusters.push(cluster.clone());
         self.numbers.insert(cluster.clone(), number);
         number
@@ -171,7 +173,7 @@ impl AddressClaims {
                     claims.reserve_exact(STEP);
                 }
                 claims.insert(at, PodAddressClaim { place, count: 1 });
-                if of_address(claims, last).len() > 1 {
+                if claims_to_address(claims, last).len() > 1 {
                     self.stale.insert((network.clone(), address));
                 }
             }
@@ -189,7 +191,7 @@ impl AddressClaims {
         if claim.count > 0 {
             return;
         }
-        if of_address(claims, last).len() > 1 {
+        if claims_to_address(claims, last).len() > 1 {
             self.stale.insert((network.clone(), address));
         }
         claims.remove(at);
@@ -211,26 +213,27 @@ impl AddressClaims {
     /// Recomputes the claimants of all stale addresses and returns the addresses that changed.
     /// `rank` returns the position of a cluster in merging order.
     pub fn settle<R: Ord>(&mut self, rank: impl Fn(&ClusterId) -> R) -> Resettled {
-        let mut again = Resettled::default();
+        let mut changed = Resettled::default();
         for (network, address) in std::mem::take(&mut self.stale) {
             let (block, last) = split(address);
             let claims = self.blocks.get(&network).and_then(|blocks| blocks.get(&block));
-            let claims = of_address(claims.map_or(&[], |claims| claims), last);
-            let number = |claim: &PodAddressClaim| (claim.place & ((1 << OF_CLUSTER) - 1)) as usize;
+            let claims = claims_to_address(claims.map_or(&[], |claims| claims), last);
+            let number =
+                |claim: &PodAddressClaim| (claim.place & ((1 << CLUSTER_BITS) - 1)) as usize;
             let clusters = claims.iter().filter_map(|claim| self.clusters.get(number(claim)));
             let mut clusters: Vec<ClusterId> = clusters.cloned().collect();
             clusters.sort_by_cached_key(|cluster| (rank(cluster), cluster.clone()));
             let now = (clusters.len() > 1).then(|| Arc::<[ClusterId]>::from(clusters));
             let before = self.shared.claimants(&network, address).cloned();
             if now != before {
-                again.addresses.insert(address);
-                again.clusters.extend(
+                changed.addresses.insert(address);
+                changed.clusters.extend(
                     [&before, &now].into_iter().flatten().flat_map(|all| all.iter().cloned()),
                 );
                 self.shared.set(&network, address, now);
             }
         }
-        again
+        changed
     }
 
     /// Returns the number of lists of claims.
@@ -260,8 +263,8 @@ fn find<'a>(
     key: &ShardKey,
 ) -> Option<&'a ShardEndpoints> {
     let shards = &service?.shards;
-    let is_it = |shard: &&ShardEndpoints| shard.key == *key;
-    shards.get(at).filter(is_it).or_else(|| shards.iter().find(is_it))
+    let has_key = |shard: &&ShardEndpoints| shard.key == *key;
+    shards.get(at).filter(has_key).or_else(|| shards.iter().find(has_key))
 }
 
 /// Returns the block of an address, and its last byte in the upper 8 bits.
@@ -270,13 +273,14 @@ fn split(address: IpAddr) -> (u128, u32) {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     };
-    (bits >> 8, ((bits & 0xff) as u32) << OF_CLUSTER)
+    (bits >> 8, ((bits & 0xff) as u32) << CLUSTER_BITS)
 }
 
 /// Returns the claims to one address of a block.
-fn of_address(claims: &[PodAddressClaim], last: u32) -> &[PodAddressClaim] {
+fn claims_to_address(claims: &[PodAddressClaim], last: u32) -> &[PodAddressClaim] {
     let start = claims.partition_point(|claim| claim.place < last);
     let rest = claims.get(start..).unwrap_or_default();
-    let is_it = |claim: &PodAddressClaim| claim.place >> OF_CLUSTER == last >> OF_CLUSTER;
-    rest.get(..rest.partition_point(is_it)).unwrap_or_default()
+    let is_to_address =
+        |claim: &PodAddressClaim| claim.place >> CLUSTER_BITS == last >> CLUSTER_BITS;
+    rest.get(..rest.partition_point(is_to_address)).unwrap_or_default()
 }

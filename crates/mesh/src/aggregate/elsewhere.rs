@@ -133,12 +133,12 @@ impl<'a> PodsByAddress<'a> {
         (!pods.is_empty()).then_some(Self(pods))
     }
 
-    /// Adds to endpoints of the cluster `own` that name no pod the facts of other clusters' pods.
-    /// `network_of` returns the network that the own cluster assigns to an address. Returns `None`
-    /// if nothing differs.
+    /// Adds to endpoints of the cluster `own_cluster` that name no pod the facts of other clusters'
+    /// pods. `network_of` returns the network that the own cluster assigns to an address. Returns
+    /// `None` if nothing differs.
     pub(super) fn resolve(
         &self,
-        own: &ClusterId,
+        own_cluster: &ClusterId,
         endpoints: &Endpoints,
         network_of: impl Fn(IpAddr) -> NetworkId,
     ) -> Option<ResolvedEndpoints> {
@@ -150,17 +150,18 @@ impl<'a> PodsByAddress<'a> {
             let Some(pods) = pods else { return original };
             let is_copy = endpoint.pod == PodState::Mirrored;
             let network = if is_copy { None } else { Some(network_of(endpoint.address)) };
-            let is_meant = |pod: &&PodAt<'_>| {
-                pod.cluster.id != own && network.as_ref().is_none_or(|own| pod.network == *own)
+            let is_candidate = |pod: &&PodAt<'_>| {
+                pod.cluster.id != own_cluster
+                    && network.as_ref().is_none_or(|own_network| pod.network == *own_network)
             };
-            let mut pods = pods.iter().filter(is_meant);
-            let has_it = |pod: &PodAt<'_>| {
-                let same = |one: EndpointRef<'_>| {
-                    (one.address, one.port) == (endpoint.address, endpoint.port)
+            let mut pods = pods.iter().filter(is_candidate);
+            let is_reported_by_cluster = |pod: &PodAt<'_>| {
+                let same = |reported: EndpointRef<'_>| {
+                    (reported.address, reported.port) == (endpoint.address, endpoint.port)
                 };
                 pod.cluster.endpoints.is_some_and(|endpoints| endpoints.iter().any(same))
             };
-            if pods.clone().any(has_it) {
+            if pods.clone().any(is_reported_by_cluster) {
                 differs = true;
                 return None;
             }
@@ -185,8 +186,8 @@ impl<'a> PodsByAddress<'a> {
 
 /// Returns the endpoint with the facts that the pod's cluster has about the pod.
 fn with_facts(endpoint: EndpointRef<'_>, PodAt { cluster, name, pod, .. }: &PodAt<'_>) -> Endpoint {
-    let of_node = || cluster.facts.localities.get(&***pod.node.as_ref()?);
-    let locality = pod.locality.as_ref().or_else(of_node);
+    let node_locality = || cluster.facts.localities.get(&***pod.node.as_ref()?);
+    let locality = pod.locality.as_ref().or_else(node_locality);
     let is_unready = cluster.facts.unready.contains(&name.to_key());
     let health = match endpoint.health {
         Health::Healthy if is_unready => Health::Unhealthy,

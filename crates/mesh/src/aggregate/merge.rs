@@ -25,69 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use super::assign::{AssignNetwork, AssignedEndpoints, Bar};
 use strait_model::registry::{Provider, ServiceRecord, ShardKey};
 use strait_model::{
     ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
     PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
 };
 
-/// Assigns networks to endpoints (docs/reference/interface.md, "Networks") and decides which claims
-/// of a cluster are accepted.
-pub trait AssignNetwork {
-    /// Returns whether `cluster` may export `service` to proxies of other clusters.
-    fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
-        true
-    }
-
-    /// Returns whether endpoints of `cluster` may be in `network`.
-    fn may_claim(&self, _cluster: &ClusterId, _network: &NetworkId) -> bool {
-        true
-    }
-
-    /// Returns the clusters whose pods have this address in this network, or `None` if at most one
-    /// cluster has it.
-    fn claimants(&self, _network: &NetworkId, _address: IpAddr) -> Option<&Arc<[ClusterId]>> {
-        None
-    }
-
-    /// Returns whether any address is claimed by several clusters.
-    fn has_claimants(&self) -> bool {
-        false
-    }
-
-    /// Returns whether endpoints of `cluster` may have this address.
-    fn may_use(&self, _cluster: &ClusterId, _address: IpAddr) -> bool {
-        true
-    }
-
-    /// Returns the network of an endpoint of `cluster` at `address`. `system_label` is the network
-    /// label of the cluster's system namespace, `label` the endpoint's own network label.
-    fn network_of(
-        &self,
-        cluster: &ClusterId,
-        system_label: Option<&NetworkId>,
-        label: Option<&NetworkId>,
-        address: IpAddr,
-    ) -> AssignedEndpoints;
-}
-
-/// The network that was assigned to an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AssignedEndpoints {
-    /// The network.
-    pub network: NetworkId,
-    /// Whether an endpoint with the same label is in this network at any address.
-    pub at_any_address: bool,
-}
-
-/// The reason why an endpoint is barred: the claim that its cluster may not make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Bar {
-    /// The endpoint's address.
-    Address,
-    /// The endpoint's network.
-    Network,
-}
+use super::port_union::PortUnion;
 
 /// One service, merged over all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,11 +51,11 @@ pub struct MergedService {
     /// Whether any endpoint accepts mTLS or could start to at any time, because its workload is
     /// known or accounts are named. This changes only with the first and the last such endpoint or
     /// account. (docs/decisions/0022-how-endpoints-are-spoken-to.md)
-    pub may_take_mtls: bool,
+    pub may_accept_mtls: bool,
     /// Whether any endpoint accepts mTLS now. Clients that use mTLS for all endpoints or for none
     /// follow this field. It changes as endpoints do, so proxies that subscribe to the endpoints
     /// are checked for a change.
-    pub takes_mtls: bool,
+    pub accepts_mtls: bool,
     /// Fields on which the clusters disagree.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
@@ -163,12 +108,12 @@ pub struct Conflict {
 impl MergedService {
     /// Returns the records of all sources under this name, as received, including the ignored ones.
     pub fn reported(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
-        let counts = self.shards.iter().map(|shard| {
+        let merged = self.shards.iter().map(|shard| {
             let endpoints = shard.reported.as_ref().unwrap_or(&shard.endpoints).clone();
             let service = Arc::clone(&shard.service);
             (&shard.key, ServiceRecord { service, endpoints })
         });
-        counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
+        merged.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
     }
 
     /// Sets the TLS modes of endpoints. `mode` computes the mode from the endpoint as its source
@@ -189,7 +134,7 @@ impl MergedService {
             shard.reported = Some(std::mem::replace(&mut shard.endpoints, changed));
         }
         let mut kinds = self.shards.iter().flat_map(|shard| shard.endpoints.kinds());
-        self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
+        self.accepts_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
     /// Returns whether [`Self::set_tls_modes`] with this function would change nothing. Stops at
@@ -209,7 +154,7 @@ impl MergedService {
 
     /// Returns whether all clusters that have the service may not export it, so that each uses only
     /// its own.
-    pub fn is_of_refused_only(&self) -> bool {
+    pub fn has_only_refused_exporters(&self) -> bool {
         self.shards.iter().all(|shard| self.refused.contains(&shard.key.cluster))
             && !self.refused.is_empty()
     }
@@ -218,13 +163,14 @@ impl MergedService {
     /// Shards of other providers than Kubernetes are used only if no cluster has a VIP, and then
     /// only the first: if an entry joins a cluster's service, the cluster's VIPs apply.
     pub fn vips(&self) -> impl Iterator<Item = (&ClusterId, &[IpAddr])> {
-        let all = self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
-        let all = all.filter(|(_, vips)| !vips.is_empty());
+        let candidates =
+            self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
+        let candidates = candidates.filter(|(_, vips)| !vips.is_empty());
         let is_of_cluster = |key: &ShardKey| key.provider == Provider::Kubernetes;
-        let of_clusters = all.clone().any(|(key, _)| is_of_cluster(key));
-        let counts = move |at, key| if of_clusters { is_of_cluster(key) } else { at == 0 };
-        let counted = all.enumerate().filter(move |(at, (key, _))| counts(*at, key));
-        counted.map(|(_, (key, vips))| (&key.cluster, vips))
+        let has_cluster_vips = candidates.clone().any(|(key, _)| is_of_cluster(key));
+        let is_used = move |at, key| if has_cluster_vips { is_of_cluster(key) } else { at == 0 };
+        let used = candidates.enumerate().filter(move |(at, (key, _))| is_used(*at, key));
+        used.map(|(_, (key, vips))| (&key.cluster, vips))
     }
 
     /// Returns the rank among services that claim the same address or name; the lowest rank gets
@@ -242,9 +188,9 @@ impl MergedService {
     /// Returns external addresses by cluster, in each source's order, without clusters that have
     /// none.
     pub fn external_addresses(&self) -> impl Iterator<Item = (&ClusterId, &[Arc<str>])> {
-        let of = |service: &Arc<Service>| !service.external_addresses.is_empty();
-        let all = self.by_cluster.iter().filter(move |(_, service)| of(service));
-        all.map(|(cluster, service)| (cluster, &*service.external_addresses))
+        let has_addresses = |service: &Arc<Service>| !service.external_addresses.is_empty();
+        let services = self.by_cluster.iter().filter(move |(_, service)| has_addresses(service));
+        services.map(|(cluster, service)| (cluster, &*service.external_addresses))
     }
 
     /// Returns whether clients see the same service, apart from endpoints and their service
@@ -256,7 +202,7 @@ impl MergedService {
     }
 
     /// Returns whether the definition differs while the endpoints in all shards are the same.
-    pub fn differs_beside_endpoints(&self, other: &Self) -> bool {
+    pub fn differs_except_in_endpoints(&self, other: &Self) -> bool {
         let same = |(a, b): (&ShardEndpoints, &ShardEndpoints)| {
             a.key == b.key && a.endpoints == b.endpoints
         };
@@ -276,8 +222,8 @@ impl MergedService {
             protocols_differ,
             by_cluster,
             service_accounts,
-            may_take_mtls,
-            takes_mtls,
+            may_accept_mtls,
+            accepts_mtls,
             conflicts: _,
             shards,
             is_cluster_local,
@@ -285,14 +231,16 @@ impl MergedService {
             refused,
             overruled,
         } = self;
-        let alike = |(a, b): (&Arc<Service>, &Arc<Service>)| a.same_before_ports(b);
-        let same_port = |((a, one), (b, two)): (&(ShardKey, Port), &(ShardKey, Port))| {
-            a == b && *one == Port { target: one.target.clone(), ..two.clone() }
-        };
+        let is_same_service = |(a, b): (&Arc<Service>, &Arc<Service>)| a.same_before_ports(b);
+        let same_port =
+            |((a, own_port), (b, other_port)): (&(ShardKey, Port), &(ShardKey, Port))| {
+                a == b
+                    && *own_port == Port { target: own_port.target.clone(), ..other_port.clone() }
+            };
         *protocols_differ == other.protocols_differ
             && *service_accounts == other.service_accounts
-            && *may_take_mtls == other.may_take_mtls
-            && *takes_mtls == other.takes_mtls
+            && *may_accept_mtls == other.may_accept_mtls
+            && *accepts_mtls == other.accepts_mtls
             && *is_cluster_local == other.is_cluster_local
             && *node_local == other.node_local
             && *refused == other.refused
@@ -302,8 +250,8 @@ impl MergedService {
             && shards.len() == other.shards.len()
             && shards.iter().zip(&other.shards).all(|(a, b)| a.same_before_ports(b))
             && by_cluster.keys().eq(other.by_cluster.keys())
-            && by_cluster.values().zip(other.by_cluster.values()).all(alike)
-            && alike((primary, &other.primary))
+            && by_cluster.values().zip(other.by_cluster.values()).all(is_same_service)
+            && is_same_service((primary, &other.primary))
     }
 
     /// Returns the ports: the union by number, each defined by the first shard that has the number.
@@ -343,13 +291,13 @@ impl MergedService {
     /// own definition applies.
     pub fn ports_in(&self, cluster: &ClusterId) -> impl Iterator<Item = &Port> {
         let own = self.own_ports(cluster);
-        let known = |port: &Port| self.ports().any(|other| is_same_number(port, other));
-        let known_here = self
+        let is_merged = |port: &Port| self.ports().any(|other| is_same_number(port, other));
+        let merged_ports = self
             .ports()
             .map(move |port| own.iter().find(|one| is_same_number(one, port)).unwrap_or(port));
         // Followed by its own ports that are not merged, because the cluster may not or does not
         // export them.
-        known_here.chain(own.iter().filter(move |port| !known(port)))
+        merged_ports.chain(own.iter().filter(move |port| !is_merged(port)))
     }
 
     /// Returns the first non-UDP port with this number, as proxies of `cluster` use it.
@@ -391,7 +339,8 @@ impl MergedService {
     /// Returns whether upstream clusters for `other` would use mTLS equally and accept the same
     /// accounts.
     pub fn same_security(&self, other: &Self) -> bool {
-        self.service_accounts == other.service_accounts && self.may_take_mtls == other.may_take_mtls
+        self.service_accounts == other.service_accounts
+            && self.may_accept_mtls == other.may_accept_mtls
     }
 
     /// Returns the endpoints behind the service port `number`, each with its shard and network.
@@ -503,12 +452,12 @@ impl ShardEndpoints {
                            strange: bool,
                            claimants: Option<&Arc<[ClusterId]>>| {
             // Search backwards: neighbouring endpoints are usually in the same network.
-            let is_it = |at: &usize| {
+            let is_same_place = |at: &usize| {
                 networks.get(*at) == Some(network)
                     && (bars.get(*at) == Some(&Some(Bar::Address))) == strange
                     && all_claimants.get(*at).and_then(Option::as_ref) == claimants
             };
-            let at = (0..networks.len()).rev().find(is_it).unwrap_or_else(|| {
+            let at = (0..networks.len()).rev().find(is_same_place).unwrap_or_else(|| {
                 let claimed = |place: &dyn AssignNetwork| place.may_claim(&key.cluster, network);
                 bars.push(if strange {
                     Some(Bar::Address)
@@ -535,31 +484,31 @@ impl ShardEndpoints {
         // Computed once per kind if the network does not depend on the address. Kinds are ordered
         // by their first endpoint, and so are networks.
         let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);
-        let of_kinds: Vec<AssignedEndpoints> =
+        let by_kind: Vec<AssignedEndpoints> =
             endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
         let mut places: Vec<u32> = Vec::new();
         if shared.is_none()
-            && of_kinds.iter().all(|placed| placed.at_any_address)
+            && by_kind.iter().all(|placed| placed.at_any_address)
             && !endpoints.packed().any(|endpoint| is_strange(endpoint.address()))
         {
-            let of_kinds: Vec<u32> =
-                of_kinds.iter().map(|placed| entered(&placed.network, false, None)).collect();
-            if of_kinds.iter().any(|at| *at != 0) {
-                let of_kind = |kind: usize| of_kinds.get(kind).copied().unwrap_or_default();
-                places.extend(endpoints.packed().map(|endpoint| of_kind(endpoint.kind())));
+            let by_kind: Vec<u32> =
+                by_kind.iter().map(|placed| entered(&placed.network, false, None)).collect();
+            if by_kind.iter().any(|at| *at != 0) {
+                let network_of_kind = |kind: usize| by_kind.get(kind).copied().unwrap_or_default();
+                places.extend(endpoints.packed().map(|endpoint| network_of_kind(endpoint.kind())));
             }
         } else {
             for endpoint in endpoints.packed() {
-                let Some((kind, known)) =
-                    endpoints.kinds().get(endpoint.kind()).zip(of_kinds.get(endpoint.kind()))
+                let Some((kind, assigned)) =
+                    endpoints.kinds().get(endpoint.kind()).zip(by_kind.get(endpoint.kind()))
                 else {
                     continue;
                 };
                 let address = endpoint.address();
                 let strange = is_strange(address);
-                let by_address = (!known.at_any_address)
+                let own_network = (!assigned.at_any_address)
                     .then(|| place(kind.network_label.as_ref(), address).network);
-                let network = by_address.as_ref().unwrap_or(&known.network);
+                let network = own_network.as_ref().unwrap_or(&assigned.network);
                 let claimants = claimants(endpoint, kind, network);
                 places.push(entered(network, strange, claimants));
             }
@@ -608,10 +557,10 @@ impl ShardEndpoints {
         &self,
     ) -> impl ExactSizeIterator<Item = Option<(IpAddr, &NetworkId)>> + DoubleEndedIterator {
         self.endpoints.packed().enumerate().map(|(index, endpoint)| {
-            let place = self.places.get(index).map_or(0, |at| *at as usize);
+            let place = self.places.get(index).map_or(0, |place| *place as usize);
             let kind = self.endpoints.kinds().get(endpoint.kind())?;
-            let counts = kind.claims_address(endpoint.health()) && self.bar(place).is_none();
-            counts.then_some((endpoint.address(), self.networks.get(place)?))
+            let is_claimed = kind.claims_address(endpoint.health()) && self.bar(place).is_none();
+            is_claimed.then_some((endpoint.address(), self.networks.get(place)?))
         })
     }
 
@@ -629,7 +578,7 @@ impl ShardEndpoints {
 }
 
 /// Returns whether two ports have the same number. UDP ports are numbered separately.
-fn is_same_number(a: &Port, b: &Port) -> bool {
+pub(super) fn is_same_number(a: &Port, b: &Port) -> bool {
     let is_udp = |port: &Port| port.protocol == Protocol::Udp;
     a.number == b.number && is_udp(a) == is_udp(b)
 }
@@ -652,6 +601,9 @@ pub(super) fn merge<'a>(
     let mut merged: Option<MergedService> = None;
     let mut ports = PortUnion::default();
     let mut records: Vec<_> = records
+        .filter(|MergedRecord { key, record, .. }| {
+            key.provider != Provider::ServiceEntry || !place.is_of_foreign_name(&record.service)
+        })
         .map(|record| {
             let MergedRecord { key, record: ServiceRecord { service, .. }, .. } = record;
             // An entry is written by an operator, so it is not a claim of a cluster.
@@ -661,7 +613,7 @@ pub(super) fn merge<'a>(
     if records.iter().any(|(refused, ..)| *refused) {
         records.sort_by_key(|(refused, ..)| *refused);
     }
-    let nobody_else = records.iter().all(|(refused, ..)| *refused);
+    let all_refused = records.iter().all(|(refused, ..)| *refused);
     let mut by_cluster = Vec::new();
     let mut accounts = BTreeSet::new();
     let mut overruled = Vec::new();
@@ -669,8 +621,9 @@ pub(super) fn merge<'a>(
         let MergedRecord { key, record, .. } = merged_record;
         let service = &record.service;
         debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
-        let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
-        if strange {
+        let is_in_other_namespace =
+            merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
+        if is_in_other_namespace {
             ports.lost("namespace", None, &key.cluster);
             overruled.push((key.clone(), record.clone()));
             continue;
@@ -681,8 +634,8 @@ pub(super) fn merge<'a>(
             protocols_differ: false,
             by_cluster: SortedMap::new(),
             service_accounts: Box::default(),
-            may_take_mtls: false,
-            takes_mtls: false,
+            may_accept_mtls: false,
+            accepts_mtls: false,
             conflicts: Vec::new(),
             shards: Vec::new(),
             is_cluster_local: false,
@@ -698,20 +651,21 @@ pub(super) fn merge<'a>(
             ports.lost(field, None, &key.cluster);
         }
         // An entry adds no ports to a service that a cluster has.
-        let is_alike = merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
-        let for_all = (!refused || nobody_else)
-            && is_alike
+        let has_same_provider =
+            merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
+        let is_for_all = (!refused || all_refused)
+            && has_same_provider
             && !service.is_cluster_local
             && !matches!(service.resolution, Resolution::Alias(_));
-        ports.add(key, service, for_all);
+        ports.add(key, service, is_for_all);
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
-        merged.may_take_mtls |=
-            !service.service_accounts.is_empty() || kinds.clone().any(EndpointGroup::may_take_mtls);
-        merged.takes_mtls |= kinds.clone().any(|kind| kind.tls_mode == TlsMode::Istio);
-        if !refused || nobody_else {
-            let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
-            accounts.extend(service.service_accounts.iter().chain(of_endpoints));
+        merged.may_accept_mtls |= !service.service_accounts.is_empty()
+            || kinds.clone().any(EndpointGroup::may_accept_mtls);
+        merged.accepts_mtls |= kinds.clone().any(|kind| kind.tls_mode == TlsMode::Istio);
+        if !refused || all_refused {
+            let endpoint_accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
+            accounts.extend(service.service_accounts.iter().chain(endpoint_accounts));
         }
         // A pod is in its cluster's network, whichever object selects it.
         let shard = if service.mesh_external && !key.is_joined() {
@@ -733,77 +687,6 @@ pub(super) fn merge<'a>(
     merged.added = ports.added();
     merged.conflicts = ports.conflicts();
     Some(merged)
-}
-
-/// The union of ports while it is built, and the fields on which clusters disagree.
-#[derive(Default)]
-struct PortUnion<'a> {
-    /// Each port with the first shard that has it.
-    union: Vec<(&'a ShardKey, &'a Port)>,
-    /// The number of ports of the first shard.
-    of_first: Option<usize>,
-    protocols_differ: bool,
-    /// Losers by field and deciding cluster; `None` means the first cluster.
-    lost: BTreeMap<(&'static str, Option<&'a ClusterId>), BTreeSet<&'a ClusterId>>,
-    first: Option<&'a ClusterId>,
-}
-
-impl<'a> PortUnion<'a> {
-    fn lost(&mut self, field: &'static str, winner: Option<&'a ClusterId>, loser: &'a ClusterId) {
-        let winner = winner.or(self.first);
-        self.lost.entry((field, winner)).or_default().insert(loser);
-    }
-
-    /// Adds the ports of a shard. Ports that are not `for_all` proxies are compared, but not added.
-    fn add(&mut self, key: &'a ShardKey, service: &'a Service, for_all: bool) {
-        let cluster = &key.cluster;
-        let Some(of_first) = self.of_first else {
-            self.of_first = Some(service.ports.len());
-            self.first = Some(cluster);
-            self.union = service.ports.iter().map(|port| (key, port)).collect();
-            return;
-        };
-        let is_in = |port: &Port, ports: &[(&ShardKey, &Port)]| {
-            ports.iter().any(|(_, one)| is_same_number(one, port))
-        };
-        let of_first = self.union.get(..of_first).unwrap_or_default();
-        let lacks = |(_, port): &(&ShardKey, &Port)| {
-            !service.ports.iter().any(|one| is_same_number(one, port))
-        };
-        if service.ports.iter().any(|port| !is_in(port, of_first)) || of_first.iter().any(lacks) {
-            self.lost("ports", None, cluster);
-        }
-        for port in &service.ports {
-            let held = self.union.iter().find(|(_, one)| is_same_number(one, port)).copied();
-            match held {
-                Some((by, held)) => {
-                    if (&held.name, held.protocol) != (&port.name, port.protocol) {
-                        self.lost("ports", Some(&by.cluster), cluster);
-                    }
-                    if held.protocol != port.protocol {
-                        self.protocols_differ = true;
-                    }
-                }
-                None if for_all => self.union.push((key, port)),
-                None => {}
-            }
-        }
-    }
-
-    /// Returns the ports that the first shard lacks.
-    fn added(&self) -> Box<[(ShardKey, Port)]> {
-        let added = self.union.get(self.of_first.unwrap_or_default()..).unwrap_or_default();
-        added.iter().map(|(key, port)| ((*key).clone(), (*port).clone())).collect()
-    }
-
-    fn conflicts(self) -> Vec<Conflict> {
-        let first = self.first;
-        let lost = self.lost.into_iter().filter_map(|((field, winner), losers)| {
-            let winner = winner.or(first)?.clone();
-            Some(Conflict { field, winner, losers: losers.into_iter().cloned().collect() })
-        });
-        lost.collect()
-    }
 }
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {

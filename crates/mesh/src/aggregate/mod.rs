@@ -5,14 +5,17 @@
 //! config cluster first, then by provider, age and ID of the cluster. It does not depend on the
 //! order of arrival.
 
+mod assign;
 mod claims;
 mod elsewhere;
 mod merge;
+mod port_union;
 mod shards;
 
 #[cfg(test)]
 mod tests;
 
+pub use assign::{AssignNetwork, AssignedEndpoints, Bar};
 pub use claims::{AddressClaims, SameAddresses};
-pub use merge::{AssignNetwork, AssignedEndpoints, Bar, Conflict, MergedService, ShardEndpoints};
+pub use merge::{Conflict, MergedService, ShardEndpoints};
 pub use shards::{Aggregate, AggregateChanges};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use imbl::ordset::DiffItem;
 
+use super::assign::AssignNetwork;
 use super::elsewhere::{ClusterPods, NamelessEndpoints, PodsByAddress, ResolvedEndpoints};
-use super::merge::{AssignNetwork, MergedRecord, MergedService, merge};
+use super::merge::{MergedRecord, MergedService, merge};
 use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
@@ -21,7 +22,7 @@ use strait_model::{
 pub struct Aggregate {
     shards: BTreeMap<ShardKey, ShardContents>,
     config_cluster: Option<ClusterId>,
-    known: Arc<KnownClusters>,
+    known_clusters: Arc<KnownClusters>,
     /// Endpoints that may be pods of other clusters.
     nameless: NamelessEndpoints,
 }
@@ -96,10 +97,10 @@ impl Aggregate {
     }
 
     /// Updates the ages of clusters, which determine the merging order.
-    pub fn rank(&mut self, known: Arc<KnownClusters>) {
-        let before = std::mem::replace(&mut self.known, known);
+    pub fn rank(&mut self, known_clusters: Arc<KnownClusters>) {
+        let before = std::mem::replace(&mut self.known_clusters, known_clusters);
         let changed: Vec<ClusterId> =
-            with_another_age(&before, &self.known).into_iter().cloned().collect();
+            with_another_age(&before, &self.known_clusters).into_iter().cloned().collect();
         for cluster in changed {
             let seniority = self.seniority(&cluster);
             for provider in Provider::ALL {
@@ -113,7 +114,7 @@ impl Aggregate {
 
     /// Returns the seniority of a cluster, which determines its position in merging order.
     pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
-        seniority(&self.known, self.config_cluster.as_ref(), cluster)
+        seniority(&self.known_clusters, self.config_cluster.as_ref(), cluster)
     }
 
     /// Applies one update of a source. An update of an earlier run than the one that fills the
@@ -136,12 +137,12 @@ impl Aggregate {
                     touched.entries |= !shard.facts.entries.is_empty();
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
-                    let at = self.nameless.hosts_of(&shard.workloads);
-                    touched.hosts.extend(at);
+                    let hosts = self.nameless.hosts_of(&shard.workloads);
+                    touched.hosts.extend(hosts);
                 }
             }
             ShardChange::Reset(mut contents) => {
-                let mut first = None;
+                let mut first_workloads = None;
                 let shard = match self.shards.get_mut(&key) {
                     Some(shard) if shard.epoch > epoch => return touched,
                     Some(shard) => shard,
@@ -152,7 +153,7 @@ impl Aggregate {
                         // Pods of a new cluster are not listed as changes: proxies whose pod was
                         // not found are notified of the cluster. They are inserted last, because
                         // their nodes are no change either.
-                        first = contents.workloads.take();
+                        first_workloads = contents.workloads.take();
                         let seniority = self.seniority(&key.cluster);
                         self.shards
                             .entry(key.clone())
@@ -169,7 +170,7 @@ impl Aggregate {
                 contents.network_label.get_or_insert(None);
                 contents.facts.get_or_insert_default();
                 shard.apply(&key, contents, &mut self.nameless, &mut touched);
-                if let Some(workloads) = first {
+                if let Some(workloads) = first_workloads {
                     touched.hosts.extend(self.nameless.hosts_of(&workloads));
                     shard.workloads = workloads;
                 }
@@ -227,18 +228,20 @@ impl Aggregate {
         if self.nameless.is_empty() {
             return None;
         }
-        let of_clusters = records.iter().filter(|(key, ..)| key.provider == Provider::Kubernetes);
-        let endpoints = of_clusters.clone().map(|(.., record)| &record.endpoints);
-        let (.., first) = of_clusters.clone().next()?;
-        let kubernetes = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
-        let clusters = kubernetes.map(|(key, shard)| ClusterPods {
+        let kubernetes_records =
+            records.iter().filter(|(key, ..)| key.provider == Provider::Kubernetes);
+        let endpoints = kubernetes_records.clone().map(|(.., record)| &record.endpoints);
+        let (.., first_record) = kubernetes_records.clone().next()?;
+        let kubernetes_shards =
+            self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let clusters = kubernetes_shards.map(|(key, shard)| ClusterPods {
             id: &key.cluster,
             workloads: &shard.workloads,
             facts: &shard.facts,
             endpoints: shard.services.get(host).map(|record| &record.endpoints),
         });
         PodsByAddress::find(
-            &first.service.namespace,
+            &first_record.service.namespace,
             endpoints,
             clusters,
             |cluster, pod, address| {
@@ -279,9 +282,10 @@ impl Aggregate {
     /// config cluster.
     pub fn hosts_of(&self, cluster: &ClusterId) -> BTreeSet<Hostname> {
         let is_config = self.config_cluster.as_ref() == Some(cluster);
-        let is_of = |key: &ShardKey| key.cluster == *cluster || is_config && key.cluster.is_empty();
-        let of_cluster = self.shards.iter().filter(|(key, _)| is_of(key));
-        of_cluster.flat_map(|(_, shard)| shard.services.keys().cloned()).collect()
+        let is_included =
+            |key: &ShardKey| key.cluster == *cluster || is_config && key.cluster.is_empty();
+        let shards = self.shards.iter().filter(|(key, _)| is_included(key));
+        shards.flat_map(|(_, shard)| shard.services.keys().cloned()).collect()
     }
 
     /// Returns the pods of a cluster, or `None` if the cluster has no shard.
@@ -348,25 +352,25 @@ impl Aggregate {
     ) -> BTreeSet<Hostname> {
         let shards = self.shards.iter().filter(|(key, _)| clusters.contains(&key.cluster));
         let records = shards.flat_map(|(_, shard)| &shard.services);
-        let is_there = |record: &ServiceRecord| {
+        let has_address = |record: &ServiceRecord| {
             record.endpoints.packed().any(|endpoint| addresses.contains(&endpoint.address()))
         };
-        records.filter(|(_, one)| is_there(one)).map(|(host, _)| host.clone()).collect()
+        records.filter(|(_, one)| has_address(one)).map(|(host, _)| host.clone()).collect()
     }
 
     fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &ShardContents)> {
-        let mut all: Vec<_> = self.shards.iter().collect();
-        in_order(&mut all, |(key, shard)| (key, shard.seniority));
-        all.into_iter()
+        let mut items: Vec<_> = self.shards.iter().collect();
+        in_order(&mut items, |(key, shard)| (key, shard.seniority));
+        items.into_iter()
     }
 }
 
 /// Sorts items from the order of shard keys into merging order: by provider, then the config
 /// cluster, then by age, then by ID.
-fn in_order<T>(all: &mut [T], of: impl Fn(&T) -> (&ShardKey, Seniority)) {
+fn in_order<T>(items: &mut [T], key_of: impl Fn(&T) -> (&ShardKey, Seniority)) {
     // The sort is stable, and items of equal age are already sorted by ID.
-    all.sort_by_key(|one| {
-        let (key, seniority) = of(one);
+    items.sort_by_key(|item| {
+        let (key, seniority) = key_of(item);
         (key.provider, seniority)
     });
 }
@@ -377,29 +381,31 @@ fn in_order<T>(all: &mut [T], of: impl Fn(&T) -> (&ShardKey, Seniority)) {
 fn with_another_age<'a>(before: &'a KnownClusters, now: &'a KnownClusters) -> Vec<&'a ClusterId> {
     let mut changed = Vec::new();
     let mut old = before.clusters.iter().peekable();
-    for (id, one) in &now.clusters {
-        while let Some((gone, _)) = old.next_if(|(other, _)| *other < id) {
-            changed.push(gone);
+    for (id, cluster) in &now.clusters {
+        while let Some((removed, _)) = old.next_if(|(other, _)| *other < id) {
+            changed.push(removed);
         }
-        let was = old.next_if(|(other, _)| *other == id).map(|(_, was)| was);
-        if was.is_none_or(|was| (was.config, was.created) != (one.config, one.created)) {
+        let previous = old.next_if(|(other, _)| *other == id).map(|(_, previous)| previous);
+        if previous.is_none_or(|previous| {
+            (previous.config, previous.created) != (cluster.config, cluster.created)
+        }) {
             changed.push(id);
         }
     }
-    changed.extend(old.map(|(gone, _)| gone));
+    changed.extend(old.map(|(removed, _)| removed));
     changed
 }
 
 /// Returns the seniority of a cluster. The config cluster is recognized even before the known
 /// clusters are reported.
 fn seniority(
-    known: &KnownClusters,
+    known_clusters: &KnownClusters,
     config_cluster: Option<&ClusterId>,
     cluster: &ClusterId,
 ) -> Seniority {
     match config_cluster {
         Some(config) if config == cluster => Seniority::Config,
-        _ => known.seniority(cluster),
+        _ => known_clusters.seniority(cluster),
     }
 }
 
@@ -433,8 +439,8 @@ impl ShardContents {
         if self.services.is_empty() {
             // The entries are sorted and all new, so build whole trees instead of inserting one by
             // one.
-            let said = std::mem::take(&mut contents.services).into_iter();
-            self.services = said.filter_map(|(host, record)| Some((host, record?))).collect();
+            let records = std::mem::take(&mut contents.services).into_iter();
+            self.services = records.filter_map(|(host, record)| Some((host, record?))).collect();
             let labelled =
                 self.services.iter().filter(|(_, record)| record.service.has_network_label());
             self.labelled = labelled.map(|(host, _)| host.clone()).collect();

@@ -97,19 +97,19 @@ fn gateway_candidates_follow_added_changed_and_removed_services() {
         found.map(|(cluster, service)| format!("{cluster} {}", service.name)).collect()
     };
     let gateway = || service("east-west.ns").gateway_of("n2", "203.0.113.2");
-    let says = |cluster, services: [Service; 2]| {
+    let reset = |cluster, services: [Service; 2]| {
         let [one, two] = services;
         shard(cluster, 1).with(one, vec![]).with(two, vec![])
     };
-    aggregate.apply(says("east", [gateway(), service("web.ns")]).built());
-    aggregate.apply(says("west", [service("named.ns"), service("web.ns")]).built());
+    aggregate.apply(reset("east", [gateway(), service("web.ns")]).built());
+    aggregate.apply(reset("west", [service("named.ns"), service("web.ns")]).built());
     assert_eq!(found(&aggregate), ["east east-west", "west named"]);
 
     let late = service("web.ns").gateway_of("n1", "203.0.113.1");
     aggregate.apply(shard("west", 1).with(late, vec![]).update().built());
     assert_eq!(found(&aggregate), ["east east-west", "west named", "west web"]);
     aggregate.apply(shard("west", 1).with(service("web.ns"), vec![]).update().built());
-    aggregate.apply(says("east", [service("a.ns"), service("b.ns")]).built());
+    aggregate.apply(reset("east", [service("a.ns"), service("b.ns")]).built());
     assert_eq!(found(&aggregate), ["west named"]);
     aggregate.apply(shard("east", 1).with(gateway(), vec![]).built());
     aggregate.apply(removed("west", 1));
@@ -226,9 +226,9 @@ fn endpoints_of_one_shard_have_networks_by_label_or_address() {
     assert_eq!(networks, ["1", "n", "3", "n", "1"]);
 }
 
-fn known(clusters: &[(&str, Option<i64>)]) -> Arc<KnownClusters> {
-    let known = |created| KnownCluster { created, ..member(None) };
-    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), known(*created)));
+fn known_clusters(clusters: &[(&str, Option<i64>)]) -> Arc<KnownClusters> {
+    let cluster = |created| KnownCluster { created, ..member(None) };
+    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), cluster(*created)));
     Arc::new(KnownClusters { clusters: clusters.collect() })
 }
 
@@ -243,12 +243,12 @@ fn older_clusters_are_merged_first_once_their_age_is_known() {
         clusters_of(&web).join(" ")
     };
     assert_eq!(order(&aggregate), "config a b c");
-    aggregate.rank(known(&[("b", Some(2)), ("c", Some(1))]));
+    aggregate.rank(known_clusters(&[("b", Some(2)), ("c", Some(1))]));
     assert_eq!(order(&aggregate), "config c b a");
-    aggregate.rank(known(&[("a", Some(1)), ("b", None), ("c", Some(1))]));
+    aggregate.rank(known_clusters(&[("a", Some(1)), ("b", None), ("c", Some(1))]));
     assert_eq!(order(&aggregate), "config a c b");
     // A cluster that becomes known before its first update.
-    aggregate.rank(known(&[("a", Some(1)), ("c", Some(1)), ("d", Some(0))]));
+    aggregate.rank(known_clusters(&[("a", Some(1)), ("c", Some(1)), ("d", Some(0))]));
     aggregate.apply(shard("d", 9).with(service("web.ns"), vec![]).built());
     assert_eq!(order(&aggregate), "config d a c b");
     aggregate.rank(Arc::default());
@@ -266,8 +266,10 @@ fn shared_by_force(services: &[MergedService]) -> Vec<(NetworkId, IpAddr, Vec<Cl
             claims.entry(place).or_default().insert(key.cluster.clone());
         }
     }
-    let shared = claims.into_iter().filter(|(_, who)| who.len() > 1);
-    shared.map(|((network, at), who)| (network, at, who.into_iter().collect())).collect()
+    let shared = claims.into_iter().filter(|(_, claimants)| claimants.len() > 1);
+    shared
+        .map(|((network, address), claimants)| (network, address, claimants.into_iter().collect()))
+        .collect()
 }
 
 #[test]
@@ -307,17 +309,18 @@ fn address_claims_depend_only_on_the_current_services() {
                 None => now.remove(name),
             };
         }
-        let before: Vec<_> = claims.shared().iter().map(|(_, at, _)| at).collect();
+        let before: Vec<_> = claims.shared().iter().map(|(_, address, _)| address).collect();
         let again = claims.settle(Clone::clone);
         let all = claims.shared().iter();
-        let all: Vec<_> =
-            all.map(|(network, at, who)| (network.clone(), at, who.to_vec())).collect();
+        let all: Vec<_> = all
+            .map(|(network, address, claimants)| (network.clone(), address, claimants.to_vec()))
+            .collect();
         let services: Vec<_> = now.values().cloned().collect();
         assert_eq!(all, shared_by_force(&services));
-        let after: BTreeSet<_> = all.iter().map(|(_, at, _)| *at).collect();
-        let came = after.iter().filter(|at| !before.contains(at));
-        let went = before.iter().filter(|at| !after.contains(at));
-        assert!(came.chain(went).all(|at| again.addresses.contains(at)));
+        let after: BTreeSet<_> = all.iter().map(|(_, address, _)| *address).collect();
+        let appeared = after.iter().filter(|address| !before.contains(address));
+        let disappeared = before.iter().filter(|address| !after.contains(address));
+        assert!(appeared.chain(disappeared).all(|address| again.addresses.contains(address)));
         found += all.len();
     }
     assert!(found > 1000, "{found}");

@@ -115,9 +115,11 @@ impl MeshSummary {
             Value::Object(fields) => fields.into_iter().collect(),
             _ => BTreeMap::new(),
         };
-        for (id, known) in &context.clusters.clusters {
-            settings
-                .insert(format!("cluster {id}"), json!(format!("{:?}", known.mode).to_lowercase()));
+        for (id, cluster) in &context.clusters.clusters {
+            settings.insert(
+                format!("cluster {id}"),
+                json!(format!("{:?}", cluster.mode).to_lowercase()),
+            );
         }
         let objects = Some(digests(&context.configuration, objects));
         Self { services: services.collect(), networks, settings, objects }
@@ -144,8 +146,8 @@ impl ServiceSummary {
         let clusters: Vec<_> = service.by_cluster.keys().map(ToString::to_string).collect();
         let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (shard, endpoint, network) in service.endpoints() {
-            let of_cluster = endpoints.entry(shard.cluster.to_string()).or_default();
-            of_cluster.insert(description(&endpoint, network));
+            let cluster_endpoints = endpoints.entry(shard.cluster.to_string()).or_default();
+            cluster_endpoints.insert(description(&endpoint, network));
         }
         let definition = json!({
             "resolution": service.primary.resolution.as_str(),
@@ -243,22 +245,22 @@ impl MeshDifference {
     }
 
     /// Appends a later difference, so that `self` spans both. Changes that cancel out are removed.
-    pub(super) fn then(&mut self, later: &Self) {
+    pub(super) fn append(&mut self, later: &Self) {
         for (host, service) in &later.services {
-            let mine = self.services.entry(host.clone()).or_default();
+            let target = self.services.entry(host.clone()).or_default();
             if let Some(definition) = &service.definition {
-                let first = mine.definition.take();
+                let first = target.definition.take();
                 let before = first.map_or_else(|| definition.before.clone(), |it| it.before);
-                mine.definition = ValueDifference::between(&before, &definition.after);
+                target.definition = ValueDifference::between(&before, &definition.after);
             }
-            then(&mut mine.endpoints, &service.endpoints);
-            if mine.is_empty() {
+            append_sets(&mut target.endpoints, &service.endpoints);
+            if target.is_empty() {
                 self.services.remove(host);
             }
         }
-        then(&mut self.networks, &later.networks);
-        then_values(&mut self.settings, &later.settings);
-        then_values(&mut self.objects, &later.objects);
+        append_sets(&mut self.networks, &later.networks);
+        append_values(&mut self.settings, &later.settings);
+        append_values(&mut self.objects, &later.objects);
     }
 }
 
@@ -286,7 +288,7 @@ fn values(
     before: &BTreeMap<String, Value>,
     after: &BTreeMap<String, Value>,
 ) -> BTreeMap<String, ValueDifference> {
-    let value = |of: &BTreeMap<String, Value>, key| of.get(key).cloned().unwrap_or_default();
+    let value = |side: &BTreeMap<String, Value>, key| side.get(key).cloned().unwrap_or_default();
     let changed = keys(before, after).into_iter().filter_map(|key| {
         let changed = ValueDifference::between(&value(before, key), &value(after, key))?;
         Some((key.clone(), changed))
@@ -294,15 +296,15 @@ fn values(
     changed.collect()
 }
 
-fn then_values(
-    mine: &mut BTreeMap<String, ValueDifference>,
+fn append_values(
+    target: &mut BTreeMap<String, ValueDifference>,
     later: &BTreeMap<String, ValueDifference>,
 ) {
     for (key, value) in later {
-        let first = mine.remove(key);
+        let first = target.remove(key);
         let before = first.map_or_else(|| value.before.clone(), |it| it.before);
         let changed = ValueDifference::between(&before, &value.after);
-        mine.extend(changed.map(|it| (key.clone(), it)));
+        target.extend(changed.map(|it| (key.clone(), it)));
     }
 }
 
@@ -310,10 +312,10 @@ fn sets(
     before: &BTreeMap<String, BTreeSet<String>>,
     after: &BTreeMap<String, BTreeSet<String>>,
 ) -> BTreeMap<String, SetDifference> {
-    let none = BTreeSet::new();
+    let empty = BTreeSet::new();
     let mut differences = BTreeMap::new();
     for key in keys(before, after) {
-        let (was, is) = (before.get(key).unwrap_or(&none), after.get(key).unwrap_or(&none));
+        let (was, is) = (before.get(key).unwrap_or(&empty), after.get(key).unwrap_or(&empty));
         let (added, removed): (BTreeSet<String>, BTreeSet<String>) =
             (is.difference(was).cloned().collect(), was.difference(is).cloned().collect());
         if !added.is_empty() || !removed.is_empty() {
@@ -323,21 +325,24 @@ fn sets(
     differences
 }
 
-fn then(mine: &mut BTreeMap<String, SetDifference>, later: &BTreeMap<String, SetDifference>) {
+fn append_sets(
+    target: &mut BTreeMap<String, SetDifference>,
+    later: &BTreeMap<String, SetDifference>,
+) {
     for (key, set) in later {
-        let all = mine.entry(key.clone()).or_default();
-        for one in &set.removed {
-            if !all.added.remove(one) {
-                all.removed.insert(one.clone());
+        let difference = target.entry(key.clone()).or_default();
+        for item in &set.removed {
+            if !difference.added.remove(item) {
+                difference.removed.insert(item.clone());
             }
         }
-        for one in &set.added {
-            if !all.removed.remove(one) {
-                all.added.insert(one.clone());
+        for item in &set.added {
+            if !difference.removed.remove(item) {
+                difference.added.insert(item.clone());
             }
         }
-        if all.added.is_empty() && all.removed.is_empty() {
-            mine.remove(key);
+        if difference.added.is_empty() && difference.removed.is_empty() {
+            target.remove(key);
         }
     }
 }
@@ -376,7 +381,7 @@ mod tests {
         for from in 0..states.len() {
             let mut all = MeshDifference::default();
             for to in from + 1..states.len() {
-                all.then(&MeshDifference::between(&states[to - 1], &states[to]));
+                all.append(&MeshDifference::between(&states[to - 1], &states[to]));
                 let direct = MeshDifference::between(&states[from], &states[to]);
                 assert_eq!(all, direct, "from {from} to {to}");
             }
@@ -405,8 +410,8 @@ mod tests {
         let traffic: Collection = objects.iter().cloned().collect();
         let keys: Vec<ObjectKey> = traffic.iter().map(|(key, _)| key.clone()).collect();
         let mesh = mesh.map(Into::into);
-        let of = ConfigurationSnapshot::new(traffic, Collection::default(), mesh, None);
-        MeshSummary { objects: Some(digests(&of, keys.iter())), ..MeshSummary::default() }
+        let snapshot = ConfigurationSnapshot::new(traffic, Collection::default(), mesh, None);
+        MeshSummary { objects: Some(digests(&snapshot, keys.iter())), ..MeshSummary::default() }
     }
 
     #[test]
@@ -434,7 +439,7 @@ mod tests {
         ];
         assert_eq!(ends.collect::<Vec<_>>(), expected);
         let mut back = difference;
-        back.then(&MeshDifference::between(&after, &before));
+        back.append(&MeshDifference::between(&after, &before));
         assert!(back.is_empty(), "{back:?}");
     }
 

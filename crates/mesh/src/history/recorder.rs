@@ -78,7 +78,7 @@ impl HistoryRecorder {
         loop {
             let draining = drain.is_cancelled();
             let now = context.borrow_and_update().clone();
-            let mut took = Duration::ZERO;
+            let mut duration = Duration::ZERO;
             if let Some(now) = now {
                 let before = last.replace(Arc::clone(&now));
                 let comparing = tokio::task::spawn_blocking(move || {
@@ -89,16 +89,16 @@ impl HistoryRecorder {
                     }
                     (self, begun.elapsed())
                 });
-                let Ok((again, spent)) = comparing.await else { return };
-                self = again;
-                took = spent;
+                let Ok((recorder, elapsed)) = comparing.await else { return };
+                self = recorder;
+                duration = elapsed;
             }
             if draining {
                 return;
             }
             let next = async {
                 context.changed().await.ok()?;
-                sleep(PACE.max(took * REST)).await;
+                sleep(PACE.max(duration * REST)).await;
                 Some(())
             };
             tokio::select! {
@@ -123,11 +123,11 @@ impl HistoryRecorder {
                     return;
                 }
                 let (hosts, objects) = (changed_hosts(before, now), changed_objects(before, now));
-                let [was, is] =
-                    [before, now].map(|of| MeshSummary::of(of, hosts.iter(), objects.iter()));
+                let [was, is] = [before, now]
+                    .map(|context| MeshSummary::of(context, hosts.iter(), objects.iter()));
                 let difference = MeshDifference::between(&was, &is);
                 if difference.is_empty() {
-                    return self.history.saw(now.version);
+                    return self.history.note_compared(now.version);
                 }
                 record(difference, None)
             }
@@ -139,8 +139,8 @@ impl HistoryRecorder {
         };
         let record = self.history.push(record);
         let Some(files) = &mut self.files else { return };
-        let kept = || self.history.records().iter().map(|record| record.line()).collect();
-        let written = files.records.append(&[record.line()], kept);
+        let all_lines = || self.history.records().iter().map(|record| record.line()).collect();
+        let written = files.records.append(&[record.line()], all_lines);
         if let Err(error) = &written
             && !self.failing
         {

@@ -58,7 +58,7 @@ impl HoldFile {
 
     /// Returns the file `settled.json` next to it. During a gradual rollout, it stores the
     /// configuration of the proxies that have not received the change.
-    pub fn of_settled(state_dir: &Path) -> Self {
+    pub fn settled(state_dir: &Path) -> Self {
         Self(state_dir.join("settled.json"))
     }
 

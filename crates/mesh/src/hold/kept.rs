@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use strait_model::ConfigurationSnapshot;
 
 /// The maximum number of configurations, including the active one; the oldest are dropped first.
-const KEPT_MAX: usize = 100;
+const CONFIGURATIONS_MAX: usize = 100;
 /// The maximum size in bytes of the configurations before the active one, without the parts that
 /// they share.
 const BYTES_MAX: usize = 32 << 20;
@@ -17,11 +17,11 @@ const DIGITS_MIN: usize = 6;
 /// The configurations of recent versions of the mesh, in memory. A restart loses them, except for a
 /// held one.
 #[derive(Debug, Default)]
-pub struct KeptConfigurations(Mutex<KeptTable>);
+pub struct RetainedConfigurations(Mutex<RetainedTable>);
 
 #[derive(Debug, Default)]
-struct KeptTable {
-    kept: VecDeque<KeptConfiguration>,
+struct RetainedTable {
+    configurations: VecDeque<RetainedConfiguration>,
     bytes: usize,
     /// The last published version.
     last: u64,
@@ -29,7 +29,7 @@ struct KeptTable {
 
 /// A configuration, and since when it was active.
 #[derive(Debug, Clone)]
-pub struct KeptConfiguration {
+pub struct RetainedConfiguration {
     /// The first version of the mesh with this configuration.
     pub version: u64,
     /// When that version was published.
@@ -44,20 +44,20 @@ pub struct KeptConfiguration {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownConfiguration {
     /// The requested version is in the future.
-    #[error("version {asked} does not exist yet; the last version is {last}")]
+    #[error("version {requested} does not exist yet; the last version is {last}")]
     Later {
         /// The requested version.
-        asked: u64,
+        requested: u64,
         /// The last published version.
         last: u64,
     },
     /// The requested version is older than the oldest retained configuration.
     #[error(
-        "the configuration of version {asked} is no longer retained; the oldest retained version is {oldest}"
+        "the configuration of version {requested} is no longer retained; the oldest retained version is {oldest}"
     )]
     Earlier {
         /// The requested version.
-        asked: u64,
+        requested: u64,
         /// The oldest version with a retained configuration.
         oldest: u64,
     },
@@ -76,73 +76,78 @@ pub enum UnknownConfiguration {
     NoForm(String),
 }
 
-impl KeptConfigurations {
+impl RetainedConfigurations {
     /// Records the configuration with which the newest version of the mesh was published.
     pub fn note(&self, version: u64, configuration: &Arc<ConfigurationSnapshot>) {
         let mut table = self.table();
         table.last = version;
-        let last = table.kept.back_mut();
+        let last = table.configurations.back_mut();
         if last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.configuration, configuration)) {
             return;
         }
         // The newest configuration is in use elsewhere, so its size does not count.
-        let freed = last.map_or(0, |last| {
-            last.bytes = last.configuration.bytes_beside(Some(configuration));
+        let unshared_bytes = last.map_or(0, |last| {
+            last.bytes = last.configuration.unshared_bytes(Some(configuration));
             last.bytes
         });
-        table.bytes += freed;
-        table.kept.push_back(KeptConfiguration {
+        table.bytes += unshared_bytes;
+        table.configurations.push_back(RetainedConfiguration {
             version,
             at: SystemTime::now(),
             configuration: Arc::clone(configuration),
             bytes: 0,
         });
-        while table.kept.len() > KEPT_MAX || table.bytes > BYTES_MAX {
-            let Some(oldest) = table.kept.pop_front() else { break };
+        while table.configurations.len() > CONFIGURATIONS_MAX || table.bytes > BYTES_MAX {
+            let Some(oldest) = table.configurations.pop_front() else { break };
             table.bytes -= oldest.bytes;
         }
     }
 
     /// Returns all retained configurations, oldest first.
-    pub fn all(&self) -> Vec<KeptConfiguration> {
-        self.table().kept.iter().cloned().collect()
+    pub fn all(&self) -> Vec<RetainedConfiguration> {
+        self.table().configurations.iter().cloned().collect()
     }
 
     /// Returns the configuration of a version, or the configuration with this name or name prefix.
     ///
     /// # Errors
     /// If no retained configuration matches, or several do.
-    pub fn find(&self, asked: &str) -> Result<KeptConfiguration, UnknownConfiguration> {
+    pub fn find(&self, requested: &str) -> Result<RetainedConfiguration, UnknownConfiguration> {
         let table = self.table();
-        let (kept, last) = (table.kept.clone(), table.last);
+        let (configurations, last) = (table.configurations.clone(), table.last);
         drop(table);
         // Names that consist only of decimal digits are much longer than versions.
-        if let Ok(version) = asked.parse::<u64>()
-            && asked.len() < 2 * DIGITS_MIN
+        if let Ok(version) = requested.parse::<u64>()
+            && requested.len() < 2 * DIGITS_MIN
         {
             if version > last {
-                return Err(UnknownConfiguration::Later { asked: version, last });
+                return Err(UnknownConfiguration::Later { requested: version, last });
             }
-            let found = kept.iter().rev().find(|one| one.version <= version);
-            let oldest = kept.front().map_or(0, |one| one.version);
-            let earlier = UnknownConfiguration::Earlier { asked: version, oldest };
+            let found =
+                configurations.iter().rev().find(|configuration| configuration.version <= version);
+            let oldest = configurations.front().map_or(0, |configuration| configuration.version);
+            let earlier = UnknownConfiguration::Earlier { requested: version, oldest };
             return found.cloned().ok_or(earlier);
         }
-        let asked = asked.to_ascii_lowercase();
-        if asked.len() < DIGITS_MIN || !asked.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(UnknownConfiguration::NoForm(asked));
+        let requested = requested.to_ascii_lowercase();
+        if requested.len() < DIGITS_MIN || !requested.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(UnknownConfiguration::NoForm(requested));
         }
-        let mut fitting =
-            kept.iter().rev().filter(|one| one.configuration.id().starts_with(&asked));
-        let Some(newest) = fitting.next() else { return Err(UnknownConfiguration::NoName(asked)) };
-        match fitting.any(|one| one.configuration != newest.configuration) {
-            true => Err(UnknownConfiguration::Several(asked)),
+        let mut matching = configurations
+            .iter()
+            .rev()
+            .filter(|configuration| configuration.configuration.id().starts_with(&requested));
+        let Some(newest) = matching.next() else {
+            return Err(UnknownConfiguration::NoName(requested));
+        };
+        match matching.any(|configuration| configuration.configuration != newest.configuration) {
+            true => Err(UnknownConfiguration::Several(requested)),
             false => Ok(newest.clone()),
         }
     }
 
     /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
-    fn table(&self) -> MutexGuard<'_, KeptTable> {
+    fn table(&self) -> MutexGuard<'_, RetainedTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,20 +171,24 @@ mod tests {
 
     #[test]
     fn version_is_resolved_to_the_configuration_active_then() {
-        let kept = KeptConfigurations::default();
+        let retained = RetainedConfigurations::default();
         let [one, two] = ["one", "two"].map(configuration);
-        for (version, of) in [(3, &one), (4, &one), (7, &two), (9, &configuration("one"))] {
-            kept.note(version, of);
+        for (version, configuration) in
+            [(3, &one), (4, &one), (7, &two), (9, &configuration("one"))]
+        {
+            retained.note(version, configuration);
         }
-        kept.note(12, &kept.all()[2].configuration);
-        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
+        retained.note(12, &retained.all()[2].configuration);
+        let versions: Vec<_> = retained.all().iter().map(|one| one.version).collect();
         assert_eq!(versions, [3, 7, 9], "versions with the same configuration share an entry");
-        let at = |asked: &str| kept.find(asked).map(|one| one.configuration.id());
-        for (asked, is) in [("3", &one), ("6", &one), ("7", &two), ("8", &two), ("12", &one)] {
-            assert_eq!(at(asked), Ok(is.id()), "{asked}");
+        let at = |requested: &str| retained.find(requested).map(|one| one.configuration.id());
+        for (requested, expected) in
+            [("3", &one), ("6", &one), ("7", &two), ("8", &two), ("12", &one)]
+        {
+            assert_eq!(at(requested), Ok(expected.id()), "{requested}");
         }
-        assert_eq!(at("13"), Err(UnknownConfiguration::Later { asked: 13, last: 12 }));
-        assert_eq!(at("2"), Err(UnknownConfiguration::Earlier { asked: 2, oldest: 3 }));
+        assert_eq!(at("13"), Err(UnknownConfiguration::Later { requested: 13, last: 12 }));
+        assert_eq!(at("2"), Err(UnknownConfiguration::Earlier { requested: 2, oldest: 3 }));
         for digits in [6, 32] {
             assert_eq!(at(&two.id()[..digits]), Ok(two.id()));
         }
@@ -196,24 +205,24 @@ mod tests {
 
     #[test]
     fn retained_configurations_are_bounded_in_number_and_bytes() {
-        let kept = KeptConfigurations::default();
-        for version in 1..=(KEPT_MAX as u64 + 20) {
-            kept.note(version, &configuration(&version.to_string()));
+        let retained = RetainedConfigurations::default();
+        for version in 1..=(CONFIGURATIONS_MAX as u64 + 20) {
+            retained.note(version, &configuration(&version.to_string()));
         }
-        assert_eq!((kept.all().len(), kept.all()[0].version), (KEPT_MAX, 21));
+        assert_eq!((retained.all().len(), retained.all()[0].version), (CONFIGURATIONS_MAX, 21));
         // Random letters, because repeated text would be compressed.
         let letter = |at: usize| b'a' + (xxh3_64(&at.to_le_bytes()) % 26) as u8;
         let large: String = (0..BYTES_MAX * 2 / 7).map(|at| char::from(letter(at))).collect();
         for version in 1000..1010 {
-            kept.note(version, &configuration(&format!("{large}{version}")));
+            retained.note(version, &configuration(&format!("{large}{version}")));
         }
-        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
+        let versions: Vec<_> = retained.all().iter().map(|one| one.version).collect();
         assert_eq!(versions, [1006, 1007, 1008, 1009], "three besides the active one");
-        assert!(kept.table().bytes <= BYTES_MAX);
+        assert!(retained.table().bytes <= BYTES_MAX);
         // An active configuration is stored even if it is larger than the limit.
-        kept.note(2000, &configuration(&large.repeat(5)));
-        kept.note(2001, &configuration("small"));
-        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
-        assert_eq!((versions, kept.table().bytes), (vec![2001], 0));
+        retained.note(2000, &configuration(&large.repeat(5)));
+        retained.note(2001, &configuration("small"));
+        let versions: Vec<_> = retained.all().iter().map(|one| one.version).collect();
+        assert_eq!((versions, retained.table().bytes), (vec![2001], 0));
     }
 }

@@ -71,25 +71,27 @@ impl SharedHold {
 
     /// Encodes it as the short text.
     pub fn to_text(&self) -> String {
-        let (held, parts) = self.held.clone().unzip();
+        let (hold, parts) = self.held.clone().unzip();
         let form = FORM.to_owned();
-        let head = WrittenHead { form, changed: self.changed, held, parts: parts.unwrap_or(0) };
-        serde_json::to_string(&head).expect("texts and numbers can be written")
+        let written =
+            WrittenHead { form, changed: self.changed, held: hold, parts: parts.unwrap_or(0) };
+        serde_json::to_string(&written).expect("texts and numbers can be written")
     }
 
     /// Parses the short text.
     ///
     /// # Errors
     /// Returns a description of the damage.
-    pub fn of_text(text: &[u8]) -> Result<Self, String> {
-        let head: WrittenHead = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        if head.form != FORM {
-            return Err(format!("unsupported format {:?}; expected {FORM:?}", head.form));
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let written: WrittenHead =
+            serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        if written.form != FORM {
+            return Err(format!("unsupported format {:?}; expected {FORM:?}", written.form));
         }
-        if head.held.is_some() && !(1..=PARTS_MAX).contains(&head.parts) {
-            return Err(format!("it has {} parts, not 1 to {PARTS_MAX}", head.parts));
+        if written.held.is_some() && !(1..=PARTS_MAX).contains(&written.parts) {
+            return Err(format!("it has {} parts, not 1 to {PARTS_MAX}", written.parts));
         }
-        Ok(Self { changed: head.changed, held: head.held.map(|mark| (mark, head.parts)) })
+        Ok(Self { changed: written.changed, held: written.held.map(|mark| (mark, written.parts)) })
     }
 }
 
@@ -144,7 +146,7 @@ impl HoldSharing {
     pub fn is_about(&self, mark: Option<&HoldMark>) -> bool {
         match self {
             Self::Alone => true,
-            Self::Shared(of) | Self::Failing(of, _) => of.as_ref() == mark,
+            Self::Shared(shared) | Self::Failing(shared, _) => shared.as_ref() == mark,
         }
     }
 }
@@ -193,13 +195,13 @@ mod tests {
     #[test]
     fn mixed_parts_of_two_holds_are_rejected() {
         let (one, other) = (hold(2 << 20), hold((2 << 20) + 1));
-        let [of_one, of_other] = [&one, &other].map(|hold| pack(hold).expect("packed"));
+        let [first_parts, second_parts] = [&one, &other].map(|hold| pack(hold).expect("packed"));
         let mark = HoldMark::of(&one);
-        let mixed = [&of_one[..1], &of_other[1..]].concat();
+        let mixed = [&first_parts[..1], &second_parts[1..]].concat();
         assert!(unpack(&mark, &mixed).is_err());
-        assert!(unpack(&mark, &of_one[..2]).is_err(), "one is missing");
+        assert!(unpack(&mark, &first_parts[..2]).is_err(), "one is missing");
         assert_eq!(
-            unpack(&mark, &of_other).expect_err("of another"),
+            unpack(&mark, &second_parts).expect_err("of another"),
             "its parts belong to another hold"
         );
     }
@@ -211,7 +213,7 @@ mod tests {
             SharedHold { changed: 7, held: None },
             SharedHold { changed: u64::MAX, held: Some((mark, PARTS_MAX)) },
         ] {
-            assert_eq!(SharedHold::of_text(shared.to_text().as_bytes()), Ok(shared));
+            assert_eq!(SharedHold::parse(shared.to_text().as_bytes()), Ok(shared));
         }
         let text = SharedHold { changed: 7, held: Some((HoldMark::of(&hold(1)), 1)) }.to_text();
         for (damaged, expected) in [
@@ -221,7 +223,7 @@ mod tests {
             (text.replace("\"parts\":1", "\"parts\":17"), "it has 17 parts"),
             (text.replacen('{', "{\"more\":1,", 1), "unknown field"),
         ] {
-            let fact = SharedHold::of_text(damaged.as_bytes()).expect_err("damaged");
+            let fact = SharedHold::parse(damaged.as_bytes()).expect_err("damaged");
             assert!(fact.contains(expected), "{fact}");
         }
     }

@@ -7,23 +7,23 @@ use strait_model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, Wor
 
 impl Networks {
     /// Adds the gateways that clusters declare.
-    pub(super) fn of_declared(
+    pub(super) fn add_declared(
         &mut self,
         inputs: Inputs<'_>,
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         for (cluster, facts) in inputs.facts {
-            let known = inputs.clusters.clusters.get(*cluster);
-            let is_config = known.is_some_and(|known| known.config);
+            let settings = inputs.clusters.clusters.get(*cluster);
+            let is_config = settings.is_some_and(|settings| settings.config);
             for (name, gateway) in facts.gateways.iter() {
                 if is_config || !gateway.of_config_cluster_only {
-                    self.of_one(cluster, name, gateway, inputs, found);
+                    self.add_declared_gateway(cluster, name, gateway, inputs, found);
                 }
             }
         }
     }
 
-    fn of_one(
+    fn add_declared_gateway(
         &mut self,
         cluster: &ClusterId,
         name: &WorkloadKey,
@@ -31,7 +31,8 @@ impl Networks {
         inputs: Inputs<'_>,
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
-        let name = format!("{}/{}", name.namespace, name.name);
+        let key = name;
+        let name = format!("{}/{}", key.namespace, key.name);
         // A gateway that the config cluster declares for another network does not affect its own
         // network.
         let fixed = inputs.clusters.fixed_network(cluster);
@@ -42,7 +43,11 @@ impl Networks {
         }
         let network = fixed.unwrap_or(&gateway.network);
         let source = GatewaySource::Gateway(name.into());
-        let of = (!gateway.of_config_cluster_only).then(|| (*cluster).clone());
+        if let Err(refused) = inputs.policy.may_be_gateway(key.namespace.as_str()) {
+            let claim = format!("{source}: policy {}", refused.rule);
+            return self.ignore(cluster, claim, network);
+        }
+        let owner = (!gateway.of_config_cluster_only).then(|| (*cluster).clone());
         let reason = if gateway.entrances.is_empty() {
             Some("the Gateway has no listener for the mesh's mTLS")
         } else if gateway.addresses.is_empty() {
@@ -53,7 +58,7 @@ impl Networks {
         if let Some(reason) = reason {
             self.pend(PendingGateway {
                 network: network.clone(),
-                cluster: of,
+                cluster: owner,
                 source,
                 reason: reason.to_owned(),
             });
@@ -62,7 +67,7 @@ impl Networks {
         for host in &gateway.addresses {
             found.extend(gateway.entrances.iter().map(|(port, hbone_port)| ConfiguredGateway {
                 network: network.clone(),
-                cluster: of.clone(),
+                cluster: owner.clone(),
                 source: source.clone(),
                 host: host.clone(),
                 port: *port,

@@ -123,16 +123,16 @@ impl Networks {
         inputs: Inputs<'_>,
     ) -> Self {
         let Inputs { mesh, names, policy, .. } = inputs;
-        let mut found = BTreeSet::new();
+        let mut configured = BTreeSet::new();
         let mut networks = Self::default();
         networks.note_ignored(inputs);
         for (cluster, service) in services {
-            networks.of_service(cluster, service, inputs, &mut found);
+            networks.add_service(cluster, service, inputs, &mut configured);
         }
-        networks.of_declared(inputs, &mut found);
+        networks.add_declared(inputs, &mut configured);
         for (network, gateway) in mesh.gateways() {
             if let GatewayTarget::Address(host) = &gateway.target {
-                found.insert(ConfiguredGateway {
+                configured.insert(ConfiguredGateway {
                     network: network.clone(),
                     cluster: None,
                     source: GatewaySource::MeshNetworks,
@@ -142,10 +142,10 @@ impl Networks {
                 });
             }
         }
-        networks.note_missing_services(mesh, &found);
-        let mut asked = NamesByCluster::new();
-        for gateway in found {
-            networks.resolve(gateway, names, policy, &mut asked);
+        networks.note_missing_services(mesh, &configured);
+        let mut names_by_cluster = NamesByCluster::new();
+        for gateway in configured {
+            networks.resolve(gateway, names, policy, &mut names_by_cluster);
         }
         networks.index(inputs.dead);
         networks
@@ -224,15 +224,15 @@ impl Networks {
 
     /// Records claims of other networks for clusters whose network is fixed; they have no effect.
     fn note_ignored(&mut self, inputs: Inputs<'_>) {
-        for (cluster, known) in &inputs.clusters.clusters {
-            let Some(fixed) = &known.fixed_network else { continue };
+        for (cluster, settings) in &inputs.clusters.clusters {
+            let Some(fixed) = &settings.fixed_network else { continue };
             let label = inputs.namespace_labels.get(cluster);
-            let registry = inputs.mesh.of_registry(cluster);
-            for (claimed, by) in
+            let registry = inputs.mesh.network_by_registry(cluster);
+            for (claimed, rule) in
                 [(label, PlacedBy::NamespaceLabel), (registry, PlacedBy::MeshNetworksRegistry)]
             {
                 if let Some(network) = claimed.filter(|claimed| *claimed != fixed) {
-                    self.ignore(cluster, by.to_string(), network);
+                    self.ignore(cluster, rule.to_string(), network);
                 }
             }
         }
@@ -248,7 +248,7 @@ impl Networks {
         self.ignored.insert((cluster.clone(), claim));
     }
 
-    fn of_service(
+    fn add_service(
         &mut self,
         cluster: &ClusterId,
         service: &Service,
@@ -272,12 +272,18 @@ impl Networks {
                 port: exposed_port(service, mtls),
                 hbone_port: exposed_port(service, HBONE_PORT),
             };
+            // The policy does not apply to Services that mesh networks name: the operator chose
+            // them.
+            if let Err(refused) = inputs.policy.may_be_gateway(service.namespace.as_str()) {
+                let claim = format!("gateway {}: policy {}", entrance.source, refused.rule);
+                return self.ignore(cluster, claim, &entrance.network);
+            }
             self.add(cluster, service, entrance, inputs.policy, found);
             return;
         }
         for (network, gateway) in mesh.gateways().filter(|(_, one)| one.names_service(service)) {
             let fixed = fixed();
-            if mesh.of_registry(cluster) == Some(network) || fixed == Some(network) {
+            if mesh.network_by_registry(cluster) == Some(network) || fixed == Some(network) {
                 let entrance = Entrance {
                     network: fixed.unwrap_or(network).clone(),
                     source: GatewaySource::RegistryService(service.hostname.as_str().into()),
@@ -341,10 +347,12 @@ impl Networks {
         for (network, gateway) in mesh.gateways() {
             let GatewayTarget::Service(hostname) = &gateway.target else { continue };
             let source = GatewaySource::RegistryService(hostname.as_str().into());
-            let is_it = |of: &NetworkId, from: &GatewaySource| of == network && *from == source;
-            let known = found.iter().any(|found| is_it(&found.network, &found.source))
-                || self.pending.iter().any(|pending| is_it(&pending.network, &pending.source));
-            if !known {
+            let is_same = |gateway_network: &NetworkId, gateway_source: &GatewaySource| {
+                gateway_network == network && *gateway_source == source
+            };
+            let is_known = found.iter().any(|found| is_same(&found.network, &found.source))
+                || self.pending.iter().any(|pending| is_same(&pending.network, &pending.source));
+            if !is_known {
                 self.pending.insert(PendingGateway {
                     network: network.clone(),
                     cluster: None,
@@ -359,12 +367,13 @@ impl Networks {
 
     fn resolve(
         &mut self,
-        found: ConfiguredGateway,
+        gateway_configuration: ConfiguredGateway,
         names: &ResolvedNames,
         policy: &Policy,
-        asked: &mut NamesByCluster,
+        names_by_cluster: &mut NamesByCluster,
     ) {
-        let ConfiguredGateway { network, cluster, source, host, port, hbone_port } = found;
+        let ConfiguredGateway { network, cluster, source, host, port, hbone_port } =
+            gateway_configuration;
         let gateway = |address, hostname, ttl| ResolvedGateway {
             address,
             port,
@@ -396,21 +405,21 @@ impl Networks {
                 return;
             }
             GatewayHost::Name(name) => {
-                if !may_ask(asked, cluster.as_ref(), &name) {
+                if !may_resolve(names_by_cluster, cluster.as_ref(), &name) {
                     format!(
                         "{name} is not resolved: more than {NAMES_PER_CLUSTER_MAX} gateway names in this cluster"
                     )
                 } else {
                     self.names.insert(Arc::clone(&name));
                     match names.get(&name) {
-                        Some(answer) if !answer.addresses.is_empty() => {
-                            self.all.extend(answer.addresses.iter().map(|address| {
-                                gateway(*address, Some(Arc::clone(&name)), Some(answer.ttl))
+                        Some(resolved) if !resolved.addresses.is_empty() => {
+                            self.all.extend(resolved.addresses.iter().map(|address| {
+                                gateway(*address, Some(Arc::clone(&name)), Some(resolved.ttl))
                             }));
                             return;
                         }
-                        Some(answer) => {
-                            let problem = answer.problem.as_deref().unwrap_or("no addresses");
+                        Some(resolved) => {
+                            let problem = resolved.problem.as_deref().unwrap_or("no addresses");
                             format!("{name} does not resolve: {problem}")
                         }
                         None => format!("{name} has not been resolved yet"),
@@ -459,9 +468,13 @@ fn add_once(list: &mut Vec<ResolvedGateway>, gateway: &ResolvedGateway) {
 
 /// Returns whether `name` may be resolved for this cluster. Names in mesh networks are written by
 /// an operator, belong to no cluster, and are always resolved.
-fn may_ask(asked: &mut NamesByCluster, cluster: Option<&ClusterId>, name: &Arc<str>) -> bool {
+fn may_resolve(
+    names_by_cluster: &mut NamesByCluster,
+    cluster: Option<&ClusterId>,
+    name: &Arc<str>,
+) -> bool {
     let Some(cluster) = cluster else { return true };
-    let names = asked.entry(cluster.clone()).or_default();
+    let names = names_by_cluster.entry(cluster.clone()).or_default();
     if !names.contains(name) && names.len() < NAMES_PER_CLUSTER_MAX {
         names.insert(Arc::clone(name));
     }

@@ -176,7 +176,7 @@ impl NameHistory {
     /// duration of the problem so far, so the wait doubles with each try.
     fn in_trouble(&self, fact: String, now: ClockReading, limits: &DnsLimits) -> Self {
         let since = self.trouble_since.unwrap_or(now);
-        let lasted = now.instant.saturating_duration_since(since.instant);
+        let duration = now.instant.saturating_duration_since(since.instant);
         Self {
             name: ResolvedName {
                 stale_since: Some(since.system),
@@ -184,7 +184,7 @@ impl NameHistory {
                 problem: Some(fact),
                 ..self.name.clone()
             },
-            next: now.instant + lasted.clamp(limits.retry_min, limits.retry_max),
+            next: now.instant + duration.clamp(limits.retry_min, limits.retry_max),
             trouble_since: Some(since),
             absent_since: self.absent_since,
         }
@@ -194,21 +194,24 @@ impl NameHistory {
     /// succeeded keeps its addresses.
     fn combine(&self, answers: NameAnswers, limits: &DnsLimits) -> CombinedAnswer {
         use FamilyAnswer::{Addresses, Failed, Nothing};
-        let kept =
+        let current_addresses =
             |v4: bool| self.name.addresses.iter().copied().filter(move |a| a.is_ipv4() == v4);
         match (answers.v4, answers.v6) {
-            (Addresses { mut addresses, ttl }, Addresses { addresses: more, ttl: other }) => {
-                addresses.extend(more);
-                usable(addresses, ttl.min(other), None, limits)
+            (
+                Addresses { mut addresses, ttl },
+                Addresses { addresses: v6_addresses, ttl: v6_ttl },
+            ) => {
+                addresses.extend(v6_addresses);
+                usable(addresses, ttl.min(v6_ttl), None, limits)
             }
             (Addresses { addresses, ttl }, Nothing(_))
             | (Nothing(_), Addresses { addresses, ttl }) => usable(addresses, ttl, None, limits),
             (Addresses { mut addresses, ttl }, Failed(fact)) => {
-                addresses.extend(kept(false));
+                addresses.extend(current_addresses(false));
                 usable(addresses, ttl, Some(format!("no IPv6 answer: {fact}")), limits)
             }
             (Failed(fact), Addresses { mut addresses, ttl }) => {
-                addresses.extend(kept(true));
+                addresses.extend(current_addresses(true));
                 usable(addresses, ttl, Some(format!("no IPv4 answer: {fact}")), limits)
             }
             (Failed(fact), _) | (_, Failed(fact)) => CombinedAnswer::Failed(fact),
@@ -330,7 +333,7 @@ mod tests {
     fn failures_retain_the_addresses_and_back_off() {
         let mut now = start();
         let mut history = resolved(now);
-        let held = shown(&history);
+        let retained = shown(&history);
         let mut waits = Vec::new();
         for _ in 0..40 {
             history = step(&history, failed(), failed(), now);
@@ -338,12 +341,12 @@ mod tests {
             now = later(now, history.next - now.instant);
         }
         assert_eq!(waits[..8], [5, 5, 10, 20, 40, 60, 60, 60]);
-        assert_eq!(shown(&history), held);
+        assert_eq!(shown(&history), retained);
         assert_eq!(history.name.stale_since, Some(SystemTime::UNIX_EPOCH));
         assert_eq!(history.name.problem.as_deref(), Some("SERVFAIL"));
-        let good =
+        let recovered =
             step(&history, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now);
-        assert_eq!((good.name.stale_since, good.name.problem), (None, None));
+        assert_eq!((recovered.name.stale_since, recovered.name.problem), (None, None));
     }
 
     #[test]
@@ -373,14 +376,14 @@ mod tests {
     #[test]
     fn failure_neither_ends_nor_restarts_the_ten_minutes() {
         let begin = start();
-        let gone = step(&resolved(begin), nothing(), nothing(), begin);
+        let absent = step(&resolved(begin), nothing(), nothing(), begin);
         let now = later(begin, 15 * MINUTE);
-        let failing = step(&gone, failed(), nothing(), now);
+        let failing = step(&absent, failed(), nothing(), now);
         assert_eq!(shown(&failing).len(), 2);
         assert!(shown(&step(&failing, nothing(), nothing(), now)).is_empty());
-        let back = step(&failing, addresses(&["192.0.2.9"], 60), nothing(), now);
-        let gone_again = step(&back, nothing(), nothing(), later(now, MINUTE));
-        assert_eq!(shown(&gone_again), ["192.0.2.9"]);
+        let recovered = step(&failing, addresses(&["192.0.2.9"], 60), nothing(), now);
+        let absent_again = step(&recovered, nothing(), nothing(), later(now, MINUTE));
+        assert_eq!(shown(&absent_again), ["192.0.2.9"]);
     }
 
     #[test]
@@ -412,7 +415,7 @@ mod tests {
     fn dns_addresses_of_the_own_host_or_link_are_refused() {
         let now = start();
         let new = NameHistory::new(ResolvedName::default(), now);
-        let bad = [
+        let refused = [
             "127.0.0.1",
             "0.0.0.0",
             "169.254.169.254",
@@ -427,7 +430,7 @@ mod tests {
             "64:ff9b:1::a9fe:a9fe",
             "2002:7f00:1::",
         ];
-        for address in bad {
+        for address in refused {
             let alone = step(&new, addresses(&[address], 60), nothing(), now);
             assert!(shown(&alone).is_empty(), "{address}");
             assert!(alone.name.problem.is_some(), "{address}");
@@ -435,7 +438,7 @@ mod tests {
             assert_eq!(shown(&among), ["10.0.0.1"], "{address}");
         }
         // A hijacked name does not drop good addresses immediately.
-        let held = step(&resolved(now), addresses(&["127.0.0.1"], 60), nothing(), now);
-        assert_eq!(shown(&held).len(), 2);
+        let after_refusal = step(&resolved(now), addresses(&["127.0.0.1"], 60), nothing(), now);
+        assert_eq!(shown(&after_refusal).len(), 2);
     }
 }

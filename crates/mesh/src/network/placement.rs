@@ -50,16 +50,18 @@ pub fn network_of(
     cluster: &ClusterId,
     address: IpAddr,
 ) -> (NetworkId, PlacedBy) {
-    let says = |claim: &&NetworkId| !claim.is_empty();
-    let named = fixed
-        .filter(says)
+    let is_set = |claim: &&NetworkId| !claim.is_empty();
+    let assigned = fixed
+        .filter(is_set)
         .map(|network| (network, PlacedBy::SecretAnnotation))
-        .or_else(|| workload_label.filter(says).map(|network| (network, PlacedBy::WorkloadLabel)))
-        .or_else(|| namespace_label.filter(says).map(|network| (network, PlacedBy::NamespaceLabel)))
-        .or_else(|| Some((mesh.of_registry(cluster)?, PlacedBy::MeshNetworksRegistry)))
-        .or_else(|| Some((mesh.of_address(address)?, PlacedBy::MeshNetworksCidr)));
-    match named {
-        Some((network, by)) => (network.clone(), by),
+        .or_else(|| workload_label.filter(is_set).map(|network| (network, PlacedBy::WorkloadLabel)))
+        .or_else(|| {
+            namespace_label.filter(is_set).map(|network| (network, PlacedBy::NamespaceLabel))
+        })
+        .or_else(|| Some((mesh.network_by_registry(cluster)?, PlacedBy::MeshNetworksRegistry)))
+        .or_else(|| Some((mesh.network_by_address(address)?, PlacedBy::MeshNetworksCidr)));
+    match assigned {
+        Some((network, rule)) => (network.clone(), rule),
         None => (NetworkId::default(), PlacedBy::Nothing),
     }
 }

@@ -34,32 +34,33 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The maximum number of concurrent probes.
 const AT_ONCE: usize = 32;
 
-/// Probes the `wanted` gateways every `every` and maintains the set of `dead` ones until the task
-/// is stopped. After a restart of the task, all gateways are probed again, including dead ones.
+/// Probes the `targets` every `interval` and maintains the set of `dead` gateways until the task is
+/// stopped. After a restart of the task, all gateways are probed again, including dead ones.
 pub async fn run(
-    every: Duration,
-    wanted: impl Fn() -> ProbeTargets,
+    interval: Duration,
+    targets: impl Fn() -> ProbeTargets,
     dead: watch::Sender<Arc<BTreeSet<ProbeAddress>>>,
 ) {
-    let mut judged = Judged::default();
+    let mut failures = FailureCounts::default();
     let config = RootCertStore::empty();
     let config = ClientConfig::builder().with_root_certificates(config).with_no_client_auth();
     let config = Arc::new(config);
     loop {
-        tokio::time::sleep(every).await;
-        let asked = futures::stream::iter(wanted()).map(|(socket, service)| {
+        tokio::time::sleep(interval).await;
+        let probes = futures::stream::iter(targets()).map(|(socket, service)| {
             let config = Arc::clone(&config);
             async move {
-                let answer = tokio::time::timeout(ANSWER_MAX, ask(socket, service, config)).await;
-                let late = || Err(format!("no response within {} s", ANSWER_MAX.as_secs()));
-                (socket, answer.unwrap_or_else(|_| late()))
+                let response =
+                    tokio::time::timeout(ANSWER_MAX, probe(socket, service, config)).await;
+                let timed_out = || Err(format!("no response within {} s", ANSWER_MAX.as_secs()));
+                (socket, response.unwrap_or_else(|_| timed_out()))
             }
         });
-        let found = judged.hear(asked.buffer_unordered(AT_ONCE).collect().await);
+        let dead_now = failures.record_round(probes.buffer_unordered(AT_ONCE).collect().await);
         dead.send_if_modified(|dead| {
-            let differs = **dead != found;
+            let differs = **dead != dead_now;
             if differs {
-                *dead = Arc::new(found);
+                *dead = Arc::new(dead_now);
             }
             differs
         });
@@ -67,7 +68,7 @@ pub async fn run(
 }
 
 /// Probes one gateway. Returns the problem if it does not respond.
-async fn ask(
+async fn probe(
     socket: ProbeAddress,
     service: Option<String>,
     config: Arc<ClientConfig>,
@@ -91,19 +92,19 @@ async fn ask(
 
 /// The number of consecutive failures of each gateway.
 #[derive(Default)]
-struct Judged(BTreeMap<ProbeAddress, u32>);
+struct FailureCounts(BTreeMap<ProbeAddress, u32>);
 
-impl Judged {
+impl FailureCounts {
     /// Records the results of a round and returns the dead gateways. Gateways without a result are
     /// forgotten.
-    fn hear(
+    fn record_round(
         &mut self,
-        answers: BTreeMap<ProbeAddress, Result<(), String>>,
+        results: BTreeMap<ProbeAddress, Result<(), String>>,
     ) -> BTreeSet<ProbeAddress> {
-        self.0.retain(|socket, _| answers.contains_key(socket));
-        for ((address, port), answer) in answers {
+        self.0.retain(|socket, _| results.contains_key(socket));
+        for ((address, port), result) in results {
             let failures = self.0.entry((address, port)).or_default();
-            match answer {
+            match result {
                 Ok(()) => {
                     if std::mem::take(failures) >= FAILURES {
                         info!(%address, port, "gateway responds again");
@@ -140,25 +141,25 @@ mod tests {
 
     #[test]
     fn gateway_is_dead_after_three_failures_and_alive_after_one_response() {
-        let mut judged = Judged::default();
-        let mut hear = |first: bool, second: bool| {
-            let answer = |good: bool| if good { Ok(()) } else { Err("refused".to_owned()) };
+        let mut failures = FailureCounts::default();
+        let mut record = |first: bool, second: bool| {
+            let answer = |is_alive: bool| if is_alive { Ok(()) } else { Err("refused".to_owned()) };
             let answers = [(socket(1), answer(first)), (socket(2), answer(second))];
-            judged.hear(answers.into()).len()
+            failures.record_round(answers.into()).len()
         };
         let rounds = [(false, true), (false, false), (true, false), (false, false), (false, true)];
-        assert_eq!(rounds.map(|(first, second)| hear(first, second)), [0, 0, 0, 1, 0]);
-        assert_eq!([hear(false, true), hear(true, true)], [1, 0]);
+        assert_eq!(rounds.map(|(first, second)| record(first, second)), [0, 0, 0, 1, 0]);
+        assert_eq!([record(false, true), record(true, true)], [1, 0]);
     }
 
     #[test]
     fn gateway_that_is_no_longer_probed_is_forgotten() {
-        let mut judged = Judged::default();
+        let mut failures = FailureCounts::default();
         let failed = || [(socket(1), Err("refused".to_owned()))].into();
-        let counts: Vec<_> = (0..3).map(|_| judged.hear(failed()).len()).collect();
+        let counts: Vec<_> = (0..3).map(|_| failures.record_round(failed()).len()).collect();
         assert_eq!(counts, [0, 0, 1]);
-        assert!(judged.hear(BTreeMap::new()).is_empty());
-        assert!(judged.hear(failed()).is_empty());
+        assert!(failures.record_round(BTreeMap::new()).is_empty());
+        assert!(failures.record_round(failed()).is_empty());
     }
 
     /// How the test server handles a connection.
@@ -199,9 +200,9 @@ mod tests {
                 drop(tcp);
                 std::future::pending::<()>().await;
             };
-            let asked = ask((address.ip(), address.port()), name, Arc::clone(&config));
+            let probing = probe((address.ip(), address.port()), name, Arc::clone(&config));
             let answer = tokio::select! {
-                answer = asked => answer,
+                answer = probing => answer,
                 () = greet => unreachable!("it waits"),
             };
             match (answer, expected) {

@@ -64,24 +64,24 @@ impl Dns {
         let config = ResolverConfig::from_name_servers(vec![server]);
         let mut builder =
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        let mut chosen = options(ResolverOpts::default());
-        chosen.timeout = timeout;
-        chosen.use_hosts_file = ResolveHosts::Never;
-        *builder.options_mut() = chosen;
+        let mut resolver_options = options(ResolverOpts::default());
+        resolver_options.timeout = timeout;
+        resolver_options.use_hosts_file = ResolveHosts::Never;
+        *builder.options_mut() = resolver_options;
         Ok(Self(builder.build().map_err(NoDns)?))
     }
 
     /// Queries both address families of `name` concurrently. The final dot excludes search domains.
-    async fn ask(&self, name: &str, limit: Duration) -> NameAnswers {
+    async fn lookup(&self, name: &str, limit: Duration) -> NameAnswers {
         let name = format!("{name}.");
-        let late = || FamilyAnswer::Failed(format!("no answer within {} s", limit.as_secs()));
+        let timed_out = || FamilyAnswer::Failed(format!("no answer within {} s", limit.as_secs()));
         let v4 = async {
-            let asked = tokio::time::timeout(limit, self.0.ipv4_lookup(name.as_str())).await;
-            asked.map_or_else(|_| late(), read)
+            let result = tokio::time::timeout(limit, self.0.ipv4_lookup(name.as_str())).await;
+            result.map_or_else(|_| timed_out(), read)
         };
         let v6 = async {
-            let asked = tokio::time::timeout(limit, self.0.ipv6_lookup(name.as_str())).await;
-            asked.map_or_else(|_| late(), read)
+            let result = tokio::time::timeout(limit, self.0.ipv6_lookup(name.as_str())).await;
+            result.map_or_else(|_| timed_out(), read)
         };
         let (v4, v6) = tokio::join!(v4, v6);
         NameAnswers { v4, v6 }
@@ -95,33 +95,33 @@ fn options(mut options: ResolverOpts) -> ResolverOpts {
     options
 }
 
-/// Keeps `resolved` up to date with the DNS responses for `wanted`, until the sender of `wanted` is
+/// Keeps `resolved` up to date with the DNS responses for `names`, until the sender of `names` is
 /// dropped or the task is stopped. The initial content of `resolved` is retained until responses
 /// arrive, so that a restart loses nothing. Receivers are notified only of differences.
 pub async fn run(
     dns: Dns,
     limits: DnsLimits,
-    mut wanted: watch::Receiver<BTreeSet<Arc<str>>>,
+    mut names: watch::Receiver<BTreeSet<Arc<str>>>,
     resolved: watch::Sender<Arc<ResolvedNames>>,
 ) {
     let mut histories = NameHistories::from(&resolved.borrow());
     // At most one query per required name; `Networks` limits the number of names.
-    let mut asked: FuturesUnordered<BoxFuture<'static, (Arc<str>, NameAnswers)>> =
+    let mut queries: FuturesUnordered<BoxFuture<'static, (Arc<str>, NameAnswers)>> =
         FuturesUnordered::new();
     loop {
-        histories.want(&wanted.borrow_and_update(), now());
+        histories.set_names(&names.borrow_and_update(), now());
         histories.publish(&resolved);
         for name in histories.due(now().instant) {
             let (dns, limit) = (dns.clone(), limits.question_max);
-            asked.push(Box::pin(async move {
-                let answers = dns.ask(&name, limit).await;
+            queries.push(Box::pin(async move {
+                let answers = dns.lookup(&name, limit).await;
                 (name, answers)
             }));
         }
         let next = histories.next();
         tokio::select! {
-            changed = wanted.changed() => if changed.is_err() { return },
-            Some((name, answers)) = asked.next() => histories.answered(&name, answers, now(), &limits),
+            changed = names.changed() => if changed.is_err() { return },
+            Some((name, answers)) = queries.next() => histories.answered(&name, answers, now(), &limits),
             () = until(next) => {}
         }
     }
@@ -144,18 +144,18 @@ struct ResolvedState {
 
 impl NameHistories {
     fn from(names: &ResolvedNames) -> Self {
-        let asked = |name: &ResolvedName| ResolvedState {
+        let known_state = |name: &ResolvedName| ResolvedState {
             history: NameHistory::new(name.clone(), now()),
             waiting: false,
             known: true,
         };
-        Self(names.iter().map(|(key, name)| (Arc::clone(key), asked(name))).collect())
+        Self(names.iter().map(|(key, name)| (Arc::clone(key), known_state(name))).collect())
     }
 
     /// Forgets names that are no longer required and adds new ones.
-    fn want(&mut self, wanted: &BTreeSet<Arc<str>>, now: ClockReading) {
-        self.0.retain(|name, _| wanted.contains(name));
-        for name in wanted {
+    fn set_names(&mut self, names: &BTreeSet<Arc<str>>, now: ClockReading) {
+        self.0.retain(|name, _| names.contains(name));
+        for name in names {
             self.0.entry(Arc::clone(name)).or_insert_with(|| ResolvedState {
                 history: NameHistory::new(ResolvedName::default(), now),
                 waiting: false,
@@ -167,9 +167,9 @@ impl NameHistories {
     /// Returns the names that are due, and marks them as in flight.
     fn due(&mut self, now: Instant) -> Vec<Arc<str>> {
         let due =
-            self.0.iter_mut().filter(|(_, asked)| !asked.waiting && asked.history.next <= now);
-        due.map(|(name, asked)| {
-            asked.waiting = true;
+            self.0.iter_mut().filter(|(_, state)| !state.waiting && state.history.next <= now);
+        due.map(|(name, state)| {
+            state.waiting = true;
             Arc::clone(name)
         })
         .collect()
@@ -177,7 +177,7 @@ impl NameHistories {
 
     /// Returns when the next name is due.
     fn next(&self) -> Option<Instant> {
-        self.0.values().filter(|asked| !asked.waiting).map(|asked| asked.history.next).min()
+        self.0.values().filter(|state| !state.waiting).map(|state| state.history.next).min()
     }
 
     fn answered(
@@ -188,21 +188,21 @@ impl NameHistories {
         limits: &DnsLimits,
     ) {
         // The name is no longer required.
-        let Some(asked) = self.0.get_mut(name) else { return };
-        let history = asked.history.after(answers, now, limits);
-        if history.name.addresses != asked.history.name.addresses {
+        let Some(state) = self.0.get_mut(name) else { return };
+        let history = state.history.after(answers, now, limits);
+        if history.name.addresses != state.history.name.addresses {
             info!(name, addresses = ?history.name.addresses, "addresses of a gateway name changed");
         }
-        if history.name.problem != asked.history.name.problem {
+        if history.name.problem != state.history.name.problem {
             debug!(name, problem = ?history.name.problem, "DNS problem of a gateway name changed");
         }
-        *asked = ResolvedState { history, waiting: false, known: true };
+        *state = ResolvedState { history, waiting: false, known: true };
     }
 
     fn publish(&self, resolved: &watch::Sender<Arc<ResolvedNames>>) {
-        let names = self.0.iter().filter(|(_, asked)| asked.known);
+        let names = self.0.iter().filter(|(_, state)| state.known);
         let names: ResolvedNames =
-            names.map(|(key, asked)| (Arc::clone(key), asked.history.name.clone())).collect();
+            names.map(|(key, state)| (Arc::clone(key), state.history.name.clone())).collect();
         resolved.send_if_modified(|current| {
             let differs = **current != names;
             if differs {
@@ -218,7 +218,9 @@ impl NameHistories {
 fn read(result: Result<Lookup, NetError>) -> FamilyAnswer {
     let lookup = match result {
         Ok(lookup) => lookup,
-        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => return refused(none.response_code),
+        Err(NetError::Dns(DnsError::NoRecordsFound(no_records))) => {
+            return refused(no_records.response_code);
+        }
         Err(NetError::Dns(DnsError::ResponseCode(code))) => return refused(code),
         Err(NetError::Timeout) => return FamilyAnswer::Failed("no DNS server answered".to_owned()),
         Err(error) => return FamilyAnswer::Failed(error.to_string()),

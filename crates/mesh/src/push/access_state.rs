@@ -42,45 +42,47 @@ impl AccessState {
         &mut self,
         pods: &BTreeSet<(ClusterId, WorkloadKey)>,
     ) -> (Vec<Dep>, BTreeSet<Namespace>) {
-        let mut spaces = BTreeSet::new();
+        let mut namespaces = BTreeSet::new();
         if self.policies.disables_anywhere() {
             let own = pods.iter().map(|(_, pod)| &pod.namespace);
-            spaces.extend(own.filter(|one| self.policies.disables_by_labels(one)).cloned());
+            namespaces.extend(own.filter(|one| self.policies.disables_by_labels(one)).cloned());
         }
         let before = std::mem::replace(&mut self.published, Arc::clone(&self.policies));
         if Arc::ptr_eq(&before, &self.policies) {
-            return (Vec::new(), spaces);
+            return (Vec::new(), namespaces);
         }
-        spaces.extend(self.policies.changed_modes(&before));
+        namespaces.extend(self.policies.changed_modes(&before));
         let mut changed = self.policies.changed_namespaces(&before);
         // A change to the reported status of objects affects no proxy, but it changes responses of
         // the admin API.
         changed.extend(self.policies.changed_reports(&before));
-        (changed.into_iter().map(Dep::Access).collect(), spaces)
+        (changed.into_iter().map(Dep::Access).collect(), namespaces)
     }
 
     /// Adds to `hosts` the services that have an endpoint in these namespaces with an outdated TLS
     /// mode.
     pub(super) fn stale_hosts(
         &self,
-        spaces: &BTreeSet<Namespace>,
+        namespaces: &BTreeSet<Namespace>,
         (services, private): (&OrdMap<Hostname, Arc<MergedService>>, &Private),
         workloads: &OrdMap<ClusterId, Workloads>,
         hosts: &mut BTreeSet<Hostname>,
     ) {
-        if spaces.is_empty() {
+        if namespaces.is_empty() {
             return;
         }
-        let everywhere = spaces.contains(self.policies.root());
+        let is_everywhere = namespaces.contains(self.policies.root());
         let is_stale = |service: &MergedService| {
             let kinds = service.shards.iter().flat_map(|shard| shard.endpoints.kinds());
             let own = &service.primary.namespace;
-            let mut spaces_of_kinds = kinds.filter_map(|kind| match kind.workload_namespace() {
-                None if kind.tls_mode == TlsMode::Disabled => None,
-                namespace => Some(namespace.unwrap_or(own)),
-            });
-            spaces_of_kinds.any(|one| everywhere || spaces.contains(one))
-                && !service.has_tls_modes(|shard, one| self.tls_mode(own, shard, one, workloads))
+            let mut workload_namespaces =
+                kinds.filter_map(|kind| match kind.workload_namespace() {
+                    None if kind.tls_mode == TlsMode::Disabled => None,
+                    namespace => Some(namespace.unwrap_or(own)),
+                });
+            workload_namespaces.any(|namespace| is_everywhere || namespaces.contains(namespace))
+                && !service
+                    .has_tls_modes(|shard, endpoint| self.tls_mode(own, shard, endpoint, workloads))
         };
         let public = services.iter().filter(|(_, service)| is_stale(service));
         hosts.extend(public.map(|(host, _)| host.clone()));
@@ -144,27 +146,30 @@ impl PushContext {
     /// Returns the same mesh with these access policies, as the event loop would compute it.
     #[must_use]
     pub fn with_access(&self, policies: Arc<AccessPolicies>) -> Self {
-        let spaces = policies.changed_modes(&self.access);
+        let namespaces = policies.changed_modes(&self.access);
         let state = AccessState { published: Arc::clone(&self.access), policies };
         let mut hosts = BTreeSet::new();
         let services = (&self.services, &self.private);
-        state.stale_hosts(&spaces, services, &self.workloads, &mut hosts);
+        state.stale_hosts(&namespaces, services, &self.workloads, &mut hosts);
         let mut next = Self { access: state.policies(), ..self.clone() };
-        let spoken = |service: &MergedService| {
+        let with_tls_modes = |service: &MergedService| {
             let mut service = service.clone();
             let own = service.primary.namespace.clone();
-            service.set_tls_modes(|shard, one| state.tls_mode(&own, shard, one, &self.workloads));
+            service.set_tls_modes(|shard, endpoint| {
+                state.tls_mode(&own, shard, endpoint, &self.workloads)
+            });
             Arc::new(service)
         };
         for host in hosts {
             match host.split_private() {
                 Some((host, namespace)) => {
-                    let held = next.private.get_mut(&host).and_then(|own| own.get_mut(&namespace));
-                    held.into_iter().for_each(|service| *service = spoken(service));
+                    let existing =
+                        next.private.get_mut(&host).and_then(|own| own.get_mut(&namespace));
+                    existing.into_iter().for_each(|service| *service = with_tls_modes(service));
                 }
                 None => {
-                    let held = next.services.get_mut(&host);
-                    held.into_iter().for_each(|service| *service = spoken(service));
+                    let existing = next.services.get_mut(&host);
+                    existing.into_iter().for_each(|service| *service = with_tls_modes(service));
                 }
             }
         }
@@ -194,16 +199,17 @@ mod tests {
         let mut mesh = MeshState::new(settings());
         let clusters = [("east".into(), member(None))].into();
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
-        let mut word = shard("east", 1);
+        let mut update = shard("east", 1);
         for (at, app) in APPS.iter().enumerate() {
             let address = format!("10.0.0.{}", at + 1);
             let (_, pod) = workload("pod.ns", &address, &[("app", app)]);
             // The name by which its endpoint refers to it.
             let key = WorkloadKey::new("ns", format!("pod-{address}"));
-            word =
-                word.with(service(&format!("{app}.ns")), vec![endpoint(&address)]).pod((key, pod));
+            update = update
+                .with(service(&format!("{app}.ns")), vec![endpoint(&address)])
+                .pod((key, pod));
         }
-        mesh.apply(MeshEvent::Registry(word.built()));
+        mesh.apply(MeshEvent::Registry(update.built()));
         mesh.apply(MeshEvent::Complete);
         mesh
     }
@@ -221,7 +227,7 @@ mod tests {
             [Arc::new(object)].into_iter().collect()
         };
         let view = |role| ViewKey::of(&sidecar("client.ns", "east"), "".into(), role);
-        let seen = |context: &PushContext| {
+        let visible_endpoints = |context: &PushContext| {
             let service = &context.services[&host("a.ns")];
             [Role::Client, Role::Gateway].map(|role| {
                 let assignment = assignment(context, &view(role), service, 80);
@@ -248,7 +254,8 @@ mod tests {
             for later in [SERVERS_FIRST, TRANSITION] {
                 step(index.settle(begin.instant + later).expect("a step"));
             }
-            let found: Vec<_> = steps[1..].iter().map(|context| seen(context)).collect();
+            let found: Vec<_> =
+                steps[1..].iter().map(|context| visible_endpoints(context)).collect();
             assert_eq!(found, expected, "{before} to {now}");
         }
     }
@@ -272,49 +279,56 @@ mod tests {
         let context =
             mesh().next_version().expect("a first version").0.with_access(policies(before));
         let state = AccessState { policies: policies(now), published: Arc::clone(&context.access) };
-        let spaces = state.policies.changed_modes(&state.published);
+        let namespaces = state.policies.changed_modes(&state.published);
         let (services, mut hosts) = ((&context.services, &context.private), BTreeSet::new());
-        state.stale_hosts(&spaces, services, &context.workloads, &mut hosts);
+        state.stale_hosts(&namespaces, services, &context.workloads, &mut hosts);
         APPS.into_iter().filter(|app| hosts.contains(&host(&format!("{app}.ns")))).collect()
     }
 
     #[test]
     fn only_services_with_changed_tls_modes_are_merged_again() {
         let mode = |mode: &str| json!({ "mtls": { "mode": mode } });
-        let of = |app: &str, one: &str| json!({ "selector": { "matchLabels": { "app": app } }, "mtls": { "mode": one } });
+        let policy_for = |app: &str, mode_name: &str| json!({ "selector": { "matchLabels": { "app": app } }, "mtls": { "mode": mode_name } });
         let port = |port: &str| {
             let ports = json!({ port: { "mode": "DISABLE" } });
             json!({ "selector": { "matchLabels": { "app": "b" } }, "portLevelMtls": ports })
         };
         let all = &APPS[..];
-        for (before, now, wanted) in [
+        for (before, now, expected) in [
             (vec![], vec![("ns/one", mode("DISABLE"))], all),
             (vec![("ns/one", mode("DISABLE"))], vec![], all),
             (vec![], vec![("root/one", mode("DISABLE"))], all),
             (vec![], vec![("other/one", mode("DISABLE"))], &[]),
-            (vec![], vec![("ns/one", of("b", "DISABLE"))], &["b"]),
+            (vec![], vec![("ns/one", policy_for("b", "DISABLE"))], &["b"]),
             (
-                vec![("ns/one", of("b", "DISABLE"))],
-                vec![("ns/one", of("c", "DISABLE"))],
+                vec![("ns/one", policy_for("b", "DISABLE"))],
+                vec![("ns/one", policy_for("c", "DISABLE"))],
                 &["b", "c"],
             ),
             // A workload that accepts mTLS at all receives mTLS.
-            (vec![("ns/one", of("b", "DISABLE"))], vec![("ns/one", of("b", "STRICT"))], &["b"]),
             (
-                vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "PERMISSIVE"))],
-                vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "STRICT"))],
+                vec![("ns/one", policy_for("b", "DISABLE"))],
+                vec![("ns/one", policy_for("b", "STRICT"))],
+                &["b"],
+            ),
+            (
+                vec![
+                    ("ns/one", policy_for("b", "DISABLE")),
+                    ("ns/two", policy_for("a", "PERMISSIVE")),
+                ],
+                vec![("ns/one", policy_for("b", "DISABLE")), ("ns/two", policy_for("a", "STRICT"))],
                 &[],
             ),
             // A policy for one workload overrides the policy of the namespace.
             (
                 vec![("ns/all", mode("DISABLE"))],
-                vec![("ns/all", mode("DISABLE")), ("ns/one", of("c", "STRICT"))],
+                vec![("ns/all", mode("DISABLE")), ("ns/one", policy_for("c", "STRICT"))],
                 &["c"],
             ),
             (vec![], vec![("ns/one", port("8080"))], &["b"]),
             (vec![], vec![("ns/one", port("9090"))], &[]),
         ] {
-            assert_eq!(merged_again(&before, &now), wanted, "{before:?} to {now:?}");
+            assert_eq!(merged_again(&before, &now), expected, "{before:?} to {now:?}");
         }
     }
 }

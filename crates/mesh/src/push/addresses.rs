@@ -69,7 +69,7 @@ pub struct DroppedAddress {
     /// The service that has the address.
     pub holder: Hostname,
     /// The cluster of the other service's VIP.
-    pub of: ClusterId,
+    pub holder_cluster: ClusterId,
 }
 
 /// Returns the services and VIPs for proxies in `namespace` and `cluster` that are selected by
@@ -106,14 +106,15 @@ fn addresses_of<'a>(
     (cluster, namespace, (ipv4, ipv6)): (&ClusterId, &'a Namespace, (bool, bool)),
     imported: impl Fn(&'a Arc<MergedService>) -> Option<Cow<'a, Arc<MergedService>>>,
 ) -> ListenAddresses {
-    let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
+    let is_supported = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
     let mut services: Vec<Cow<'_, Arc<MergedService>>> = context
         .services_of(namespace)
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter_map(imported)
         .filter(|service| {
             service.is_visible_in(cluster)
-                || !(context.mesh.cluster_local(service.hostname()) || service.is_of_refused_only())
+                || !(context.mesh.cluster_local(service.hostname())
+                    || service.has_only_refused_exporters())
         })
         .collect();
     services.sort_by(|a, b| (a.rank(), a.hostname()).cmp(&(b.rank(), b.hostname())));
@@ -121,54 +122,59 @@ fn addresses_of<'a>(
     let mut holders = Holders::default();
     let mut borrowed = Vec::new();
     let mut vips: Vec<Vec<Vip>> = Vec::with_capacity(services.len());
-    for (at, service) in services.iter().enumerate() {
+    for (index, service) in services.iter().enumerate() {
         let own = service.vips_of(cluster);
         let (vip_source, addresses) = match vip_source(service) {
             _ if !own.is_empty() => (None, own),
-            Some((vip_source, lent)) if !service.by_cluster.contains_key(cluster) => {
-                (Some(vip_source), lent)
+            Some((vip_source, borrowed_vips)) if !service.by_cluster.contains_key(cluster) => {
+                (Some(vip_source), borrowed_vips)
             }
             _ => (None, own),
         };
-        let of = vip_source.map_or(cluster, |vip_source| &vip_source.cluster);
+        let vip_cluster = vip_source.map_or(cluster, |vip_source| &vip_source.cluster);
         let ports = || service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
-        for address in addresses.iter().filter(speaks) {
+        for address in addresses.iter().filter(is_supported) {
             for port in ports() {
                 let by_sni = is_selected_by_sni(service, port);
                 let number = port.number;
-                let claim =
-                    AddressClaim { service: at, address: *address, port: number, of, by_sni };
-                let of_port = service.vip_source_of_port(cluster, port);
+                let claim = AddressClaim {
+                    service: index,
+                    address: *address,
+                    port: number,
+                    vip_cluster,
+                    by_sni,
+                };
+                let port_source = service.vip_source_of_port(cluster, port);
                 // A borrowed claim depends on the sources of VIP and port; the source later
                 // in merging order decides.
-                let vip_sources = vip_source.into_iter().chain(of_port);
+                let vip_sources = vip_source.into_iter().chain(port_source);
                 match vip_sources.map(|vip_source| context.precedence(vip_source)).max() {
                     None => holders.enter(claim),
                     Some(precedence) => borrowed.push((precedence, claim)),
                 }
             }
         }
-        let addresses = addresses.iter().filter(speaks);
+        let addresses = addresses.iter().filter(is_supported);
         vips.push(addresses.map(|address| Vip { address: *address, lost: Vec::new() }).collect());
     }
     borrowed.sort_by(|(a, one), (b, other)| (a, one.service).cmp(&(b, other.service)));
     borrowed.into_iter().for_each(|(_, claim)| holders.enter(claim));
 
     let mut dropped = Vec::new();
-    let is_entry = |at: usize| services.get(at).is_some_and(|service| is_of_entry(service));
+    let is_entry = |index: usize| services.get(index).is_some_and(|service| is_from_entry(service));
     for (lost, holder) in holders.lost(is_entry) {
         let claimed = vips.get_mut(lost.service).into_iter().flatten();
         for vip in claimed.filter(|vip| vip.address == lost.address) {
             vip.lost.push(lost.port);
         }
-        let name = |at: usize| services.get(at).map(|service| service.hostname().clone());
-        if let (Some(hostname), Some(of_holder)) = (name(lost.service), name(holder.service)) {
+        let name = |index: usize| services.get(index).map(|service| service.hostname().clone());
+        if let (Some(hostname), Some(holder_name)) = (name(lost.service), name(holder.service)) {
             dropped.push(DroppedAddress {
                 hostname,
                 address: lost.address,
-                vip_source: lost.of.clone(),
-                holder: of_holder,
-                of: holder.of.clone(),
+                vip_source: lost.vip_cluster.clone(),
+                holder: holder_name,
+                holder_cluster: holder.vip_cluster.clone(),
             });
         }
     }
@@ -210,7 +216,7 @@ struct AddressClaim<'a> {
     address: IpAddr,
     port: u16,
     /// The cluster of the VIP.
-    of: &'a ClusterId,
+    vip_cluster: &'a ClusterId,
     /// Whether the service shares the place with others ([`is_selected_by_sni`]).
     by_sni: bool,
 }
@@ -220,7 +226,7 @@ struct AddressClaim<'a> {
 struct Holders<'a> {
     by_place: BTreeMap<(IpAddr, u16), AddressClaim<'a>>,
     /// Claims that came too late, each with the accepted claim.
-    late: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
+    rejected: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
     /// Claims of services that share an address by the names that clients give.
     by_sni: Vec<AddressClaim<'a>>,
 }
@@ -233,7 +239,7 @@ impl<'a> Holders<'a> {
         }
         let holder = *self.by_place.entry((claim.address, claim.port)).or_insert(claim);
         if holder.service != claim.service {
-            self.late.push((claim, holder));
+            self.rejected.push((claim, holder));
         }
     }
 
@@ -243,22 +249,22 @@ impl<'a> Holders<'a> {
         self,
         is_entry: impl Fn(usize) -> bool,
     ) -> impl Iterator<Item = (AddressClaim<'a>, AddressClaim<'a>)> {
-        let Self { by_place, late, by_sni } = self;
+        let Self { by_place, rejected, by_sni } = self;
         let by_sni = by_sni.into_iter().filter_map(move |claim| {
             let holder = *by_place.get(&(claim.address, claim.port))?;
             (!is_entry(holder.service)).then_some((claim, holder))
         });
-        late.into_iter().chain(by_sni)
+        rejected.into_iter().chain(by_sni)
     }
 }
 
 /// Whether connections to a port of a service are told from those of other services at the same address by the name
 /// that clients give when they begin TLS (SNI): the service is that of a ServiceEntry and the port is declared as TLS or HTTPS.
 pub fn is_selected_by_sni(service: &MergedService, port: &Port) -> bool {
-    is_of_entry(service) && port.protocol.begins_tls()
+    is_from_entry(service) && port.protocol.begins_tls()
 }
 
-fn is_of_entry(service: &MergedService) -> bool {
+fn is_from_entry(service: &MergedService) -> bool {
     service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
 }
 
@@ -267,7 +273,7 @@ fn is_of_entry(service: &MergedService) -> bool {
 /// them.
 pub fn has_no_known_address(service: &MergedService) -> bool {
     let primary = &service.primary;
-    is_of_entry(service) && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
+    is_from_entry(service) && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
 }
 
 /// Returns the first source in merging order that has a VIP.

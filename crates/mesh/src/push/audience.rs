@@ -8,39 +8,39 @@ use std::sync::Arc;
 use super::context::PushContext;
 use super::interest::{Changes, Dep, Interest};
 use super::reach::reach;
-use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
+use super::scope::{SeenChanges, Sight, Stand, is_worth_computing, related_hosts, same_access};
 
 impl Changes {
     /// Computes which of the streams each part of the change affects.
-    pub fn look(
+    pub fn compute_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
         interest: &Interest,
         sight: &dyn Sight,
     ) {
-        if !is_looked_at(versions.map(|context| &**context), &self.services()) {
+        if !is_worth_computing(versions.map(|context| &**context), &self.services()) {
             self.deps.insert(Dep::Mesh);
         }
         if self.is_everything() {
             return;
         }
-        if self.is_of_services() {
-            self.look_at_services(versions, interest, sight);
+        if self.affects_services() {
+            self.compute_service_impact(versions, interest, sight);
         }
-        if self.is_of_access() {
-            self.look_at_access(versions.map(|context| &**context), interest);
+        if self.affects_access() {
+            self.compute_access_impact(versions.map(|context| &**context), interest);
         }
     }
 
-    fn look_at_services(
+    fn compute_service_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
         interest: &Interest,
         sight: &dyn Sight,
     ) {
         let [before, now] = versions;
-        let hosts = around([before, now], &self.services());
-        self.reach = self.is_of_hosts_alone().then(|| reach([before, now], &hosts)).flatten();
+        let hosts = related_hosts([before, now], &self.services());
+        self.reach = self.affects_only_hosts().then(|| reach([before, now], &hosts)).flatten();
         let stands = interest.stands(self.reach.as_ref());
         let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
         let mut seen = sight.seen(before, now, &hosts, &places);
@@ -54,7 +54,7 @@ impl Changes {
         self.set_seen(stands, seen);
     }
 
-    fn look_at_access(&mut self, [before, now]: [&PushContext; 2], interest: &Interest) {
+    fn compute_access_impact(&mut self, [before, now]: [&PushContext; 2], interest: &Interest) {
         let concerned = now.access.concerned(&before.access);
         let same = |(_, stand): &(u32, Arc<Stand>)| same_access([before, now], stand);
         self.same_access = interest.stands_of(&concerned).into_iter().filter(same).collect();

@@ -72,11 +72,11 @@ pub enum AuthorizerFault {
     Alias(String),
     /// Proxies choose no endpoint for the service: a request to the provider would go to the
     /// destination of the original connection, which cannot respond to it.
-    NotChosen(String),
-    /// Like [`Self::NotChosen`], because of the DestinationRule with this namespace and name.
+    NotLoadBalanced(String),
+    /// Like [`Self::NotLoadBalanced`], because of the DestinationRule with this namespace and name.
     PassedThrough(String, Namespace, Arc<str>),
     /// The DestinationRule with this namespace and name requires TLS that proxies do not support.
-    NotSpoken(String, Namespace, Arc<str>),
+    UnsupportedTls(String, Namespace, Arc<str>),
 }
 
 impl fmt::Display for AuthorizerFault {
@@ -109,7 +109,7 @@ impl fmt::Display for AuthorizerFault {
             Self::Alias(host) => {
                 write!(f, "service {host} is an alias of another service; configure that service")
             }
-            Self::NotChosen(host) => {
+            Self::NotLoadBalanced(host) => {
                 write!(
                     f,
                     "proxies do not load-balance service {host}, which is headless or has resolution NONE; "
@@ -123,7 +123,7 @@ impl fmt::Display for AuthorizerFault {
                 )?;
                 write!(f, "by DestinationRule {namespace}/{name}")
             }
-            Self::NotSpoken(host, namespace, name) => {
+            Self::UnsupportedTls(host, namespace, name) => {
                 write!(
                     f,
                     "proxies cannot reach service {host} with the TLS settings of DestinationRule {namespace}/{name}"
@@ -213,22 +213,24 @@ impl PushContext {
 
     /// Returns why these clients in a cluster cannot reach the upstream of a user's filter, or
     /// `None` if they can or the upstream is no service.
-    pub fn asking_fault(
+    pub fn upstream_fault(
         &self,
         upstream: &FilterUpstream,
         client: RuleClient<'_>,
         cluster: &ClusterId,
     ) -> Option<AuthorizerFault> {
         let (host, port, subset) = upstream.service.as_ref()?;
-        let asked = ProviderService { namespace: None, host: host.to_string(), port: *port };
-        let service = match self.provider_service(&asked, client, cluster) {
+        let upstream_service =
+            ProviderService { namespace: None, host: host.to_string(), port: *port };
+        let service = match self.provider_service(&upstream_service, client, cluster) {
             Ok(service) => service,
             Err(fault) => return Some(fault),
         };
         let rules = self.rules_for(service);
         let rule = rules.rule(client, &service.primary.namespace);
-        let has = subset.is_empty() || rule.is_some_and(|rule| rule.subsets.contains_key(subset));
-        (!has).then(|| AuthorizerFault::NoSubset(asked.host, Arc::clone(subset)))
+        let has_subset =
+            subset.is_empty() || rule.is_some_and(|rule| rule.subsets.contains_key(subset));
+        (!has_subset).then(|| AuthorizerFault::NoSubset(upstream_service.host, Arc::clone(subset)))
     }
 
     /// Returns the provider's service, if these clients in a cluster choose among its endpoints.
@@ -257,7 +259,7 @@ impl PushContext {
             return Err(AuthorizerFault::NoPort(host(), provider.port));
         }
         if service.primary.resolution.is_chosen_by_client() {
-            return Err(AuthorizerFault::NotChosen(host()));
+            return Err(AuthorizerFault::NotLoadBalanced(host()));
         }
         let rules = self.rules_for(service);
         if let Some(rule) = rules.rule(client, found) {
@@ -329,7 +331,7 @@ fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), 
     // TLS that only routers support is not sufficient, because sidecars use the provider, too.
     if !policy.can_be_spoken_by(ProxyType::Sidecar) {
         let (host, namespace, name) = by();
-        return Err(AuthorizerFault::NotSpoken(host, namespace, name));
+        return Err(AuthorizerFault::UnsupportedTls(host, namespace, name));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::aliases::ServiceAliases;
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::network::{Networks, PlacedBy, network_of};
 use strait_model::mesh_config::{MeshConfig, MeshNetworks};
-use strait_model::policy::Policy;
+use strait_model::policy::{ForeignHostsMode, Policy};
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
@@ -21,6 +21,7 @@ use strait_model::{
 };
 use strait_rules::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use strait_rules::service_entry::{Selections, VmWorkload, VmWorkloads};
+use strait_rules::traffic::foreign::{is_exported, owner_by_name};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::{Selection, Traffic};
 
@@ -116,10 +117,10 @@ impl PushContext {
 
     /// Returns whether an object that applies to proxies of a cluster is that cluster's own.
     pub fn is_own(&self, cluster: &ClusterId, kind: &str, namespace: &str, name: &str) -> bool {
-        let is_it =
+        let is_named =
             |key: &ObjectKey| (&*key.kind, &*key.namespace, &*key.name) == (kind, namespace, name);
         let own = self.facts.get(cluster).into_iter().flat_map(|facts| facts.traffic.iter());
-        let mut own = own.map(|(key, _)| key).filter(|key| is_it(key));
+        let mut own = own.map(|(key, _)| key).filter(|key| is_named(key));
         self.own_traffic.contains_key(cluster)
             && own.any(|key| self.configuration.traffic.get(key).is_none())
     }
@@ -152,8 +153,9 @@ impl PushContext {
             private.unwrap_or(service)
         });
         // Names that temporarily have only private definitions.
-        let alone = self.private.iter().filter(|(host, _)| !self.services.contains_key(*host));
-        shown.chain(alone.filter_map(move |(_, private)| private.get(namespace)))
+        let private_only =
+            self.private.iter().filter(|(host, _)| !self.services.contains_key(*host));
+        shown.chain(private_only.filter_map(move |(_, private)| private.get(namespace)))
     }
 
     /// Returns all definitions; private ones follow the others.
@@ -225,16 +227,22 @@ impl PushContext {
             policy: &self.policy,
             same_addresses: &self.same_addresses,
             config_cluster: self.settings.config_cluster.as_ref(),
+            domain: &self.settings.domain,
+            root_namespace: &self.mesh.root_namespace,
         }
     }
 
     /// Returns the network of a cluster as a whole: the network of its endpoints without a network
     /// label whose addresses are in no configured CIDR range.
     pub fn network_of_cluster(&self, cluster: &ClusterId) -> NetworkId {
-        let known = self.clusters.clusters.get(cluster);
-        let fixed = known.and_then(|known| known.fixed_network.as_ref());
+        let settings = self.clusters.clusters.get(cluster);
+        let fixed = settings.and_then(|settings| settings.fixed_network.as_ref());
         let label = self.network_labels.get(cluster).and_then(Option::as_ref);
-        fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
+        fixed
+            .or(label)
+            .or(self.mesh_networks.network_by_registry(cluster))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Returns the location of a proxy. The node is the pod's node, otherwise the node that it
@@ -246,14 +254,15 @@ impl PushContext {
             Some(pod) => pod.node.as_deref().cloned(),
             None => proxy.node_name.clone(),
         };
-        let of_node = || {
+        let node_locality = || {
             let localities = &self.facts.get(&proxy.cluster)?.localities;
             localities.get(node.as_deref()?).cloned()
         };
-        let claimed = || Some(Arc::new(proxy.locality.clone())).filter(|one| !one.is_empty());
-        let of_machine = || self.machine_of(proxy)?.locality().cloned();
-        let of_pod = pod.and_then(|pod| pod.locality.clone());
-        let locality = of_pod.or_else(of_node).or_else(of_machine).or_else(claimed);
+        let reported = || Some(Arc::new(proxy.locality.clone())).filter(|one| !one.is_empty());
+        let machine_locality = || self.machine_of(proxy)?.locality().cloned();
+        let pod_locality = pod.and_then(|pod| pod.locality.clone());
+        let locality =
+            pod_locality.or_else(node_locality).or_else(machine_locality).or_else(reported);
         Whereabouts { node, locality }
     }
 
@@ -284,11 +293,11 @@ impl PushContext {
         let machine = self.machine_of(proxy)?;
         let Some(address) = machine.address() else { return Some(machine.labels()) };
         let namespace = proxy.namespace();
-        let own = self.vms.get(&proxy.cluster).into_iter().flat_map(|vms| vms.iter());
-        let own = own
-            .filter(|(name, one)| name.namespace == *namespace && one.address() == Some(address));
-        let there = self.entries.vms_at(namespace, address).count() + own.count();
-        (there <= 1).then(|| machine.labels())
+        let cluster_vms = self.vms.get(&proxy.cluster).into_iter().flat_map(|vms| vms.iter());
+        let cluster_vms = cluster_vms
+            .filter(|(name, vm)| name.namespace == *namespace && vm.address() == Some(address));
+        let count = self.entries.vms_at(namespace, address).count() + cluster_vms.count();
+        (count <= 1).then(|| machine.labels())
     }
 
     /// Returns the namespace and labels of all known pods and machines of a namespace, or of all
@@ -308,8 +317,8 @@ impl PushContext {
         let machines = machines.flatten().filter(move |(name, _)| {
             namespace.is_none_or(|namespace| name.namespace == *namespace)
         });
-        let of_pods = pods.map(|(key, pod)| (key.namespace, &*pod.labels));
-        of_pods.chain(machines.map(|(name, machine)| (&name.namespace, machine.labels())))
+        let pod_labels = pods.map(|(key, pod)| (key.namespace, &*pod.labels));
+        pod_labels.chain(machines.map(|(name, machine)| (&name.namespace, machine.labels())))
     }
 
     /// Returns the selectors of rules that match a proxy.
@@ -329,11 +338,11 @@ impl PushContext {
     /// Returns the access policies for the workload of a proxy. Labels that only the proxy reports
     /// are marked as unverified.
     pub fn access_of(&self, proxy: &Proxy) -> WorkloadAccess<'_> {
-        let known = self.known_labels(proxy);
+        let verified = self.known_labels(proxy);
         let subject = AccessSubject {
             namespace: proxy.namespace(),
-            labels: known.unwrap_or(&proxy.labels),
-            is_known: known.is_some(),
+            labels: verified.unwrap_or(&proxy.labels),
+            is_known: verified.is_some(),
         };
         self.access.of(subject)
     }
@@ -366,6 +375,8 @@ pub(super) struct NetworkAssignment<'a> {
     pub(super) policy: &'a Policy,
     pub(super) same_addresses: &'a SameAddresses,
     pub(super) config_cluster: Option<&'a ClusterId>,
+    pub(super) domain: &'a str,
+    pub(super) root_namespace: &'a str,
 }
 
 impl NetworkAssignment<'_> {
@@ -383,8 +394,11 @@ impl NetworkAssignment<'_> {
         address: IpAddr,
     ) -> (NetworkId, PlacedBy) {
         let cluster = self.home(cluster);
-        let fixed =
-            self.clusters.clusters.get(cluster).and_then(|known| known.fixed_network.as_ref());
+        let fixed = self
+            .clusters
+            .clusters
+            .get(cluster)
+            .and_then(|settings| settings.fixed_network.as_ref());
         network_of(fixed, label, system_label, self.mesh_networks, cluster, address)
     }
 }
@@ -393,6 +407,14 @@ impl AssignNetwork for NetworkAssignment<'_> {
     fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
         let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
         !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
+    }
+
+    fn is_of_foreign_name(&self, service: &Service) -> bool {
+        let (hostname, namespace) = (&service.hostname, &service.namespace);
+        self.policy.traffic().foreign_hosts == ForeignHostsMode::Deny
+            && namespace.as_str() != self.root_namespace
+            && is_exported(&service.export_to, namespace)
+            && owner_by_name(hostname.as_str(), self.domain).is_some_and(|one| one != *namespace)
     }
 
     fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {

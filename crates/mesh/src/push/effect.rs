@@ -20,12 +20,16 @@ struct ServiceChange {
 }
 
 /// Describes the differences between two versions that `changes` lists.
-pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &Changes) -> String {
+pub(super) fn describe_effect(
+    before: Option<&PushContext>,
+    now: &PushContext,
+    changes: &Changes,
+) -> String {
     let Some(before) = before else {
         return format!("the first version, {} services", now.services.len());
     };
     let mut services = BTreeMap::<&Hostname, ServiceChange>::new();
-    let (mut pods, mut others) = (BTreeSet::new(), BTreeSet::new());
+    let (mut pods, mut other_parts) = (BTreeSet::new(), BTreeSet::new());
     let (mut networks, mut clusters) = (Vec::new(), Vec::new());
     for dep in &changes.deps {
         match dep {
@@ -38,25 +42,25 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
                 pods.insert((cluster, pod));
             }
             Dep::Traffic(host) => services.entry(host).or_default().traffic = true,
-            Dep::Selectors => drop(others.insert("selectors of rules")),
-            Dep::Imports(_) => drop(others.insert("imports of Sidecars")),
-            Dep::Logging(_) => drop(others.insert("access logs of Telemetries")),
-            Dep::Filters(_) => drop(others.insert("filters of EnvoyFilters")),
-            Dep::Gateways => drop(others.insert("gateways")),
-            Dep::Machines => drop(others.insert("machines")),
-            Dep::Networks => drop(others.insert("networks")),
+            Dep::Selectors => drop(other_parts.insert("selectors of rules")),
+            Dep::Imports(_) => drop(other_parts.insert("imports of Sidecars")),
+            Dep::Logging(_) => drop(other_parts.insert("access logs of Telemetries")),
+            Dep::Filters(_) => drop(other_parts.insert("filters of EnvoyFilters")),
+            Dep::Gateways => drop(other_parts.insert("gateways")),
+            Dep::Machines => drop(other_parts.insert("machines")),
+            Dep::Networks => drop(other_parts.insert("networks")),
             Dep::NetworkGateways(network) => networks.push(network.as_str()),
             Dep::ClusterMode(cluster) => clusters.push(cluster.as_str()),
-            Dep::Mesh => drop(others.insert("mesh settings")),
-            Dep::Access(_) => drop(others.insert("access policies")),
+            Dep::Mesh => drop(other_parts.insert("mesh settings")),
+            Dep::Access(_) => drop(other_parts.insert("access policies")),
         }
     }
     if !services.is_empty() {
-        others.remove("machines");
+        other_parts.remove("machines");
     }
-    let mut words: Vec<String> = others.into_iter().map(str::to_owned).collect();
-    words.extend(named("gateways of", &networks));
-    words.extend(named("state of", &clusters));
+    let mut parts: Vec<String> = other_parts.into_iter().map(str::to_owned).collect();
+    parts.extend(list_names("gateways of", &networks));
+    parts.extend(list_names("state of", &clusters));
     if !networks.is_empty() || !clusters.is_empty() {
         // Services whose dependencies changed, but not they themselves, are not listed.
         services.retain(|host, change| {
@@ -64,30 +68,30 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
         });
     }
     let first = services.iter().take(NAMED_MAX);
-    words.extend(first.map(|(host, change)| of_service(before, now, host, *change)));
+    parts.extend(first.map(|(host, change)| describe_service(before, now, host, *change)));
     if services.len() > NAMED_MAX {
-        words.push(format!("{} more services", services.len() - NAMED_MAX));
+        parts.push(format!("{} more services", services.len() - NAMED_MAX));
     }
     if services.is_empty() {
         let first = pods.iter().take(NAMED_MAX);
-        words.extend(
+        parts.extend(
             first.map(|(cluster, pod)| format!("pod {}.{} in {cluster}", pod.name, pod.namespace)),
         );
         if pods.len() > NAMED_MAX {
-            words.push(format!("{} more pods", pods.len() - NAMED_MAX));
+            parts.push(format!("{} more pods", pods.len() - NAMED_MAX));
         }
     }
-    words.join("; ")
+    parts.join("; ")
 }
 
 /// Lists the first items and the number of further ones; returns `None` for an empty list.
-fn named(what: &str, all: &[&str]) -> Option<String> {
+fn list_names(title: &str, all: &[&str]) -> Option<String> {
     let (first, more) = (all.iter().take(NAMED_MAX).copied(), all.len().saturating_sub(NAMED_MAX));
     let first: Vec<_> = first.collect();
     match (first.is_empty(), more) {
         (true, _) => None,
-        (false, 0) => Some(format!("{what} {}", first.join(", "))),
-        (false, more) => Some(format!("{what} {} and {more} more", first.join(", "))),
+        (false, 0) => Some(format!("{title} {}", first.join(", "))),
+        (false, more) => Some(format!("{title} {} and {more} more", first.join(", "))),
     }
 }
 
@@ -97,7 +101,7 @@ fn differs(before: &PushContext, now: &PushContext, host: &Hostname) -> bool {
     then != since
 }
 
-fn of_service(
+fn describe_service(
     before: &PushContext,
     now: &PushContext,
     host: &Hostname,
@@ -140,9 +144,9 @@ mod tests {
         let mut next = |event| {
             mesh.apply(event);
             let (context, changes) = mesh.next_version()?;
-            let words = effect(before.as_deref(), &context, &changes);
+            let description = describe_effect(before.as_deref(), &context, &changes);
             before = Some(context);
-            Some(words)
+            Some(description)
         };
         let first = next(MeshEvent::Complete);
         assert_eq!(first.as_deref(), Some("the first version, 0 services"));
@@ -152,19 +156,19 @@ mod tests {
             MeshEvent::Registry(update.built())
         };
         let host = service("web.ns").hostname.clone();
-        let comes = format!("networks; service {host} added, 2 endpoints");
-        assert_eq!(next(east(2)), Some(comes));
+        let expected = format!("networks; service {host} added, 2 endpoints");
+        assert_eq!(next(east(2)), Some(expected));
         assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
         let gateway = service("gateway.strait-system").gateway_of("", "203.0.113.1");
         let gateway = shard("east", 1).with(gateway, vec![]).update();
         next(MeshEvent::Registry(gateway.built()));
         let moved = service("gateway.strait-system").gateway_of("n2", "203.0.113.9");
         let moved = shard("east", 1).with(moved, vec![]).update();
-        let words = next(MeshEvent::Registry(moved.built())).expect("a version");
-        assert!(words.starts_with("gateways of n2"), "{words}");
-        assert!(!words.contains("web"), "services behind it are unchanged: {words}");
-        let gone = next(MeshEvent::Registry(removed("east", 1)));
-        let gone = gone.expect("a version");
-        assert!(gone.contains(&format!("service {host} removed, 3 endpoints")), "{gone}");
+        let description = next(MeshEvent::Registry(moved.built())).expect("a version");
+        assert!(description.starts_with("gateways of n2"), "{description}");
+        assert!(!description.contains("web"), "services behind it are unchanged: {description}");
+        let removal = next(MeshEvent::Registry(removed("east", 1)));
+        let removal = removal.expect("a version");
+        assert!(removal.contains(&format!("service {host} removed, 3 endpoints")), "{removal}");
     }
 }

@@ -38,7 +38,7 @@ pub use super::loop_counters::LoopCounters;
 use super::scope::Sight;
 use super::withholding::{MeasureRules, RuleBytes, WithholdingInputs};
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
-use crate::hold::KeptConfigurations;
+use crate::hold::RetainedConfigurations;
 use crate::network::probes::ProbeAddress;
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::timeline::Timeline;
@@ -113,7 +113,7 @@ pub struct LoopOutputs {
     /// The record of changes and their causes.
     pub timeline: Arc<Timeline>,
     /// The configurations that can be restored.
-    pub kept: Arc<KeptConfigurations>,
+    pub retained: Arc<RetainedConfigurations>,
     /// Statistics for `/debug/push`.
     pub figures: watch::Sender<LoopCounters>,
 }
@@ -162,7 +162,7 @@ pub struct MeshState {
     networks_stale: bool,
     all_hosts_stale: bool,
     vms_stale: bool,
-    heard: bool,
+    is_synced: bool,
     complete: bool,
 }
 
@@ -204,7 +204,7 @@ impl MeshState {
             networks_stale: true,
             all_hosts_stale: false,
             vms_stale: false,
-            heard: false,
+            is_synced: false,
             complete: false,
         }
     }
@@ -221,13 +221,13 @@ impl MeshState {
         match event {
             MeshEvent::Configuration(configuration) => self.configuration = configuration,
             MeshEvent::Together(events) => events.into_iter().for_each(|event| self.apply(event)),
-            MeshEvent::Registry(update) => self.hear(update),
+            MeshEvent::Registry(update) => self.apply_update(update),
             MeshEvent::Entries(update, selections) => {
-                self.hear(update);
+                self.apply_update(update);
                 self.vms_stale |= self.joins.select(selections);
             }
             MeshEvent::Traffic(update) => {
-                self.causes.merge(self.rules.take(update, &self.aliases, &self.settings.domain));
+                self.causes.merge(self.rules.apply(update, &self.aliases, &self.settings.domain));
             }
             MeshEvent::BeginEdition(begun) => {
                 let BegunEdition { cluster, traffic, outputs } = *begun;
@@ -238,7 +238,7 @@ impl MeshState {
             MeshEvent::EditionTraffic(cluster, update) => {
                 if let Some(edition) = self.editions.get_mut(&cluster) {
                     let rules = &mut edition.rules;
-                    self.causes.merge(rules.take(update, &self.aliases, &self.settings.domain));
+                    self.causes.merge(rules.apply(update, &self.aliases, &self.settings.domain));
                 }
             }
             MeshEvent::EndEdition(cluster) => {
@@ -294,9 +294,9 @@ impl MeshState {
             }
             // Handled by `MeshHeads`.
             MeshEvent::BeginNext(_) | MeshEvent::EndNext(_) => {}
-            MeshEvent::Complete => self.heard = true,
+            MeshEvent::Complete => self.is_synced = true,
             MeshEvent::CompleteWithoutNames => {
-                self.heard = true;
+                self.is_synced = true;
                 self.complete();
             }
             // An equal value changes nothing.
@@ -307,7 +307,7 @@ impl MeshState {
             | MeshEvent::GatewayNames(_)
             | MeshEvent::DeadGateways(_) => {}
         }
-        if self.heard && !self.complete {
+        if self.is_synced && !self.complete {
             self.refresh_networks();
             let names = self.networks.names_to_resolve();
             if names.iter().all(|name| self.resolved.get(name).is_some()) {
@@ -325,7 +325,7 @@ impl MeshState {
         }
     }
 
-    fn hear(&mut self, update: RegistryUpdate) {
+    fn apply_update(&mut self, update: RegistryUpdate) {
         self.causes.merge(causes_of_update(&update));
         let touched = self.aggregate.apply(update);
         self.networks_stale |= touched.gateways
@@ -408,10 +408,10 @@ impl MeshState {
         }
         self.refresh_workloads(&touched);
         let mut hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
-        let (deps, spaces) = self.access.changes(&touched.workloads);
+        let (deps, changed_namespaces) = self.access.changes(&touched.workloads);
         changes.deps.extend(deps);
         let services = (&self.services, &self.private);
-        self.access.stale_hosts(&spaces, services, &self.workloads, &mut hosts);
+        self.access.stale_hosts(&changed_namespaces, services, &self.workloads, &mut hosts);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
@@ -432,7 +432,7 @@ impl MeshState {
             changes.deps.insert(Dep::Mesh);
         }
         let touched = std::mem::take(&mut self.touched_reach);
-        let reads_more = |service: &MergedService| self.is_read_beyond_assignments(service);
+        let reads_more = |service: &MergedService| self.affects_more_than_assignments(service);
         let private = self.private.values().flat_map(|private| private.values());
         let services = self.services.values().chain(private);
         touched.note(services, reads_more, &mut changes);
@@ -444,20 +444,22 @@ impl MeshState {
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
         let renamed = std::mem::take(&mut self.renamed);
         let mut has_changed = std::mem::take(&mut self.editions_stale);
-        let Self { rules, editions, services, private, aliases, version, .. } = self;
+        let Self { rules, editions, services, private, aliases, version, settings, .. } = self;
         let mesh = ServiceNamesInUse { services, private, aliases };
         let withholding = WithholdingInputs {
             measure: self.measure,
-            limits: self.policy.traffic().foreign_bytes,
+            limits: self.policy.traffic(),
+            domain: &settings.domain,
             root_namespace: &self.config.root_namespace,
             services,
+            private,
         };
-        let mut of_editions = Vec::new();
+        let mut edition_changes = Vec::new();
         for edition in editions.values_mut() {
             let mut changes = common.clone();
             edition.rules.note((mesh, withholding), &renamed, &mut changes);
             has_changed |= !changes.is_empty();
-            of_editions.push(changes);
+            edition_changes.push(changes);
         }
         let mut changes = common;
         rules.note((mesh, withholding), &renamed, &mut changes);
@@ -467,11 +469,11 @@ impl MeshState {
         }
         *version += 1;
         rules.settle(*version, &changes);
-        for (edition, changes) in editions.values_mut().zip(&of_editions) {
+        for (edition, changes) in editions.values_mut().zip(&edition_changes) {
             edition.rules.settle(*version, changes);
         }
         let context = self.context();
-        let versions = self.editions.iter().zip(of_editions);
+        let versions = self.editions.iter().zip(edition_changes);
         let versions = versions.map(|((cluster, edition), changes)| EditionVersion {
             cluster: cluster.clone(),
             context: Arc::new(PushContext {
@@ -488,9 +490,9 @@ impl MeshState {
 
     /// Updates the pods of clusters whose pods changed.
     fn refresh_workloads(&mut self, touched: &AggregateChanges) {
-        let of_pods = touched.workloads.iter().map(|(cluster, _)| cluster);
+        let pod_clusters = touched.workloads.iter().map(|(cluster, _)| cluster);
         let mut last = None;
-        for cluster in touched.placements.iter().chain(of_pods) {
+        for cluster in touched.placements.iter().chain(pod_clusters) {
             if last.replace(cluster) == Some(cluster) {
                 continue;
             }
@@ -578,6 +580,8 @@ impl MeshState {
             policy: &self.policy,
             same_addresses: self.claims.shared(),
             config_cluster: self.settings.config_cluster.as_ref(),
+            domain: &self.settings.domain,
+            root_namespace: &self.config.root_namespace,
         };
         let mut new = self.aggregate.merge(host, &placement);
         if let Some(new) = &mut new {
@@ -597,13 +601,13 @@ impl MeshState {
             (old, Some(new)) => {
                 if old.is_none_or(|old| !old.same_definition(&new)) {
                     changes.deps.insert(Dep::Definition(host.clone()));
-                } else if self.is_read_beyond_assignments(&new) {
+                } else if self.affects_more_than_assignments(&new) {
                     changes.deps.insert(Dep::Members(host.clone()));
                 }
                 if old.is_none_or(|old| !old.same_security(&new)) {
                     changes.deps.insert(Dep::Accounts(host.clone()));
                 }
-                if old.is_none_or(|old| !old.differs_beside_endpoints(&new)) {
+                if old.is_none_or(|old| !old.differs_except_in_endpoints(&new)) {
                     changes.deps.insert(Dep::Endpoints(host.clone()));
                 }
                 self.count_restricted(old.map(|old| &old.primary.export_to), Some(&new));
@@ -622,8 +626,8 @@ impl MeshState {
     /// with pods of other clusters. Claims to addresses are only known after all services are
     /// merged, and they do not depend on this second merge.
     fn settle_addresses(&mut self, changes: &mut Changes) {
-        let again = self.claims.settle(|cluster| self.aggregate.seniority(cluster));
-        for host in self.aggregate.hosts_at(&again.clusters, &again.addresses) {
+        let resettled = self.claims.settle(|cluster| self.aggregate.seniority(cluster));
+        for host in self.aggregate.hosts_at(&resettled.clusters, &resettled.addresses) {
             self.merge(&host, changes);
         }
     }
@@ -701,7 +705,7 @@ impl MeshState {
     /// endpoints. A headless service has a listener per endpoint. Endpoints with hostnames are part
     /// of the upstream cluster. If connections go to the original destination, all endpoints
     /// determine the TLS mode.
-    fn is_read_beyond_assignments(&self, service: &MergedService) -> bool {
+    fn affects_more_than_assignments(&self, service: &MergedService) -> bool {
         let passes_through = |rules: &RulesInUse| {
             rules.traffic.destination_rules.of(service.hostname().as_str()).pass_through()
         };

@@ -32,11 +32,11 @@ impl<'a> Imports<'a> {
         let owner = &service.primary.namespace;
         let is_other = |other: &&Port| other.number != port && other.protocol != Protocol::Udp;
         let mut others = service.all_ports().filter(is_other);
-        let of = (port, others.next().is_none());
+        let port_and_only = (port, others.next().is_none());
         let Self { context, view, scope } = self;
         let host = &HostPattern::of_service(service.hostname());
         let is_imported = match scope.is_by_port() {
-            true => scope.leads_to_port(host, owner, of),
+            true => scope.leads_to_port(host, owner, port_and_only),
             false => scope.includes(host, owner),
         };
         scope.sidecar().is_none()
@@ -65,8 +65,8 @@ impl PushContext {
     /// Returns whether rules that apply to a proxy route to a service, directly or by an alias.
     /// These services are imported.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
-        let leads = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
-        leads(host) || self.aliases.names_of(host).iter().any(leads)
+        let has_route = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
+        has_route(host) || self.aliases.names_of(host).iter().any(has_route)
     }
 
     /// Returns whether such rules route to this port of the service, or to the service without
@@ -78,7 +78,8 @@ impl PushContext {
         namespace: &Namespace,
         selection: &Selection,
     ) -> bool {
-        let leads = |host: &Hostname| self.traffic.leads_to_port(host, port, namespace, selection);
-        leads(host) || self.aliases.names_of(host).iter().any(leads)
+        let has_route =
+            |host: &Hostname| self.traffic.leads_to_port(host, port, namespace, selection);
+        has_route(host) || self.aliases.names_of(host).iter().any(has_route)
     }
 }

@@ -76,13 +76,13 @@ impl<'a> IngressOutline<'a> {
 
     /// Returns the port for a number: a server with this port as clients of the router's Service
     /// use it, otherwise the router's own port.
-    pub fn port_meant(&self, number: u16) -> Option<&GatewayPort<'a>> {
-        let of_server = |port: &&GatewayPort<'_>| {
+    pub fn port_for_number(&self, number: u16) -> Option<&GatewayPort<'a>> {
+        let has_server = |port: &&GatewayPort<'_>| {
             let mut servers = port.http.iter().chain(&port.tcp).chain(&port.tls);
             servers.any(|placed| placed.server.port == number)
         };
         let own = || self.ports.iter().find(|port| port.number == number);
-        self.ports.iter().find(of_server).or_else(own)
+        self.ports.iter().find(has_server).or_else(own)
     }
 
     /// Returns the services to which requests and connections may be routed.
@@ -96,11 +96,11 @@ impl<'a> IngressOutline<'a> {
     }
 
     /// Returns whether any destination is in `hosts`.
-    pub fn leads_to_any(&self, hosts: &BTreeSet<Hostname>) -> bool {
-        let is_one = |host: &Hostname| {
+    pub fn routes_to_any(&self, hosts: &BTreeSet<Hostname>) -> bool {
+        let is_included = |host: &Hostname| {
             hosts.contains(host) || hosts.contains(self.context.target(host, self.namespace))
         };
-        self.served().any(|routed| routed.destinations().any(|to| is_one(&to.host)))
+        self.served().any(|routed| routed.destinations().any(|to| is_included(&to.host)))
     }
 
     /// Returns the VirtualServices that any server serves, without duplicates.
@@ -108,10 +108,11 @@ impl<'a> IngressOutline<'a> {
         let servers =
             self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));
         let serving = servers.flat_map(|server| {
-            let serves = move |one: &&Arc<RoutedService>| !server.hosts_of(&one.service).is_empty();
+            let serves =
+                move |routed: &&Arc<RoutedService>| !server.hosts_of(&routed.service).is_empty();
             self.bound(server).filter(serves)
         });
-        let mut found = HashSet::new();
-        serving.filter(move |one| found.insert(Arc::as_ptr(one)))
+        let mut distinct = HashSet::new();
+        serving.filter(move |routed| distinct.insert(Arc::as_ptr(routed)))
     }
 }

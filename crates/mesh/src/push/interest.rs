@@ -86,7 +86,7 @@ impl Dep {
     }
 
     /// Returns whether [`super::scope::Sight`] computes which proxies it affects.
-    fn is_looked_at(&self) -> bool {
+    fn needs_impact(&self) -> bool {
         !matches!(
             self,
             Self::Endpoints(_)
@@ -135,7 +135,7 @@ pub struct SeenBy {
 
 impl Changes {
     /// Returns changes to the endpoints of these services, on which only assignments depend.
-    pub fn of_endpoints(hosts: impl IntoIterator<Item = Hostname>) -> Self {
+    pub fn for_endpoints(hosts: impl IntoIterator<Item = Hostname>) -> Self {
         hosts.into_iter().map(Dep::Endpoints).collect()
     }
 
@@ -163,13 +163,13 @@ impl Changes {
     }
 
     /// Returns whether [`super::scope::Sight`] must compute which proxies are affected.
-    pub fn is_of_services(&self) -> bool {
-        self.deps.iter().any(Dep::is_looked_at)
+    pub fn affects_services(&self) -> bool {
+        self.deps.iter().any(Dep::needs_impact)
     }
 
     /// Returns whether the changes for [`super::scope::Sight`] are all changes to services.
-    pub fn is_of_hosts_alone(&self) -> bool {
-        self.deps.iter().filter(|dep| dep.is_looked_at()).all(|dep| dep.service().is_some())
+    pub fn affects_only_hosts(&self) -> bool {
+        self.deps.iter().filter(|dep| dep.needs_impact()).all(|dep| dep.service().is_some())
     }
 
     /// Returns whether the location of proxies, as rules and views see it, may differ.
@@ -179,7 +179,7 @@ impl Changes {
     }
 
     /// Returns whether access policies changed.
-    pub fn is_of_access(&self) -> bool {
+    pub fn affects_access(&self) -> bool {
         self.deps.iter().any(|dep| matches!(dep, Dep::Access(_)))
     }
 
@@ -188,13 +188,13 @@ impl Changes {
         let found = self.same_access.binary_search_by_key(&stream, |(stream, _)| *stream);
         let found = found.ok().and_then(|at| self.same_access.get(at));
         // The number may have been reused for another stream.
-        found.zip(stand).is_some_and(|((_, held), stand)| Arc::ptr_eq(held, stand))
+        found.zip(stand).is_some_and(|((_, compared), stand)| Arc::ptr_eq(compared, stand))
     }
 
     /// Stores the effect on each stream.
     pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<SeenChanges>>) {
-        let of = |((stream, stand), seen)| SeenBy { stream, stand, seen };
-        self.seen = stands.into_iter().zip(seen).map(of).collect();
+        let effect_on_stream = |((stream, stand), seen)| SeenBy { stream, stand, seen };
+        self.seen = stands.into_iter().zip(seen).map(effect_on_stream).collect();
     }
 
     /// Returns the effect on `stream` at location `stand`, if it is known.
@@ -359,43 +359,48 @@ impl Interest {
                 lock(&pending.dirty).everything = true;
                 marked.push(stream);
             }
-        } else if changes.is_of_services() {
+        } else if changes.affects_services() {
             let moves = changes.may_move();
             let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
-            let is_told = |stream: u32, listener: &StreamEntry| {
+            let mark_stream = |stream: u32, listener: &StreamEntry| {
                 let seen = changes.seen_by(stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
                 listener.pending.add(listener, seen.or(unknown))
             };
             match &reached {
                 Some(reached) => marked.extend(reached.iter().copied().filter(|stream| {
-                    table.streams.get(*stream).is_some_and(|listener| is_told(*stream, listener))
+                    table
+                        .streams
+                        .get(*stream)
+                        .is_some_and(|listener| mark_stream(*stream, listener))
                 })),
                 None => {
-                    let told = table.streams.iter().filter(|(at, listener)| is_told(*at, listener));
-                    marked.extend(told.map(|(stream, _)| stream));
+                    let notified =
+                        table.streams.iter().filter(|(at, listener)| mark_stream(*at, listener));
+                    marked.extend(notified.map(|(stream, _)| stream));
                 }
             }
         }
-        if changes.is_of_access() && !changes.is_everything() {
-            let told = table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
-                let Some(listener) = table.streams.get(*stream) else { return false };
-                let stand = listener.stand.as_ref();
-                let proxy = stand.map(|stand| &*stand.proxy);
-                let guarded = SeenChanges::of_access(proxy, &listener.routes);
-                !changes.has_same_access(*stream, stand)
-                    && listener.pending.add(listener, Some(&guarded))
-            });
-            marked.extend(told);
+        if changes.affects_access() && !changes.is_everything() {
+            let notified =
+                table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
+                    let Some(listener) = table.streams.get(*stream) else { return false };
+                    let stand = listener.stand.as_ref();
+                    let proxy = stand.map(|stand| &*stand.proxy);
+                    let guarded = SeenChanges::of_access(proxy, &listener.routes);
+                    !changes.has_same_access(*stream, stand)
+                        && listener.pending.add(listener, Some(&guarded))
+                });
+            marked.extend(notified);
         }
-        let of_services = changes.services();
-        let of_services = of_services
+        let changed_services = changes.services();
+        let changed_services = changed_services
             .iter()
             .filter(|host| !changes.deps.contains(&Dep::Endpoints((*host).clone())));
         for (host, by_name) in changes
             .endpoints()
             .map(|host| (host, true))
-            .chain(of_services.map(|host| (host, false)))
+            .chain(changed_services.map(|host| (host, false)))
         {
             let unaffected_views = changes.unaffected_views.get(host).into_iter().flatten();
             let unaffected_views: Vec<u32> =
@@ -403,7 +408,7 @@ impl Interest {
             for name in table.by_hostname.get(host).into_iter().flatten() {
                 for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
                     let Some(listener) = table.streams.get(*stream) else { continue };
-                    let is_told = if by_name {
+                    let is_affected = if by_name {
                         listener
                             .view_class
                             .is_none_or(|view_class| !unaffected_views.contains(&view_class))
@@ -412,7 +417,7 @@ impl Interest {
                         is_reached(stream)
                             && seen.is_none_or(|seen| seen.assignments.contains(host))
                     };
-                    if is_told {
+                    if is_affected {
                         insert(&mut lock(&listener.pending.dirty).names, *name);
                         marked.push(*stream);
                     }
@@ -460,16 +465,16 @@ impl Interest {
     /// stream number. Without namespaces, returns the locations of all streams.
     pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
-        let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
-        table.reached(reach).into_iter().filter_map(of).collect()
+        let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        table.reached(reach).into_iter().filter_map(location_of).collect()
     }
 
     /// Returns the known locations of the streams of certain workloads, and possibly of others, by
     /// stream number.
     pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
-        let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
-        table.by_workload.concerned(workloads).into_iter().filter_map(of).collect()
+        let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        table.by_workload.concerned(workloads).into_iter().filter_map(location_of).collect()
     }
 
     /// Returns the views of streams that watch names of `host`, without views with fewer than
@@ -565,8 +570,8 @@ impl Subscription {
         }
         drop(table);
         numbers.sort_unstable();
-        let kept = self.names.iter().filter(|name| numbers.binary_search(name).is_err());
-        self.names = kept.collect();
+        let remaining = self.names.iter().filter(|name| numbers.binary_search(name).is_err());
+        self.names = remaining.collect();
     }
 
     /// Waits until there are pending changes. Cancel-safe.
@@ -586,8 +591,8 @@ impl Subscription {
         first.into_iter().chain(more)
     }
 
-    /// Takes the pending changes. Read the context after this call, and call [`Self::passed_on`]
-    /// when the changes have been passed on.
+    /// Takes the pending changes. Read the context after this call, and call
+    /// [`Self::confirm_delivery`] when the changes have been passed on.
     pub fn take(&self) -> Dirty {
         // Lock the table first, as everywhere; so the numbers cannot be reused meanwhile.
         let table = lock(&self.interest.table);
@@ -697,8 +702,8 @@ impl InterestTable {
     fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
         let Some(listener) = self.streams.get_mut(stream) else { return false };
         let before = listener.view_class;
-        let is_there = |number| self.view_classes.get(number).map(|view_class| &*view_class.view);
-        if before.and_then(is_there) == view.as_ref() {
+        let view_of = |number| self.view_classes.get(number).map(|view_class| &*view_class.view);
+        if before.and_then(view_of) == view.as_ref() {
             return false;
         }
         listener.view_class = view.map(|view| match self.by_view.get(&view) {
@@ -767,9 +772,9 @@ impl InterestTable {
             && let Some(gone) = self.names.leave(name)
         {
             self.by_name.remove(&gone.name);
-            if let Some(of_host) = self.by_hostname.get_mut(&gone.hostname) {
-                of_host.retain(|number| *number != name);
-                if of_host.is_empty() {
+            if let Some(host_names) = self.by_hostname.get_mut(&gone.hostname) {
+                host_names.retain(|number| *number != name);
+                if host_names.is_empty() {
                     self.by_hostname.remove(&gone.hostname);
                 }
             }

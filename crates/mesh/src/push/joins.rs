@@ -61,8 +61,8 @@ impl Joins {
 
     /// Marks results as outdated that depend on the changes of an update.
     pub(super) fn note(&mut self, touched: &AggregateChanges) {
-        let offered = !self.vms.is_empty() || self.selections.offers_workloads();
-        self.workloads_stale |= !touched.objects.is_empty() && offered;
+        let may_join = !self.vms.is_empty() || self.selections.offers_workloads();
+        self.workloads_stale |= !touched.objects.is_empty() && may_join;
         self.vms_stale |= touched.entries;
         if self.selections.wants_pods() {
             let mut pods = touched.workloads.iter();
@@ -85,8 +85,8 @@ impl Joins {
         });
         let now: BTreeMap<_, _> =
             clusters.map(|(id, _, facts)| (id.clone(), Arc::clone(&facts.entries))).collect();
-        let gone = self.read_from.keys().filter(|id| !now.contains_key(*id));
-        gone.for_each(|id| drop(self.vms.remove(id)));
+        let removed = self.read_from.keys().filter(|id| !now.contains_key(*id));
+        removed.for_each(|id| drop(self.vms.remove(id)));
         for (id, objects) in &now {
             if self.read_from.get(id) != Some(objects) {
                 let read = vms(objects, &settings.trust_domain, |name, fault| {
@@ -105,34 +105,34 @@ impl Joins {
         settings: &FixedSettings,
     ) -> AggregateChanges {
         self.read_vms(aggregate, settings);
-        let none = VmWorkloads::new();
+        let no_vms = VmWorkloads::new();
         let mut found: BTreeMap<ShardKey, BTreeMap<Hostname, ServiceRecord>> = BTreeMap::new();
         let mut providers = Vec::new();
         if std::mem::take(&mut self.pods_stale) {
             providers.push(Provider::ServiceEntry);
             for (cluster, pods, facts) in aggregate.clusters() {
-                let shard = of(Provider::ServiceEntry, cluster.clone());
-                let vms = self.vms.get(cluster).map_or(&none, |vms| &**vms);
+                let shard = shard_key(Provider::ServiceEntry, cluster.clone());
+                let vms = self.vms.get(cluster).map_or(&no_vms, |vms| &**vms);
                 found.insert(shard, self.selections.pods_of(pods, vms, facts));
             }
         }
         if std::mem::take(&mut self.workloads_stale) {
             providers.push(Provider::WorkloadEntry);
-            let shard = of(Provider::WorkloadEntry, ClusterId::default());
+            let shard = shard_key(Provider::WorkloadEntry, ClusterId::default());
             let all = aggregate.kubernetes_services();
             found.insert(shard, workloads_of(self.selections.vms(), all));
             for (cluster, vms) in &self.vms {
-                let shard = of(Provider::WorkloadEntry, cluster.clone());
+                let shard = shard_key(Provider::WorkloadEntry, cluster.clone());
                 found.insert(shard, workloads_of(vms, aggregate.services_in(cluster)));
             }
         }
         found.retain(|_, services| !services.is_empty());
         let mut touched = AggregateChanges::default();
-        let ended =
+        let has_ended =
             |shard: &ShardKey| providers.contains(&shard.provider) && !found.contains_key(shard);
-        let gone: Vec<ShardKey> =
-            self.shards.iter().filter(|shard| ended(shard)).cloned().collect();
-        for shard in gone {
+        let removed: Vec<ShardKey> =
+            self.shards.iter().filter(|shard| has_ended(shard)).cloned().collect();
+        for shard in removed {
             self.shards.remove(&shard);
             touched.merge(aggregate.apply(update(shard, ShardChange::Removed)));
         }
@@ -146,7 +146,7 @@ impl Joins {
     }
 }
 
-fn of(provider: Provider, cluster: ClusterId) -> ShardKey {
+fn shard_key(provider: Provider, cluster: ClusterId) -> ShardKey {
     ShardKey { provider, cluster }
 }
 

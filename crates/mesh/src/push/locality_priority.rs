@@ -30,7 +30,7 @@ pub(super) fn by_distance(
     let unknown = Arc::default();
     let here = Here {
         locality: view.locality.as_ref().unwrap_or(&unknown),
-        node_counts: prefers == Distribution::SameNode,
+        prefers_node: prefers == Distribution::SameNode,
         on_node: if prefers == Distribution::SameNode {
             on_node(view, service, port)
         } else {
@@ -52,8 +52,8 @@ pub(super) fn ranked(
         let AssignmentGroup { locality, priority, members, .. } = group;
         for (at, member) in members.into_iter().enumerate() {
             let rank = (priority, distance(&locality, &member, at >= direct));
-            let same = |(of, group): &&mut ((u32, u32), AssignmentGroup)| {
-                *of == rank && group.locality == locality
+            let same = |(ranked_by, group): &&mut ((u32, u32), AssignmentGroup)| {
+                *ranked_by == rank && group.locality == locality
             };
             match ranked.iter_mut().rev().find(same) {
                 Some((_, group)) => group.members.push(member),
@@ -81,16 +81,17 @@ pub(super) fn ranked(
 /// Returns the addresses of endpoints on the proxy's node.
 fn on_node(view: &ViewKey, service: &MergedService, port: u16) -> BTreeSet<(IpAddr, u16)> {
     let Some(node) = &view.node else { return BTreeSet::new() };
-    let own = service.shards_of_port(port).filter(|(shard, _)| shard.key.cluster == view.cluster);
-    let here = own.flat_map(|(shard, _)| shard.packed().map(|(endpoint, _)| endpoint));
-    let here = here.filter(|endpoint| endpoint.node() == Some(node));
-    here.map(|endpoint| (endpoint.address(), endpoint.port())).collect()
+    let own_shards =
+        service.shards_of_port(port).filter(|(shard, _)| shard.key.cluster == view.cluster);
+    let endpoints = own_shards.flat_map(|(shard, _)| shard.packed().map(|(endpoint, _)| endpoint));
+    let endpoints = endpoints.filter(|endpoint| endpoint.node() == Some(node));
+    endpoints.map(|endpoint| (endpoint.address(), endpoint.port())).collect()
 }
 
 /// The location of a proxy.
 struct Here<'a> {
     locality: &'a Arc<Locality>,
-    node_counts: bool,
+    prefers_node: bool,
     on_node: BTreeSet<(IpAddr, u16)>,
 }
 
@@ -98,15 +99,15 @@ impl Here<'_> {
     /// Returns the distance of a member; 0 is nearest.
     fn distance(&self, locality: &Locality, member: &AssignmentMember, remote: bool) -> u32 {
         let own = self.locality;
-        let mut same = vec![own.has_region_of(locality), own.zone == locality.zone];
-        if self.node_counts {
+        let mut same = vec![own.has_same_region(locality), own.zone == locality.zone];
+        if self.prefers_node {
             let is_here = self.on_node.contains(&(member.address, member.port));
             same.extend([own.subzone == locality.subzone, is_here && !remote]);
         }
         let differs = same.iter().position(|same| !same);
         let steps = differs.map_or(0, |first| same.len() - first);
-        let further = if remote { same.len() + 1 } else { 0 };
-        u32::try_from(steps + further).unwrap_or(u32::MAX)
+        let remote_distance = if remote { same.len() + 1 } else { 0 };
+        u32::try_from(steps + remote_distance).unwrap_or(u32::MAX)
     }
 }
 
@@ -126,9 +127,9 @@ mod tests {
             tls_mode: TlsMode::Istio,
             origin: 0,
         };
-        let distance = |node_counts, text: &str, last, remote| {
+        let distance = |prefers_node, text: &str, last, remote| {
             let on_node = [(at(1).address, 80)].into();
-            let here = Here { locality: &own, node_counts, on_node };
+            let here = Here { locality: &own, prefers_node, on_node };
             here.distance(&Locality::parse(text), &at(last), remote)
         };
         let cases = [
@@ -147,9 +148,9 @@ mod tests {
             (true, "r2/z1/s1", 2, false, 4),
             (true, "r1/z1/s1", 1, true, 6),
         ];
-        for (node_counts, locality, last, remote, expected) in cases {
-            let found = distance(node_counts, locality, last, remote);
-            assert_eq!(found, expected, "{node_counts} {locality} {last} {remote}");
+        for (prefers_node, locality, last, remote, expected) in cases {
+            let found = distance(prefers_node, locality, last, remote);
+            assert_eq!(found, expected, "{prefers_node} {locality} {last} {remote}");
         }
     }
 }

@@ -14,9 +14,9 @@ use strait_rules::traffic::policy::ResolvedPolicy;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalityRule<'a> {
     /// The rule does not mention localities; the service's own preference applies.
-    Unsaid,
+    Unspecified,
     /// All localities are equal.
-    Alike,
+    Equal,
     /// Each locality has a weight; localities without one are omitted.
     Shares(&'a Distribute),
     /// Nearer localities have priority.
@@ -42,7 +42,7 @@ impl<'a> LocalityRule<'a> {
             Self::Shares(_) => true,
             _ => false,
         };
-        if here.is_some() || needs_no_place { rule } else { Self::Unsaid }
+        if here.is_some() || needs_no_place { rule } else { Self::Unspecified }
     }
 
     fn from_place(
@@ -51,24 +51,24 @@ impl<'a> LocalityRule<'a> {
         mesh: Option<&'a LocalitySetting>,
         here: &Locality,
     ) -> Self {
-        let near_first = policy.outlier_detection.is_some();
+        let can_prefer_near = policy.outlier_detection.is_some();
         let balancing = policy.load_balancer.as_deref();
-        let said = balancing.and_then(|balancing| balancing.locality.as_ref());
-        let setting = match said {
-            None if prefers => return Self::Unsaid,
+        let configured = balancing.and_then(|balancing| balancing.locality.as_ref());
+        let setting = match configured {
+            None if prefers => return Self::Unspecified,
             None => mesh,
-            said => said,
+            configured => configured,
         };
         match setting {
-            None if near_first => Self::NearFirst(None),
-            None => Self::Unsaid,
-            Some(setting) if !setting.enabled => Self::Alike,
+            None if can_prefer_near => Self::NearFirst(None),
+            None => Self::Unspecified,
+            Some(setting) if !setting.enabled => Self::Equal,
             Some(setting) if !setting.distribute.is_empty() => {
                 let shares = setting.distribute.iter().find(|one| holds(&one.from, here).is_some());
-                shares.map_or(Self::Alike, Self::Shares)
+                shares.map_or(Self::Equal, Self::Shares)
             }
-            Some(setting) if near_first => Self::NearFirst(Some(setting)),
-            Some(_) => Self::Alike,
+            Some(setting) if can_prefer_near => Self::NearFirst(Some(setting)),
+            Some(_) => Self::Equal,
         }
     }
 }
@@ -78,7 +78,7 @@ impl<'a> LocalityRule<'a> {
 pub(super) fn distance(
     setting: Option<&LocalitySetting>,
     here: &Locality,
-    there: &Locality,
+    target: &Locality,
     remote: bool,
 ) -> u32 {
     let (labels, failover) = match setting {
@@ -86,58 +86,61 @@ pub(super) fn distance(
         None => (&[][..], &[][..]),
     };
     let by_region = || {
-        let stands_in =
-            |(from, to): &(String, String)| *from == *here.region && *to == *there.region;
-        let same =
-            [here.has_region_of(there), here.zone == there.zone, here.subzone == there.subzone];
+        let is_failover_target =
+            |(from, to): &(String, String)| *from == *here.region && *to == *target.region;
+        let same = [
+            here.has_same_region(target),
+            here.zone == target.zone,
+            here.subzone == target.subzone,
+        ];
         match same {
             [true, true, true] => 0,
             [true, true, false] => 1,
             [true, false, _] => 2,
-            [false, ..] if failover.is_empty() || failover.iter().any(stands_in) => 3,
+            [false, ..] if failover.is_empty() || failover.iter().any(is_failover_target) => 3,
             [false, ..] => 4,
         }
     };
     if labels.is_empty() {
         return by_region();
     }
-    let by_labels = by_labels(labels, here, there, remote);
+    let by_labels = by_labels(labels, here, target, remote);
     if failover.is_empty() { by_labels } else { by_labels * 5 + by_region() }
 }
 
 /// Returns the distance by labels, where earlier labels take precedence. If the first label is the
 /// network, members in other networks are farther than all members in the client's own, and the
 /// other labels are compared among them.
-fn by_labels(labels: &[PlaceLabel], here: &Locality, there: &Locality, remote: bool) -> u32 {
+fn by_labels(labels: &[PlaceLabel], here: &Locality, target: &Locality, remote: bool) -> u32 {
     let all = u32::try_from(labels.len()).unwrap_or(u32::MAX / 16);
-    let is_alike = |label: &PlaceLabel| {
-        let same = |own: &Arc<str>, other: &Arc<str>, said: &Option<Arc<str>>| {
-            said.as_ref().unwrap_or(own) == other
+    let matches = |label: &PlaceLabel| {
+        let same = |own: &Arc<str>, other: &Arc<str>, value: &Option<Arc<str>>| {
+            value.as_ref().unwrap_or(own) == other
         };
         match label {
             PlaceLabel::Network => !remote,
-            PlaceLabel::Region(said) => same(&here.region, &there.region, said),
-            PlaceLabel::Zone(said) => same(&here.zone, &there.zone, said),
-            PlaceLabel::Subzone(said) => same(&here.subzone, &there.subzone, said),
+            PlaceLabel::Region(value) => same(&here.region, &target.region, value),
+            PlaceLabel::Zone(value) => same(&here.zone, &target.zone, value),
+            PlaceLabel::Subzone(value) => same(&here.subzone, &target.subzone, value),
         }
     };
-    let mut further = 0;
+    let mut network_distance = 0;
     for (at, label) in (0_u32..).zip(labels) {
-        if is_alike(label) {
+        if matches(label) {
             continue;
         }
         if at == 0 && *label == PlaceLabel::Network {
-            further = all;
+            network_distance = all;
             continue;
         }
-        return further + all - at;
+        return network_distance + all - at;
     }
-    further
+    network_distance
 }
 
 /// Distributes each weight among the localities that it covers, in proportion to the weights of
 /// their members. Removes localities without a weight.
-pub(super) fn share_out(
+pub(super) fn distribute(
     shares: &Distribute,
     mut groups: Vec<AssignmentGroup>,
 ) -> Vec<AssignmentGroup> {
@@ -171,15 +174,15 @@ pub(super) fn share_out(
 /// locality, or `None` if it does not match. `*` matches anything, and omitted parts match too.
 fn holds(place: &str, locality: &Locality) -> Option<usize> {
     let own = [&locality.region, &locality.zone, &locality.subzone];
-    let mut said = 0;
+    let mut explicit_parts = 0;
     for (part, own) in place.split('/').zip(own) {
         match part {
             "*" => {}
-            part if *part == **own => said += 1,
+            part if *part == **own => explicit_parts += 1,
             _ => return None,
         }
     }
-    Some(said)
+    Some(explicit_parts)
 }
 
 #[cfg(test)]
@@ -190,17 +193,17 @@ mod tests {
     use super::*;
     use strait_model::TlsMode;
 
-    fn far(setting: &LocalitySetting, there: &str, remote: bool) -> u32 {
-        distance(Some(setting), &Locality::parse("eu/z1/s1"), &Locality::parse(there), remote)
+    fn far(setting: &LocalitySetting, target: &str, remote: bool) -> u32 {
+        distance(Some(setting), &Locality::parse("eu/z1/s1"), &Locality::parse(target), remote)
     }
 
     #[test]
     fn near_localities_come_first_and_failover_selects_regions() {
         let mut setting = LocalitySetting::default();
         let order = ["eu/z1/s1", "eu/z1/s2", "eu/z2/s1", "us/z1/s1", "ap/a/b"];
-        assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 3]);
+        assert_eq!(order.map(|target| far(&setting, target, false)), [0, 1, 2, 3, 3]);
         setting.failover = vec![("eu".into(), "us".into()), ("us".into(), "ap".into())];
-        assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 4]);
+        assert_eq!(order.map(|target| far(&setting, target, false)), [0, 1, 2, 3, 4]);
         // A zone is part of a region.
         assert_eq!(far(&setting, "us/z1/s1", false), 3);
     }
@@ -218,12 +221,15 @@ mod tests {
             ("eu/z2", true, 4),
             ("us/z1", true, 5),
         ];
-        for (there, remote, expected) in cases {
-            assert_eq!(far(&setting, there, remote), expected, "{there} {remote}");
+        for (target, remote, expected) in cases {
+            assert_eq!(far(&setting, target, remote), expected, "{target} {remote}");
         }
         // The value replaces the client's own.
         setting.failover_priority = vec![Region(Some("us".into())), Zone(None)];
-        assert_eq!(["us/z1", "us/z2", "eu/z1"].map(|there| far(&setting, there, true)), [0, 1, 2]);
+        assert_eq!(
+            ["us/z1", "us/z2", "eu/z1"].map(|target| far(&setting, target, true)),
+            [0, 1, 2]
+        );
     }
 
     #[test]
@@ -245,12 +251,12 @@ mod tests {
             [("r1/z1/*".into(), 80), ("r1/z2/*".into(), 15), ("r2/*".into(), 5)].into();
         let shares = Distribute { from: "*".into(), to };
         let groups = ["r1/z1/a", "r1/z1/b", "r1/z2/a", "r2/z1/a", "r3/z1/a", "r4/z1/a", "r1/z9/a"];
-        let given = share_out(&shares, groups.map(|one| group(one, &[1])).to_vec());
+        let given = distribute(&shares, groups.map(|one| group(one, &[1])).to_vec());
         let found: Vec<_> =
             given.iter().map(|group| (group.locality.to_string(), group.weight)).collect();
         let expected = [("r1/z1/a", 40), ("r1/z1/b", 40), ("r1/z2/a", 15), ("r2/z1/a", 5)];
         assert_eq!(found, expected.map(|(name, weight)| (name.to_owned(), Some(weight))));
-        let uneven = share_out(&shares, vec![group("r1/z1/a", &[2, 1]), group("r1/z1/b", &[1])]);
+        let uneven = distribute(&shares, vec![group("r1/z1/a", &[2, 1]), group("r1/z1/b", &[1])]);
         assert_eq!(uneven.iter().map(|one| one.weight).collect::<Vec<_>>(), [Some(60), Some(20)]);
     }
 
@@ -275,8 +281,8 @@ mod tests {
             LocalitySetting { distribute, ..on.clone() }
         };
         let kind = |rule: LocalityRule<'_>| match rule {
-            LocalityRule::Unsaid => "unsaid",
-            LocalityRule::Alike => "alike",
+            LocalityRule::Unspecified => "unsaid",
+            LocalityRule::Equal => "alike",
             LocalityRule::Shares(_) => "shares",
             LocalityRule::NearFirst(None) => "near",
             LocalityRule::NearFirst(Some(_)) => "near as said",
@@ -309,11 +315,11 @@ mod tests {
             assert_eq!(kind(rule), expected, "{policy:?}");
         }
         // The setting of the mesh config has the lowest precedence.
-        let (detects, says_nothing) = (with(None, true), with(None, false));
+        let (detects, unspecified) = (with(None, true), with(None, false));
         for (policy, prefers, mesh, expected) in [
-            (&says_nothing, false, Some(&on), "alike"),
-            (&says_nothing, false, Some(&to("eu/*")), "shares"),
-            (&says_nothing, true, Some(&to("eu/*")), "unsaid"),
+            (&unspecified, false, Some(&on), "alike"),
+            (&unspecified, false, Some(&to("eu/*")), "shares"),
+            (&unspecified, true, Some(&to("eu/*")), "unsaid"),
             (&detects, false, Some(&on), "near as said"),
             (&detects, false, Some(&off), "alike"),
             (&detects, true, None, "unsaid"),

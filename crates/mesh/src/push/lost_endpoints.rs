@@ -47,8 +47,9 @@ impl LostEndpoints {
 impl fmt::Display for LostEndpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port, subset, client, before, now } = self;
-        let of = if subset.is_empty() { String::new() } else { format!(", subset {subset}") };
-        write!(f, "{host}:{port}{of} has {now} of {before} endpoints for {client}")
+        let subset_text =
+            if subset.is_empty() { String::new() } else { format!(", subset {subset}") };
+        write!(f, "{host}:{port}{subset_text} has {now} of {before} endpoints for {client}")
     }
 }
 
@@ -63,7 +64,7 @@ pub fn lost_endpoints(
     deadline: Instant,
 ) -> Option<LostEndpoints> {
     // Clients with equal views are checked only once.
-    let (mut looked_from, mut looked_at) = (HashSet::new(), HashSet::new());
+    let (mut compared_views, mut compared_services) = (HashSet::new(), HashSet::new());
     for stand in stands.iter().filter(|stand| stand.proxy.kind != ProxyType::Router) {
         // No configuration depends on the client's node, and there are as many nodes as clients.
         let whereabouts = Whereabouts { node: None, ..stand.whereabouts.clone() };
@@ -72,7 +73,7 @@ pub fn lost_endpoints(
                 .at(whereabouts.clone())
                 .selected(context.selection(&stand.proxy))
         });
-        if !looked_from.insert(views.clone()) {
+        if !compared_views.insert(views.clone()) {
             continue;
         }
         let imports = [0, 1].map(|at| Imports::of(versions[at], &views[at]));
@@ -89,8 +90,8 @@ pub fn lost_endpoints(
                 Some(views[0].projected(versions[0], old)),
                 new.map(|new| views[1].projected(versions[1], new)),
             ];
-            if looked_at.insert((old.hostname().clone(), projected))
-                && let Some(lost) = lost_of(versions, &views, old, new)
+            if compared_services.insert((old.hostname().clone(), projected))
+                && let Some(lost) = lost_by_client(versions, &views, old, new)
                 && lost.is_more_than(percent)
             {
                 return Some(LostEndpoints { client: Arc::clone(&stand.proxy.id), ..lost });
@@ -101,7 +102,7 @@ pub fn lost_endpoints(
 }
 
 /// Returns the port of the service or of a subset that loses the largest part of its endpoints.
-fn lost_of(
+fn lost_by_client(
     versions: [&PushContext; 2],
     views: &[ViewKey; 2],
     old: &MergedService,
@@ -123,8 +124,9 @@ fn lost_of(
         }
         for port in old.ports() {
             let count = |at: usize, service: &MergedService, filter| {
-                let given = assignment_of(versions[at], &views[at], service, port.number, filter);
-                let members = given.localities.iter().flat_map(|group| &group.members);
+                let assigned =
+                    assignment_of(versions[at], &views[at], service, port.number, filter);
+                let members = assigned.localities.iter().flat_map(|group| &group.members);
                 members.map(|member| u64::from(member.weight)).sum::<u64>()
             };
             let before = count(0, old, was);

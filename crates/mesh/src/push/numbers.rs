@@ -104,8 +104,8 @@ mod tests {
         for numbers in
             [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
         {
-            let kept: SortedNumbers = numbers.iter().copied().collect();
-            assert_eq!(kept.iter().collect::<Vec<_>>(), numbers);
+            let stored: SortedNumbers = numbers.iter().copied().collect();
+            assert_eq!(stored.iter().collect::<Vec<_>>(), numbers);
         }
         assert_eq!((0..1000).collect::<SortedNumbers>().0.len(), 1000);
     }

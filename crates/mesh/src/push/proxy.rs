@@ -51,8 +51,8 @@ pub fn served_of<'a>(
     cluster: &ClusterId,
     namespace: &Namespace,
 ) -> impl Iterator<Item = &'a Arc<Service>> {
-    let nowhere = ClusterId::default();
-    let own = [cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster));
+    let no_cluster = ClusterId::default();
+    let own = [cluster, &no_cluster].map(|cluster| merged.by_cluster.get(cluster));
     own.into_iter().flatten().filter(move |own| own.namespace == *namespace)
 }
 
@@ -77,7 +77,7 @@ pub fn inbound_targets<'a>(
 ) -> Vec<InboundTarget<'a>> {
     let followed = context.traffic.scope(proxy.namespace(), &context.selection(proxy)).sidecar();
     let followed = followed.filter(|_| proxy.kind == ProxyType::Sidecar);
-    let of_all = followed.and_then(|sidecar| sidecar.inbound_pool.as_ref());
+    let sidecar_pool = followed.and_then(|sidecar| sidecar.inbound_pool.as_ref());
     if let Some(ingress) = followed.and_then(|sidecar| sidecar.ingress.as_ref()) {
         let mut services = BTreeMap::new();
         for one in all_targets(context, proxy, served) {
@@ -85,13 +85,13 @@ pub fn inbound_targets<'a>(
         }
         let target = |one: &'a SidecarIngress| {
             let service = services.get(&one.port.number).copied().flatten();
-            let of_sidecar = one.pool.as_ref().or(of_all).cloned();
-            let of_rule = || pool_of_rule(context, proxy.namespace(), service?, one.port.number);
+            let own_pool = one.pool.as_ref().or(sidecar_pool).cloned();
+            let rule_pool = || pool_of_rule(context, proxy.namespace(), service?, one.port.number);
             InboundTarget {
                 port: &one.port,
                 service,
                 target: one.port.number,
-                pool: of_sidecar.or_else(of_rule),
+                pool: own_pool.or_else(rule_pool),
                 ingress: Some(one),
             }
         };
@@ -102,8 +102,8 @@ pub fn inbound_targets<'a>(
         targets.entry(one.target).or_insert(one);
     }
     let with_pool = |one: InboundTarget<'a>| {
-        let of_rule = || pool_of_rule(context, proxy.namespace(), one.service?, one.port.number);
-        InboundTarget { pool: of_all.cloned().or_else(of_rule), ..one }
+        let rule_pool = || pool_of_rule(context, proxy.namespace(), one.service?, one.port.number);
+        InboundTarget { pool: sidecar_pool.cloned().or_else(rule_pool), ..one }
     };
     targets.into_values().map(with_pool).collect()
 }
@@ -171,9 +171,10 @@ fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u1
     match &port.target {
         TargetPort::Number(number) => Some(*number),
         TargetPort::Name(name) => {
-            let known = context.workload_of(proxy).map(|workload| workload.named_ports.get(name));
+            let pod_port =
+                context.workload_of(proxy).map(|workload| workload.named_ports.get(name));
             // For an unknown pod, use the ports that the proxy reports.
-            known.unwrap_or_else(|| proxy.named_ports.get(name)).copied()
+            pod_port.unwrap_or_else(|| proxy.named_ports.get(name)).copied()
         }
     }
 }
@@ -185,18 +186,18 @@ fn endpoint_port(
     proxy: &Proxy,
 ) -> Option<u16> {
     let is_pod = context.workload_of(proxy).is_some();
-    let mut near = service.endpoints().filter(|(key, _, _)| {
+    let mut candidates = service.endpoints().filter(|(key, _, _)| {
         // A pod is in its own cluster; a machine elsewhere may have the same address.
         key.cluster == proxy.cluster || (key.cluster.is_empty() && !is_pod)
     });
-    near.find_map(|(_, endpoint, _)| {
-        let is_it = match endpoint.workload {
+    candidates.find_map(|(_, endpoint, _)| {
+        let is_proxy = match endpoint.workload {
             Some(workload) if workload == proxy.workload => true,
             // The name of a machine's proxy may differ from the WorkloadEntry's.
             Some(_) if is_pod => false,
             _ => proxy.addresses.contains(&endpoint.address),
         };
-        (is_it && *endpoint.port_name == port.name).then_some(endpoint.port)
+        (is_proxy && *endpoint.port_name == port.name).then_some(endpoint.port)
     })
 }
 
@@ -216,12 +217,12 @@ pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
         })
         .collect();
     gateways.sort_by_key(|service| (service.created, service.hostname.clone()));
-    let of_service = gateways.iter().find_map(|service| {
+    let service_port = gateways.iter().find_map(|service| {
         let label = service.labels.get(GATEWAY_PORT_LABEL);
         let number = gateway_port(label.map(|text| &**text));
         let port = service.ports.iter().find(|port| port.number == number)?;
         target_number(context, proxy, port)
     });
-    let by_itself = || labels.contains_key(NETWORK_LABEL).then_some(GATEWAY_PORT);
-    of_service.or_else(by_itself)
+    let own_port = || labels.contains_key(NETWORK_LABEL).then_some(GATEWAY_PORT);
+    service_port.or_else(own_port)
 }

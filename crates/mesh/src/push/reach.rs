@@ -35,7 +35,7 @@ pub fn reach(
     hosts: &BTreeSet<Hostname>,
 ) -> Option<BTreeSet<Namespace>> {
     if !hosts.iter().all(|host| same_before_ports(versions, host)) {
-        return RuleDifference::of(versions, hosts).seeing;
+        return RuleDifference::of(versions, hosts).affected_namespaces;
     }
     let merged = hosts
         .iter()
@@ -68,12 +68,12 @@ pub struct RuleDifference {
     /// Whether services, mesh config and clusters are the same objects.
     pub has_same_services: bool,
     /// Whether nothing but VirtualServices differs.
-    pub is_of_routes_alone: bool,
+    pub changes_only_routes: bool,
     /// Whether VirtualServices differ only in how requests are processed and not in the set of
     /// destinations. Only route configurations contain this.
-    pub is_of_requests_alone: bool,
+    pub changes_only_requests: bool,
     /// The namespaces that may be affected, if only VirtualServices differ; `None` for all.
-    seeing: Option<BTreeSet<Namespace>>,
+    affected_namespaces: Option<BTreeSet<Namespace>>,
 }
 
 impl RuleDifference {
@@ -86,23 +86,25 @@ impl RuleDifference {
             && Arc::ptr_eq(&before.clusters, &now.clusters)
             && hosts.iter().all(same);
         let (before, now) = (&before.traffic, &now.traffic);
-        let is_of_routes_alone = has_same_services
+        let changes_only_routes = has_same_services
             && before.destination_rules == now.destination_rules
             && before.sidecars == now.sidecars
             && before.addressed == now.addressed
             && before.telemetries == now.telemetries
             && before.envoy_filters == now.envoy_filters;
-        let is_of_requests_alone = is_of_routes_alone
+        let changes_only_requests = changes_only_routes
             && now.virtual_services.differs_in_requests_alone(&before.virtual_services);
-        let seeing = is_of_routes_alone
+        let affected_namespaces = changes_only_routes
             .then(|| now.virtual_services.differing_namespaces(&before.virtual_services));
-        let seeing = seeing.flatten();
-        Self { has_same_services, is_of_routes_alone, is_of_requests_alone, seeing }
+        let affected_namespaces = affected_namespaces.flatten();
+        Self { has_same_services, changes_only_routes, changes_only_requests, affected_namespaces }
     }
 
     /// Returns whether proxies of a namespace are unaffected, because only rules for other
     /// namespaces differ.
-    pub fn is_unseen_in(&self, namespace: &Namespace) -> bool {
-        self.seeing.as_ref().is_some_and(|seeing| !seeing.contains(namespace))
+    pub fn is_unaffected(&self, namespace: &Namespace) -> bool {
+        self.affected_namespaces
+            .as_ref()
+            .is_some_and(|affected_namespaces| !affected_namespaces.contains(namespace))
     }
 }

@@ -80,7 +80,7 @@ pub enum WithheldReason {
     /// another cluster.
     SameAddress,
     /// The proxy requests not to receive endpoints of that network.
-    NotSeen,
+    NetworkNotVisible,
     /// An east-west gateway forwards only into its own network.
     OtherNetwork,
     /// The pods of a headless service are reached at their own addresses, which are invalid in
@@ -105,15 +105,15 @@ pub enum WithheldReason {
     LibraryElsewhere,
     /// The client is gRPC's own library, which uses mTLS for all endpoints of a service or for
     /// none, and other endpoints accept mTLS.
-    PlainTextBeside,
+    PlainTextForLibrary,
 }
 
 impl WithheldReason {
     /// Returns whether the reason is that the endpoint is in another network than the proxy.
-    pub fn is_of_networks(self) -> bool {
+    pub fn concerns_networks(self) -> bool {
         match self {
             Self::NotCarried
-            | Self::NotSeen
+            | Self::NetworkNotVisible
             | Self::OtherNetwork
             | Self::HeadlessElsewhere
             | Self::NoGateway
@@ -136,7 +136,7 @@ impl WithheldReason {
             | Self::NodeLocal
             | Self::NoAddress
             | Self::EndpointFamily
-            | Self::PlainTextBeside => false,
+            | Self::PlainTextForLibrary => false,
         }
     }
 
@@ -154,7 +154,7 @@ impl WithheldReason {
             Self::AddressRefused
             | Self::NetworkRefused
             | Self::SameAddress
-            | Self::NotSeen
+            | Self::NetworkNotVisible
             | Self::NoAddress
             | Self::OtherNetwork
             | Self::HeadlessElsewhere => WithholdingStep::Network,
@@ -163,7 +163,7 @@ impl WithheldReason {
             Self::PlainText
             | Self::AutoMtlsOff
             | Self::LibraryElsewhere
-            | Self::PlainTextBeside => WithholdingStep::Mtls,
+            | Self::PlainTextForLibrary => WithholdingStep::Mtls,
         }
     }
 }

@@ -24,7 +24,7 @@ use strait_rules::traffic::HostPattern;
 
 /// If more services than this change at once, not counting changes to targets of ports, every
 /// stream is notified without computing the effect, because nearly every stream would be affected.
-const LOOKED_AT_MAX: usize = 128;
+const COMPUTED_HOSTS_MAX: usize = 128;
 
 /// Everything apart from the mesh that can influence a proxy's resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct SeenChanges {
     /// Names of route configurations that differ.
     pub routes: BTreeSet<Arc<str>>,
     /// Of the services that [differ beside their
-    /// endpoints](MergedService::differs_beside_endpoints), those with a different assignment.
+    /// endpoints](MergedService::differs_except_in_endpoints), those with a different assignment.
     pub assignments: BTreeSet<Hostname>,
 }
 
@@ -101,29 +101,32 @@ pub trait Sight: Send + Sync {
 /// `hosts`, in either version: the hosts themselves, targets of aliases among them, services whose
 /// full name a host has as its short name, wildcards that match them, and services that claim the
 /// same addresses.
-pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
+pub fn related_hosts(
+    versions: [&PushContext; 2],
+    hosts: &BTreeSet<Hostname>,
+) -> BTreeSet<Hostname> {
     let mut all = with_targets(versions, hosts);
     // Services whose full name one of them has as its short name.
     let domain = &versions[1].settings.domain;
     all.extend(hosts.iter().map(|host| Hostname::from(format!("{host}.svc.{domain}"))));
     all.extend(versions.into_iter().flat_map(|context| wildcards_over(context, hosts)));
-    let wanted: HashSet<IpAddr> = hosts
+    let contested: HashSet<IpAddr> = hosts
         .iter()
         .filter(|host| {
-            let [before, now] = versions.map(|context| wants(context, host));
+            let [before, now] = versions.map(|context| vip_claims(context, host));
             before != now
         })
         .flat_map(|host| versions.into_iter().flat_map(|context| definitions(context, host)))
         .flat_map(|service| service.by_cluster.values().flat_map(|own| own.vips.iter().copied()))
         .collect();
-    if !wanted.is_empty() {
+    if !contested.is_empty() {
         // Services outside of `hosts` are equal in both versions.
         let [_, now] = versions;
-        let is_rival = |service: &&Arc<MergedService>| {
+        let claims_same_vip = |service: &&Arc<MergedService>| {
             let mut vips = service.by_cluster.values().flat_map(|own| &own.vips);
-            vips.any(|vip| wanted.contains(vip))
+            vips.any(|vip| contested.contains(vip))
         };
-        let rivals = now.all_services().filter(is_rival);
+        let rivals = now.all_services().filter(claims_same_vip);
         all.extend(rivals.map(|service| service.hostname().clone()));
     }
     all
@@ -131,15 +134,15 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
 
 /// Returns whether the effect of a change to `hosts` is worth computing: whether few enough
 /// services changed.
-pub fn is_looked_at(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
+pub fn is_worth_computing(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
     let differ = hosts.iter().filter(|host| !same_before_ports(versions, host));
-    differ.take(LOOKED_AT_MAX + 1).count() <= LOOKED_AT_MAX
+    differ.take(COMPUTED_HOSTS_MAX + 1).count() <= COMPUTED_HOSTS_MAX
 }
 
 /// Returns the parts of a hostname's definitions that decide who gets a VIP: everything but the
 /// targets of ports. Differences in other parts cannot affect other services.
-fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
-    let of = |service: &Arc<MergedService>| {
+fn vip_claims(context: &PushContext, host: &Hostname) -> Vec<VipClaims> {
+    let claims_of = |service: &Arc<MergedService>| {
         let mut primary = (*service.primary).clone();
         (primary.selector, primary.labels) = Default::default();
         for port in &mut primary.ports {
@@ -151,14 +154,14 @@ fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
             (id.clone(), own.vips.clone(), ports)
         };
         let vips = service.by_cluster.iter().map(vips).collect();
-        Wants { primary, shards, vips, refused: service.refused.clone() }
+        VipClaims { primary, shards, vips, refused: service.refused.clone() }
     };
-    definitions(context, host).map(of).collect()
+    definitions(context, host).map(claims_of).collect()
 }
 
-/// See [`wants`].
+/// See [`vip_claims`].
 #[derive(PartialEq, Eq)]
-struct Wants {
+struct VipClaims {
     primary: Service,
     shards: Vec<ShardKey>,
     vips: Vec<(ClusterId, Vec<IpAddr>, PortsOfCluster)>,
@@ -171,12 +174,12 @@ type PortsOfCluster = Vec<(u16, Protocol)>;
 /// Returns wildcard services that match any of these hosts. The routes of their ports contain the
 /// rules for the hosts that they cover.
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
-    let holds = |wildcard: &&Hostname| {
+    let matches_any = |wildcard: &&Hostname| {
         let wildcard = HostPattern::of_service(wildcard);
         hosts.iter().any(|host| wildcard.matches(host.as_str()))
     };
     let all = context.wildcard_services().map(|service| service.hostname());
-    all.filter(holds).cloned().collect()
+    all.filter(matches_any).cloned().collect()
 }
 
 fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {

@@ -26,10 +26,10 @@ pub fn shared_services(context: &PushContext, auto: bool) -> SharedServices {
         let key = WorkloadKey::new(primary.namespace.clone(), primary.name.clone());
         let exporters = exporters(context, service);
         if auto && !context.mesh.cluster_local(hostname) {
-            let of_cluster = service.by_cluster.iter().filter(|(cluster, one)| {
+            let exporting = service.by_cluster.iter().filter(|(cluster, one)| {
                 !matches!(one.resolution, Resolution::Alias(_)) && !exporters.contains(*cluster)
             });
-            for (cluster, _) in of_cluster {
+            for (cluster, _) in exporting {
                 shared.to_export.entry(cluster.clone()).or_default().insert(key.clone());
             }
         }
@@ -66,7 +66,7 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
     if !exports(&winner) {
         return None;
     }
-    let of_merge = |field: &str| {
+    let merged_conflict = |field: &str| {
         let conflicts = service.conflicts.iter().filter(|one| one.field == field);
         let losers: BTreeSet<_> = conflicts.flat_map(|one| &one.losers).filter(exports).collect();
         losers.into_iter().collect::<Vec<_>>()
@@ -80,18 +80,19 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
     let kinds = |own: Option<u32>| own.is_some() != affinity.is_some();
     let times = |own: Option<u32>| own.is_some() && affinity.is_some() && own != affinity;
     let fields = [
-        ("PortConflict", "ports", of_merge("ports")),
-        ("TypeConflict", "resolution", of_merge("resolution")),
+        ("PortConflict", "ports", merged_conflict("ports")),
+        ("TypeConflict", "resolution", merged_conflict("resolution")),
         ("SessionAffinityConflict", "sessionAffinity", differing(&kinds)),
         ("SessionAffinityConfigConflict", "sessionAffinityConfig", differing(&times)),
     ];
     let (mut reasons, mut messages) = (Vec::new(), Vec::new());
     for (reason, field, losers) in fields.into_iter().filter(|(.., losers)| !losers.is_empty()) {
-        let others: Vec<&str> = losers.into_iter().map(ClusterId::as_str).collect();
-        let others = others.join(", ");
+        let other_clusters: Vec<&str> = losers.into_iter().map(ClusterId::as_str).collect();
+        let other_clusters = other_clusters.join(", ");
         reasons.push(reason);
-        messages
-            .push(format!("{field}: the value of cluster {winner} applies, and {others} differ"));
+        messages.push(format!(
+            "{field}: the value of cluster {winner} applies, and {other_clusters} differ"
+        ));
     }
     let (reason, message) = (reasons.join(","), messages.join("; "));
     (!reason.is_empty()).then_some(Disagreement { reason, message })
@@ -135,8 +136,8 @@ mod tests {
         ] {
             let mut mesh = MeshState::new(settings());
             for (cluster, change) in [("east", east), ("west", west)] {
-                let word = shard(cluster, 1).with(service("web.ns").with(change), vec![]).built();
-                mesh.apply(MeshEvent::Registry(word));
+                let update = shard(cluster, 1).with(service("web.ns").with(change), vec![]).built();
+                mesh.apply(MeshEvent::Registry(update));
             }
             mesh.apply(MeshEvent::Complete);
             let (context, _) = mesh.next_version().expect("there is one");

@@ -99,26 +99,26 @@ impl<'a> SubsetFilter<'a> {
     }
 
     /// Returns whether it can select endpoints in this cluster.
-    pub(super) fn is_of_cluster(&self, cluster: &ClusterId) -> bool {
-        self.label(CLUSTER).is_none_or(|said| said == cluster.as_str())
+    pub(super) fn matches_cluster(&self, cluster: &ClusterId) -> bool {
+        self.label(CLUSTER).is_none_or(|value| value == cluster.as_str())
     }
 
     /// Returns whether it can select endpoints in this network.
-    pub(super) fn is_of_network(&self, network: &NetworkId) -> bool {
-        self.label(NETWORK_LABEL).is_none_or(|said| said == network.as_str())
+    pub(super) fn matches_network(&self, network: &NetworkId) -> bool {
+        self.label(NETWORK_LABEL).is_none_or(|value| value == network.as_str())
     }
 
     /// Returns whether it can select endpoints in this locality.
-    pub(super) fn is_of_locality(&self, locality: &Locality) -> bool {
+    pub(super) fn matches_locality(&self, locality: &Locality) -> bool {
         let parts =
             [(REGION, &locality.region), (ZONE, &locality.zone), (SUBZONE, &locality.subzone)];
-        parts.iter().all(|(key, part)| self.label(key).is_none_or(|said| *said == ***part))
+        parts.iter().all(|(key, part)| self.label(key).is_none_or(|value| *value == ***part))
     }
 
     /// Returns whether it selects endpoints with these labels, ignoring labels of the location.
-    pub(super) fn is_of_labels(&self, labels: Option<&Arc<Labels>>) -> bool {
+    pub(super) fn matches_labels(&self, labels: Option<&Arc<Labels>>) -> bool {
         let all = self.labels.into_iter().flat_map(|labels| labels.iter());
-        let mut own = all.filter(|(key, _)| !is_of_place(key));
+        let mut own = all.filter(|(key, _)| !is_location_label(key));
         own.all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
     }
 
@@ -129,25 +129,25 @@ impl<'a> SubsetFilter<'a> {
         network: &NetworkId,
         endpoint: EndpointRef<'_>,
     ) -> bool {
-        self.is_of_cluster(cluster)
-            && self.is_of_network(network)
-            && self.is_of_locality(endpoint.locality)
-            && self.is_of_labels(endpoint.labels)
+        self.matches_cluster(cluster)
+            && self.matches_network(network)
+            && self.matches_locality(endpoint.locality)
+            && self.matches_labels(endpoint.labels)
     }
 
     /// Returns whether it selects an endpoint whose hostname proxies resolve. It is
     /// in no cluster, and in no network unless it names one.
     pub fn contains_named(&self, one: &NamedEndpoint) -> bool {
         self.label(CLUSTER).is_none()
-            && self.is_of_network(one.network.as_ref().unwrap_or(&NetworkId::default()))
-            && self.is_of_locality(&one.locality)
-            && self.is_of_labels(one.labels.as_ref())
+            && self.matches_network(one.network.as_ref().unwrap_or(&NetworkId::default()))
+            && self.matches_locality(&one.locality)
+            && self.matches_labels(one.labels.as_ref())
     }
 
     /// Returns the filter after applying the policy's TLS settings. Endpoints with other TLS
     /// settings than the mesh's mTLS cannot be reached through gateways, which find the destination
     /// by the SNI of the mesh's mTLS.
-    pub(super) fn spoken_to(self, policy: Option<&ResolvedPolicy>) -> Self {
+    pub(super) fn with_tls_of(self, policy: Option<&ResolvedPolicy>) -> Self {
         let is_mesh = |tls: &ClientTls| matches!(tls, ClientTls::Mesh(_));
         let tls = policy.and_then(|policy| policy.tls.as_deref());
         Self { is_near: self.is_near || tls.is_some_and(|tls| !is_mesh(tls)), ..self }
@@ -173,9 +173,9 @@ pub fn is_known_to_gateways(
 ) -> bool {
     let owners = rules.owners(&service.primary.namespace);
     let Some((rule, owners)) = rule.zip(owners) else { return false };
-    let [known, own] =
+    let [owner_labels, rule_labels] =
         [&**owners, rule].map(|rule| rule.subsets.get(subset).map(|one| &one.labels));
-    known == own
+    owner_labels == rule_labels
 }
 
 /// Returns the names of all subsets that these rules define, including the empty name for the whole
@@ -187,6 +187,6 @@ pub fn subset_names<'r>(
     std::iter::once("").chain(named.map(|name| &**name)).collect()
 }
 
-fn is_of_place(key: &str) -> bool {
+fn is_location_label(key: &str) -> bool {
     matches!(key, CLUSTER | NETWORK_LABEL | REGION | ZONE | SUBZONE)
 }

@@ -12,7 +12,7 @@ use super::context::{FixedSettings, PushContext};
 use super::event_loop::{MeshEvent, MeshState};
 use super::interest::{Changes, Dep};
 use super::scope::{SeenChanges, Sight, Stand};
-use super::view::{Assignment, Role, ViewKey, Way, WithheldReason, assignment, decide};
+use super::view::{Assignment, Path, Role, ViewKey, WithheldReason, assignment, decide};
 use crate::testing::settings;
 use strait_model::mesh_config::MeshNetworks;
 use strait_model::registry::{RegistryUpdate, ShardChange};
@@ -39,21 +39,21 @@ impl Sight for SeesNothing {
 }
 
 /// Returns a complete mesh after these updates.
-fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
-    mesh_of(settings(), words)
+fn mesh(updates: Vec<RegistryUpdate>) -> MeshState {
+    mesh_of(settings(), updates)
 }
 
-fn mesh_of(settings: Arc<FixedSettings>, words: Vec<RegistryUpdate>) -> MeshState {
+fn mesh_of(settings: Arc<FixedSettings>, updates: Vec<RegistryUpdate>) -> MeshState {
     let mut mesh = MeshState::new(settings);
-    for update in words {
+    for update in updates {
         mesh.apply(MeshEvent::Registry(update));
     }
     mesh.apply(MeshEvent::Complete);
     mesh
 }
 
-fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
-    mesh(words).next_version().expect("a first version").0
+fn context(updates: Vec<RegistryUpdate>) -> Arc<PushContext> {
+    mesh(updates).next_version().expect("a first version").0
 }
 
 /// Returns updates for: east in n1 with a gateway at .1, west in n2 with a gateway at .2, `web.ns`
@@ -122,18 +122,18 @@ fn local_endpoints_are_direct_and_remote_endpoints_use_their_gateway() {
 fn port_is_served_by_every_cluster_under_any_name() {
     let mut renamed = service("web.ns");
     renamed.ports = vec![port("web", 80, 9090)];
-    let theirs = Endpoint { port_name: "web".into(), ..endpoint("10.0.0.2") };
+    let west_endpoint = Endpoint { port_name: "web".into(), ..endpoint("10.0.0.2") };
     let context = context(vec![
         shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
-        shard("west", 2).with(renamed, vec![theirs]).built(),
+        shard("west", 2).with(renamed, vec![west_endpoint]).built(),
     ]);
     assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1", "10.0.0.2 1"]);
 }
 
 #[test]
 fn weight_is_split_exactly_over_several_gateways() {
-    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.1"); 1]);
-    words.push(
+    let mut updates = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.1"); 1]);
+    updates.push(
         shard("west", 2)
             .with(
                 {
@@ -147,7 +147,7 @@ fn weight_is_split_exactly_over_several_gateways() {
             .update()
             .built(),
     );
-    let split = assigned(&context(words), &client("n1"));
+    let split = assigned(&context(updates), &client("n1"));
     assert_eq!(members(&split), ["10.0.0.1 2", "203.0.113.2 1", "203.0.113.3 1"]);
 }
 
@@ -228,11 +228,11 @@ fn each_reason_withholds_at_its_own_step() {
     for (case, endpoint, network, expected) in cases {
         let context = context(two_networks(vec![], vec![endpoint]));
         let web = &context.services[&host("web.ns")];
-        let (shard, endpoint, of) = web.endpoints().next().expect("one endpoint");
-        let decided = decide(&context, &client(network), web, shard, endpoint, of);
+        let (shard, endpoint, endpoint_network) = web.endpoints().next().expect("one endpoint");
+        let decided = decide(&context, &client(network), web, shard, endpoint, endpoint_network);
         let decided = decided.map(|way| match way {
-            Way::Direct => None,
-            Way::Gateways(gateways) => Some(gateways.len()),
+            Path::Direct => None,
+            Path::Gateways(gateways) => Some(gateways.len()),
         });
         assert_eq!(decided, expected, "{case}");
     }
@@ -240,11 +240,11 @@ fn each_reason_withholds_at_its_own_step() {
 
 #[test]
 fn endpoints_in_a_network_without_a_gateway_are_withheld() {
-    let words = vec![
+    let updates = vec![
         shard("east", 1).network("n1").with(service("web.ns"), vec![]).built(),
         shard("west", 2).network("n3").with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
     ];
-    let context = context(words);
+    let context = context(updates);
     assert!(members(&assigned(&context, &client("n1"))).is_empty());
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().next().expect("one endpoint");
@@ -254,14 +254,14 @@ fn endpoints_in_a_network_without_a_gateway_are_withheld() {
 
 #[test]
 fn pods_of_a_headless_service_are_reached_only_in_their_own_network() {
-    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    for update in &mut words {
+    let mut updates = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    for update in &mut updates {
         let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         Arc::make_mut(&mut web.expect("in both clusters").service).resolution =
             Resolution::Headless;
     }
-    let context = context(words);
+    let context = context(updates);
     // A client of a headless service has no assignment; a request for one has the same result.
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     let web = &context.services[&host("web.ns")];
@@ -275,15 +275,15 @@ fn pods_of_a_headless_service_are_reached_only_in_their_own_network() {
 
 #[test]
 fn gateway_of_another_cluster_is_used_if_the_address_family_is_unsupported() {
-    let mut words = two_networks(vec![], vec![endpoint("10.0.0.2")]);
-    words.push(
+    let mut updates = two_networks(vec![], vec![endpoint("10.0.0.2")]);
+    updates.push(
         shard("south", 3)
             .network("n2")
             .with(service("gateway.strait-system").gateway_of("n2", "2001:db8::2"), vec![])
             .with(service("web.ns"), vec![endpoint("10.0.0.3")])
             .built(),
     );
-    let context = context(words);
+    let context = context(updates);
     assert_eq!(members(&assigned(&context, &client("n1"))), ["203.0.113.2 2"]);
     let six = ViewKey { ipv4: false, ipv6: true, ..client("n1") };
     assert_eq!(members(&assigned(&context, &six)), ["2001:db8::2 2"]);
@@ -381,8 +381,8 @@ fn gateway_receives_only_ready_mtls_endpoints_of_its_own_network() {
 fn service_exported_to_its_namespace_is_invisible_elsewhere() {
     let mut private = service("web.ns");
     private.export_to = ExportTo::parse(".", &"ns".into());
-    let words = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).built()];
-    let context = context(words);
+    let updates = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).built()];
+    let context = context(updates);
     assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1"]);
     let stranger = ViewKey { namespace: "other".into(), ..client("") };
     assert!(members(&assigned(&context, &stranger)).is_empty());
@@ -392,14 +392,14 @@ fn service_exported_to_its_namespace_is_invisible_elsewhere() {
 
 #[test]
 fn service_not_exported_to_all_namespaces_does_not_cross_networks() {
-    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    for update in &mut words {
+    let mut updates = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    for update in &mut updates {
         let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         let web = web.expect("in both clusters");
         Arc::make_mut(&mut web.service).export_to = ExportTo::parse(".", &"ns".into());
     }
-    let context = context(words);
+    let context = context(updates);
     // A gateway has no filter chain for it, so a connection to the gateway would fail.
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     let web = &context.services[&host("web.ns")];
@@ -413,12 +413,13 @@ fn changes_list_exactly_what_changed() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     mesh.next_version();
     let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
-    let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().built();
-    mesh.apply(MeshEvent::Registry(say(more.clone())));
+    let update_endpoints =
+        |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().built();
+    mesh.apply(MeshEvent::Registry(update_endpoints(more.clone())));
     let (_, changes) = mesh.next_version().expect("a change");
-    let expected = Changes::of_endpoints([host("web.ns")]);
+    let expected = Changes::for_endpoints([host("web.ns")]);
     assert_eq!(changes, expected);
-    mesh.apply(MeshEvent::Registry(say(more)));
+    mesh.apply(MeshEvent::Registry(update_endpoints(more)));
     assert!(mesh.next_version().is_none(), "the same again");
     mesh.apply(MeshEvent::Registry(
         shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().built(),
@@ -467,7 +468,7 @@ fn version_shares_unchanged_parts_with_the_previous_version() {
 
 #[test]
 fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
-    let words = vec![
+    let updates = vec![
         shard("east", 1)
             .with(service("a.ns").vip("10.1.0.1"), vec![])
             .with(service("both.ns").vip("10.1.0.2"), vec![])
@@ -478,7 +479,7 @@ fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
             .with(service("c.ns").vip("10.2.0.3"), vec![])
             .built(),
     ];
-    let context = context(words);
+    let context = context(updates);
     let found = super::addresses::addresses(
         &context,
         &"east".into(),
@@ -502,7 +503,7 @@ fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
     assert_eq!(addresses, expected);
     assert_eq!(found.dropped.len(), 1);
     assert_eq!(found.dropped[0].holder, host("a.ns"));
-    assert_eq!(found.dropped[0].of.as_str(), "east");
+    assert_eq!(found.dropped[0].holder_cluster.as_str(), "east");
     // A cluster without a VIP for either service receives the first cluster's,
     // and they are not reported as its own.
     let north = super::addresses::addresses(
@@ -512,21 +513,21 @@ fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
         (true, false),
     );
     let [dropped] = north.dropped.as_slice() else { panic!("{:?}", north.dropped) };
-    assert_eq!((dropped.of.as_str(), dropped.vip_source.as_str()), ("east", "west"));
+    assert_eq!((dropped.holder_cluster.as_str(), dropped.vip_source.as_str()), ("east", "west"));
 }
 
 #[test]
 fn projected_view_receives_the_same_assignment_as_the_full_view() {
-    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).built());
-    let context = context(words);
+    let mut updates = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    updates.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).built());
+    let context = context(updates);
     let web = &context.services[&host("web.ns")];
     let mut shared = BTreeSet::new();
     for network in ["n1", "n2", "", "~", "n4", "n5"] {
         for role in [Role::Client, Role::Gateway] {
-            let whole = ViewKey { role, ..client(network) };
-            let projected = whole.projected(&context, web);
-            assert_eq!(assigned(&context, &projected), assigned(&context, &whole), "{whole:?}");
+            let full = ViewKey { role, ..client(network) };
+            let projected = full.projected(&context, web);
+            assert_eq!(assigned(&context, &projected), assigned(&context, &full), "{full:?}");
             shared.insert(projected);
         }
     }

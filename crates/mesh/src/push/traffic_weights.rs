@@ -90,9 +90,9 @@ impl TrafficWeights {
     /// tier keeps its weights.
     pub(super) fn apply(&self, groups: &mut [AssignmentGroup], remote: &mut [Remote]) {
         for portion in &self.0 {
-            let of_tier = || self.0.iter().filter(|other| other.tier == portion.tier);
-            let all: u128 = of_tier().map(|other| u128::from(other.share)).sum();
-            if of_tier().count() < 2 || all == 0 {
+            let same_tier = || self.0.iter().filter(|other| other.tier == portion.tier);
+            let all: u128 = same_tier().map(|other| u128::from(other.share)).sum();
+            if same_tier().count() < 2 || all == 0 {
                 continue;
             }
             let scaled = |weight: u128| -> u128 {

@@ -32,7 +32,7 @@ use strait_model::{
 
 /// The path to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way<'a> {
+pub enum Path<'a> {
     /// Directly to the endpoint's address.
     Direct,
     /// Through any of these gateways; never empty.
@@ -61,7 +61,7 @@ pub fn decide<'a>(
     shard: &ShardKey,
     endpoint: EndpointRef<'_>,
     network: &NetworkId,
-) -> Result<Way<'a>, WithheldReason> {
+) -> Result<Path<'a>, WithheldReason> {
     let own = service.shards.iter().find(|one| one.key == *shard);
     let local = context.mesh.cluster_local(service.hostname())
         || own.is_some_and(|own| own.service.is_cluster_local);
@@ -75,8 +75,8 @@ pub fn decide<'a>(
     let (ipv4, located) = (address.is_ipv4(), address != NO_ADDRESS);
     let tls_mode = view.role.tls_mode(tls_mode);
     match reach.decide(Traits { health, pod, tls_mode, ipv4, located, node })? {
-        Via::Direct => Ok(Way::Direct),
-        Via::Gateways => Ok(Way::Gateways(reach.gateways)),
+        Via::Direct => Ok(Path::Direct),
+        Via::Gateways => Ok(Path::Gateways(reach.gateways)),
     }
 }
 
@@ -92,7 +92,7 @@ struct Spot<'s> {
 /// that little remains to be decided for each endpoint.
 struct Reach<'a, 'v> {
     /// Why the whole cluster is removed from load balancing, if it is.
-    left: Option<WithheldReason>,
+    withdrawn: Option<WithheldReason>,
     barred: Option<WithheldReason>,
     /// The rank that the policy assigns.
     rank: Rank,
@@ -100,7 +100,7 @@ struct Reach<'a, 'v> {
     nodes: Nodes<'v>,
     ipv4: bool,
     ipv6: bool,
-    way: Result<Via, WithheldReason>,
+    path: Result<Via, WithheldReason>,
     /// Why endpoints that do not accept mTLS are withheld, if they are.
     needs_mtls: Option<WithheldReason>,
     gateways: Vec<&'a ResolvedGateway>,
@@ -182,7 +182,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         let public = *export_to == ExportTo::Public && !mesh_external && !local && !by_name;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
-            left: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {
+            withdrawn: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {
                 (Mode::Drain, _) => Some(WithheldReason::ClusterDraining),
                 (_, Some(_)) => Some(WithheldReason::ClusterDark),
                 (_, None) => None,
@@ -200,24 +200,24 @@ impl<'a, 'v> Reach<'a, 'v> {
             nodes: Nodes::of(view, service, shard),
             ipv4: view.ipv4,
             ipv6: view.ipv6,
-            way: Ok(Via::Direct),
+            path: Ok(Via::Direct),
             needs_mtls: None,
             gateways: Vec::new(),
         };
-        if !view.sees(network) {
-            reach.way = Err(WithheldReason::NotSeen);
+        if !view.is_visible(network) {
+            reach.path = Err(WithheldReason::NetworkNotVisible);
         } else if view.role == Role::Client && service.is_everywhere(shard, network) {
             // The path is the same from every network.
         } else if *network == view.network {
             reach.needs_mtls = (view.role == Role::Gateway).then_some(WithheldReason::PlainText);
         } else if view.role == Role::Gateway {
-            reach.way = Err(WithheldReason::OtherNetwork);
+            reach.path = Err(WithheldReason::OtherNetwork);
         } else {
             let headless = service.primary.resolution == Resolution::Headless;
             reach.across(context, view, (public, headless), &shard.cluster, network);
         }
         if by_library_with_mtls(context, view, service) {
-            reach.needs_mtls.get_or_insert(WithheldReason::PlainTextBeside);
+            reach.needs_mtls.get_or_insert(WithheldReason::PlainTextForLibrary);
         }
         reach
     }
@@ -234,27 +234,27 @@ impl<'a, 'v> Reach<'a, 'v> {
     ) {
         let gateways = context.networks.gateways_for(network, cluster);
         let pending = gateways.is_empty() && context.networks.has_any_configured(network);
-        let none = gateways.is_empty() && !pending;
-        if none && context.settings.allow_direct_cross_network {
+        let has_no_gateway = gateways.is_empty() && !pending;
+        if has_no_gateway && context.settings.allow_direct_cross_network {
             return;
         }
-        let spoken = |gateways: &'a [ResolvedGateway]| -> Vec<&'a ResolvedGateway> {
-            gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect()
+        let reachable = |gateways: &'a [ResolvedGateway]| -> Vec<&'a ResolvedGateway> {
+            gateways.iter().filter(|gateway| view.supports_address(gateway.address)).collect()
         };
-        self.gateways = spoken(gateways);
+        self.gateways = reachable(gateways);
         if self.gateways.is_empty() {
             // Other gateways of the network also replace gateways of an unsupported address family.
-            self.gateways = spoken(context.networks.all_for(network));
+            self.gateways = reachable(context.networks.all_for(network));
         }
         self.needs_mtls = Some(WithheldReason::PlainText);
-        self.way = if !public {
+        self.path = if !public {
             // The gateway has no filter chain for the service, so connections would fail there.
             Err(WithheldReason::NotCarried)
         } else if headless {
             Err(WithheldReason::HeadlessElsewhere)
         } else if pending {
             Err(WithheldReason::GatewayPending)
-        } else if none {
+        } else if has_no_gateway {
             Err(WithheldReason::NoGateway)
         } else if self.gateways.is_empty() {
             Err(WithheldReason::GatewayFamily)
@@ -281,7 +281,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         if endpoint.health != Health::Healthy {
             return Err(WithheldReason::NotReady(endpoint.health));
         }
-        if let Some(reason) = self.left {
+        if let Some(reason) = self.withdrawn {
             return Err(reason);
         }
         if endpoint.pod == PodState::Missing {
@@ -296,16 +296,16 @@ impl<'a, 'v> Reach<'a, 'v> {
         if let Some(reason) = self.barred {
             return Err(reason);
         }
-        let way = self.way?;
+        let path = self.path?;
         if let Some(reason) = self.needs_mtls.filter(|_| endpoint.tls_mode != TlsMode::Istio) {
             return Err(reason);
         }
-        match way {
+        match path {
             Via::Direct if !endpoint.located => Err(WithheldReason::NoAddress),
             Via::Direct if !(if endpoint.ipv4 { self.ipv4 } else { self.ipv6 }) => {
                 Err(WithheldReason::EndpointFamily)
             }
-            way => Ok(way),
+            path => Ok(path),
         }
     }
 }
@@ -321,7 +321,7 @@ pub fn by_library_with_mtls(
 ) -> bool {
     view.grpc.is_some_and(|library| library.mtls)
         && context.mesh.enable_auto_mtls
-        && service.takes_mtls
+        && service.accepts_mtls
 }
 
 /// Returns whether an address that pods of all `claimants` have belongs to another cluster than the
@@ -393,7 +393,7 @@ pub fn assignment_of(
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
     let policy = subset.policy(port);
-    let subset = subset.spoken_to(policy.as_ref());
+    let subset = subset.with_tls_of(policy.as_ref());
     let policy = policy.unwrap_or_default().or_usual(&context.mesh.usual_limits);
     let preference = preference(context, view, service);
     let mut found = SortedEndpoints::new(context, view);
@@ -417,11 +417,11 @@ pub fn assignment_of(
     let Origins { all: origins, gateways } = origins.unwrap_or_default();
     shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
-        if !group.members.is_sorted_by(|a, b| order_of(a, b).is_lt()) {
+        if !group.members.is_sorted_by(|a, b| compare_members(a, b).is_lt()) {
             // Two shards may list the same address of a shared network. It is one endpoint; the
             // first shard's values apply.
-            group.members.sort_by(order_of);
-            group.members.dedup_by(|a, b| order_of(a, b).is_eq());
+            group.members.sort_by(compare_members);
+            group.members.dedup_by(|a, b| compare_members(a, b).is_eq());
         }
     }
     let weighed = weigh(&groups, &remote);
@@ -431,10 +431,11 @@ pub fn assignment_of(
     let rule = if is_client {
         LocalityRule::of(&policy, prefers, context.mesh.localities.as_deref(), here)
     } else {
-        LocalityRule::Unsaid
+        LocalityRule::Unspecified
     };
-    let prefers =
-        prefers && (view.locality.is_some() || view.node.is_some()) && rule == LocalityRule::Unsaid;
+    let prefers = prefers
+        && (view.locality.is_some() || view.node.is_some())
+        && rule == LocalityRule::Unspecified;
     if prefers || matches!(rule, LocalityRule::NearFirst(_)) {
         let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
         fit(&mut groups, weighed, &gateways);
@@ -444,8 +445,8 @@ pub fn assignment_of(
             LocalityRule::NearFirst(setting) => {
                 let unknown = Locality::default();
                 let here = here.unwrap_or(&unknown);
-                locality_priority::ranked(groups, |there, _, remote| {
-                    locality_rule::distance(setting, here, there, remote)
+                locality_priority::ranked(groups, |locality, _, remote| {
+                    locality_rule::distance(setting, here, locality, remote)
                 })
             }
             _ => locality_priority::by_distance(view, service, port, groups),
@@ -457,7 +458,7 @@ pub fn assignment_of(
     let localities = order.into_iter().filter_map(take);
     let mut localities: Vec<_> = localities.filter(|group| !group.members.is_empty()).collect();
     if let LocalityRule::Shares(shares) = rule {
-        localities = locality_rule::share_out(shares, localities);
+        localities = locality_rule::distribute(shares, localities);
     }
     let mut last = None;
     let mut priority = 0;
@@ -482,15 +483,15 @@ pub(super) fn contribution<'a>(
     subset: SubsetFilter<'_>,
 ) -> impl PartialEq + use<'a> {
     let local = context.mesh.cluster_local(service.hostname());
-    let subset = subset.spoken_to(subset.policy(port).as_ref());
-    let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
-    let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
+    let subset = subset.with_tls_of(subset.policy(port).as_ref());
+    let shards = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
+    let collect_shard = |(shard, port): (&'a ShardEndpoints, &Port)| {
         let mut found = SortedEndpoints::new(context, view);
         let reaches = reaches(context, view, service, local, shard);
         found.collect(&reaches, shard, port, subset);
         (&shard.key, found)
     };
-    asked.map(brings).collect::<Vec<_>>()
+    shards.map(collect_shard).collect::<Vec<_>>()
 }
 
 /// Computes the common part of the decision for each network in which `shard` has endpoints.
@@ -564,16 +565,16 @@ fn pod_port(endpoint: PackedEndpoint<'_>) -> Option<DualStackKey<'_>> {
 /// Returns whether the subset can have endpoints in a place, for each network of the shard and each
 /// locality within it.
 fn subset_places(shard: &ShardEndpoints, subset: SubsetFilter<'_>) -> Vec<bool> {
-    let networks = shard.networks().iter().map(|network| subset.is_of_network(network));
+    let networks = shard.networks().iter().map(|network| subset.matches_network(network));
     let localities = shard.endpoints.localities().iter();
-    let localities: Vec<_> = localities.map(|one| subset.is_of_locality(one)).collect();
+    let localities: Vec<_> = localities.map(|one| subset.matches_locality(one)).collect();
     networks
         .flat_map(|network| localities.iter().map(move |locality| network && *locality))
         .collect()
 }
 
 /// Compares by address and port, in the order of [`EndpointSocket`]s.
-fn order_of(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
+fn compare_members(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
     let addresses = match (a.address, b.address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.to_bits().cmp(&b.to_bits()),
         (a, b) => a.cmp(&b),
@@ -613,7 +614,7 @@ impl SortedEndpoints {
     ) {
         let endpoints = &shard.endpoints;
         let (cluster, role) = (&shard.key.cluster, self.role);
-        if !subset.is_of_cluster(cluster) {
+        if !subset.matches_cluster(cluster) {
             return;
         }
         let mut origin = |kind: &EndpointGroup| match &mut self.origins {
@@ -625,9 +626,9 @@ impl SortedEndpoints {
         };
         let kinds: Vec<_> = (endpoints.kinds().iter())
             .map(|kind| {
-                let is_asked =
-                    kind.port_name == port.name && subset.is_of_labels(kind.labels.as_ref());
-                (kind, is_asked, role.tls_mode(kind.tls_mode), origin(kind))
+                let is_selected =
+                    kind.port_name == port.name && subset.matches_labels(kind.labels.as_ref());
+                (kind, is_selected, role.tls_mode(kind.tls_mode), origin(kind))
             })
             .collect();
         // By network and locality of the shard: the index of the group, and the weight behind
@@ -651,7 +652,7 @@ impl SortedEndpoints {
         }
         let dual_stack = DualStackPods::of(shard, |endpoint, network| {
             let (kind, _, tls_mode, _) =
-                kinds.get(endpoint.kind()).filter(|(_, is_asked, ..)| *is_asked)?;
+                kinds.get(endpoint.kind()).filter(|(_, is_selected, ..)| *is_selected)?;
             reaches.get(network)?.decide(Traits::of(endpoint, kind, *tls_mode)).ok()
         });
         let mut behind = vec![0_u64; groups.len()];

@@ -49,11 +49,11 @@ pub(super) fn unaffected_views(
     }
     let gateways = now.networks.differing(&before.networks);
     let modes = now.clusters.differ_in_mode(&before.clusters).unwrap_or_default();
-    let is_reached_otherwise = |shard: &&ShardEndpoints| {
+    let is_reached_differently = |shard: &&ShardEndpoints| {
         modes.contains(&shard.key.cluster)
             || shard.networks().iter().any(|network| gateways.contains(network))
     };
-    let of_host = |host: &Hostname| {
+    let views_for_host = |host: &Hostname| {
         let (old, new) = (plain(before, host)?, plain(now, host)?);
         if !old.same_definition(new) || !old.same_security(new) {
             return None;
@@ -62,12 +62,12 @@ pub(super) fn unaffected_views(
         let networks: BTreeSet<_> =
             changed_shards.iter().flat_map(|shard| shard.networks()).collect();
         // The path to unchanged endpoints may differ.
-        let reached_otherwise = new.shards.iter().filter(is_reached_otherwise);
+        let rerouted = new.shards.iter().filter(is_reached_differently);
         let keys: BTreeSet<_> =
-            changed_shards.iter().copied().chain(reached_otherwise).map(|one| &one.key).collect();
+            changed_shards.iter().copied().chain(rerouted).map(|one| &one.key).collect();
         let all_rules = [before.rules_for(old), now.rules_for(new)];
         // gRPC's library chooses the transport by this, even for unchanged endpoints.
-        let flips = old.takes_mtls != new.takes_mtls;
+        let mtls_changes = old.accepts_mtls != new.accepts_mtls;
         let is_unaffected = |[then, view]: &[ViewKey; 2]| {
             let [old_rules, new_rules] = &all_rules;
             let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
@@ -85,17 +85,17 @@ pub(super) fn unaffected_views(
                 })
             })
         };
-        let mut looked_at = BTreeMap::new();
+        let mut decided_views = BTreeMap::new();
         let mut views = interest.view_classes(host, WORTH_A_LOOK);
         views.retain(|view| {
             let pair = || [view.projected(before, old), view.projected(now, new)];
             // In its own network, the change is nearly always visible.
-            !((flips && view.grpc.is_some()) || networks.contains(&view.network))
-                && *looked_at.entry(pair()).or_insert_with_key(is_unaffected)
+            !((mtls_changes && view.grpc.is_some()) || networks.contains(&view.network))
+                && *decided_views.entry(pair()).or_insert_with_key(is_unaffected)
         });
         (!views.is_empty()).then(|| (host.clone(), views))
     };
-    changes.endpoints().filter_map(of_host).collect()
+    changes.endpoints().filter_map(views_for_host).collect()
 }
 
 /// Returns the service with this hostname, if its endpoints depend on nothing in a view but the
@@ -110,12 +110,12 @@ fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedServ
 /// Returns the shards whose endpoints differ, in the old and the new version.
 fn changed_shards<'a>(old: &'a MergedService, new: &'a MergedService) -> Vec<&'a ShardEndpoints> {
     let differs = |(at, one): &(usize, &ShardEndpoints), other: &MergedService| {
-        let is_it = |shard: &&ShardEndpoints| shard.key == one.key;
+        let has_same_key = |shard: &&ShardEndpoints| shard.key == one.key;
         // It is nearly always in the same position.
-        let there = other.shards.get(*at).filter(is_it);
-        there.or_else(|| other.shards.iter().find(is_it)) != Some(one)
+        let at_same_index = other.shards.get(*at).filter(has_same_key);
+        at_same_index.or_else(|| other.shards.iter().find(has_same_key)) != Some(one)
     };
-    let of_old = old.shards.iter().enumerate().filter(|shard| differs(shard, new));
-    let of_new = new.shards.iter().enumerate().filter(|shard| differs(shard, old));
-    of_old.chain(of_new).map(|(_, shard)| shard).collect()
+    let changed_old = old.shards.iter().enumerate().filter(|shard| differs(shard, new));
+    let changed_new = new.shards.iter().enumerate().filter(|shard| differs(shard, old));
+    changed_old.chain(changed_new).map(|(_, shard)| shard).collect()
 }

@@ -21,7 +21,7 @@ pub struct ViewKey {
     /// The proxy's network.
     pub network: NetworkId,
     /// The named networks whose endpoints it requests; `None` for all.
-    pub sees: Option<Arc<[NetworkId]>>,
+    pub visible_networks: Option<Arc<[NetworkId]>>,
     /// The proxy's namespace.
     pub namespace: Namespace,
     /// Whether it supports IPv4.
@@ -67,7 +67,7 @@ impl ViewKey {
         Self {
             cluster: proxy.cluster.clone(),
             network,
-            sees: proxy.sees.clone(),
+            visible_networks: proxy.visible_networks.clone(),
             namespace: proxy.namespace().clone(),
             ipv4: proxy.has_ipv4(),
             ipv6: proxy.has_ipv6(),
@@ -92,30 +92,30 @@ impl ViewKey {
     /// Returns the view without the properties that are irrelevant for the endpoints of `service`,
     /// so that more proxies share it. The assignment is equal to that of the whole view.
     pub fn projected(&self, context: &PushContext, service: &MergedService) -> Self {
-        let matters = ViewDependencies::of(context, service);
+        let dependencies = ViewDependencies::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         let by_rules = context.traffic.is_by_namespace(service.hostname().as_str());
         let is_named = by_rules && context.traffic.concerns(&self.namespace);
         Self {
-            cluster: if matters.cluster { self.cluster.clone() } else { ClusterId::default() },
+            cluster: if dependencies.cluster { self.cluster.clone() } else { ClusterId::default() },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
                 elsewhere(service)
             },
-            sees: self.sees.clone().filter(|_| {
+            visible_networks: self.visible_networks.clone().filter(|_| {
                 let networks = service.shards.iter().flat_map(|shard| shard.networks());
-                networks.into_iter().any(|network| !self.sees(network))
+                networks.into_iter().any(|network| !self.is_visible(network))
             }),
-            namespace: if matters.namespace || is_named {
+            namespace: if dependencies.namespace || is_named {
                 self.namespace.clone()
             } else {
                 Namespace::default()
             },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| matters.node),
-            locality: self.locality.clone().filter(|_| matters.locality),
+            node: self.node.clone().filter(|_| dependencies.node),
+            locality: self.locality.clone().filter(|_| dependencies.locality),
             selection: if by_rules { self.selection.clone() } else { Selection::default() },
             role: self.role,
             // The load-balancing algorithm is irrelevant for the set of endpoints.
@@ -123,11 +123,12 @@ impl ViewKey {
         }
     }
 
-    pub(super) fn sees(&self, network: &NetworkId) -> bool {
-        network.is_empty() || self.sees.as_ref().is_none_or(|seen| seen.contains(network))
+    pub(super) fn is_visible(&self, network: &NetworkId) -> bool {
+        network.is_empty()
+            || self.visible_networks.as_ref().is_none_or(|seen| seen.contains(network))
     }
 
-    pub(super) fn speaks(&self, address: IpAddr) -> bool {
+    pub(super) fn supports_address(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
 }

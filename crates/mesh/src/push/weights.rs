@@ -71,10 +71,10 @@ pub(super) fn fit(
 ) {
     // A direct weight in units is a multiple of the scale.
     let common = gateways.values().fold(scale, |common, (_, weight)| gcd(common, *weight)).max(1);
-    let whole = u128::from(scale / common);
+    let factor = u128::from(scale / common);
     let direct = groups.iter().flat_map(|group| &group.members);
     let (count, direct) = direct.fold((gateways.len(), 0_u128), |(count, sum), member| {
-        (count + 1, sum + u128::from(member.weight) * whole)
+        (count + 1, sum + u128::from(member.weight) * factor)
     });
     let total =
         gateways.values().fold(direct, |sum, (_, weight)| sum + u128::from(weight / common));
@@ -84,9 +84,9 @@ pub(super) fn fit(
         let weight = if total > room { weight * room / total } else { weight };
         u32::try_from(weight.max(1)).unwrap_or(u32::MAX)
     };
-    if whole != 1 || total > room {
+    if factor != 1 || total > room {
         for member in groups.iter_mut().flat_map(|group| &mut group.members) {
-            member.weight = fitted(u128::from(member.weight) * whole);
+            member.weight = fitted(u128::from(member.weight) * factor);
         }
     }
     for ((address, port), (home, weight)) in gateways {

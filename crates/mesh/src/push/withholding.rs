@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::context::wildcards;
+use super::context::{Private, wildcards};
 use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
-use strait_model::policy::ForeignBytes;
-use strait_model::{ExportTo, Hostname, Namespace, Port, Protocol};
+use strait_model::policy::{ForeignHostsMode, TrafficLimits};
+use strait_model::{Hostname, Namespace, Port, Protocol};
+use strait_rules::traffic::foreign::{ForeignHosts, NamespacesOfHost, is_exported, owner_by_name};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
 
@@ -43,9 +44,11 @@ pub type MeasureRules = fn(&RoutedService) -> RuleBytes;
 #[derive(Clone, Copy)]
 pub(super) struct WithholdingInputs<'a> {
     pub(super) measure: MeasureRules,
-    pub(super) limits: ForeignBytes,
+    pub(super) limits: TrafficLimits,
+    pub(super) domain: &'a str,
     pub(super) root_namespace: &'a str,
     pub(super) services: &'a OrdMap<Hostname, Arc<MergedService>>,
+    pub(super) private: &'a Private,
 }
 
 /// The measured objects.
@@ -54,6 +57,11 @@ pub(super) struct Withholding {
     /// The rules that were measured.
     traffic: Arc<Traffic>,
     namespaces: OrdMap<Namespace, MeasuredNamespace>,
+    /// The limits of the last decision.
+    limits: Option<TrafficLimits>,
+    /// The owners of hosts whose names do not contain the namespace. Empty unless the policy denies
+    /// hosts of other namespaces.
+    owners: OrdMap<Hostname, NamespacesOfHost>,
     withheld: Arc<Withheld>,
 }
 
@@ -95,25 +103,28 @@ impl Withholding {
         changes: &Changes,
     ) -> WithholdingChanges {
         let now = Arc::clone(rules);
-        let is_of_services = changes.is_of_services() || changes.is_everything();
-        if Arc::ptr_eq(&now, &self.traffic) && !is_of_services {
+        let affects_services = changes.affects_services() || changes.is_everything();
+        let limits_before = self.limits.replace(inputs.limits);
+        let is_same_limits = limits_before == Some(inputs.limits);
+        if Arc::ptr_eq(&now, &self.traffic) && !affects_services && is_same_limits {
             return WithholdingChanges::default();
         }
+        self.note_owners(limits_before, inputs, changes);
         let before = std::mem::replace(&mut self.traffic, Arc::clone(&now));
         let changed = now.virtual_services.changed_objects(&before.virtual_services);
         let is_same_gateways = now.gateways == before.gateways;
-        let mut again: BTreeMap<ObjectMeta, Arc<RoutedService>> = BTreeMap::new();
+        let mut remeasured: BTreeMap<ObjectMeta, Arc<RoutedService>> = BTreeMap::new();
         for (meta, routed) in changed {
             match routed {
-                Some(routed) => _ = again.insert(meta.clone(), Arc::clone(routed)),
+                Some(routed) => _ = remeasured.insert(meta.clone(), Arc::clone(routed)),
                 None => self.remove(meta),
             }
         }
-        self.concerned(&now, (changes, is_same_gateways), &mut again);
-        for (meta, routed) in again {
+        self.concerned(&now, (changes, is_same_gateways), &mut remeasured);
+        for (meta, routed) in remeasured {
             self.measure(meta, routed, inputs);
         }
-        let withheld = self.decide(inputs.limits);
+        let withheld = self.decide(inputs);
         let mut noted = WithholdingChanges::default();
         if withheld != *self.withheld {
             noted = self.note(&withheld.differing(&self.withheld));
@@ -157,8 +168,8 @@ impl Withholding {
             let naming = now.virtual_services.naming(&host);
             for routed in naming {
                 let own = self.namespaces.get(&routed.service.meta.namespace);
-                let known = own.and_then(|own| own.objects.get(&routed.service.meta));
-                known.into_iter().for_each(&mut add);
+                let measured_object = own.and_then(|own| own.objects.get(&routed.service.meta));
+                measured_object.into_iter().for_each(&mut add);
             }
         }
     }
@@ -182,18 +193,80 @@ impl Withholding {
             return self.remove(&meta);
         }
         let all = self.namespaces.entry(meta.namespace.clone()).or_default();
-        let known = all.objects.get(&meta).filter(|one| Arc::ptr_eq(&one.routed, &routed));
-        let rules = known.map_or_else(|| (inputs.measure)(&routed), |one| one.rules);
+        let unchanged = all.objects.get(&meta).filter(|one| Arc::ptr_eq(&one.routed, &routed));
+        let rules = unchanged.map_or_else(|| (inputs.measure)(&routed), |one| one.rules);
         let bytes = bytes(&routed, rules, &self.traffic, inputs.services);
-        let is_exported = match &routed.service.export_to {
-            ExportTo::Public => true,
-            ExportTo::Namespaces(names) => names.iter().any(|name| *name != meta.namespace),
-        };
+        let is_exported = is_exported(&routed.service.export_to, &meta.namespace);
         all.exchange(&meta, Some(MeasuredObject { routed, rules, bytes, is_exported }));
     }
 
-    fn decide(&self, limits: ForeignBytes) -> Withheld {
-        let mut withheld = Withheld::default();
+    /// Updates the owners of changed hosts if the policy denies hosts of other namespaces.
+    fn note_owners(
+        &mut self,
+        limits_before: Option<TrafficLimits>,
+        inputs: WithholdingInputs<'_>,
+        changes: &Changes,
+    ) {
+        if inputs.limits.foreign_hosts != ForeignHostsMode::Deny {
+            self.owners = OrdMap::new();
+            return;
+        }
+        let was_known =
+            limits_before.is_some_and(|one| one.foreign_hosts == ForeignHostsMode::Deny);
+        if was_known && !changes.is_everything() {
+            for dep in &changes.deps {
+                if let Dep::Definition(host) = dep {
+                    self.note_owner(host, inputs);
+                }
+            }
+            return;
+        }
+        self.owners = OrdMap::new();
+        for host in inputs.services.keys().chain(inputs.private.keys()) {
+            self.note_owner(host, inputs);
+        }
+    }
+
+    /// Updates the owners of one host.
+    fn note_owner(&mut self, host: &Hostname, inputs: WithholdingInputs<'_>) {
+        let public = inputs.services.get(host).map(|service| service.primary.namespace.clone());
+        let private = inputs.private.get(host);
+        let private: BTreeSet<Namespace> =
+            private.into_iter().flat_map(|all| all.keys()).cloned().collect();
+        let is_in_name = public.is_none() || public == owner_by_name(host.as_str(), inputs.domain);
+        if is_in_name && private.is_empty() {
+            self.owners.remove(host);
+        } else {
+            self.owners.insert(host.clone(), NamespacesOfHost { public, private });
+        }
+    }
+
+    /// Returns the owners of hosts if objects do not apply to hosts of other namespaces.
+    fn foreign_hosts(&self, inputs: WithholdingInputs<'_>) -> Option<Arc<ForeignHosts>> {
+        if inputs.limits.foreign_hosts != ForeignHostsMode::Deny {
+            return None;
+        }
+        let exporting = self.namespaces.iter();
+        let exporting =
+            exporting.filter(|(_, all)| all.objects.values().any(|one| one.is_exported));
+        let namespaces: BTreeSet<Namespace> = exporting.map(|(name, _)| name.clone()).collect();
+        let before = self.withheld.foreign_hosts.as_ref();
+        let is_same = |before: &&Arc<ForeignHosts>| {
+            before.namespaces == namespaces
+                && before.owners.ptr_eq(&self.owners)
+                && *before.root_namespace == *inputs.root_namespace
+        };
+        Some(before.filter(is_same).cloned().unwrap_or_else(|| {
+            let (domain, root_namespace) = (inputs.domain.into(), inputs.root_namespace.into());
+            let owners = self.owners.clone();
+            Arc::new(ForeignHosts { domain, root_namespace, namespaces, owners })
+        }))
+    }
+
+    fn decide(&self, inputs: WithholdingInputs<'_>) -> Withheld {
+        let limits = inputs.limits.foreign_bytes;
+        let mut withheld =
+            Withheld { foreign_hosts: self.foreign_hosts(inputs), ..Withheld::default() };
         let mut fitting = Vec::new();
         for (namespace, all) in &self.namespaces {
             let exported = all.exported - all.surplus(&mut withheld);

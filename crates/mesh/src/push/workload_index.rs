@@ -102,8 +102,9 @@ impl StreamsByWorkload {
 
     fn select(&self, selection: &WorkloadSelection, found: &mut Vec<u32>) {
         let WorkloadSelection { namespace, labels } = selection;
-        let of_namespace = namespace.as_ref().map(|namespace| self.by_namespace.get(namespace));
-        let namespaces: Vec<&NamespaceStreams> = match of_namespace {
+        let namespace_streams =
+            namespace.as_ref().map(|namespace| self.by_namespace.get(namespace));
+        let namespaces: Vec<&NamespaceStreams> = match namespace_streams {
             Some(own) => own.into_iter().collect(),
             None => self.by_namespace.values().collect(),
         };
@@ -112,17 +113,17 @@ impl StreamsByWorkload {
             return;
         }
         found.extend(namespaces.iter().flat_map(|own| &own.claiming));
-        let wanted = self.hashes(labels);
-        let lists: Option<Vec<_>> = wanted.iter().map(|label| self.by_label.get(label)).collect();
+        let label_hashes = self.hashes(labels);
+        let lists: Option<Vec<_>> =
+            label_hashes.iter().map(|label| self.by_label.get(label)).collect();
         // If a label has no list, no stream has it.
         let rarest = lists.into_iter().flatten().min_by_key(|list| list.len());
         let has_all = |stream: &&u32| {
             let Some(place) = self.places.get(*stream) else { return false };
             namespace.as_ref().is_none_or(|namespace| place.namespace == *namespace)
-                && place
-                    .labels
-                    .as_ref()
-                    .is_some_and(|own| wanted.iter().all(|label| own.binary_search(label).is_ok()))
+                && place.labels.as_ref().is_some_and(|own| {
+                    label_hashes.iter().all(|label| own.binary_search(label).is_ok())
+                })
         };
         found.extend(rarest.into_iter().flatten().filter(has_all));
     }
@@ -193,10 +194,10 @@ mod tests {
     fn found(
         index: &StreamsByWorkload,
         namespace: Option<&str>,
-        wanted: &[(&str, &str)],
+        selector: &[(&str, &str)],
     ) -> Vec<u32> {
         let namespace = namespace.map(Namespace::from);
-        let selection = WorkloadSelection { namespace, labels: labels(wanted) };
+        let selection = WorkloadSelection { namespace, labels: labels(selector) };
         index.concerned(&[selection].into_iter().collect())
     }
 
@@ -206,7 +207,7 @@ mod tests {
         let index = index();
         let web = [("app", "web")];
         let first = [("app", "web"), ("version", "v1")];
-        for (namespace, wanted, expected) in [
+        for (namespace, selector, expected) in [
             (None, &[][..], &[1, 2, 3, 4, 5, 6][..]),
             (Some("shop"), &[], &[1, 2, 3, 6]),
             (Some("elsewhere"), &[], &[6]),
@@ -216,7 +217,7 @@ mod tests {
             (Some("pay"), &web, &[4, 5, 6]),
             (Some("pay"), &[("app", "none")], &[5, 6]),
         ] {
-            assert_eq!(found(&index, namespace, wanted), expected, "{namespace:?} {wanted:?}");
+            assert_eq!(found(&index, namespace, selector), expected, "{namespace:?} {selector:?}");
         }
         assert_eq!(
             index.concerned(&ConcernedWorkloads::default()),

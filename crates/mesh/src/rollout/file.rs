@@ -43,7 +43,7 @@ struct WrittenProgress {
 impl RolloutFiles {
     /// Returns the files of a state directory.
     pub fn of(state_dir: &Path) -> Self {
-        Self { settled: HoldFile::of_settled(state_dir), progress: state_dir.join("rollout.json") }
+        Self { settled: HoldFile::settled(state_dir), progress: state_dir.join("rollout.json") }
     }
 
     /// Records that a cohort is about to receive the new configuration.
@@ -62,10 +62,12 @@ impl RolloutFiles {
     pub fn reached(&self, name: &Arc<str>) -> Cohort {
         let read = durable::read_at_most(&self.progress, BYTES_MAX).ok();
         let written = read.and_then(|bytes| serde_json::from_slice::<WrittenProgress>(&bytes).ok());
-        let is_it = |one: &WrittenProgress| {
+        let is_same_configuration = |one: &WrittenProgress| {
             [FORM, FORM_WITHOUT_PLACES].contains(&one.form.as_str()) && *one.next == **name
         };
-        let Some(written) = written.filter(is_it) else { return Cohort::new(Arc::clone(name), 0) };
+        let Some(written) = written.filter(is_same_configuration) else {
+            return Cohort::new(Arc::clone(name), 0);
+        };
         let mut places = written.places;
         places.sort_unstable();
         Cohort { name: Arc::clone(name), percent: written.percent, places: places.into() }

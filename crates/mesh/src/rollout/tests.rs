@@ -11,11 +11,11 @@ fn members(cohort: &Cohort, all: &[Proxy]) -> Vec<usize> {
 }
 
 fn proxies(count: usize) -> Vec<Proxy> {
-    let of = |at: usize| Proxy {
+    let proxy_at = |at: usize| Proxy {
         id: format!("sidecar~10.0.{}.{}~web-{at}.shop~shop.svc", at / 256, at % 256).into(),
         ..sidecar("web.shop", ["east", "west"][at % 2])
     };
-    (0..count).map(of).collect()
+    (0..count).map(proxy_at).collect()
 }
 
 #[test]
@@ -24,20 +24,23 @@ fn cohort_never_exceeds_its_percentage_except_for_the_minimum_of_one() {
     let counts = (0..=130).chain([199, 200, 201, 999, 1000, 2999, 10_000]);
     for connected in counts {
         // Includes some proxies that are not connected.
-        let known = &all[..all.len().min(connected + 50)];
+        let connected_proxies = &all[..all.len().min(connected + 50)];
         for name in ["a", "b", "0123456789abcdef0123456789abcdef"] {
             let mut last = cohort(name);
             for percent in [1, 5, 25, 50, 99] {
                 let next = last.filled(percent, all[..connected].iter());
                 let expected = (connected * usize::from(percent) / 100).max(1).min(connected);
-                let is_in = members(&next, known);
+                let is_in = members(&next, connected_proxies);
                 assert_eq!(is_in.len(), expected, "{percent}% of {connected} by {name}");
                 // All members of the smaller cohort remain.
-                assert!(members(&last, known).iter().all(|at| next.contains(&all[*at])), "{name}");
+                assert!(
+                    members(&last, connected_proxies).iter().all(|at| next.contains(&all[*at])),
+                    "{name}"
+                );
                 last = next;
             }
             let everybody = last.filled(100, all[..connected].iter());
-            assert_eq!(members(&everybody, known).len(), known.len());
+            assert_eq!(members(&everybody, connected_proxies).len(), connected_proxies.len());
         }
     }
 }
@@ -45,16 +48,16 @@ fn cohort_never_exceeds_its_percentage_except_for_the_minimum_of_one() {
 #[test]
 fn five_percent_of_twenty_is_one_for_every_change() {
     let all = proxies(20);
-    let mut chosen = std::collections::BTreeMap::<usize, usize>::new();
+    let mut counts = std::collections::BTreeMap::<usize, usize>::new();
     for change in 0..2000 {
         let is_in = members(&cohort(&change.to_string()).filled(5, all.iter()), &all);
         assert_eq!(is_in.len(), 1, "of change {change}");
-        *chosen.entry(is_in[0]).or_default() += 1;
+        *counts.entry(is_in[0]).or_default() += 1;
     }
     // Each proxy is chosen about equally often.
     assert!(
-        chosen.len() == 20 && chosen.values().all(|count| (50..160).contains(count)),
-        "{chosen:?}"
+        counts.len() == 20 && counts.values().all(|count| (50..160).contains(count)),
+        "{counts:?}"
     );
 }
 
@@ -85,15 +88,15 @@ fn later_proxies_are_added_while_there_is_room_and_none_is_removed() {
 #[test]
 fn membership_depends_only_on_configuration_cluster_and_node() {
     let all = proxies(2000);
-    let who = |name: &str| members(&cohort(name).filled(50, all.iter()), &all);
-    assert_eq!(who("a"), who("a"));
+    let members_of = |name: &str| members(&cohort(name).filled(50, all.iter()), &all);
+    assert_eq!(members_of("a"), members_of("a"));
     // The order differs between changes and does not depend on the order of connections.
-    let in_both = who("a").iter().filter(|at| who("b").contains(at)).count();
+    let in_both = members_of("a").iter().filter(|at| members_of("b").contains(at)).count();
     assert!((400..600).contains(&in_both), "{in_both}");
-    assert_eq!(members(&cohort("a").filled(50, all.iter().rev()), &all), who("a"));
+    assert_eq!(members(&cohort("a").filled(50, all.iter().rev()), &all), members_of("a"));
     // Two streams of one proxy count once.
     let twice = cohort("a").filled(50, all.iter().chain(&all));
-    assert_eq!(members(&twice, &all), who("a"));
+    assert_eq!(members(&twice, &all), members_of("a"));
     let share = cohort("a").filled(50, all.iter());
     for proxy in &all {
         let back = Proxy {

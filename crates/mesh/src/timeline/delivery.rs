@@ -29,7 +29,7 @@ const ERROR_BYTES_MAX: usize = 1024;
 /// The progress of the delivery of one change.
 #[derive(Debug)]
 pub struct Delivery {
-    pub(super) heard: Instant,
+    pub(super) received: Instant,
     proxies: AtomicU32,
     acknowledged: AtomicU32,
     refused: AtomicU32,
@@ -141,28 +141,28 @@ pub struct Receipt {
 }
 
 impl Delivery {
-    /// Creates the delivery of a change whose first event was received at `heard`.
-    pub fn new(heard: Instant) -> Self {
-        let none = DeliveryCounts {
+    /// Creates the delivery of a change whose first event was received at `received`.
+    pub fn new(received: Instant) -> Self {
+        let no_counts = DeliveryCounts {
             proxies: 0,
             acknowledged: 0,
             refused: 0,
             unfollowed: 0,
             last_answer: None,
         };
-        Self::past(heard, none, DeliverySteps::default())
+        Self::past(received, no_counts, DeliverySteps::default())
     }
 
     /// Restores the delivery of a change of a previous process.
-    pub(super) fn past(heard: Instant, counts: DeliveryCounts, steps: DeliverySteps) -> Self {
-        let line = |steps: ProxySteps| ProxyLine::of_steps(steps, heard);
+    pub(super) fn past(received: Instant, counts: DeliveryCounts, steps: DeliverySteps) -> Self {
+        let line = |steps: ProxySteps| ProxyLine::of_steps(steps, received);
         let lines = DeliveryLines {
             first: steps.first.into_iter().map(line).collect(),
             last: steps.last.into_iter().map(line).collect(),
             refusals: steps.refusals,
         };
         Self {
-            heard,
+            received,
             proxies: AtomicU32::new(counts.proxies),
             acknowledged: AtomicU32::new(counts.acknowledged),
             refused: AtomicU32::new(counts.refused),
@@ -237,7 +237,7 @@ impl Delivery {
 
     /// Returns the time from the first event to `then`, in whole microseconds, at least 1.
     fn after(&self, then: Instant) -> Duration {
-        let micros = then.saturating_duration_since(self.heard).as_micros();
+        let micros = then.saturating_duration_since(self.received).as_micros();
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX).max(1))
     }
 
@@ -308,9 +308,9 @@ impl ProxyLine {
         }
     }
 
-    /// Converts the durations of a change whose first event was received at `heard`.
-    fn of_steps(steps: ProxySteps, heard: Instant) -> Self {
-        let at = |after: Option<Duration>| after.and_then(|after| heard.checked_add(after));
+    /// Converts the durations of a change whose first event was received at `received`.
+    fn of_steps(steps: ProxySteps, received: Instant) -> Self {
+        let at = |after: Option<Duration>| after.and_then(|after| received.checked_add(after));
         let (sent, answered) = (at(steps.sent), at(steps.answered));
         Self { proxy: steps.proxy, cluster: steps.cluster, sent, answered, answer: steps.answer }
     }
@@ -328,9 +328,9 @@ impl ProxyAnswer {
     }
 
     /// Parses the name of a response; unknown names become `Unfollowed`.
-    pub(super) fn of_word(word: &str) -> Self {
+    pub(super) fn from_name(name: &str) -> Self {
         let all = [Self::Waiting, Self::Acknowledged, Self::Refused];
-        all.into_iter().find(|one| one.as_str() == word).unwrap_or(Self::Unfollowed)
+        all.into_iter().find(|one| one.as_str() == name).unwrap_or(Self::Unfollowed)
     }
 }
 
@@ -455,7 +455,7 @@ mod tests {
             let is_answered = one.answer != ProxyAnswer::Unfollowed;
             assert_eq!(one.answered.is_some(), is_answered, "{one:?}");
             assert!(one.answered.is_none_or(|then| one.sent.is_none_or(|sent| sent <= then)));
-            assert_eq!(ProxyAnswer::of_word(one.answer.as_str()), one.answer);
+            assert_eq!(ProxyAnswer::from_name(one.answer.as_str()), one.answer);
         }
         assert!(steps.first[3].sent.is_none(), "{steps:?}");
         assert_eq!(steps.refusals[0].error.len(), ERROR_BYTES_MAX);

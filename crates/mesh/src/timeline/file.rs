@@ -109,15 +109,19 @@ impl TimelineFile {
         (Self { lines, last }, changes)
     }
 
-    /// Appends new changes; `kept` are all retained changes, including the new ones.
+    /// Appends new changes; `retained` are all retained changes, including the new ones.
     ///
     /// # Errors
     /// Returns the error of the system call. The next call writes all retained changes.
-    fn write(&mut self, new: &[Arc<TimelineEntry>], kept: &[Arc<TimelineEntry>]) -> io::Result<()> {
+    fn write(
+        &mut self,
+        new: &[Arc<TimelineEntry>],
+        retained: &[Arc<TimelineEntry>],
+    ) -> io::Result<()> {
         let lines = |changes: &[Arc<TimelineEntry>]| -> Vec<String> {
             changes.iter().map(|change| line(change)).collect()
         };
-        self.lines.append(&lines(new), || lines(kept))?;
+        self.lines.append(&lines(new), || lines(retained))?;
         self.last = new.last().map_or(self.last, |change| change.seq);
         Ok(())
     }
@@ -131,18 +135,18 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
     loop {
         last.borrow_and_update();
         let draining = drain.is_cancelled();
-        let kept = timeline.since(0);
+        let retained = timeline.since(0);
         let waits = |change: &&Arc<TimelineEntry>| !draining && !change.is_settled();
-        let settled = kept.iter().position(|change| waits(&change)).unwrap_or(kept.len());
-        let new = kept.partition_point(|change| change.seq <= file.last).min(settled);
-        let waiting = settled < kept.len();
+        let settled = retained.iter().position(|change| waits(&change)).unwrap_or(retained.len());
+        let new = retained.partition_point(|change| change.seq <= file.last).min(settled);
+        let waiting = settled < retained.len();
         if new < settled {
             let writing = tokio::task::spawn_blocking(move || {
-                let written = file.write(&kept[new..settled], &kept[..settled]);
+                let written = file.write(&retained[new..settled], &retained[..settled]);
                 (file, written)
             });
-            let Ok((again, written)) = writing.await else { return };
-            file = again;
+            let Ok((returned_file, written)) = writing.await else { return };
+            file = returned_file;
             if let Err(error) = &written
                 && !failing
             {
@@ -162,7 +166,7 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
             Some(())
         };
         tokio::select! {
-            goes_on = pause => if goes_on.is_none() { return },
+            next = pause => if next.is_none() { return },
             () = drain.cancelled() => {}
         }
     }
@@ -171,7 +175,7 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
 impl TimelineEntry {
     /// Returns whether all its proxies have responded, or their time is over.
     fn is_settled(&self) -> bool {
-        self.delivery.counts().waiting() == 0 || self.delivery.heard.elapsed() > ANSWERS_LIMIT
+        self.delivery.counts().waiting() == 0 || self.delivery.received.elapsed() > ANSWERS_LIMIT
     }
 }
 
@@ -179,8 +183,8 @@ impl TimelineEntry {
 fn line(change: &TimelineEntry) -> String {
     let counts = change.delivery.counts();
     let steps = change.delivery.steps();
-    let texts = |of: fn(&DeliveryRefusal) -> &str| {
-        steps.refusals.iter().map(|one| of(one).to_owned()).collect::<Vec<_>>()
+    let texts = |field_of: fn(&DeliveryRefusal) -> &str| {
+        steps.refusals.iter().map(|refusal| field_of(refusal).to_owned()).collect::<Vec<_>>()
     };
     let causes = change.causes.named_causes().iter().map(|cause| StoredCause {
         cluster: cause.cluster.to_string(),
@@ -201,8 +205,8 @@ fn line(change: &TimelineEntry) -> String {
         proxies: counts.proxies,
         acknowledged: counts.acknowledged,
         refused: counts.refused,
-        refused_by: texts(|one| &one.proxy),
-        errors: texts(|one| &one.error),
+        refused_by: texts(|refusal| &refusal.proxy),
+        errors: texts(|refusal| &refusal.error),
         first: steps.first.iter().map(StoredSteps::of).collect(),
         last: steps.last.iter().map(StoredSteps::of).collect(),
     };
@@ -220,7 +224,7 @@ impl StoredSteps {
     /// Converts the steps of a previous process, for which no further response will arrive.
     fn into_steps(self) -> ProxySteps {
         let Self(proxy, cluster, sent, answered, answer) = self;
-        let answer = match ProxyAnswer::of_word(&answer) {
+        let answer = match ProxyAnswer::from_name(&answer) {
             ProxyAnswer::Waiting => ProxyAnswer::Unfollowed,
             answer => answer,
         };
@@ -298,9 +302,9 @@ mod tests {
     }
 
     fn write(file: &mut TimelineFile, timeline: &Timeline) {
-        let kept = timeline.since(0);
-        let new = kept.partition_point(|change| change.seq <= file.last);
-        file.write(&kept[new..], &kept).expect("written");
+        let retained = timeline.since(0);
+        let new = retained.partition_point(|change| change.seq <= file.last);
+        file.write(&retained[new..], &retained).expect("written");
     }
 
     #[test]
@@ -322,9 +326,9 @@ mod tests {
 
         let (file, past) = reopened(&path);
         assert_eq!((past.len(), file.last), (2, 2));
-        let again = Timeline::restored(past);
+        let restored = Timeline::restored(past);
         let before = timeline.since(0);
-        for (one, was) in again.since(0).iter().zip(&before) {
+        for (one, was) in restored.since(0).iter().zip(&before) {
             assert!(one.restored && !was.restored);
             assert_eq!(
                 (&one.causes, &one.effect, one.version),
@@ -334,9 +338,9 @@ mod tests {
             assert_eq!(one.delivery.steps(), was.delivery.steps());
             assert_eq!(one.at, was.at);
         }
-        assert_eq!(again.since(0)[0].delivery.refused_by(), [Arc::clone(&unwilling.id)]);
-        let last = *again.last().borrow();
-        assert_eq!((last, enter(&again, 1).seq), (2, 3));
+        assert_eq!(restored.since(0)[0].delivery.refused_by(), [Arc::clone(&unwilling.id)]);
+        let last = *restored.last().borrow();
+        assert_eq!((last, enter(&restored, 1).seq), (2, 3));
     }
 
     #[test]

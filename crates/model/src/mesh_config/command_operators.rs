@@ -125,28 +125,28 @@ const PLAIN: &[&str] = &[
 const WITH_ARGUMENT: &[&str] = &["ENVIRONMENT", "QUERY_PARAM", "REQ", "RESP", "TRAILER"];
 
 /// The operators whose argument names a header, and optionally an alternative header.
-const OF_HEADERS: &[&str] = &["REQ", "RESP", "TRAILER"];
+const WITH_HEADER_ARGUMENT: &[&str] = &["REQ", "RESP", "TRAILER"];
 
 /// The maximum number of digits of the maximum length.
 const LENGTH_DIGITS_MAX: usize = 9;
 
 /// Operators with a required argument and no maximum length.
-const WITH_WHOLE_ARGUMENT: &[&str] = &["CLUSTER_METADATA", "DYNAMIC_METADATA", "UPSTREAM_METADATA"];
+const WITH_UNCUT_ARGUMENT: &[&str] = &["CLUSTER_METADATA", "DYNAMIC_METADATA", "UPSTREAM_METADATA"];
 
 /// Its argument names an object in the filter state, optionally followed by a format.
 const FILTER_STATE: &str = "FILTER_STATE";
 
 /// Operators with an optional argument: a time format.
-const WITH_FORM: &[&str] =
+const WITH_TIME_FORMAT: &[&str] =
     &["DOWNSTREAM_PEER_CERT_V_END", "DOWNSTREAM_PEER_CERT_V_START", "EMIT_TIME", "START_TIME"];
 
 /// Returns one line with all operators that [`check`] accepts.
 pub fn all() -> String {
-    let plain = PLAIN.iter().chain(WITH_FORM).map(|name| format!("%{name}%"));
+    let plain = PLAIN.iter().chain(WITH_TIME_FORMAT).map(|name| format!("%{name}%"));
     let cut = WITH_ARGUMENT.iter().map(|name| format!("%{name}(a):10%"));
-    let whole = WITH_WHOLE_ARGUMENT.iter().map(|name| format!("%{name}(a:b)%"));
-    let kept = ["", ":PLAIN", ":TYPED"].map(|form| format!("%{FILTER_STATE}(a{form})%"));
-    plain.chain(cut).chain(whole).chain(kept).collect::<Vec<_>>().join(" ")
+    let uncut = WITH_UNCUT_ARGUMENT.iter().map(|name| format!("%{name}(a:b)%"));
+    let filter_states = ["", ":PLAIN", ":TYPED"].map(|form| format!("%{FILTER_STATE}(a{form})%"));
+    plain.chain(cut).chain(uncut).chain(filter_states).collect::<Vec<_>>().join(" ")
 }
 
 /// Checks that Envoy can parse a value.
@@ -183,19 +183,20 @@ pub fn check(value: &str) -> Result<(), String> {
         let Some(behind) = behind.strip_prefix('%') else {
             return Err("has a % that is neither doubled nor a part of %NAME%".to_owned());
         };
-        let is_known = match argument {
-            None => !is_cut && (PLAIN.contains(&name) || WITH_FORM.contains(&name)),
+        let is_supported = match argument {
+            None => !is_cut && (PLAIN.contains(&name) || WITH_TIME_FORMAT.contains(&name)),
             Some("") => false,
-            Some(kept) if name == FILTER_STATE => {
-                let form = kept.split_once(':').map(|(_, form)| form);
+            Some(object) if name == FILTER_STATE => {
+                let form = object.split_once(':').map(|(_, form)| form);
                 !is_cut && matches!(form, None | Some("PLAIN" | "TYPED"))
             }
             Some(_) => {
                 WITH_ARGUMENT.contains(&name)
-                    || !is_cut && (WITH_WHOLE_ARGUMENT.contains(&name) || WITH_FORM.contains(&name))
+                    || !is_cut
+                        && (WITH_UNCUT_ARGUMENT.contains(&name) || WITH_TIME_FORMAT.contains(&name))
             }
         };
-        if !is_known {
+        if !is_supported {
             return Err(format!("has %{name}% in a form that not every Envoy supports"));
         }
         if let Some(argument) = argument {
@@ -212,7 +213,7 @@ fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
     if argument.contains(char::is_control) {
         return Err("with a control character");
     }
-    if OF_HEADERS.contains(&name) {
+    if WITH_HEADER_ARGUMENT.contains(&name) {
         let is_name =
             |name: &str| name.is_empty() || is_header_name(name.strip_prefix(':').unwrap_or(name));
         let mut names = argument.splitn(3, '?');
@@ -226,7 +227,7 @@ fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
     if name == FILTER_STATE && argument.split(':').next().is_none_or(str::is_empty) {
         return Err("without the name of an object");
     }
-    if WITH_FORM.contains(&name) && ends_line(argument) {
+    if WITH_TIME_FORMAT.contains(&name) && ends_line(argument) {
         return Err("whose time format contains a line end");
     }
     Ok(())
@@ -296,8 +297,8 @@ mod tests {
             assert_eq!(check(value), Ok(()), "{value}");
         }
         // Versions of Envoy differ for these values.
-        let others = ["%REQ(a):99999999999999999999%", "%DYNAMIC_METADATA(a\u{1})%"];
-        for value in UNREADABLE.into_iter().chain(others) {
+        let other_values = ["%REQ(a):99999999999999999999%", "%DYNAMIC_METADATA(a\u{1})%"];
+        for value in UNREADABLE.into_iter().chain(other_values) {
             assert!(check(value).is_err(), "{value}");
         }
     }

@@ -292,18 +292,19 @@ impl MeshConfig {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
-        let chosen: DefaultProviderNames = fields.take("defaultProviders")?.unwrap_or_default();
-        let default_tracing = chosen.tracing.first().cloned();
+        let default_providers: DefaultProviderNames =
+            fields.take("defaultProviders")?.unwrap_or_default();
+        let default_tracing = default_providers.tracing.first().cloned();
         let (access_log, default_logs) =
-            read_access_logs(&mut fields, chosen.access_logging.clone())?;
-        let mut taken = |field: &'static str| {
+            read_access_logs(&mut fields, default_providers.access_logging.clone())?;
+        let mut take_tls = |field: &'static str| {
             fields
                 .take_with(field, |raw: RawMeshTls| raw.read(field))
                 .map(Option::unwrap_or_default)
         };
-        let (mesh_tls, mut ignored) = taken("meshMTLS")?;
-        let (tls_defaults, more) = taken("tlsDefaults")?;
-        ignored.extend(more);
+        let (mesh_tls, mut ignored) = take_tls("meshMTLS")?;
+        let (tls_defaults, ignored_tls_defaults) = take_tls("tlsDefaults")?;
+        ignored.extend(ignored_tls_defaults);
         let mut config = Self {
             mesh_tls: Arc::new(mesh_tls),
             tls_defaults: Arc::new(tls_defaults),
@@ -347,7 +348,9 @@ impl MeshConfig {
             localities: fields.take_with("localityLbSetting", read_localities)?,
             retries: fields.take_with("defaultHttpRetryPolicy", read_retries)?,
             usual_limits: fields
-                .take_with("defaultTrafficPolicy", |said| UsualLimits::read(said, &mut ignored))?
+                .take_with("defaultTrafficPolicy", |policy| {
+                    UsualLimits::read(policy, &mut ignored)
+                })?
                 .unwrap_or_default(),
             h2_upgrade: fields
                 .take::<WrittenUpgrade>("h2UpgradePolicy")?
@@ -387,22 +390,24 @@ impl MeshConfig {
             },
             // Must be last: the fields that were not taken.
             ignored: {
-                ignored.extend(fields.left());
+                ignored.extend(fields.into_remaining());
                 sorted(ignored)
             },
             default_provider_faults: Vec::new(),
         };
-        config.default_provider_faults = chosen.faults(&config.extension_providers, OWN_LOG);
+        config.default_provider_faults =
+            default_providers.faults(&config.extension_providers, OWN_LOG);
         Ok(config)
     }
 
     /// Returns the access log with this name.
     pub fn log_named(&self, name: &str) -> Option<&Arc<AccessLog>> {
-        let said = self.extension_providers.iter().find_map(|one| match &one.kind {
-            ProviderKind::Log(log) if *one.name == *name => Some(log),
-            _ => None,
-        });
-        said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
+        let configured =
+            self.extension_providers.iter().find_map(|provider| match &provider.kind {
+                ProviderKind::Log(log) if *provider.name == *name => Some(log),
+                _ => None,
+            });
+        configured.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
     }
 
     /// Returns whether a provider with this name exists, of any kind.
@@ -425,9 +430,9 @@ impl MeshConfig {
             let aliases = self.trust_domain_aliases.iter().map(String::as_str);
             std::iter::once(self.trust_domain.as_str()).chain(aliases)
         };
-        let is_of_mesh = mesh().any(|one| one == domain);
-        let others = mesh().filter(move |one| is_of_mesh && *one != domain);
-        std::iter::once(domain).chain(others)
+        let is_of_mesh = mesh().any(|own| own == domain);
+        let equivalents = mesh().filter(move |own| is_of_mesh && *own != domain);
+        std::iter::once(domain).chain(equivalents)
     }
 
     /// Returns whether endpoints of this service are available only to proxies in their own
@@ -458,13 +463,18 @@ impl MeshConfig {
     /// Returns these settings with the trust settings of `live`: trust domains and roots, and,
     /// unless the hold includes access policies (`is_access_held`), the authorization providers.
     #[must_use]
-    pub fn trusting(&self, live: &Self, is_access_held: bool) -> Self {
-        let asked = |one: &&ExtensionProvider| matches!(one.kind, ProviderKind::Authorization(_));
+    pub fn with_trust_of(&self, live: &Self, is_access_held: bool) -> Self {
+        let is_authorization =
+            |provider: &&ExtensionProvider| matches!(provider.kind, ProviderKind::Authorization(_));
         let extension_providers = match is_access_held {
             true => self.extension_providers.clone(),
             false => {
-                let own = self.extension_providers.iter().filter(|one| !asked(one));
-                own.chain(live.extension_providers.iter().filter(asked)).cloned().collect()
+                let unrelated =
+                    self.extension_providers.iter().filter(|provider| !is_authorization(provider));
+                unrelated
+                    .chain(live.extension_providers.iter().filter(is_authorization))
+                    .cloned()
+                    .collect()
             }
         };
         Self {
@@ -655,7 +665,7 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
 /// Parses the built-in access log, and the names of the logs that apply without a Telemetry.
 fn read_access_logs(
     fields: &mut YamlFields,
-    said: Vec<Arc<str>>,
+    default_names: Vec<Arc<str>>,
 ) -> Result<(Arc<AccessLog>, Vec<Arc<str>>), InvalidYaml> {
     let path = |text: String| if text.is_empty() { Ok(text) } else { writable_path(text) };
     let path = fields.take_with("accessLogFile", path)?.unwrap_or_default();
@@ -663,7 +673,7 @@ fn read_access_logs(
     let format = fields
         .take_with("accessLogFormat", |text: String| AccessLogFormat::read(encoding, &text))?
         .unwrap_or_else(|| AccessLogFormat::usual(encoding));
-    let default_logs = match (said, path.is_empty()) {
+    let default_logs = match (default_names, path.is_empty()) {
         (names, _) if !names.is_empty() => names,
         (_, true) => Vec::new(),
         (_, false) => vec![OWN_LOG.into()],

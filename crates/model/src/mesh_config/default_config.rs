@@ -19,14 +19,14 @@ pub(super) fn take(
     fields: &mut YamlFields,
     ignored: &mut Vec<String>,
 ) -> Result<Option<GatewayTopology>, InvalidYaml> {
-    let found = fields.take_with("defaultConfig", |mut said: Map<String, Value>| {
-        let topology = said.remove("gatewayTopology").filter(|value| !value.is_null());
+    let topology = fields.take_with("defaultConfig", |mut settings: Map<String, Value>| {
+        let topology = settings.remove("gatewayTopology").filter(|value| !value.is_null());
         let topology = topology.map(read).transpose()?;
-        let others = said.into_iter().filter(|(_, value)| !value.is_null());
-        ignored.extend(others.map(|(name, _)| format!("defaultConfig.{name}")));
+        let ignored_settings = settings.into_iter().filter(|(_, value)| !value.is_null());
+        ignored.extend(ignored_settings.map(|(name, _)| format!("defaultConfig.{name}")));
         Ok(topology)
     })?;
-    Ok(found.flatten())
+    Ok(topology.flatten())
 }
 
 fn read(value: Value) -> Result<GatewayTopology, String> {
@@ -35,8 +35,8 @@ fn read(value: Value) -> Result<GatewayTopology, String> {
     let client_certificate = match raw.forward_client_cert_details.as_deref() {
         None => ForwardedCertificate::default(),
         Some(text) => ForwardedCertificate::named(text).ok_or_else(|| {
-            let known = ForwardedCertificate::ALL.map(ForwardedCertificate::as_str).join(", ");
-            format!("gatewayTopology.forwardClientCertDetails: {text:?} is not one of {known}")
+            let supported = ForwardedCertificate::ALL.map(ForwardedCertificate::as_str).join(", ");
+            format!("gatewayTopology.forwardClientCertDetails: {text:?} is not one of {supported}")
         })?,
     };
     Ok(GatewayTopology {

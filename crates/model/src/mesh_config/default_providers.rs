@@ -46,9 +46,9 @@ impl DefaultProviderNames {
             ("metrics", &self.metrics, "metrics"),
         ];
         let mut faults = Vec::new();
-        for (list, names, what) in lists {
+        for (list, names, accepted) in lists {
             for (at, name) in names.iter().enumerate() {
-                let is_known = match list {
+                let is_usable = match list {
                     "accessLogging" => {
                         **name == *own_log
                             || is_any(name, |one| matches!(one, ProviderKind::Log(_)))
@@ -56,7 +56,7 @@ impl DefaultProviderNames {
                     "tracing" => is_any(name, |one| matches!(one, ProviderKind::Tracing(_))),
                     _ => **name == *OWN_METRICS || is_any(name, |_| true),
                 };
-                if is_known {
+                if is_usable {
                     continue;
                 }
                 let why = match named(name).first() {
@@ -65,7 +65,7 @@ impl DefaultProviderNames {
                         format!("its entry in extensionProviders is invalid: {fact}")
                     }
                     Some(_) => format!(
-                        "the entry of extensionProviders with this name does not accept {what}"
+                        "the entry of extensionProviders with this name does not accept {accepted}"
                     ),
                 };
                 let path = format!("defaultProviders.{list}[{at}]");
@@ -93,36 +93,38 @@ mod tests {
               metrics: [prometheus, file, stackdriver]
         ";
         let config = MeshConfig::parse(text, &Defaults::default()).expect("it is not refused");
-        let told: Vec<_> =
+        let faults: Vec<_> =
             config.default_provider_faults.iter().map(|one| (&*one.path, &*one.text)).collect();
-        let [of_z, of_gone, of_file, (bad, why_bad), of_stackdriver] = told[..] else {
-            panic!("{told:?}")
+        let [not_a_log, missing, not_a_tracer, (broken_path, broken_text), missing_metrics] =
+            faults[..]
+        else {
+            panic!("{faults:?}")
         };
         assert_eq!(
-            of_z,
+            not_a_log,
             (
                 "defaultProviders.accessLogging[2]",
                 "\"z\": the entry of extensionProviders with this name does not accept logs"
             )
         );
         assert_eq!(
-            of_gone,
+            missing,
             (
                 "defaultProviders.accessLogging[3]",
                 "\"gone\": extensionProviders has no entry with this name"
             )
         );
         assert_eq!(
-            of_file,
+            not_a_tracer,
             (
                 "defaultProviders.tracing[1]",
                 "\"file\": the entry of extensionProviders with this name does not accept spans"
             )
         );
-        assert_eq!(bad, "defaultProviders.tracing[2]");
-        assert!(why_bad.contains("port"), "{why_bad}");
+        assert_eq!(broken_path, "defaultProviders.tracing[2]");
+        assert!(broken_text.contains("port"), "{broken_text}");
         assert_eq!(
-            of_stackdriver,
+            missing_metrics,
             (
                 "defaultProviders.metrics[2]",
                 "\"stackdriver\": extensionProviders has no entry with this name"

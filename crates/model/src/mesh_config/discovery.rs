@@ -121,8 +121,8 @@ mod tests {
         for (text, first, second) in cases {
             let filter = filter(text).expect(text);
             assert_eq!((filter.admits(&mesh), filter.admits(&other)), (first, second), "{text}");
-            let again = self::filter(&to_json(&filter).to_string());
-            assert_eq!(again, Ok(filter), "{text}");
+            let reparsed = self::filter(&to_json(&filter).to_string());
+            assert_eq!(reparsed, Ok(filter), "{text}");
         }
     }
 
@@ -134,9 +134,9 @@ mod tests {
             (r#"{"key": "a", "operator": "Exists", "values": ["b"]}"#, "takes no values"),
             (r#"{"key": "", "operator": "Exists"}"#, "missing"),
         ] {
-            let told = filter(&format!(r#"[{{"matchExpressions": [{expression}]}}]"#));
-            let told = told.expect_err(expression);
-            assert!(told.contains(part), "{told}");
+            let error = filter(&format!(r#"[{{"matchExpressions": [{expression}]}}]"#));
+            let error = error.expect_err(expression);
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn only_ingresses_of_class_istio_are_processed_by_default() {
-        let said = read("");
-        assert_eq!((said.mode, &*said.class), (IngressMode::Strict, "istio"));
-        let said = read("{ingressControllerMode: DEFAULT, ingressClass: edge}");
-        assert_eq!((said.mode, &*said.class), (IngressMode::Default, "edge"));
+        let settings = read("");
+        assert_eq!((settings.mode, &*settings.class), (IngressMode::Strict, "istio"));
+        let settings = read("{ingressControllerMode: DEFAULT, ingressClass: edge}");
+        assert_eq!((settings.mode, &*settings.class), (IngressMode::Default, "edge"));
         let mut wrong = YamlFields::parse("{ingressControllerMode: SOMETIMES}").expect("YAML");
         assert!(IngressSettings::take(&mut wrong).is_err());
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::duration::{
     SHORTER, SHORTEST, WrittenDuration, at_least_a_millisecond, format_duration,
 };
-use crate::{RareGroup, unsaid};
+use crate::{RareGroup, static_default};
 
 /// `h2UpgradePolicy` as written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
@@ -131,7 +131,7 @@ pub struct RareOutlierSettings {
     pub error_statuses: Box<[u16]>,
 }
 
-unsaid!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
+static_default!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
 
 /// The defaults without a DestinationRule. Each of the two parts applies as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -215,24 +215,30 @@ impl UsualLimits {
     /// rule would tolerate is an error here: a setting for the whole mesh applies completely or not
     /// at all.
     pub(super) fn read(
-        mut said: Map<String, Value>,
+        mut policy: Map<String, Value>,
         ignored: &mut Vec<String>,
     ) -> Result<Self, String> {
-        let mut block = |name: &'static str, known: &[(&str, &[&str])]| {
-            let value = said.remove(name).filter(|value| !value.is_null());
+        let mut take_block = |name: &'static str, supported: &[(&str, &[&str])]| {
+            let value = policy.remove(name).filter(|value| !value.is_null());
             if let Some(value) = &value {
-                unknown(value, &format!("defaultTrafficPolicy.{name}"), known, ignored);
+                report_unknown_fields(
+                    value,
+                    &format!("defaultTrafficPolicy.{name}"),
+                    supported,
+                    ignored,
+                );
             }
             value
         };
-        let pool = block("connectionPool", POOL_FIELDS);
-        let outliers = block("outlierDetection", &[("", OUTLIER_FIELDS)]);
-        let others = said.into_iter().filter(|(_, value)| !value.is_null());
-        ignored.extend(others.map(|(name, _)| format!("defaultTrafficPolicy.{name}")));
-        let pool = pool.map(|value| read("connectionPool", value, WrittenPool::read, ignored));
+        let pool = take_block("connectionPool", POOL_FIELDS);
+        let outliers = take_block("outlierDetection", &[("", OUTLIER_FIELDS)]);
+        let ignored_blocks = policy.into_iter().filter(|(_, value)| !value.is_null());
+        ignored.extend(ignored_blocks.map(|(name, _)| format!("defaultTrafficPolicy.{name}")));
+        let pool =
+            pool.map(|value| read_limits("connectionPool", value, WrittenPool::read, ignored));
         let pool = pool.transpose()?;
         let outliers = outliers
-            .map(|value| read("outlierDetection", value, WrittenOutliers::read, ignored))
+            .map(|value| read_limits("outlierDetection", value, WrittenOutliers::read, ignored))
             .transpose()?;
         Ok(Self { connection_pool: pool.map(Arc::new), outlier_detection: outliers.map(Arc::new) })
     }
@@ -246,14 +252,14 @@ impl UsualLimits {
     }
 }
 
-fn read<W: for<'de> Deserialize<'de>, T>(
+fn read_limits<W: for<'de> Deserialize<'de>, T>(
     name: &str,
     value: Value,
-    of: impl FnOnce(W) -> (T, Vec<LimitFault>),
+    convert: impl FnOnce(W) -> (T, Vec<LimitFault>),
     ignored: &mut Vec<String>,
 ) -> Result<T, String> {
     let written = serde_json::from_value(value).map_err(|error| format!("{name}: {error}"))?;
-    let (read, faults) = of(written);
+    let (settings, faults) = convert(written);
     for fault in faults {
         match fault {
             LimitFault::Unsupported(field, text)
@@ -262,7 +268,7 @@ fn read<W: for<'de> Deserialize<'de>, T>(
             LimitFault::Zero(field) => ignored.push(format!("defaultTrafficPolicy.{name}.{field}")),
         }
     }
-    Ok(read)
+    Ok(settings)
 }
 
 /// Reports each of these durations that is 0s, which the API does not allow.
@@ -318,15 +324,21 @@ const OUTLIER_FIELDS: &[&str] = &[
 ];
 
 /// Adds the unknown fields of a value and of the blocks in it to `ignored`.
-fn unknown(value: &Value, path: &str, known: &[(&str, &[&str])], ignored: &mut Vec<String>) {
-    for (block, fields) in known {
+fn report_unknown_fields(
+    value: &Value,
+    path: &str,
+    supported: &[(&str, &[&str])],
+    ignored: &mut Vec<String>,
+) {
+    for (block, fields) in supported {
         let (value, path) = match *block {
             "" => (value, path.to_owned()),
             name => (&value[name], format!("{path}.{name}")),
         };
-        let said = value.as_object().into_iter().flatten();
-        let others = said.filter(|(name, one)| !one.is_null() && !fields.contains(&name.as_str()));
-        ignored.extend(others.map(|(name, _)| format!("{path}.{name}")));
+        let entries = value.as_object().into_iter().flatten();
+        let unsupported =
+            entries.filter(|(name, value)| !value.is_null() && !fields.contains(&name.as_str()));
+        ignored.extend(unsupported.map(|(name, _)| format!("{path}.{name}")));
     }
 }
 
@@ -428,16 +440,16 @@ impl WrittenPool {
             &mut faults,
         );
         let streams = limit(http.max_concurrent_streams);
-        if let Some(said) = streams.filter(|said| *said > STREAMS_MAX) {
-            let text = format!("{said} is more than {STREAMS_MAX}, which applies instead");
+        if let Some(given) = streams.filter(|given| *given > STREAMS_MAX) {
+            let text = format!("{given} is more than {STREAMS_MAX}, which applies instead");
             faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
         }
         let duration = lasting(tcp.max_connection_duration);
-        if duration.is_some_and(|said| said < SHORTEST) {
+        if duration.is_some_and(|given| given < SHORTEST) {
             faults.push(LimitFault::Bounded("tcp.maxConnectionDuration", SHORTER.to_owned()));
         }
         let more = RareLimits {
-            max_concurrent_streams: streams.map(|said| said.min(STREAMS_MAX)),
+            max_concurrent_streams: streams.map(|given| given.min(STREAMS_MAX)),
             http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(&mut faults)),
             tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
                 probes: limit(raw.probes),
@@ -507,7 +519,7 @@ impl WrittenOutliers {
             &mut faults,
         );
         let interval = lasting(self.interval);
-        if interval.is_some_and(|said| said < SHORTEST) {
+        if interval.is_some_and(|given| given < SHORTEST) {
             faults.push(LimitFault::Bounded("interval", SHORTER.to_owned()));
         }
         let more = RareOutlierSettings {

@@ -46,7 +46,7 @@ pub use providers::{
     ExtensionProvider, HeaderNames, ProviderKind,
 };
 pub use retries::{RareRetrySettings, RetryFault, RetryRule, WrittenRetries};
-pub use settings::{MeshSettings, MeshTexts, SourceProblem, in_one_form};
+pub use settings::{MeshSettings, MeshTexts, SourceProblem, normalize_text};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
 pub use tls::{CIPHERS, MeshTls};
 pub use traces::{SpanProtocol, TracingProvider};

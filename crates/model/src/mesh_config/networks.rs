@@ -123,16 +123,16 @@ impl MeshNetworks {
     /// Returns the network of an address in `cluster`: the network that claims the cluster,
     /// otherwise the network with the longest range that contains the address.
     pub fn network_of(&self, cluster: &ClusterId, address: IpAddr) -> Option<&NetworkId> {
-        self.of_registry(cluster).or_else(|| self.of_address(address))
+        self.network_by_registry(cluster).or_else(|| self.network_by_address(address))
     }
 
     /// Returns the network that claims the cluster with `fromRegistry`.
-    pub fn of_registry(&self, cluster: &ClusterId) -> Option<&NetworkId> {
+    pub fn network_by_registry(&self, cluster: &ClusterId) -> Option<&NetworkId> {
         self.registries.get(cluster)
     }
 
     /// Returns the network with the longest `fromCidr` that contains the address.
-    pub fn of_address(&self, address: IpAddr) -> Option<&NetworkId> {
+    pub fn network_by_address(&self, address: IpAddr) -> Option<&NetworkId> {
         let address = address.to_canonical();
         self.ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, network)| network)
     }
@@ -400,13 +400,13 @@ networks:
                b: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.0.0.0/8}]}\n  \
                a: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.9.9.9/8}, {fromRegistry: Kubernetes}]}\n",
         );
-        assert_eq!(networks.of_registry(&"c1".into()), Some(&"a".into()));
+        assert_eq!(networks.network_by_registry(&"c1".into()), Some(&"a".into()));
         let address = "10.1.1.1".parse().expect("an address");
         assert_eq!(networks.network_of(&"x".into(), address), Some(&"a".into()));
-        let told = networks.conflicts().join("\n");
-        assert_eq!(networks.conflicts().len(), 3, "{told}");
+        let conflicts = networks.conflicts().join("\n");
+        assert_eq!(networks.conflicts().len(), 3, "{conflicts}");
         for part in ["Kubernetes", "cluster c1 is claimed", "range 10.0.0.0/8 is claimed"] {
-            assert!(told.contains(part), "{told}");
+            assert!(conflicts.contains(part), "{conflicts}");
         }
     }
 
@@ -430,10 +430,13 @@ networks:
             ("[1]", "line 2"),
         ];
         for (network, part) in cases {
-            let told = MeshNetworks::parse(&format!("networks:\n  n: {network}\n"))
+            let message = MeshNetworks::parse(&format!("networks:\n  n: {network}\n"))
                 .expect_err(network)
                 .to_string();
-            assert!(told.starts_with("line 2") && told.contains(part), "{network}: {told}");
+            assert!(
+                message.starts_with("line 2") && message.contains(part),
+                "{network}: {message}"
+            );
         }
     }
 }

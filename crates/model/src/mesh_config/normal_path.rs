@@ -7,8 +7,8 @@ use super::config::PathNormalization;
 impl PathNormalization {
     /// Returns the effective normalization for a workload, given the mesh config's value. By
     /// default, slashes are merged if any rule matches paths.
-    pub fn of(said: Option<Self>, looks_at_paths: bool) -> Self {
-        said.unwrap_or(if looks_at_paths { Self::MergeSlashes } else { Self::Base })
+    pub fn of(configured: Option<Self>, rules_match_paths: bool) -> Self {
+        configured.unwrap_or(if rules_match_paths { Self::MergeSlashes } else { Self::Base })
     }
 
     /// Returns the normalized path, without its query, as rules see it.
@@ -62,20 +62,20 @@ fn decoded(text: &str, is_to_be: impl Fn(u8) -> bool) -> String {
 
 /// Resolves the segments `.` and `..`. (RFC 3986, 5.2.4)
 fn without_dots(path: &str) -> String {
-    let mut kept = Vec::new();
+    let mut resolved = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         if segment == ".." {
-            kept.pop();
+            resolved.pop();
         }
         match segment {
             // A path with this last segment ends with a slash.
-            "." | ".." if segments.peek().is_none() => kept.push(""),
+            "." | ".." if segments.peek().is_none() => resolved.push(""),
             "." | ".." => {}
-            segment => kept.push(segment),
+            segment => resolved.push(segment),
         }
     }
-    format!("/{}", kept.join("/"))
+    format!("/{}", resolved.join("/"))
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     /// `lds/tests/access_cases_envoy.rs` tests these paths with real Envoys.
     #[test]
     fn path_is_normalized_like_in_proxies() {
-        for (path, of) in [
+        for (path, expected) in [
             ("/x/../admin", ["/x/../admin", "/admin", "/admin", "/admin"]),
             ("/./a/.", ["/./a/.", "/a/", "/a/", "/a/"]),
             ("/../..", ["/../..", "/", "/", "/"]),
@@ -100,7 +100,7 @@ mod tests {
         ] {
             let found =
                 [None, Base, MergeSlashes, DecodeAndMergeSlashes].map(|it| it.applied(path));
-            assert_eq!(found, of, "{path}");
+            assert_eq!(found, expected, "{path}");
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::duration::{WrittenDuration, at_least_a_millisecond, format_duration};
-use crate::{RareGroup, unsaid};
+use crate::{RareGroup, static_default};
 
 /// A retry policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub struct RareRetrySettings {
     pub backoff: Option<Duration>,
 }
 
-unsaid!(RetryRule: RareRetrySettings);
+static_default!(RetryRule: RareRetrySettings);
 
 impl RetryRule {
     /// Returns the policy in Istio's terms.
@@ -110,22 +110,26 @@ impl WrittenRetries {
             faults.push(RetryFault { field: "attempts", text, is_fatal: true });
             0
         });
-        let (mut on, mut statuses) = (Vec::new(), Vec::new());
-        for word in self.retry_on.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            match word.parse::<u16>() {
+        let (mut conditions, mut statuses) = (Vec::new(), Vec::new());
+        for condition in
+            self.retry_on.split(',').map(str::trim).filter(|condition| !condition.is_empty())
+        {
+            match condition.parse::<u16>() {
                 Ok(status) if (100..600).contains(&status) => statuses.push(status),
-                _ => on.push(word),
+                _ => conditions.push(condition),
             }
         }
-        if !statuses.is_empty() && !on.contains(&"retriable-status-codes") {
-            on.push("retriable-status-codes");
+        if !statuses.is_empty() && !conditions.contains(&"retriable-status-codes") {
+            conditions.push("retriable-status-codes");
         }
-        if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
-            let text = format!("{word:?} is not a condition that Envoy supports");
+        if let Some(condition) = conditions.iter().find(|condition| !RETRY_ON.contains(*condition))
+        {
+            let text = format!("{condition:?} is not a condition that Envoy supports");
             faults.push(RetryFault { field: "retryOn", text, is_fatal: false });
         }
-        let on = on.join(",");
-        let on = if on.contains(|c: char| c.is_control()) { String::new() } else { on };
+        let conditions = conditions.join(",");
+        let conditions =
+            if conditions.contains(|c: char| c.is_control()) { String::new() } else { conditions };
         let backoff = self.backoff.map(|backoff| backoff.0).filter(|backoff| {
             if backoff.is_zero() {
                 let text = "0s is not a valid pause; Envoy's default applies".to_owned();
@@ -136,7 +140,7 @@ impl WrittenRetries {
         let rule = RetryRule {
             attempts,
             per_try_timeout: self.per_try_timeout.map(|timeout| at_least_a_millisecond(timeout.0)),
-            on: if on.is_empty() { Arc::default() } else { on.into() },
+            on: if conditions.is_empty() { Arc::default() } else { conditions.into() },
             other_localities: self.retry_remote_localities.unwrap_or_default(),
             ignore_previous: self.retry_ignore_previous_hosts,
             more: RareRetrySettings { statuses: statuses.into(), backoff }.into(),

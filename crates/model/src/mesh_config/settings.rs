@@ -30,7 +30,7 @@ impl MeshSettings {
     ///
     /// # Errors
     /// A field of either text has an invalid type or value.
-    pub fn of_texts(texts: MeshTexts, defaults: &Defaults) -> Result<Self, InvalidYaml> {
+    pub fn parse(texts: MeshTexts, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let config = match &texts.config {
             Some(text) => MeshConfig::parse(text, defaults)?,
             None => MeshConfig::new(defaults),
@@ -42,7 +42,7 @@ impl MeshSettings {
 }
 
 /// Normalizes a text for [`MeshTexts`]. A text that is not valid YAML is returned unchanged.
-pub fn in_one_form(text: &str) -> Arc<str> {
+pub fn normalize_text(text: &str) -> Arc<str> {
     let value = super::yaml::parse::<serde_json::Value>(text);
     value.map_or_else(|_| text.into(), |value| value.to_string().into())
 }

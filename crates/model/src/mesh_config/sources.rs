@@ -180,13 +180,13 @@ mod tests {
         assert_eq!(tls.server_name.as_deref(), Some("mcp"));
         assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
         let json: Vec<_> = sources.iter().map(StoreSource::to_json).collect();
-        let again = parse(&json!({ "configSources": json }).to_string()).expect("its own words");
-        assert_eq!(again, sources);
+        let reparsed = parse(&json!({ "configSources": json }).to_string()).expect("its own words");
+        assert_eq!(reparsed, sources);
     }
 
     #[test]
     fn invalid_source_is_reported() {
-        for (source, said) in [
+        for (source, expected) in [
             ("{address: 'http://a:1'}", "expected k8s://"),
             ("{address: 'xds://a'}", "expected k8s://"),
             ("{address: 'xds://u:p@a:1'}", "expected k8s://"),
@@ -196,8 +196,8 @@ mod tests {
             ("{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}", "not \"ISTIO_MUTUAL\""),
             ("{address: 'xds://a:1', tlsSettings: {mode: SIMPLE}}", "caCertificates is missing"),
         ] {
-            let told = parse(&format!("configSources: [{source}]")).expect_err(source);
-            assert!(told.contains(said) && told.contains("configSources"), "{told}");
+            let message = parse(&format!("configSources: [{source}]")).expect_err(source);
+            assert!(message.contains(expected) && message.contains("configSources"), "{message}");
         }
     }
 }

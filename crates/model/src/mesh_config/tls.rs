@@ -74,9 +74,9 @@ impl RawMeshTls {
             _ => (Vec::new(), vec![format!("{field}.ecdhCurves")]),
         };
         if let Some(unknown) = curves.iter().find(|name| !CURVES.contains(&&***name)) {
-            let known = CURVES.join(", ");
+            let supported = CURVES.join(", ");
             return Err(format!(
-                "ecdhCurves: {unknown:?} is not a curve that Envoy supports; expected one of {known}"
+                "ecdhCurves: {unknown:?} is not a curve that Envoy supports; expected one of {supported}"
             ));
         }
         Ok((MeshTls { newest_alone, ciphers: self.cipher_suites, curves }, ignored))

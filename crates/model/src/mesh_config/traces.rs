@@ -92,11 +92,11 @@ impl TracingProvider {
         let service = ProviderService::read(&raw.service, raw.port)?;
         let path_bytes_max = Some(raw.max_tag_length).filter(|length| *length > 0);
         let is_otlp = raw.http.is_some() || raw.grpc.is_some();
-        let is_of_zipkin = !raw.path.is_empty() || raw.enable_64bit_trace_id;
-        if (is_zipkin && is_otlp) || (!is_zipkin && is_of_zipkin) {
-            let other =
+        let has_zipkin_fields = !raw.path.is_empty() || raw.enable_64bit_trace_id;
+        if (is_zipkin && is_otlp) || (!is_zipkin && has_zipkin_fields) {
+            let fields =
                 if is_zipkin { "http and grpc are" } else { "path and enable64bitTraceId are" };
-            return Err(format!("{other} for another kind of provider"));
+            return Err(format!("{fields} for another kind of provider"));
         }
         let protocol = match (raw.http, raw.grpc) {
             (None, None) if is_zipkin => {
@@ -118,17 +118,17 @@ impl TracingProvider {
 }
 
 /// Validates the path of a request; an empty one gives the default.
-fn path_or(said: String, usual: &str) -> Result<String, String> {
-    let is_path = said.starts_with('/') && said.bytes().all(|byte| byte.is_ascii_graphic());
-    match &*said {
-        "" => Ok(usual.to_owned()),
-        _ if is_path => Ok(said),
-        _ => Err(format!("path {said:?} is not a path that begins with /")),
+fn path_or(path: String, default: &str) -> Result<String, String> {
+    let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+    match &*path {
+        "" => Ok(default.to_owned()),
+        _ if is_path => Ok(path),
+        _ => Err(format!("path {path:?} is not a path that begins with /")),
     }
 }
 
-fn timeout(said: Option<&str>) -> Result<Duration, String> {
-    match said.map(parse_duration) {
+fn timeout(text: Option<&str>) -> Result<Duration, String> {
+    match text.map(parse_duration) {
         None => Ok(TIMEOUT),
         Some(Ok(Duration::ZERO)) => Err("timeout: expected more than 0".to_owned()),
         Some(Ok(timeout)) => Ok(timeout),
@@ -149,32 +149,37 @@ mod tests {
             host: "traces.ops.svc.cluster.local".to_owned(),
             port: 9411,
         };
-        let given = |more: Value| {
-            let mut given = json!({ "service": "traces.ops.svc.cluster.local", "port": 9411 });
-            given
+        let provider_json = |more: Value| {
+            let mut provider_json =
+                json!({ "service": "traces.ops.svc.cluster.local", "port": 9411 });
+            provider_json
                 .as_object_mut()
                 .expect("an object")
                 .extend(more.as_object().expect("one").clone());
-            given
+            provider_json
         };
         let usual = SpanProtocol::Zipkin { path: ZIPKIN_PATH.to_owned(), has_short_ids: false };
-        let zipkin = TracingProvider::read(true, &given(json!({}))).expect("it can be sent spans");
+        let zipkin =
+            TracingProvider::read(true, &provider_json(json!({}))).expect("it can be sent spans");
         assert_eq!(zipkin, TracingProvider { service, path_bytes_max: None, protocol: usual });
-        let of = |is_zipkin, more| {
-            let read =
-                TracingProvider::read(is_zipkin, &given(more)).expect("it can be sent spans");
-            (read.path_bytes_max, read.protocol)
+        let read_provider = |is_zipkin, more| {
+            let provider = TracingProvider::read(is_zipkin, &provider_json(more))
+                .expect("it can be sent spans");
+            (provider.path_bytes_max, provider.protocol)
         };
         let own = json!({ "path": "/own", "enable64bitTraceId": true, "maxTagLength": 64 });
         let protocol = SpanProtocol::Zipkin { path: "/own".to_owned(), has_short_ids: true };
-        assert_eq!(of(true, own), (Some(64), protocol));
-        assert_eq!(of(false, json!({})).1, SpanProtocol::OtlpGrpc { timeout: TIMEOUT });
+        assert_eq!(read_provider(true, own), (Some(64), protocol));
+        assert_eq!(read_provider(false, json!({})).1, SpanProtocol::OtlpGrpc { timeout: TIMEOUT });
         let grpc = json!({ "grpc": { "timeout": "1s" } });
-        assert_eq!(of(false, grpc).1, SpanProtocol::OtlpGrpc { timeout: Duration::from_secs(1) });
+        assert_eq!(
+            read_provider(false, grpc).1,
+            SpanProtocol::OtlpGrpc { timeout: Duration::from_secs(1) }
+        );
         let http = json!({ "http": { "path": "/v1/traces", "timeout": "2s" } });
         let timeout = Duration::from_secs(2);
         let path = "/v1/traces".to_owned();
-        assert_eq!(of(false, http).1, SpanProtocol::OtlpHttp { path, timeout });
+        assert_eq!(read_provider(false, http).1, SpanProtocol::OtlpHttp { path, timeout });
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl YamlFields {
     }
 
     /// Returns the names of the fields that were not taken.
-    pub(super) fn left(self) -> Vec<String> {
+    pub(super) fn into_remaining(self) -> Vec<String> {
         self.0.into_keys().collect()
     }
 }
@@ -81,13 +81,13 @@ impl YamlFields {
 pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, InvalidYaml> {
     serde_saphyr::from_str(text).map_err(|error| {
         let line = error.location().map(|location| location.line()).filter(|line| *line > 0);
-        InvalidYaml { line, field: String::new(), fact: fact_of(error.without_snippet()) }
+        InvalidYaml { line, field: String::new(), fact: first_line(error.without_snippet()) }
     })
 }
 
 /// Returns the message in one line, without the location, which [`InvalidYaml`] contains
 /// separately.
-fn fact_of(error: &serde_saphyr::Error) -> String {
+fn first_line(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     let end = line.find(" at line ").unwrap_or(line.len());
@@ -98,6 +98,6 @@ fn fact_of(error: &serde_saphyr::Error) -> String {
 pub(crate) fn plain(fact: &str) -> &str {
     let fact = fact.strip_prefix("error: ").unwrap_or(fact);
     let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
-    let end = advice.iter().filter_map(|words| fact.find(words)).min();
+    let end = advice.iter().filter_map(|start| fact.find(start)).min();
     end.and_then(|end| fact.get(..end)).unwrap_or(fact)
 }

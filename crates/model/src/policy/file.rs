@@ -45,6 +45,7 @@ struct PolicyFile {
     traffic_from: Vec<String>,
     #[serde(default)]
     traffic: TrafficText,
+    gateway_namespaces: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -155,37 +156,43 @@ impl Policy {
             }
         }
         policy.traffic = traffic::limits(file.traffic)?;
+        let gateways = file.gateway_namespaces;
+        policy.gateway_namespaces =
+            gateways.map(|list| namespaces("gatewayNamespaces", list)).transpose()?;
         Ok(policy)
     }
 }
 
 fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
-    let of = |name: &str| format!("{field}.{name}");
+    let path_of = |name: &str| format!("{field}.{name}");
     Ok(Rules {
-        mode: text.mode.map(|text| mode(&of("mode"), &text)).transpose()?,
-        when_dark: text.when_dark.map(|text| when_dark(&of("whenDark"), &text)).transpose()?,
+        mode: text.mode.map(|text| mode(&path_of("mode"), &text)).transpose()?,
+        when_dark: text.when_dark.map(|text| when_dark(&path_of("whenDark"), &text)).transpose()?,
         mass_withdrawal: text
             .mass_withdrawal
-            .map(|text| guard(&of("massWithdrawal"), &text))
+            .map(|text| guard(&path_of("massWithdrawal"), &text))
             .transpose()?,
         budget: text
             .budget
-            .map(|text| budget(&of("budget"), &text))
+            .map(|text| budget(&path_of("budget"), &text))
             .transpose()?
             .unwrap_or_default(),
-        exports: text.exports.map(|text| names(&of("exports"), text)).transpose()?,
+        exports: text.exports.map(|text| names(&path_of("exports"), text)).transpose()?,
         networks: text
             .networks
             .map(|list| list.into_iter().map(NetworkId::from).collect::<BTreeSet<_>>()),
         trust_domains: text
             .trust_domains
-            .map(|list| trust_domains(&of("trustDomains"), list))
+            .map(|list| trust_domains(&path_of("trustDomains"), list))
             .transpose()?,
-        addresses: text.addresses.map(|list| ranges(&of("addresses"), &list)).transpose()?,
-        identities: text.identities.map(|list| namespaces(&of("identities"), list)).transpose()?,
+        addresses: text.addresses.map(|list| ranges(&path_of("addresses"), &list)).transpose()?,
+        identities: text
+            .identities
+            .map(|list| namespaces(&path_of("identities"), list))
+            .transpose()?,
         dark_token_grace: text
             .dark_token_grace
-            .map(|text| dark_token_grace(&of("darkTokenGrace"), &text))
+            .map(|text| dark_token_grace(&path_of("darkTokenGrace"), &text))
             .transpose()?,
     })
 }
@@ -293,15 +300,15 @@ fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, Inv
 fn names(field: &str, text: NamesText) -> Result<ServiceNames, InvalidPolicy> {
     for (at, host) in text.hosts.iter().enumerate() {
         let rest = host.strip_prefix("*.").unwrap_or(host);
-        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
-        if rest.is_empty() || !rest.chars().all(good) {
+        let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+        if rest.is_empty() || !rest.chars().all(is_valid) {
             let fact = format!("{host:?} is neither a hostname nor '*.' followed by a suffix");
             return invalid(format!("{field}.hosts[{at}]"), fact);
         }
     }
     for (at, namespace) in text.namespaces.iter().enumerate() {
-        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if namespace != "*" && (namespace.is_empty() || !namespace.chars().all(good)) {
+        let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if namespace != "*" && (namespace.is_empty() || !namespace.chars().all(is_valid)) {
             let fact = format!("{namespace:?} is neither a namespace nor '*'");
             return invalid(format!("{field}.namespaces[{at}]"), fact);
         }
@@ -326,20 +333,20 @@ fn clusters(field: &str, list: &[String]) -> Result<BTreeSet<ClusterId>, Invalid
 }
 
 fn preference(field: &str, text: PreferenceText) -> Result<Preference, InvalidPolicy> {
-    let at = |what: &str| format!("{field}.{what}");
-    let proxies = text.proxies.map(|list| clusters(&at("proxies"), &list)).transpose()?;
+    let path_of = |part: &str| format!("{field}.{part}");
+    let proxies = text.proxies.map(|list| clusters(&path_of("proxies"), &list)).transpose()?;
     let mut order = Vec::new();
     for (place, value) in text.order.iter().enumerate() {
-        let tier = tier(&at(&format!("order[{place}]")), value)?;
+        let tier = tier(&path_of(&format!("order[{place}]")), value)?;
         if order.contains(&tier) {
-            return invalid(at(&format!("order[{place}]")), format!("{tier} is listed twice"));
+            return invalid(path_of(&format!("order[{place}]")), format!("{tier} is listed twice"));
         }
         order.push(tier);
     }
     if order.is_empty() {
-        return invalid(at("order"), "is empty");
+        return invalid(path_of("order"), "is empty");
     }
-    let services = some_names(&at("services"), text.services)?;
+    let services = some_names(&path_of("services"), text.services)?;
     Ok(Preference { name: text.name, services, proxies, order })
 }
 

@@ -25,7 +25,7 @@ pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
-pub use self::traffic::{DefaultVisibility, ForeignBytes, TrafficLimits};
+pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
 use crate::{ClusterId, Mode, NetworkId};
 use strait_base::address::special;
 
@@ -47,6 +47,8 @@ pub struct Policy {
     traffic_from: BTreeSet<ClusterId>,
     /// Limits of traffic objects for proxies in other namespaces.
     traffic: TrafficLimits,
+    /// The namespaces whose objects may be gateways of networks; `None` for all.
+    gateway_namespaces: Option<BTreeSet<String>>,
 }
 
 /// Why a claim is refused: the rule, by its location in the file, and the fact.
@@ -247,13 +249,34 @@ impl Policy {
     }
 
     /// Returns whether a cluster's own traffic objects apply to its proxies.
-    pub fn takes_traffic_from(&self, cluster: &ClusterId) -> bool {
+    pub fn applies_traffic_from(&self, cluster: &ClusterId) -> bool {
         self.traffic_from.contains(cluster)
     }
 
     /// Returns the limits of traffic objects for proxies in other namespaces.
     pub fn traffic(&self) -> TrafficLimits {
         self.traffic
+    }
+
+    /// Returns the namespaces whose objects may be gateways of networks, or `None` for all
+    /// namespaces.
+    pub fn gateway_namespaces(&self) -> Option<&BTreeSet<String>> {
+        self.gateway_namespaces.as_ref()
+    }
+
+    /// Checks whether an object in `namespace` may be a gateway of a network.
+    ///
+    /// # Errors
+    /// Returns the rule that forbids it.
+    pub fn may_be_gateway(&self, namespace: &str) -> Result<(), PolicyRefusal> {
+        match &self.gateway_namespaces {
+            Some(namespaces) if !namespaces.contains("*") && !namespaces.contains(namespace) => {
+                let named: Vec<_> = namespaces.iter().map(String::as_str).collect();
+                let fact = format!("gateways may be in {}, not in {namespace}", listed(&named));
+                Err(PolicyRefusal { rule: "gatewayNamespaces".into(), fact })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns every cluster that the file names, with the location of the name.

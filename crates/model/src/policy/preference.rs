@@ -48,27 +48,27 @@ impl Preference {
             && self.proxies.as_ref().is_none_or(|clusters| clusters.contains(proxies))
     }
 
-    /// Returns the rank of the cluster and network `of` for a proxy in `own`. A cluster that
+    /// Returns the rank of the cluster and network `target` for a proxy in `own`. A cluster that
     /// matches no tier comes last: a preference never withholds endpoints.
-    pub fn rank(&self, own: (&ClusterId, &NetworkId), of: (&ClusterId, &NetworkId)) -> Rank {
-        let mut others = self.order.len();
+    pub fn rank(&self, own: (&ClusterId, &NetworkId), target: (&ClusterId, &NetworkId)) -> Rank {
+        let mut others_tier = self.order.len();
         for (at, tier) in self.order.iter().enumerate() {
             let share = match tier {
-                Tier::OwnCluster if own.0 == of.0 => None,
-                Tier::OwnNetwork if own.1 == of.1 => None,
-                Tier::Clusters(clusters) => match clusters.get(of.0) {
+                Tier::OwnCluster if own.0 == target.0 => None,
+                Tier::OwnNetwork if own.1 == target.1 => None,
+                Tier::Clusters(clusters) => match clusters.get(target.0) {
                     Some(share) => *share,
                     None => continue,
                 },
                 Tier::Others => {
-                    others = others.min(at);
+                    others_tier = others_tier.min(at);
                     continue;
                 }
                 Tier::OwnCluster | Tier::OwnNetwork => continue,
             };
             return Rank { tier: u32::try_from(at).unwrap_or(u32::MAX), share };
         }
-        Rank { tier: u32::try_from(others).unwrap_or(u32::MAX), share: None }
+        Rank { tier: u32::try_from(others_tier).unwrap_or(u32::MAX), share: None }
     }
 
     /// Returns the clusters that it names.

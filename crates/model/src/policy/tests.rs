@@ -54,8 +54,8 @@ clusters:
     );
     let after = WhenDark::WithdrawAfter(Duration::from_secs(900));
     assert_eq!(policy.when_dark(&id("west")), Some((after, "mesh.whenDark".into())));
-    let kept = Some((WhenDark::Keep, "clusters.east.whenDark".into()));
-    assert_eq!(policy.when_dark(&id("east")), kept);
+    let expected = Some((WhenDark::Keep, "clusters.east.whenDark".into()));
+    assert_eq!(policy.when_dark(&id("east")), expected);
     assert_eq!(policy.mode(&id("east")), Some((Mode::Drain, "mesh.mode".into())));
     assert_eq!(policy.may_claim(&id("east"), &"n2".into()), Ok(()));
     assert_eq!(policy.may_claim(&id("east"), &"".into()), Ok(()));
@@ -104,19 +104,19 @@ clusters:
 fn cluster_may_declare_only_the_trust_domains_of_its_rule() {
     let policy =
         policy("mesh: {trustDomains: []}\nclusters: {east: {trustDomains: [old.example]}}");
-    let said = |cluster: &str, domain: &str| {
+    let refusing_rule = |cluster: &str, domain: &str| {
         policy.may_name(&id(cluster), domain).expect("a rule").map_err(|one| one.rule)
     };
-    assert_eq!(said("east", "old.example"), Ok(()));
-    assert_eq!(said("east", "new.example"), Err("clusters.east.trustDomains".to_owned()));
-    assert_eq!(said("west", "old.example"), Err("mesh.trustDomains".to_owned()));
+    assert_eq!(refusing_rule("east", "old.example"), Ok(()));
+    assert_eq!(refusing_rule("east", "new.example"), Err("clusters.east.trustDomains".to_owned()));
+    assert_eq!(refusing_rule("west", "old.example"), Err("mesh.trustDomains".to_owned()));
     assert_eq!(Policy::default().may_name(&id("east"), "any.example"), None);
 }
 
 #[test]
 fn endpoints_stay_within_the_ranges_of_their_cluster() {
     let policy = policy("clusters: {east: {addresses: [10.1.0.0/16, 'fd00::/8', 192.0.2.7]}}");
-    for (address, good) in [
+    for (address, is_allowed) in [
         ("10.1.2.3", true),
         ("10.2.2.3", false),
         ("fd12::1", true),
@@ -127,7 +127,7 @@ fn endpoints_stay_within_the_ranges_of_their_cluster() {
         ("127.0.0.1", false),
     ] {
         let found = policy.may_use(&id("east"), address.parse().expect("an address"));
-        assert_eq!(found.is_ok(), good, "{address}");
+        assert_eq!(found.is_ok(), is_allowed, "{address}");
     }
     assert!(policy.limits_addresses(&id("east")) && !policy.limits_addresses(&id("west")));
 }
@@ -145,7 +145,9 @@ fn preference_ranks_every_cluster() {
     order: [[west, east]]
 ",
     );
-    let find = |namespace: &str, of: &str| policy.preference("web", namespace, &id(of));
+    let find = |namespace: &str, proxy_cluster: &str| {
+        policy.preference("web", namespace, &id(proxy_cluster))
+    };
     let home = find("shop", "east").expect("it is about them");
     assert_eq!(
         home.to_string(),
@@ -153,8 +155,8 @@ fn preference_ranks_every_cluster() {
     );
     let network = |text: &str| NetworkId::from(text);
     let (east, n1) = (id("east"), network("n1"));
-    let rank = |cluster: &str, of: &str| {
-        let rank = home.rank((&east, &n1), (&id(cluster), &network(of)));
+    let rank = |cluster: &str, proxy_cluster: &str| {
+        let rank = home.rank((&east, &n1), (&id(cluster), &network(proxy_cluster)));
         (rank.tier, rank.share)
     };
     assert_eq!(rank("east", "n1"), (0, None));
@@ -261,10 +263,10 @@ fn expired_tokens_are_accepted_for_the_configured_time() {
 
 #[test]
 fn traffic_objects_of_listed_clusters_apply() {
-    assert!(!policy("").takes_traffic_from(&id("east")), "off when absent");
+    assert!(!policy("").applies_traffic_from(&id("east")), "off when absent");
     let policy = policy("trafficFrom: [east, west]\n");
-    let taken = ["east", "west", "north"].map(|one| policy.takes_traffic_from(&id(one)));
-    assert_eq!(taken, [true, true, false]);
+    let applied = ["east", "west", "north"].map(|one| policy.applies_traffic_from(&id(one)));
+    assert_eq!(applied, [true, true, false]);
     assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom");
     for (text, fact) in [
         ("trafficFrom: [east, east]", "trafficFrom[1]: east is listed twice"),
@@ -290,10 +292,38 @@ fn limits_for_proxies_of_other_namespaces_have_defaults() {
         ("{foreignBytes: {namespace: x}}", "traffic.foreignBytes.namespace: \"x\" is not a size"),
         ("{foreignBytes: {namespace: 2Mi, total: 1Mi}}", "traffic.foreignBytes.total: is less"),
         ("{defaultVisibility: all}", "traffic.defaultVisibility: \"all\" is neither"),
+        ("{foreignHosts: never}", "traffic.foreignHosts: \"never\" is none of allow, note, deny"),
         ("{foreign: 1}", ""),
     ] {
         let text = format!("{HEAD}traffic: {text}\n");
         let refused = Policy::parse(&text).expect_err("it is refused").to_string();
         assert!(refused.starts_with(error), "{refused}");
     }
+}
+
+#[test]
+fn foreign_hosts_are_noted_by_default() {
+    assert_eq!(Policy::default().traffic().foreign_hosts, ForeignHostsMode::Note);
+    for (text, mode) in [
+        ("allow", ForeignHostsMode::Allow),
+        ("note", ForeignHostsMode::Note),
+        ("deny", ForeignHostsMode::Deny),
+    ] {
+        let set = policy(&format!("traffic: {{foreignHosts: {text}}}\n"));
+        assert_eq!(set.traffic().foreign_hosts, mode);
+    }
+}
+
+#[test]
+fn only_listed_namespaces_may_have_gateways_of_networks() {
+    assert!(Policy::default().may_be_gateway("shop").is_ok(), "in any by default");
+    let set = policy("gatewayNamespaces: [istio-system, edge]\n");
+    assert!(set.may_be_gateway("edge").is_ok() && set.gateway_namespaces().is_some());
+    let refused = set.may_be_gateway("shop").expect_err("it is not listed").to_string();
+    assert_eq!(
+        refused,
+        "gateways may be in edge or istio-system, not in shop (policy gatewayNamespaces)"
+    );
+    assert!(policy("gatewayNamespaces: ['*']\n").may_be_gateway("shop").is_ok());
+    assert!(policy("gatewayNamespaces: []\n").may_be_gateway("shop").is_err());
 }

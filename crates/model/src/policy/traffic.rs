@@ -12,6 +12,8 @@ pub struct TrafficLimits {
     pub foreign_bytes: ForeignBytes,
     /// The namespaces that see an object without `exportTo`.
     pub default_visibility: DefaultVisibility,
+    /// Whether objects may apply to services of other namespaces.
+    pub foreign_hosts: ForeignHostsMode,
 }
 
 /// The bytes of encoded resources that objects of other namespaces may add to one proxy.
@@ -40,12 +42,37 @@ pub enum DefaultVisibility {
     Namespace,
 }
 
+/// Whether objects of a namespace may apply to requests that clients in other namespaces send to
+/// services of other namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForeignHostsMode {
+    /// Objects may apply to these requests.
+    Allow,
+    /// Objects may apply to these requests, and the status of each such object reports it.
+    #[default]
+    Note,
+    /// Objects do not apply to these requests.
+    Deny,
+}
+
+impl ForeignHostsMode {
+    /// Returns the value in the policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Note => "note",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// The section `traffic` of a policy file.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct TrafficText {
     foreign_bytes: Option<ForeignBytesText>,
     default_visibility: Option<String>,
+    foreign_hosts: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -77,6 +104,15 @@ pub(super) fn limits(text: TrafficText) -> Result<TrafficLimits, InvalidPolicy> 
         Some(text) => {
             let fact = format!("{text:?} is neither mesh nor namespace");
             return invalid("traffic.defaultVisibility", fact);
+        }
+    };
+    limits.foreign_hosts = match text.foreign_hosts.as_deref() {
+        Some("allow") => ForeignHostsMode::Allow,
+        None | Some("note") => ForeignHostsMode::Note,
+        Some("deny") => ForeignHostsMode::Deny,
+        Some(text) => {
+            let fact = format!("{text:?} is none of allow, note, deny");
+            return invalid("traffic.foreignHosts", fact);
         }
     };
     Ok(limits)

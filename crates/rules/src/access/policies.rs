@@ -312,6 +312,12 @@ impl AccessPolicies {
         let held = self.namespaces.get(&name.namespace)?;
         held.authorizations.iter().find(|policy| policy.name == *name)
     }
+
+    /// Returns the RequestAuthentication with this name.
+    pub fn request(&self, name: &WorkloadKey) -> Option<&Arc<RequestAuthentication>> {
+        let held = self.namespaces.get(&name.namespace)?;
+        held.requests.iter().find(|policy| policy.name == *name)
+    }
 }
 
 pub(super) fn differing<'a, K: Ord + Clone, V: PartialEq>(

@@ -6,6 +6,7 @@ use super::addresses::AddressRequest;
 use super::convert::{EndpointDiscovery, EntryPort, Fault, ServiceEntry};
 use strait_model::{
     Definition, Distribution, Endpoint, Endpoints, Hostname, Labels, Resolution, Service,
+    WorkloadKey,
 };
 
 /// A definition of a host, without automatic addresses.
@@ -81,6 +82,11 @@ impl<'a> Host<'a> {
             selects: selects.collect(),
             service,
         }
+    }
+
+    /// Returns the name of the entry that defined the host first.
+    pub(super) fn first_name(&self) -> &'a WorkloadKey {
+        &self.first.name
     }
 
     /// Checks whether a later entry can be merged, and returns its ports. A port with an existing

@@ -490,7 +490,10 @@ impl EntryIndex {
                 Err(fact) => {
                     let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
                     let effect = "for this host the entry has no effect";
-                    problems.push(EntryProblem::of_part(&entry.name, fault, effect));
+                    let first = hosts.get(&key).map(|host| host.first_name().clone());
+                    let holder = first.filter(|first| first.namespace != entry.name.namespace);
+                    let problem = EntryProblem::of_part(&entry.name, fault, effect);
+                    problems.push(EntryProblem { holder, ..problem });
                     continue;
                 }
             };

@@ -85,6 +85,7 @@ impl<T> LastReadEntry<T> {
             fault: fault.clone(),
             refused,
             effect,
+            holder: None,
         })
     }
 }

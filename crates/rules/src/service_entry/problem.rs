@@ -18,12 +18,15 @@ pub struct EntryProblem {
     pub refused: bool,
     /// Effect of the problem.
     pub effect: &'static str,
+    /// The ServiceEntry of another namespace that has the host instead.
+    pub holder: Option<WorkloadKey>,
 }
 
 impl EntryProblem {
     /// Creates a problem of a part of a ServiceEntry.
     pub(super) fn of_part(object: &WorkloadKey, fault: Fault, effect: &'static str) -> Self {
-        Self { kind: "ServiceEntry", object: object.clone(), fault, refused: false, effect }
+        let (kind, object) = ("ServiceEntry", object.clone());
+        Self { kind, object, fault, refused: false, effect, holder: None }
     }
 }
 

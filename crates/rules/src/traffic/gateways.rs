@@ -121,7 +121,7 @@ impl Gateways {
     }
 
     /// Returns the Gateway with this name, `NAMESPACE/NAME`.
-    fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
+    pub fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
         let from = (Arc::from(name), ObjectMeta::before_all());
         let (_, gateway) = self.by_name.range(from..).next()?;
         Some(gateway).filter(|one| *one.name == *name)
@@ -210,8 +210,9 @@ impl Gateways {
         reasons
     }
 
-    /// Returns the reasons why gateways in the list of a VirtualService cannot serve it.
-    pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
+    /// Returns the reasons why gateways in the list of a VirtualService cannot serve it. If not all
+    /// Gateways are known, an unknown one may exist and gives no reason.
+    pub fn reasons_of(&self, service: &VirtualService, all_known: bool) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
             let serves = |gateway: &Gateway| {
@@ -219,10 +220,10 @@ impl Gateways {
                 !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
-                None => format!(
-                    "Gateway {name} does not exist: this object is not served through \
-                                 it"
-                ),
+                None if !all_known => return None,
+                None => {
+                    format!("Gateway {name} does not exist: this object is not served through it")
+                }
                 Some(gateway) if !serves(gateway) => {
                     format!(
                         "no server of Gateway {name} has a host of this object for its namespace"

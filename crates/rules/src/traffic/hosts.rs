@@ -242,6 +242,14 @@ impl fmt::Display for HostPattern {
     }
 }
 
+/// Iterates over the wildcards that contain a host or another wildcard, the narrowest first.
+pub(super) fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
+    let (HostPattern::Exact(text) | HostPattern::Under(text)) = host;
+    let text = text.as_str();
+    let dots = text.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
+    dots.filter_map(|at| Some(HostPattern::Under(text.get(at..)?.into())))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

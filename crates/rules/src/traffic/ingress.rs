@@ -124,9 +124,14 @@ impl Ingress {
         let mut rules = Vec::new();
         let mut hosts = BTreeSet::from([HostPattern::all()]);
         for (at, raw) in raw.rules.into_iter().enumerate() {
-            let Some(host) = reader.host(&raw.host, &format!("spec.rules[{at}].host")) else {
-                continue;
-            };
+            let path = format!("spec.rules[{at}].host");
+            let Some(host) = reader.host(&raw.host, &path) else { continue };
+            if host.exact().is_none() && host != HostPattern::all() {
+                let text = format!(
+                    "{host} also matches names with several labels in place of the star, as in Istio; Kubernetes documents one label"
+                );
+                reader.reasons.push(Reason::warning(&codes::INGRESS_WILDCARD, path, text));
+            }
             for (number, raw) in raw.http.paths.into_iter().enumerate() {
                 let index = place(at);
                 let place = RulePlace { index, path: Some(place(number)), ..RulePlace::default() };

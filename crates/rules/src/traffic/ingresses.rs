@@ -12,14 +12,13 @@ use std::sync::Arc;
 
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol, ServerTls, TlsClients};
 use super::gateway_routes::Exchange;
-use super::hosts::HostPattern;
+use super::hosts::{HostPattern, wider};
 use super::ingress::{Ingress, IngressClass, IngressRule};
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, Reason};
 use super::route::{HttpRule, PathMatch, RouteOrigin, RulePlace};
 use super::selection::{self, RuleSelector};
 use super::virtual_service::VirtualService;
-use super::virtual_services::wider;
 use strait_base::codes;
 use strait_model::{ExportTo, RareGroup};
 

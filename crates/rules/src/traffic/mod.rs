@@ -11,6 +11,7 @@ pub mod config;
 pub mod destination_rule;
 pub mod edition;
 pub mod envoy_filter;
+pub mod foreign;
 pub mod gateway;
 pub mod gateway_route;
 mod gateway_routes;

@@ -16,7 +16,7 @@ use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
 pub(super) use strait_model::is_header_value as is_text;
 use strait_model::mesh_config::RetryRule;
-use strait_model::{Hostname, Namespace, RareGroup, unsaid};
+use strait_model::{Hostname, Namespace, RareGroup, static_default};
 
 /// Name that represents all sidecars in lists of gateways.
 pub const MESH: &str = "mesh";
@@ -529,7 +529,7 @@ impl DerefMut for HttpRule {
     }
 }
 
-unsaid!(RuleTerms: RareTerms, RequestMatch: RareConditions, Destination: RareAtDestination);
+static_default!(RuleTerms: RareTerms, RequestMatch: RareConditions, Destination: RareAtDestination);
 
 impl DerefMut for RuleTerms {
     fn deref_mut(&mut self) -> &mut RareTerms {

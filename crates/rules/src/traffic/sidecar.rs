@@ -281,6 +281,9 @@ impl EgressListener {
         let port = raw.port.filter(|port| port.number != 0 || !is_socket);
         let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::of);
         let protocol = port.as_ref().map_or(Protocol::Auto, RawListenerPort::declared);
+        if let Some(port) = &port {
+            port.note_unknown_protocol(&path, reasons);
+        }
         let port = match port.map(|port| (u16::try_from(port.number), port.number)) {
             None => None,
             Some((Ok(port @ 1..), _)) => Some(port),

@@ -112,6 +112,13 @@ impl Telemetry {
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
                 continue;
             }
+            if let Some(name) = expression.as_deref().and_then(cel::unknown_attribute) {
+                let path = format!("spec.accessLogging[{at}].filter.expression");
+                let text = format!(
+                    "{name} is not an attribute of Envoy: requests are not logged if the expression needs its value"
+                );
+                reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+            }
             logging.push(LoggingRule {
                 end: raw.r#match.mode.end(),
                 providers: raw.providers.into_iter().map(|one| one.name).collect(),

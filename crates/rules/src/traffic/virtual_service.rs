@@ -34,7 +34,7 @@ use super::route::{
 };
 use strait_base::codes;
 use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
-use strait_model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
+use strait_model::{ExportTo, Namespace, RareGroup, SortedMap, static_default};
 
 /// A parsed VirtualService, or a delegate: one without hosts, to which other objects delegate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct RareRules {
     pub lengths: Box<[RuleLength]>,
 }
 
-unsaid!(VirtualService: RareRules);
+static_default!(VirtualService: RareRules);
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

@@ -10,7 +10,7 @@ use imbl::OrdMap;
 
 use super::changes::TrafficChanges;
 use super::gateways::Gateways;
-use super::hosts::HostPattern;
+use super::hosts::{HostPattern, wider};
 use super::object::{ObjectMeta, Reason, new_reasons};
 use super::route::{
     ConnectionMatch, Destination, HttpRoutes, HttpRule, RequestMatch, RouteKind, RouteOrigin,
@@ -287,8 +287,10 @@ impl VirtualServices {
                 patterns.extend(wider(host));
             }
         }
-        let groups = patterns.into_iter().map(|pattern| {
-            self.of_pattern(&pattern, namespace).filter(|one| one.has_rules()).collect::<Vec<_>>()
+        let owner = self.withheld.owner_of(host, namespace);
+        let groups = patterns.into_iter().map(move |pattern| {
+            let all = self.seen_of_pattern(&pattern, namespace, owner.clone());
+            all.filter(|one| one.has_rules()).collect::<Vec<_>>()
         });
         groups.filter(|group| !group.is_empty())
     }
@@ -314,8 +316,22 @@ impl VirtualServices {
         host: &HostPattern,
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
-        let all = self.by_host.get(host).map_or(&[][..], |all| all);
-        visible(move || all.iter(), namespace, &self.withheld)
+        self.seen_of_pattern(host, namespace, self.withheld.owner_of(host, namespace))
+    }
+
+    /// Iterates over the objects with exactly this host pattern that apply to a host of `owner`.
+    fn seen_of_pattern<'a, 'n>(
+        &'a self,
+        pattern: &HostPattern,
+        namespace: &'n Namespace,
+        owner: Option<Namespace>,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
+        let all = self.by_host.get(pattern).map_or(&[][..], |all| all);
+        let seen = visible(move || all.iter(), namespace, &self.withheld);
+        seen.filter(move |one| {
+            let of = &one.service.meta.namespace;
+            !self.withheld.is_of_foreign_host(of, owner.as_ref(), namespace)
+        })
     }
 
     /// Iterates over the objects bound to a gateway, for a gateway proxy in a namespace, in the
@@ -414,14 +430,6 @@ fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     )
 }
 
-/// Iterates over the wildcards that contain a host or another wildcard, the narrowest first.
-pub(super) fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
-    let (HostPattern::Exact(text) | HostPattern::Under(text)) = host;
-    let text = text.as_str();
-    let dots = text.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
-    dots.filter_map(|at| Some(HostPattern::Under(text.get(at..)?.into())))
-}
-
 /// Reason why an object is visible in a namespace, in order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Visibility {
@@ -517,7 +525,7 @@ impl VirtualServiceObjects {
             };
             let mut reasons = routed.reasons.clone();
             reasons.extend(services.losses(routed, sharing));
-            reasons.extend(gateways.reasons_of(&routed.service));
+            reasons.extend(gateways.reasons_of(&routed.service, true));
             let given = self.given.get(&key).map_or(&[][..], |given| given);
             let new = new_reasons(&reasons, given);
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));

@@ -5,7 +5,10 @@
 //! event loop measures the objects and decides; this is its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use super::foreign::ForeignHosts;
+use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use strait_model::Namespace;
 
@@ -21,12 +24,37 @@ pub struct Withheld {
     /// The youngest objects of namespaces whose objects exceed the limit even at their own proxies.
     /// They apply to no proxy.
     pub objects: BTreeMap<ObjectMeta, usize>,
+    /// The owners of hosts; `None` if objects may apply to hosts of other namespaces.
+    pub foreign_hosts: Option<Arc<ForeignHosts>>,
 }
 
 impl Withheld {
     /// Returns whether no objects are withheld.
     pub fn is_empty(&self) -> bool {
-        self.over_namespace.is_empty() && self.over_total.is_empty() && self.objects.is_empty()
+        self.over_namespace.is_empty()
+            && self.over_total.is_empty()
+            && self.objects.is_empty()
+            && self.foreign_hosts.is_none()
+    }
+
+    /// Returns the namespace that owns a host for clients of a namespace, or `None` if objects of
+    /// any namespace may apply to it.
+    pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
+        self.foreign_hosts.as_ref()?.owner_of(host, client)
+    }
+
+    /// Returns whether objects of `namespace` do not apply to a host of `owner` at proxies of the
+    /// namespace `client`.
+    pub fn is_of_foreign_host(
+        &self,
+        namespace: &Namespace,
+        owner: Option<&Namespace>,
+        client: &Namespace,
+    ) -> bool {
+        let Some(foreign) = &self.foreign_hosts else { return false };
+        namespace != client
+            && owner.is_some_and(|owner| owner != namespace)
+            && namespace.as_str() != &*foreign.root_namespace
     }
 
     /// Returns whether an object is withheld from all proxies of a namespace.
@@ -44,7 +72,10 @@ impl Withheld {
 
     /// Returns whether objects of a namespace apply to its own proxies but not to all others.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        self.over_namespace.contains_key(namespace) || self.over_total.contains_key(namespace)
+        let is_of_foreign = |foreign: &Arc<ForeignHosts>| foreign.namespaces.contains(namespace);
+        self.over_namespace.contains_key(namespace)
+            || self.over_total.contains_key(namespace)
+            || self.foreign_hosts.as_ref().is_some_and(is_of_foreign)
     }
 
     /// Returns the namespaces with objects that are withheld in only one of the two versions.
@@ -60,6 +91,11 @@ impl Withheld {
             }
             let objects = one.objects.keys().filter(|meta| !other.objects.contains_key(*meta));
             differing.extend(objects.map(|meta| meta.namespace.clone()));
+            let [own, theirs] = [one, other].map(|one| one.foreign_hosts.as_ref());
+            let own = own.into_iter().flat_map(|foreign| &foreign.namespaces);
+            let is_in =
+                |name: &&Namespace| theirs.is_some_and(|all| all.namespaces.contains(*name));
+            differing.extend(own.filter(|name| !is_in(name)).cloned());
         }
         differing
     }

@@ -13,7 +13,7 @@ use strait_base::time::rfc3339;
 use strait_mesh::history::{
     History, HistoryRecord, MeshDifference, PastMoment, SetDifference, UnknownMoment,
 };
-use strait_mesh::hold::{KeptConfiguration, KeptConfigurations};
+use strait_mesh::hold::{RetainedConfiguration, RetainedConfigurations};
 
 /// Tolerated clock difference to the client.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
@@ -27,20 +27,20 @@ pub(super) struct HistoryQuery {
 /// Returns the sizes of all records, oldest first, or one complete record.
 pub(super) fn records(
     history: &History,
-    kept: &KeptConfigurations,
+    retained: &RetainedConfigurations,
     query: &HistoryQuery,
 ) -> AdminResult {
-    let kept = kept.all();
+    let retained = retained.all();
     let Some(version) = query.version else {
         let records = history.records();
-        let rows: Vec<Value> = records.iter().map(|record| row(record, &kept)).collect();
+        let rows: Vec<Value> = records.iter().map(|record| row(record, &retained)).collect();
         return Ok(pretty(StatusCode::OK, &rows));
     };
     let record = history.record(version).ok_or_else(|| {
         let text = format!("there is no record of version {version}; versions published within one second share a record");
         AdminFailure(StatusCode::NOT_FOUND, text)
     })?;
-    let mut whole = row(&record, &kept);
+    let mut whole = row(&record, &retained);
     with(&mut whole, &record.difference);
     Ok(pretty(StatusCode::OK, &whole))
 }
@@ -86,12 +86,12 @@ fn moment(text: &str) -> Option<PastMoment> {
 }
 
 /// Renders the sizes of a record.
-fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
+fn row(record: &Arc<HistoryRecord>, retained: &[RetainedConfiguration]) -> Value {
     let MeshDifference { services, networks, settings, objects } = &record.difference;
     let sets = || services.values().flat_map(|service| service.endpoints.values());
     let count = |of: fn(&SetDifference) -> usize| sets().map(of).sum::<usize>();
     // Restored versions have numbers of an earlier process.
-    let own = kept.iter().rev().filter(|_| !record.restored);
+    let own = retained.iter().rev().filter(|_| !record.restored);
     let configuration = own.clone().find(|one| one.version <= record.version);
     json!({
         "version": record.version,

@@ -61,7 +61,7 @@ pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
 
 fn answer(sources: &Sources, state: &HoldState) -> Value {
     let in_force = sources.context.borrow().as_ref().map(|now| Arc::clone(&now.configuration));
-    let kept = sources.kept.all().into_iter().map(|one| {
+    let retained = sources.retained.all().into_iter().map(|one| {
         json!({
             "id": one.configuration.id(),
             "version": one.version,
@@ -83,7 +83,7 @@ fn answer(sources: &Sources, state: &HoldState) -> Value {
             "meshConfig": mesh_config,
             "meshNetworks": mesh_networks,
         },
-        "configurations": kept.collect::<Vec<_>>(),
+        "configurations": retained.collect::<Vec<_>>(),
     })
 }
 
@@ -148,9 +148,9 @@ fn wanted(
         return Ok(Arc::clone(&current(sources)?.configuration));
     };
     current(sources)?;
-    let found = sources.kept.find(name);
+    let found = sources.retained.find(name);
     found
-        .map(|kept| kept.configuration)
+        .map(|retained| retained.configuration)
         .map_err(|unknown| AdminFailure(StatusCode::NOT_FOUND, unknown.to_string()))
 }
 
@@ -280,7 +280,7 @@ pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), Adm
             Err(AdminFailure(StatusCode::INSUFFICIENT_STORAGE, refusal.to_string()))
         }
         Err(refusal @ HoldRefusal::Unreadable(_)) => Err(unreadable(&refusal.to_string())),
-        Err(refusal @ HoldRefusal::NothingLetOut) => {
+        Err(refusal @ HoldRefusal::NoRollout) => {
             Err(AdminFailure(StatusCode::CONFLICT, refusal.to_string()))
         }
     }

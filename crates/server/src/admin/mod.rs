@@ -545,6 +545,8 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             "problem": problem, "unknownClusters": unknown, "preferences": preferences,
             "foreignBytes": { "namespace": limits.namespace, "total": limits.total },
             "rootNamespace": root, "visibleByDefault": visible,
+            "foreignHosts": policy.traffic().foreign_hosts.as_str(),
+            "gatewayNamespaces": policy.gateway_namespaces(),
         }),
     ))
 }
@@ -568,7 +570,7 @@ async fn recorded(
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("expected ?version=NUMBER or no query"))?;
-    history::records(&sources.history, &sources.kept, &query)
+    history::records(&sources.history, &sources.retained, &query)
 }
 
 /// Returns the differences between a past moment and now.

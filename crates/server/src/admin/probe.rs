@@ -56,7 +56,7 @@ pub(super) async fn identity(
     let (peer, roots) = (id.clone(), Arc::clone(authority.roots()));
     let signed = tokio::task::spawn_blocking(move || {
         let now = SystemTime::now();
-        authority.sign_request(&asked.csr, &id, LIFETIME, now, now)
+        authority.sign_request(&asked.csr, &id, None, LIFETIME, now, now)
     });
     let chain = match signed.await.map_err(|error| fault(error.to_string()))? {
         Ok(chain) => chain,

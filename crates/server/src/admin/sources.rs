@@ -23,7 +23,7 @@ use strait_envoy::Cache;
 use strait_envoy::heads::Heads;
 use strait_explain::{ConfigReports, ConfigTrials};
 use strait_mesh::history::History;
-use strait_mesh::hold::{HoldRequests, HoldSharing, HoldState, KeptConfigurations};
+use strait_mesh::hold::{HoldRequests, HoldSharing, HoldState, RetainedConfigurations};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::LoopCounters;
 use strait_mesh::rollout::RolloutState;
@@ -72,7 +72,7 @@ pub struct Sources {
     /// Changes of each version.
     pub history: Arc<History>,
     /// Configurations that an operator can return to.
-    pub kept: Arc<KeptConfigurations>,
+    pub retained: Arc<RetainedConfigurations>,
     /// The active hold.
     pub hold: watch::Receiver<Arc<HoldState>>,
     /// Whether the other replicas have the same hold.

@@ -76,7 +76,7 @@ fn service_view<'a>(
     // cluster, or of a cluster that takes precedence as a lender.
     let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for address in dropped.iter().filter(|one| one.hostname == *hostname) {
-        holders.entry(&address.of).or_default().insert(&address.vip_source);
+        holders.entry(&address.holder_cluster).or_default().insert(&address.vip_source);
     }
     conflicts.extend(holders.into_iter().map(|(of, vip_sources)| Conflict {
         field: "clusterVIPs",
@@ -383,13 +383,13 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the ignored claims that `cluster`, or a part of it, is in another network than its
-/// Secret defines.
+/// Returns the network claims of `cluster`, or of a part of it, that are ignored: because the
+/// policy refuses them, or because the cluster's Secret defines another network.
 pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<IgnoredClaim> {
-    let Some(fixed) = context.clusters.fixed_network(cluster) else { return Vec::new() };
     let all = context.networks.ignored_claims().iter();
     let mut claims: Vec<_> =
         all.filter(|(of, _)| of == cluster).map(|(_, claim)| claim.clone()).collect();
+    let Some(fixed) = context.clusters.fixed_network(cluster) else { return claims };
     let mut count = |what: &str, networks: &mut dyn Iterator<Item = &NetworkId>| {
         let mut counts: BTreeMap<&NetworkId, usize> = BTreeMap::new();
         for network in networks.filter(|network| *network != fixed) {
@@ -406,7 +406,7 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
     let endpoints = context.services.values().flat_map(|service| service.endpoints());
     let addresses = endpoints.filter(|(shard, _, _)| shard.cluster == *cluster);
     let mut ranges =
-        addresses.filter_map(|(_, one, _)| context.mesh_networks.of_address(one.address));
+        addresses.filter_map(|(_, one, _)| context.mesh_networks.network_by_address(one.address));
     count("meshNetworks fromCidr, for addresses", &mut ranges);
     claims
 }
@@ -542,7 +542,7 @@ impl Clients {
                 None => {
                     let reason = views.iter().find_map(|view| {
                         let decided = decide(context, view, service, shard, endpoint, network);
-                        decided.err().filter(|reason| reason.is_of_networks())
+                        decided.err().filter(|reason| reason.concerns_networks())
                     });
                     known.push((alike, reason));
                     reason

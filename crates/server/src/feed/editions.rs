@@ -66,7 +66,7 @@ impl FeedEditions {
     pub(super) fn refresh(&mut self, policy: &Policy, shared: &TrafficIndex) -> Vec<MeshEvent> {
         let mut events = Vec::new();
         let counts = |cluster: &ClusterId, reported: &ReportedTraffic| {
-            policy.takes_traffic_from(cluster)
+            policy.applies_traffic_from(cluster)
                 && reported.objects.iter().any(|(key, _)| shared.counting().get(key).is_none())
         };
         let ended: Vec<_> = self
@@ -121,7 +121,7 @@ impl FeedEditions {
     /// Returns the reports about the objects of each cluster that the policy names.
     pub(super) fn reports(&self, policy: &Policy) -> BTreeMap<ClusterId, MemberReports> {
         let named = self.reported.iter().filter(|(cluster, reported)| {
-            policy.takes_traffic_from(cluster) && !reported.objects.is_empty()
+            policy.applies_traffic_from(cluster) && !reported.objects.is_empty()
         });
         let of = |(cluster, reported): (&ClusterId, &ReportedTraffic)| {
             let running = self.running.get(cluster);

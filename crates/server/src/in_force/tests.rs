@@ -54,7 +54,7 @@ fn deny(path: &str) -> Arc<Value> {
 
 fn written(mesh: Option<&str>) -> MeshSettings {
     let texts = MeshTexts { config: mesh.map(Into::into), networks: None };
-    MeshSettings::of_texts(texts, &Defaults::default()).expect("sound")
+    MeshSettings::parse(texts, &Defaults::default()).expect("sound")
 }
 
 impl Tried {

@@ -90,7 +90,7 @@ pub fn start(
     tasks: &Supervisor,
 ) -> (Arc<MemberCallers>, watch::Receiver<Arc<MemberKeys>>) {
     let remembered = std::mem::take(&mut config.remembered);
-    let (keys, keys_seen) = watch::channel(Arc::new(remembered));
+    let (keys, keys_receiver) = watch::channel(Arc::new(remembered));
     let wanted = Arc::<KeysWanted>::default();
     let reader = IssuerReader {
         known: config.known.clone(),
@@ -101,8 +101,8 @@ pub fn start(
     };
     tasks.spawn_restarting("issuers", issuers::PAUSE, move || reader.clone().run());
     let callers =
-        MemberCallers { config, keys: keys_seen.clone(), wanted, reviews: Reviews::default() };
-    (Arc::new(callers), keys_seen)
+        MemberCallers { config, keys: keys_receiver.clone(), wanted, reviews: Reviews::default() };
+    (Arc::new(callers), keys_receiver)
 }
 
 impl CallerRegistry for MemberCallers {
@@ -111,8 +111,8 @@ impl CallerRegistry for MemberCallers {
     }
 
     fn unnamed(&self) -> Option<ClusterId> {
-        let known = self.config.known.borrow();
-        known.clusters.iter().find(|(_, one)| one.config).map(|(id, _)| id.clone())
+        let known_clusters = self.config.known.borrow();
+        known_clusters.clusters.iter().find(|(_, one)| one.config).map(|(id, _)| id.clone())
     }
 
     fn member_called(&self, name: &ClusterId) -> ClusterId {
@@ -126,7 +126,7 @@ impl CallerRegistry for MemberCallers {
     }
 }
 
-fn of_outside_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
+fn outside_token_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
     CallerRefusal::unauthenticated(
         &codes::TOKEN_REFUSED,
         format!("token of --token-issuer: {flaw}"),
@@ -150,8 +150,8 @@ impl MemberCallers {
 
     async fn verified(&self, token: &str, cluster: &ClusterId) -> Result<Caller, CallerRefusal> {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
-        let known = Arc::clone(&self.config.known.borrow());
-        let Some(trust_domain) = known.trust_domain(cluster) else {
+        let known_clusters = Arc::clone(&self.config.known.borrow());
+        let Some(trust_domain) = known_clusters.trust_domain(cluster) else {
             let reason = format!("clusterid {:?} is not a member cluster", cluster.as_str());
             return Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason));
         };
@@ -163,11 +163,11 @@ impl MemberCallers {
         if let (Some(outside), Ok(signed)) =
             (&self.config.outside, SignedToken::read_outside(token))
         {
-            return self.of_outside(outside, &signed, cluster, trust_domain, now);
+            return self.verify_outside(outside, &signed, cluster, trust_domain, now);
         }
         let signed = SignedToken::read(token).map_err(|flaw| match &self.config.outside {
             Some(outside) if claimed_issuer(token).is_some_and(|it| it == outside.issuer) => {
-                of_outside_refused(&flaw)
+                outside_token_refused(&flaw)
             }
             _ => refused(flaw),
         })?;
@@ -203,11 +203,11 @@ impl MemberCallers {
             let pod = claims.pod.clone().map(|pod| (cluster.clone(), id.clone(), pod));
             let pod = pod.map(|pod| ReviewedPod::new(pod, &*self.config.pods));
             self.reviews
-                .ask(cluster, &client, token, claims, audiences, pod)
+                .review_token(cluster, &client, token, claims, audiences, pod)
                 .await
                 .map_err(|refusal| refusal.because(why))?;
         }
-        self.vouched(&known, cluster, &id)?;
+        self.check_may_vouch(&known_clusters, cluster, &id)?;
         let pod = claims.pod.clone();
         let expires = claims.expires + grace.unwrap_or_default();
         Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
@@ -215,7 +215,7 @@ impl MemberCallers {
 
     /// Verifies a token of the issuer outside all clusters. Only its keys decide: it has no API
     /// server for a TokenReview.
-    fn of_outside(
+    fn verify_outside(
         &self,
         outside: &OutsideIssuer,
         signed: &SignedToken<'_>,
@@ -223,7 +223,7 @@ impl MemberCallers {
         trust_domain: &str,
         now: SystemTime,
     ) -> Result<Caller, CallerRefusal> {
-        let refused = of_outside_refused;
+        let refused = outside_token_refused;
         if outside.cluster != *cluster {
             let fact = format!("it is for workloads of cluster {}, not {cluster}", outside.cluster);
             return Err(refused(&fact));
@@ -246,7 +246,7 @@ impl MemberCallers {
             let (kind, code) = (RefusalKind::Denied, &codes::NOT_VOUCHED);
             return Err(CallerRefusal { kind, code, reason });
         }
-        self.vouched(&self.config.known.borrow(), cluster, &id)?;
+        self.check_may_vouch(&self.config.known.borrow(), cluster, &id)?;
         let (cluster, expires) = (cluster.clone(), claims.expires);
         Ok(Caller::of_token(id, TokenProof { cluster, named: true, pod: None, expires }))
     }
@@ -255,11 +255,11 @@ impl MemberCallers {
     /// member, the period has not passed, and the member is unreachable: its nodes then get no new
     /// tokens for their pods.
     fn grace(&self, cluster: &ClusterId, expires: SystemTime, now: SystemTime) -> Option<Duration> {
-        let late = now.duration_since(expires).ok()?;
+        let expired_for = now.duration_since(expires).ok()?;
         let (grace, _) = self.config.policy.borrow().dark_token_grace(cluster)?;
         let statuses = self.config.statuses.borrow();
         let is_dark = statuses.iter().any(|one| one.id == cluster.as_str() && one.is_dark());
-        (late < grace && is_dark).then_some(grace)
+        (expired_for < grace && is_dark).then_some(grace)
     }
 
     /// Checks a token with the member's keys. An unknown key may be new: the keys are then
@@ -276,7 +276,7 @@ impl MemberCallers {
         match signed.verify(keys) {
             Ok(claims) => Ok(OfflineVerdict::Proven(claims)),
             Err(TokenFlaw::UnknownKey(_)) => {
-                self.wanted.ask(cluster, Instant::now());
+                self.wanted.request(cluster, Instant::now());
                 Ok(OfflineVerdict::Unknown("its key is not known"))
             }
             Err(flaw) => Err(flaw),
@@ -305,9 +305,9 @@ impl MemberCallers {
         }
     }
 
-    fn vouched(
+    fn check_may_vouch(
         &self,
-        known: &KnownClusters,
+        known_clusters: &KnownClusters,
         cluster: &ClusterId,
         id: &SpiffeId,
     ) -> Result<(), CallerRefusal> {
@@ -318,7 +318,7 @@ impl MemberCallers {
         match self.config.policy.borrow().may_vouch(cluster, namespace) {
             Some(Ok(())) => Ok(()),
             Some(Err(refusal)) => denied(refusal.to_string()),
-            None if known.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
+            None if known_clusters.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
             None => match self.config.pods.root_namespace() {
                 None => Err(CallerRefusal::unchecked(
                     "the mesh config and its root namespace are not known yet".to_owned(),

@@ -27,7 +27,7 @@ use tracing::{info, warn};
 
 use self::access::{AccessReviews, ReviewOutcome};
 use self::last::{CredentialKey, FOLLOWED_MAX, LastCredentials};
-use self::secret_kind::{KeptSecret, SecretKind};
+use self::secret_kind::{SecretKind, StoredSecret};
 use super::reconciler::MemberClients;
 use strait_base::codes::{self, Code};
 use strait_base::lock::lock;
@@ -73,16 +73,17 @@ impl MemberCredentials {
     /// Stores the credentials that were read last in a file, and restores them from it.
     #[must_use]
     pub fn keeping_in(self, file: PathBuf) -> Self {
-        let kept = kept::read(&file).unwrap_or_else(|error| {
+        let stored = kept::read(&file).unwrap_or_else(|error| {
             warn!(path = %file.display(), %error, "cannot read the stored gateway credentials");
             Vec::new()
         });
         let changes = {
             let mut last = lock(&self.last);
-            kept.iter().for_each(|(key, credential)| last.insert(key, credential));
+            stored.iter().for_each(|(key, credential)| last.insert(key, credential));
             last.changes.subscribe()
         };
-        self.tasks.spawn("gateway secrets", kept::keep(file, Arc::clone(&self.last), changes));
+        self.tasks
+            .spawn("gateway secrets", kept::store_changes(file, Arc::clone(&self.last), changes));
         self
     }
 }
@@ -106,7 +107,8 @@ impl CredentialRegistry for MemberCredentials {
         }
         // Not settled: without a read, it is sent only after the API server could not be reached.
         let current = lock(&self.last).get(&key);
-        let (state, seen) = watch::channel(CredentialState { current, ..Default::default() });
+        let (state, state_receiver) =
+            watch::channel(CredentialState { current, ..Default::default() });
         followed.insert(key.clone(), state.clone());
         let follower = CredentialFollower {
             key,
@@ -118,7 +120,7 @@ impl CredentialRegistry for MemberCredentials {
             state,
         };
         self.tasks.spawn("gateway secret", follower.run());
-        seen
+        state_receiver
     }
 }
 
@@ -178,7 +180,7 @@ impl CredentialFollower {
             let client = clients.borrow_and_update().get(&self.key.0).cloned();
             let with = async {
                 match &client {
-                    Some(client) => self.by_client(client).await,
+                    Some(client) => self.follow_client(client).await,
                     None => {
                         let cluster = &self.key.0;
                         self.trouble(
@@ -213,11 +215,11 @@ impl CredentialFollower {
     }
 
     /// Reads the credential, and repeats the access review at intervals.
-    async fn by_client(&self, client: &ApiClient) {
+    async fn follow_client(&self, client: &ApiClient) {
         let (cluster, account, _) = &self.key;
         let mut reading = None;
         loop {
-            let verdict = self.access.ask(cluster, client, account).await;
+            let verdict = self.access.review_access(cluster, client, account).await;
             let wait = verdict.counts();
             match verdict {
                 ReviewOutcome::Allowed => {
@@ -273,9 +275,9 @@ impl CredentialFollower {
             };
             let (found, own, secret) = (&found, &own, Arc::<str>::from(secret));
             async move {
-                let (events, mut taken) = mpsc::channel(EVENTS_MAX);
+                let (events, mut received) = mpsc::channel(EVENTS_MAX);
                 let consume = async {
-                    while let Some(event) = taken.recv().await {
+                    while let Some(event) = received.recv().await {
                         let mut found = lock(found);
                         if found.take(&secret, event) {
                             self.show(own, &found);
@@ -309,10 +311,11 @@ impl CredentialFollower {
         if own.iter().any(|secret| !found.secrets.contains_key(secret.as_str())) {
             return;
         }
-        let mut there =
+        let mut existing =
             own.iter().filter_map(|secret| found.secrets.get(secret.as_str())?.as_ref());
         // If both Secrets exist, the first that contains roots.
-        let fields = there.clone().find(|fields| fields.roots.is_some()).or_else(|| there.next());
+        let fields =
+            existing.clone().find(|fields| fields.roots.is_some()).or_else(|| existing.next());
         let Some(fields) = fields else {
             let fact = format!("cluster {cluster} has no secret {name}");
             lock(&self.last).remove(&self.key);
@@ -351,10 +354,10 @@ impl CredentialFollower {
                 None => info!(%cluster, %account, secret = %name, "read the gateway's Secret"),
             }
         }
-        self.state.send_if_modified(|held| {
-            let differs = *held != new;
+        self.state.send_if_modified(|current| {
+            let differs = *current != new;
             if differs {
-                *held = new;
+                *current = new;
             }
             differs
         });
@@ -371,10 +374,10 @@ struct FoundSecrets {
 
 impl FoundSecrets {
     /// Applies a reader's event. Returns whether it changed anything.
-    fn take(&mut self, secret: &Arc<str>, event: WatchEvent<KeptSecret>) -> bool {
+    fn take(&mut self, secret: &Arc<str>, event: WatchEvent<StoredSecret>) -> bool {
         let found = match event {
-            WatchEvent::Restarted { mut objects, .. } => objects.pop().map(|kept| kept.fields),
-            WatchEvent::Applied(kept) => Some(kept.fields),
+            WatchEvent::Restarted { mut objects, .. } => objects.pop().map(|secret| secret.fields),
+            WatchEvent::Applied(secret) => Some(secret.fields),
             WatchEvent::Deleted(_) | WatchEvent::Invalid(_) => None,
             WatchEvent::Answered => return self.failed.take().is_some(),
             WatchEvent::Failed(error) => {

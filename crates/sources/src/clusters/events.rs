@@ -52,16 +52,16 @@ pub async fn run(
     role: watch::Receiver<WriterRole>,
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
 ) {
-    let mut told = EventHistory::default();
+    let mut history = EventHistory::default();
     loop {
-        told.look(&statuses.borrow_and_update().clone());
+        history.observe(&statuses.borrow_and_update().clone());
         let mut rest = PACE;
         if *role.borrow() != WriterRole::Writes {
             // Another process writes, and reports it.
-            told.due.clear();
+            history.pending.clear();
         }
         while *role.borrow() == WriterRole::Writes
-            && let Some((key, news)) = told.due.pop_first()
+            && let Some((key, news)) = history.pending.pop_first()
         {
             let event = event(&namespace, &key.0, &news, Timestamp::now());
             match write(&access, &namespace, &event).await {
@@ -80,12 +80,12 @@ pub async fn run(
                 }
             }
             if rest != PACE {
-                told.due.insert(key, news);
+                history.pending.insert(key, news);
                 break;
             }
         }
         sleep(rest).await;
-        if told.due.is_empty() && statuses.changed().await.is_err() {
+        if history.pending.is_empty() && statuses.changed().await.is_err() {
             return;
         }
     }
@@ -111,7 +111,7 @@ struct EventHistory {
     /// The expiry of each token that expires soon.
     ending: BTreeMap<EventKey, Timestamp>,
     /// The pending event of each cluster and topic.
-    due: BTreeMap<(EventKey, Topic), News>,
+    pending: BTreeMap<(EventKey, Topic), News>,
 }
 
 /// The parts of a status whose change is reported: the state and the code of the reason, without
@@ -128,7 +128,7 @@ struct News {
 }
 
 impl EventHistory {
-    fn look(&mut self, statuses: &[ClusterStatus]) {
+    fn observe(&mut self, statuses: &[ClusterStatus]) {
         let key = |status: &ClusterStatus| (status.secret.clone(), status.id.clone());
         // Not yet final: reported once the result of the first lists, or the obstacle to them, is
         // known.
@@ -144,7 +144,7 @@ impl EventHistory {
                 continue;
             }
             self.last.insert(key(status), summary);
-            let meant = matches!(
+            let is_expected = matches!(
                 status.state,
                 ClusterState::Live | ClusterState::Draining | ClusterState::Paused
             );
@@ -157,24 +157,24 @@ impl EventHistory {
                 reason.unwrap_or_default(),
                 next.unwrap_or_default()
             );
-            let warning = !meant || code.is_some();
+            let warning = !is_expected || code.is_some();
             let news = News { reason: status.state.as_str(), warning, message };
-            self.due.insert((key(status), Topic::State), news);
+            self.pending.insert((key(status), Topic::State), news);
         }
-        self.look_at_tokens(statuses);
-        let there: Vec<EventKey> = statuses.iter().map(key).collect();
+        self.observe_tokens(statuses);
+        let existing: Vec<EventKey> = statuses.iter().map(key).collect();
         let gone: Vec<EventKey> =
-            self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
+            self.last.keys().filter(|key| !existing.contains(*key)).cloned().collect();
         for gone in gone {
             self.last.remove(&gone);
             let message = format!("cluster {} is no longer a member", gone.1);
             let news = News { reason: "removed", warning: false, message };
-            self.due.insert((gone, Topic::State), news);
+            self.pending.insert((gone, Topic::State), news);
         }
     }
 
     /// Queues one event for each token that expires soon.
-    fn look_at_tokens(&mut self, statuses: &[ClusterStatus]) {
+    fn observe_tokens(&mut self, statuses: &[ClusterStatus]) {
         let before = std::mem::take(&mut self.ending);
         for status in statuses {
             let Some(token) = status.credential.filter(|token| token.ends_soon) else { continue };
@@ -188,7 +188,7 @@ impl EventHistory {
                     code.next_for(Some(&status.id))
                 );
                 let news = News { reason: "tokenEnds", warning: true, message };
-                self.due.insert((key.clone(), Topic::Token), news);
+                self.pending.insert((key.clone(), Topic::Token), news);
             }
             self.ending.insert(key, token.expires);
         }

@@ -38,7 +38,7 @@ enum ContactChange {
     /// No contact; the loss has been counted.
     #[default]
     None,
-    Good,
+    InContact,
     /// No contact since then; not counted as a loss yet, because contact may return at once.
     Out(Instant),
 }
@@ -49,7 +49,7 @@ struct Quarantine {
     until: Instant,
     pause: Duration,
     /// Start of the current contact.
-    good_since: Option<Instant>,
+    in_contact_since: Option<Instant>,
 }
 
 /// The stage of a quarantine.
@@ -72,9 +72,9 @@ impl Flapping {
             }
             if lost {
                 let pause = (quarantine.pause * 2).min(PAUSE_MAX);
-                *quarantine = Quarantine { until: now + pause, pause, good_since: None };
+                *quarantine = Quarantine { until: now + pause, pause, in_contact_since: None };
             } else if in_contact {
-                let since = *quarantine.good_since.get_or_insert(now);
+                let since = *quarantine.in_contact_since.get_or_insert(now);
                 if now.duration_since(since) >= PROBATION {
                     *self = Self { contact: self.contact, ..Self::default() };
                 }
@@ -89,7 +89,7 @@ impl Flapping {
         }
         if self.losses.len() >= LOSSES {
             let until = now + PAUSE_MIN;
-            self.quarantine = Some(Quarantine { until, pause: PAUSE_MIN, good_since: None });
+            self.quarantine = Some(Quarantine { until, pause: PAUSE_MIN, in_contact_since: None });
             self.losses.clear();
         }
     }
@@ -99,18 +99,18 @@ impl Flapping {
         let for_long = |since| now.duration_since(since) >= reconnect;
         let (contact, lost) = match (self.contact, in_contact) {
             (ContactChange::Out(since), _) if for_long(since) => (ContactChange::None, true),
-            (ContactChange::Good, false) => (ContactChange::Out(now), false),
+            (ContactChange::InContact, false) => (ContactChange::Out(now), false),
             (contact, _) => (contact, false),
         };
-        self.contact = if in_contact { ContactChange::Good } else { contact };
+        self.contact = if in_contact { ContactChange::InContact } else { contact };
         lost
     }
 
     /// Returns the stage of the quarantine, or `None` if the cluster is not in quarantine.
     pub(super) fn stage(&self, now: Instant) -> Option<Stage> {
         let quarantine = self.quarantine?;
-        let left = quarantine.until.saturating_duration_since(now);
-        Some(if left.is_zero() { Stage::Trial } else { Stage::Frozen(left) })
+        let remaining = quarantine.until.saturating_duration_since(now);
+        Some(if remaining.is_zero() { Stage::Trial } else { Stage::Frozen(remaining) })
     }
 }
 

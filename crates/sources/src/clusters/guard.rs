@@ -21,7 +21,7 @@ pub(super) struct Passed(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    by_host: BTreeMap<Hostname, usize>,
+    endpoints_by_host: BTreeMap<Hostname, usize>,
     total: usize,
 }
 
@@ -29,11 +29,11 @@ struct Counts {
 #[derive(Debug)]
 pub(super) struct Guard {
     passed: Passed,
-    held: Option<HeldLoss>,
+    delayed: Option<DelayedLoss>,
 }
 
 #[derive(Debug)]
-struct HeldLoss {
+struct DelayedLoss {
     change: ShardChange,
     shown: LossNotice,
 }
@@ -44,18 +44,18 @@ pub(super) struct LossNotice {
     /// Number of ready endpoints that disappeared.
     pub(super) lost: usize,
     /// Number of ready endpoints before.
-    pub(super) of: usize,
+    pub(super) total: usize,
     /// When the loss takes effect.
     pub(super) until: Instant,
 }
 
 impl LossNotice {
     /// Returns a description of the loss for the status.
-    pub(super) fn seen_at(&self, now: Instant) -> String {
-        let Self { lost, of, until } = self;
-        let left = until.saturating_duration_since(now).as_secs_f64().ceil();
+    pub(super) fn describe_at(&self, now: Instant) -> String {
+        let Self { lost, total, until } = self;
+        let remaining = until.saturating_duration_since(now).as_secs_f64().ceil();
         format!(
-            "{lost} of {of} ready endpoints disappeared at once; they are withdrawn in {left} s unless they return"
+            "{lost} of {total} ready endpoints disappeared at once; they are withdrawn in {remaining} s unless they return"
         )
     }
 }
@@ -75,8 +75,8 @@ impl Counts {
     fn set(&mut self, contents: &Contents) {
         for (host, count) in counted(contents) {
             let before = match count {
-                0 => self.by_host.remove(host),
-                count => self.by_host.insert(host.clone(), count),
+                0 => self.endpoints_by_host.remove(host),
+                count => self.endpoints_by_host.insert(host.clone(), count),
             };
             self.total = self.total - before.unwrap_or_default() + count;
         }
@@ -85,15 +85,17 @@ impl Counts {
     /// Returns by how many ready endpoints an update reduces services. Endpoints that it adds to
     /// other services don't count.
     fn lost(&self, change: &ShardChange) -> usize {
-        let before = |host: &Hostname| self.by_host.get(host).copied().unwrap_or_default();
+        let count_before =
+            |host: &Hostname| self.endpoints_by_host.get(host).copied().unwrap_or_default();
         match change {
             ShardChange::Removed => self.total,
             ShardChange::Update(contents) => {
-                counted(contents).map(|(host, now)| before(host).saturating_sub(now)).sum()
+                counted(contents).map(|(host, now)| count_before(host).saturating_sub(now)).sum()
             }
             ShardChange::Reset(contents) => {
-                let kept: usize = counted(contents).map(|(host, now)| before(host).min(now)).sum();
-                self.total - kept
+                let remaining: usize =
+                    counted(contents).map(|(host, now)| count_before(host).min(now)).sum();
+                self.total - remaining
             }
         }
     }
@@ -109,7 +111,7 @@ fn counted(contents: &Contents) -> impl Iterator<Item = (&Hostname, usize)> {
 impl Guard {
     /// Creates a guard for a new run.
     pub(super) fn new(passed: Passed) -> Self {
-        Self { passed, held: None }
+        Self { passed, delayed: None }
     }
 
     /// Processes an update, and returns the update to pass on now. `rule` applies to every update.
@@ -120,22 +122,24 @@ impl Guard {
         rule: Option<MassWithdrawal>,
         now: Instant,
     ) -> Option<ShardChange> {
-        let (change, since) = match self.held.take() {
-            Some(HeldLoss { change: before, shown }) => (joined(before, change), Some(shown.until)),
+        let (change, since) = match self.delayed.take() {
+            Some(DelayedLoss { change: before, shown }) => {
+                (joined(before, change), Some(shown.until))
+            }
             None => (change, None),
         };
         let is_list = matches!(change, ShardChange::Reset(_));
         let rule = rule.or((is_list || since.is_some()).then(MassWithdrawal::default));
-        let (lost, of) = self.passed.with(|counts| (counts.lost(&change), counts.total));
+        let (lost, total) = self.passed.with(|counts| (counts.lost(&change), counts.total));
         let doubtful = rule.is_some_and(|rule| {
             !rule.hold.is_zero()
                 && lost >= rule.at_least.max(1)
-                && lost * 100 > of * usize::from(rule.percent)
+                && lost * 100 > total * usize::from(rule.percent)
         });
         let hold = rule.map_or(Duration::ZERO, |rule| rule.hold);
         let until = since.unwrap_or(now + hold);
         if doubtful && until > now {
-            self.held = Some(HeldLoss { change, shown: LossNotice { lost, of, until } });
+            self.delayed = Some(DelayedLoss { change, shown: LossNotice { lost, total, until } });
             return None;
         }
         Some(self.pass(change))
@@ -143,13 +147,13 @@ impl Guard {
 
     /// Returns the delayed update if its hold time has passed.
     pub(super) fn release(&mut self, now: Instant) -> Option<ShardChange> {
-        let held = self.held.take_if(|held| held.shown.until <= now)?;
-        Some(self.pass(held.change))
+        let delayed = self.delayed.take_if(|delayed| delayed.shown.until <= now)?;
+        Some(self.pass(delayed.change))
     }
 
     /// Returns the current delay.
     pub(super) fn holding(&self) -> Option<LossNotice> {
-        self.held.as_ref().map(|held| held.shown)
+        self.delayed.as_ref().map(|delayed| delayed.shown)
     }
 
     fn pass(&self, change: ShardChange) -> ShardChange {
@@ -225,8 +229,8 @@ mod tests {
         let (mut guard, now) = filled();
         assert!(guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_some(), "5 of 10");
         assert!(guard.offer(update(&[("b.ns", 0)], false), RULE, now).is_none(), "4 of 5");
-        let Some(LossNotice { lost, of, until }) = guard.holding() else { panic!("held") };
-        assert_eq!((lost, of, until - now), (4, 5, Duration::from_secs(30)));
+        let Some(LossNotice { lost, total, until }) = guard.holding() else { panic!("held") };
+        assert_eq!((lost, total, until - now), (4, 5, Duration::from_secs(30)));
         assert!(guard.release(now + Duration::from_secs(29)).is_none());
         let confirmed = guard.release(until).expect("the time is over");
         assert_eq!(sizes(&confirmed), [(host("b.ns").to_string(), Some(0))]);

@@ -17,29 +17,29 @@ pub const QUIET: Duration = Duration::from_secs(2);
 /// proxies and the state written to disk follow a read and also leave memory free.
 pub const AFTERMATH: u32 = 4;
 
-/// Calls `give_back`, which may take some milliseconds, when the set of read clusters has changed
-/// and then stayed unchanged for `quiet`. Calls it again after [`AFTERMATH`] times `quiet`. Returns
-/// when the sender of statuses is dropped.
+/// Calls `release_memory`, which may take some milliseconds, when the set of read clusters has
+/// changed and then stayed unchanged for `quiet`. Calls it again after [`AFTERMATH`] times `quiet`.
+/// Returns when the sender of statuses is dropped.
 pub async fn run(
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     quiet: Duration,
-    give_back: impl Fn() + Clone + Send + 'static,
+    release_memory: impl Fn() + Clone + Send + 'static,
 ) {
-    let mut given_for = Vec::new();
+    let mut released_for = Vec::new();
     'news: loop {
-        let is_old = are_read(&statuses.borrow_and_update(), &given_for);
-        if !is_old {
+        let is_unchanged = are_exactly_read(&statuses.borrow_and_update(), &released_for);
+        if !is_unchanged {
             let read = read(&statuses.borrow());
             for pause in [quiet, quiet * AFTERMATH] {
-                match tokio::time::timeout(pause, other_than(&mut statuses, &read)).await {
+                match tokio::time::timeout(pause, wait_for_different(&mut statuses, &read)).await {
                     Ok(Some(())) => continue 'news,
                     Ok(None) => return,
                     Err(_) => {}
                 }
                 // A panic in it is ignored.
-                let _ = tokio::task::spawn_blocking(give_back.clone()).await;
+                let _ = tokio::task::spawn_blocking(release_memory.clone()).await;
             }
-            given_for = read;
+            released_for = read;
         } else if statuses.changed().await.is_err() {
             return;
         }
@@ -51,23 +51,23 @@ fn read(statuses: &[ClusterStatus]) -> Vec<String> {
     ids_read(statuses).map(str::to_owned).collect()
 }
 
-/// Returns whether `those` are the clusters that have been read. Allocates nothing: among thousands
+/// Returns whether `ids` are the clusters that have been read. Allocates nothing: among thousands
 /// of clusters, some status changes all the time.
-fn are_read(statuses: &[ClusterStatus], those: &[String]) -> bool {
-    ids_read(statuses).eq(those.iter().map(String::as_str))
+fn are_exactly_read(statuses: &[ClusterStatus], ids: &[String]) -> bool {
+    ids_read(statuses).eq(ids.iter().map(String::as_str))
 }
 
 fn ids_read(statuses: &[ClusterStatus]) -> impl Iterator<Item = &str> {
     statuses.iter().filter(|status| status.sync_took.is_some()).map(|status| status.id.as_str())
 }
 
-/// Waits until the set of read clusters differs from `those`. Returns `None` if the sender is
+/// Waits until the set of read clusters differs from `ids`. Returns `None` if the sender is
 /// dropped.
-async fn other_than(
+async fn wait_for_different(
     statuses: &mut watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    those: &[String],
+    ids: &[String],
 ) -> Option<()> {
-    statuses.wait_for(|now| !are_read(now, those)).await.ok().map(|_| ())
+    statuses.wait_for(|now| !are_exactly_read(now, ids)).await.ok().map(|_| ())
 }
 
 #[cfg(test)]
@@ -87,32 +87,35 @@ mod tests {
         Arc::new(ids.iter().map(status).collect())
     }
 
-    /// Runs [`run`] concurrently with `say`, which sends the statuses. Returns how often memory was
-    /// returned.
+    /// Runs [`run`] concurrently with `send_statuses`, which sends the statuses. Returns how often
+    /// memory was released.
     async fn count<F: Future<Output = ()>>(
         quiet: Duration,
-        say: impl FnOnce(watch::Sender<Arc<Vec<ClusterStatus>>>, mpsc::UnboundedReceiver<()>) -> F,
+        send_statuses: impl FnOnce(
+            watch::Sender<Arc<Vec<ClusterStatus>>>,
+            mpsc::UnboundedReceiver<()>,
+        ) -> F,
     ) -> usize {
-        let (said, seen) = watch::channel(statuses(&["a", "b"]));
-        let (given, times) = mpsc::unbounded_channel();
+        let (sender, receiver) = watch::channel(statuses(&["a", "b"]));
+        let (released, times) = mpsc::unbounded_channel();
         let total = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&total);
-        let give_back = move || {
+        let release_memory = move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            let _ = given.send(());
+            let _ = released.send(());
         };
-        tokio::join!(run(seen, quiet, give_back), say(said, times));
+        tokio::join!(run(receiver, quiet, release_memory), send_statuses(sender, times));
         total.load(Ordering::Relaxed)
     }
 
     #[tokio::test]
     async fn memory_is_returned_twice_after_each_read() {
-        let times = count(Duration::ZERO, async |said, mut times| {
-            said.send_replace(statuses(&["A", "b"]));
+        let times = count(Duration::ZERO, async |sender, mut times| {
+            sender.send_replace(statuses(&["A", "b"]));
             times.recv().await.expect("returned after a read");
             times.recv().await.expect("and again later");
-            said.send_replace(statuses(&["A", "c"]));
-            said.send_replace(statuses(&["c"]));
+            sender.send_replace(statuses(&["A", "c"]));
+            sender.send_replace(statuses(&["c"]));
             times.recv().await.expect("returned after a removal");
             times.recv().await.expect("and again later");
         });
@@ -121,9 +124,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_memory_is_returned_while_clusters_are_read() {
-        let times = count(QUIET * 1000, async |said, _| {
+        let times = count(QUIET * 1000, async |sender, _| {
             tokio::task::yield_now().await;
-            said.send_replace(statuses(&["A", "B"]));
+            sender.send_replace(statuses(&["A", "B"]));
         });
         assert_eq!(times.await, 0);
     }

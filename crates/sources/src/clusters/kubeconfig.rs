@@ -88,8 +88,8 @@ pub fn parse(
     context: Option<&str>,
     loopback: Loopback,
 ) -> Result<Access, KubeconfigRefusal> {
-    let text = text_of(bytes)?;
-    let tree = tree_of(text)?;
+    let text = decode_text(bytes)?;
+    let tree = parse_tree(text)?;
     let file = KubeconfigFile::read(&tree)?;
     let (cluster, user) = file.choose(context)?;
     let server = cluster.server()?;
@@ -156,7 +156,7 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
 }
 
 /// Returns the text, after all checks that don't need to parse it.
-fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
+fn decode_text(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
     if bytes.len() > BYTES_MAX {
         let fact =
             format!("the kubeconfig has {} bytes, at most {BYTES_MAX} are read", bytes.len());
@@ -200,7 +200,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
 }
 
 /// Parses the text into plain maps, lists and scalars. JSON is parsed as YAML.
-fn tree_of(text: &str) -> Result<Value, KubeconfigRefusal> {
+fn parse_tree(text: &str) -> Result<Value, KubeconfigRefusal> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_MAX,
@@ -218,12 +218,12 @@ fn tree_of(text: &str) -> Result<Value, KubeconfigRefusal> {
         emit_comments: false,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| refusal_of(&error))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| yaml_refusal(&error))
 }
 
 /// Converts a parser error to our wording: the parser's text may quote the file, which contains
 /// credentials.
-fn refusal_of(error: &serde_saphyr::Error) -> KubeconfigRefusal {
+fn yaml_refusal(error: &serde_saphyr::Error) -> KubeconfigRefusal {
     use serde_saphyr::Error as E;
     use serde_saphyr::budget::BudgetBreach as B;
 

@@ -53,7 +53,7 @@ pub struct PlannedCluster {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// A Secret holds it and defines how to reach the API server.
-    Held(Access),
+    BySecret(Access),
     /// A Secret held it when the previous process ended; the Secrets have not been read since.
     Assumed,
     /// No Secret holds it. The data stays until the grace period is over; the credential is
@@ -171,9 +171,9 @@ pub struct Plan {
     /// Data keys that hold no cluster, by cluster ID and age.
     pub idle: Vec<Idle>,
     /// Why the current Secret of a running cluster is not used; the cluster continues unchanged.
-    pub kept: BTreeMap<ClusterId, KubeconfigRefusal>,
+    pub unused_secrets: BTreeMap<ClusterId, KubeconfigRefusal>,
     /// The latest time of the next plan.
-    pub wake: Option<Instant>,
+    pub next_change: Option<Instant>,
 }
 
 /// A Secret's claim to a cluster ID.
@@ -194,10 +194,10 @@ pub fn plan(
     now: Instant,
 ) -> Plan {
     // A cluster without data needs no grace period.
-    let grace_of = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
+    let grace_period = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
     let mut plan = Plan::default();
     let mut claims: BTreeMap<&ClusterId, Vec<IdClaim<'_>>> = BTreeMap::new();
-    for secret in by_age(secrets) {
+    for secret in sort_by_age(secrets) {
         for (key, refusal) in &secret.invalid_keys {
             plan.refuse(secret, key, refusal.clone());
         }
@@ -213,22 +213,23 @@ pub fn plan(
     }
     for (id, cluster) in &running.clusters {
         if !claims.contains_key(id) {
-            plan.leave(id, cluster, grace_of(id), now);
+            plan.leave(id, cluster, grace_period(id), now);
         }
     }
     for (id, claims) in &claims {
         let running = running.clusters.get(*id);
         // A Secret that became invalid before its cluster had data does not keep the ID.
-        let held = running.filter(|one| !matches!(one.hold, Hold::Leaving { .. }) && has_data(id));
+        let holding =
+            running.filter(|one| !matches!(one.hold, Hold::Leaving { .. }) && has_data(id));
         let holder =
-            held.and_then(|one| claims.iter().position(|claim| claim.secret.name == one.secret));
-        plan.settle(id, claims, holder, running, grace_of(id), now);
+            holding.and_then(|one| claims.iter().position(|claim| claim.secret.name == one.secret));
+        plan.settle(id, claims, holder, running, grace_period(id), now);
     }
     plan
 }
 
 /// Sorts Secrets by age, the oldest first. Secrets of unknown age come last, by name.
-fn by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
+fn sort_by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
     let mut sorted: Vec<_> = secrets.iter().collect();
     sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
     sorted
@@ -263,7 +264,7 @@ impl Plan {
                 self.hold(id, secret, member, running);
             }
             Some(IdClaim { secret, member: Err(refusal) }) => {
-                self.kept.insert(id.clone(), refusal.clone());
+                self.unused_secrets.insert(id.clone(), refusal.clone());
                 // The access stays; the other settings of the operator apply.
                 if let (Some(cluster), Some(settings)) = (running, &secret.settings) {
                     self.set(id, cluster, settings);
@@ -307,11 +308,11 @@ impl Plan {
             let (secret, created, member) = (secret.name.clone(), made, member.clone());
             return self.actions.push(Action::Add { id, secret, created, member });
         };
-        let held = match &cluster.hold {
-            Hold::Held(access) if cluster.secret == secret.name => Some(access),
+        let current_access = match &cluster.hold {
+            Hold::BySecret(access) if cluster.secret == secret.name => Some(access),
             _ => None,
         };
-        let Some(access) = held else {
+        let Some(access) = current_access else {
             let (secret, member) = (secret.name.clone(), member.clone());
             let created = cluster.created.or(made);
             return self.actions.push(Action::Adopt { id, secret, created, member });
@@ -342,10 +343,10 @@ impl Plan {
     fn leave(&mut self, id: &ClusterId, cluster: &PlannedCluster, grace: Duration, now: Instant) {
         let id = id.clone();
         let until = match cluster.hold {
-            Hold::Held(_) | Hold::Assumed if grace.is_zero() => {
+            Hold::BySecret(_) | Hold::Assumed if grace.is_zero() => {
                 return self.actions.push(Action::Withdraw { id });
             }
-            Hold::Held(_) | Hold::Assumed => {
+            Hold::BySecret(_) | Hold::Assumed => {
                 // A grace period beyond the range of the clock never ends.
                 let until = now.checked_add(grace).unwrap_or(now + FOR_EVER);
                 self.actions.push(Action::StartGrace { id, until });
@@ -356,7 +357,8 @@ impl Plan {
             }
             Hold::Leaving { until } => until,
         };
-        self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+        self.next_change =
+            Some(self.next_change.map_or(until, |next_change| next_change.min(until)));
     }
 }
 
@@ -386,12 +388,12 @@ impl PlannedMembers {
                     uid: member.uid.clone(),
                     trust_domain: member.trust_domain.clone(),
                     created: *created,
-                    hold: Hold::Held(member.access.clone()),
+                    hold: Hold::BySecret(member.access.clone()),
                 };
                 self.clusters.insert(id.clone(), cluster);
             }
             Action::Replace { id, access } => {
-                self.change(id, |cluster| cluster.hold = Hold::Held(access.clone()));
+                self.change(id, |cluster| cluster.hold = Hold::BySecret(access.clone()));
             }
             Action::SetNetwork { id, network } => {
                 self.change(id, |cluster| cluster.network.clone_from(network));

@@ -32,7 +32,7 @@ use super::remembered::RememberedMember;
 use super::renewal;
 use super::secret::MemberSecret;
 use super::status::{
-    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, judge,
+    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, evaluate,
 };
 use super::token::Lifetime;
 use crate::registry::kube::{OwnMesh, RunStatus};
@@ -77,10 +77,10 @@ pub struct ReconcilerOutputs {
 /// Starts the reconciler under `tasks`.
 pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutputs {
     let remembered = std::mem::take(&mut config.remembered);
-    let (statuses, statuses_seen) = watch::channel(Arc::default());
-    let (known, known_seen) = watch::channel(Arc::default());
-    let (clients, clients_seen) = watch::channel(Arc::default());
-    let (settled, settled_seen) = watch::channel(MembersSettled::ConfigurationUnread);
+    let (statuses, statuses_receiver) = watch::channel(Arc::default());
+    let (known, known_receiver) = watch::channel(Arc::default());
+    let (clients, clients_receiver) = watch::channel(Arc::default());
+    let (settled, settled_receiver) = watch::channel(MembersSettled::ConfigurationUnread);
     let context = Arc::new(ReconcilerContext {
         config,
         tasks: tasks.clone(),
@@ -93,9 +93,9 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
         clients,
         settled,
     });
-    let kept = Arc::new(Mutex::new(Some(Reconciler::new(context, remembered))));
+    let owner = Arc::new(Mutex::new(Some(Reconciler::new(context, remembered))));
     tasks.spawn_restarting("clusters", RESTART_PAUSE, move || {
-        let reconciler = ReconcilerGuard::take(&kept);
+        let reconciler = ReconcilerGuard::take(&owner);
         async move {
             if let Some(mut reconciler) = reconciler {
                 reconciler.run().await;
@@ -103,10 +103,10 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
         }
     });
     ReconcilerOutputs {
-        statuses: statuses_seen,
-        known: known_seen,
-        settled: settled_seen,
-        clients: clients_seen,
+        statuses: statuses_receiver,
+        known: known_receiver,
+        settled: settled_receiver,
+        clients: clients_receiver,
     }
 }
 
@@ -115,18 +115,18 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
 /// Secret.
 struct ReconcilerGuard {
     owner: Arc<Mutex<Option<Reconciler>>>,
-    lent: Option<Reconciler>,
+    reconciler: Option<Reconciler>,
 }
 
 impl ReconcilerGuard {
     /// Returns `None` while another task has it, which cannot happen: only one runs at a time.
     fn take(owner: &Arc<Mutex<Option<Reconciler>>>) -> Option<Self> {
-        let lent = owner.lock().unwrap_or_else(PoisonError::into_inner).take();
-        lent.is_some().then(|| Self { owner: Arc::clone(owner), lent })
+        let reconciler = owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        reconciler.is_some().then(|| Self { owner: Arc::clone(owner), reconciler })
     }
 
     async fn run(&mut self) {
-        if let Some(reconciler) = &mut self.lent {
+        if let Some(reconciler) = &mut self.reconciler {
             reconciler.run().await;
         }
     }
@@ -134,13 +134,13 @@ impl ReconcilerGuard {
 
 impl Drop for ReconcilerGuard {
     fn drop(&mut self) {
-        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = self.lent.take();
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = self.reconciler.take();
     }
 }
 
 /// The set of members to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MembersToLookAt {
+enum MembersToCheck {
     /// Members with changes.
     News,
     /// Members with changes, and members whose state may change with time.
@@ -171,12 +171,12 @@ struct Reconciler {
     /// Remembered members that are not members again yet.
     remembered: BTreeMap<ClusterId, RememberedMember>,
     /// When the remembered members are presumed to exist; `None` once that is done or unnecessary.
-    presume_at: Option<Instant>,
+    presume_after: Option<Instant>,
     /// Whether the members come from the remembered state because the Secrets have not been read.
     assumed: bool,
     /// How long remembered members wait for other clusters whose data may be newer; `None` once
     /// that is over.
-    fresh_by: Option<Instant>,
+    fresh_until: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// The published state of each member.
@@ -193,12 +193,12 @@ impl Reconciler {
         context: Arc<ReconcilerContext>,
         remembered: BTreeMap<ClusterId, RememberedMember>,
     ) -> Self {
-        let (now, knows) = (Instant::now(), !remembered.is_empty());
+        let (now, has_remembered) = (Instant::now(), !remembered.is_empty());
         Self {
             remembered,
-            presume_at: knows.then(|| now + CONFIGURATION_WAIT),
+            presume_after: has_remembered.then(|| now + CONFIGURATION_WAIT),
             assumed: false,
-            fresh_by: knows.then(|| now + FRESH_WAIT),
+            fresh_until: has_remembered.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
             shown: BTreeMap::new(),
@@ -219,28 +219,28 @@ impl Reconciler {
     async fn run(&mut self) {
         let (mut tick, mut turn) = (tokio::time::interval(TICK), tokio::time::interval(TURN));
         let watchdog = self.context.tasks.watchdog("clusters");
-        let mut look = MembersToLookAt::All;
+        let mut look = MembersToCheck::All;
         loop {
             watchdog.beat();
             self.step(look).await;
             let paced = Instant::now() + PACE;
             look = tokio::select! {
-                () = changed(Some(&mut self.objects)) => MembersToLookAt::All,
-                () = changed(self.config_access.as_mut()) => MembersToLookAt::All,
-                () = self.context.news.notified() => MembersToLookAt::News,
-                () = changed(Some(&mut self.policy)) => MembersToLookAt::All,
-                () = changed(Some(&mut self.trust_domain)) => MembersToLookAt::All,
-                () = until(self.presume_at) => MembersToLookAt::All,
-                () = until(self.fresh_by) => MembersToLookAt::All,
-                _ = turn.tick() => MembersToLookAt::All,
-                _ = tick.tick() => MembersToLookAt::Unsettled,
+                () = changed(Some(&mut self.objects)) => MembersToCheck::All,
+                () = changed(self.config_access.as_mut()) => MembersToCheck::All,
+                () = self.context.news.notified() => MembersToCheck::News,
+                () = changed(Some(&mut self.policy)) => MembersToCheck::All,
+                () = changed(Some(&mut self.trust_domain)) => MembersToCheck::All,
+                () = until(self.presume_after) => MembersToCheck::All,
+                () = until(self.fresh_until) => MembersToCheck::All,
+                _ = turn.tick() => MembersToCheck::All,
+                _ = tick.tick() => MembersToCheck::Unsettled,
             };
             tokio::time::sleep_until(paced).await;
         }
     }
 
     /// Does all pending work. Idempotent.
-    async fn step(&mut self, mut look: MembersToLookAt) {
+    async fn step(&mut self, mut look: MembersToCheck) {
         let now = Instant::now();
         let objects = self.objects.borrow_and_update().clone();
         let news = objects.as_ref().filter(|objects| {
@@ -252,48 +252,48 @@ impl Reconciler {
                 self.presume_unread(place);
             }
         }
-        if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
-            look = MembersToLookAt::All;
+        if news.is_some() || self.plan.next_change.is_some_and(|wake| wake <= now.into_std()) {
+            look = MembersToCheck::All;
             self.plan(now).await;
         }
         #[cfg(test)]
         tests::stumble();
         if objects.is_some() {
-            self.presume_at = None;
-        } else if self.presume_at.is_some_and(|at| at <= now) {
-            look = MembersToLookAt::All;
+            self.presume_after = None;
+        } else if self.presume_after.is_some_and(|at| at <= now) {
+            look = MembersToCheck::All;
             self.presume();
         }
         self.planned_for = objects;
-        if self.fresh_by.take_if(|by| *by <= now).is_some() {
-            look = MembersToLookAt::All;
+        if self.fresh_until.take_if(|by| *by <= now).is_some() {
+            look = MembersToCheck::All;
         }
-        let ids = self.to_look_at(look, now);
+        let ids = self.members_to_check(look, now);
         self.tend(&ids, now).await;
         self.publish(&ids, look, now);
     }
 
     /// Returns the members to check. The config cluster comes first: if two IDs denote one cluster,
     /// its ID takes precedence.
-    fn to_look_at(&self, look: MembersToLookAt, now: Instant) -> Vec<ClusterId> {
+    fn members_to_check(&self, look: MembersToCheck, now: Instant) -> Vec<ClusterId> {
         let noted = self.context.take_noted();
-        let is_meant = |id: &ClusterId| match look {
-            MembersToLookAt::All => true,
-            MembersToLookAt::News => noted.contains(id),
-            MembersToLookAt::Unsettled => {
+        let is_selected = |id: &ClusterId| match look {
+            MembersToCheck::All => true,
+            MembersToCheck::News => noted.contains(id),
+            MembersToCheck::Unsettled => {
                 noted.contains(id) || self.members.get(id).is_none_or(|one| !one.is_settled(now))
             }
         };
         let config = self.context.config.config_cluster.as_ref().map(|cluster| &cluster.id);
         let ids = config.into_iter().chain(self.running.clusters.keys());
-        ids.filter(|id| is_meant(id)).cloned().collect()
+        ids.filter(|id| is_selected(id)).cloned().collect()
     }
 
     fn read(&mut self, secrets: &[Arc<WatchedSecret>]) {
         let mut before = std::mem::take(&mut self.read);
         for secret in secrets {
             let read = match before.remove(&secret.name) {
-                Some((known, read)) if known == *secret => read,
+                Some((stored, read)) if stored == *secret => read,
                 _ => MemberSecret::read(secret, self.context.config.loopback),
             };
             self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
@@ -336,7 +336,7 @@ impl Reconciler {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
             Action::Adopt { id, secret, member: wanted, .. } => {
                 info!(cluster = %id, %secret, "cluster continues under this Secret");
-                let without_secret = !self.is_still_there(id);
+                let without_secret = !self.has_secret(id);
                 // A presumed Secret that turns out to exist changes nothing.
                 let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
                     cluster.hold == Hold::Assumed && cluster.secret == *secret
@@ -372,7 +372,7 @@ impl Reconciler {
         self.running.apply(action);
         // Data that was restored keeps the age with which it was merged.
         if let Action::Add { id, .. } = action
-            && let Some(created) = self.remembered.get(id).and_then(|known| known.created)
+            && let Some(created) = self.remembered.get(id).and_then(|member| member.created)
             && let Some(cluster) = self.running.clusters.get_mut(id)
         {
             cluster.created = Some(created);
@@ -380,7 +380,7 @@ impl Reconciler {
     }
 
     /// Whether the Secret that held `id` until now still contains it, usable or not.
-    fn is_still_there(&self, id: &ClusterId) -> bool {
+    fn has_secret(&self, id: &ClusterId) -> bool {
         let holder = self.running.clusters.get(id).map(|cluster| &cluster.secret);
         let secret = holder.and_then(|holder| self.read.get(holder));
         secret.is_some_and(|(_, read)| read.clusters.contains_key(id))
@@ -408,13 +408,13 @@ impl Reconciler {
     async fn tend(&mut self, ids: &[ClusterId], now: Instant) {
         for id in ids {
             #[cfg(test)]
-            tests::looked_at(id);
+            tests::count_look(id);
             let mut member = match self.members.remove(id) {
                 Some(member) => member,
                 None => self.begin(id, now).await,
             };
             let cluster = self.running.clusters.get(id);
-            let (mode, _) = self.mode_of(id, cluster);
+            let (mode, _) = self.effective_mode(id, cluster);
             let frozen = matches!(member.flapping.stage(now.into_std()), Some(Stage::Frozen(_)))
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
@@ -423,7 +423,7 @@ impl Reconciler {
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Assumed), _) => member.freeze(),
                 _ if frozen => member.freeze(),
-                (Some(Hold::Held(access)), _) => self.align(id, &mut member, access),
+                (Some(Hold::BySecret(access)), _) => self.align(id, &mut member, access),
                 (None, Some(access)) => {
                     let access = access.borrow().clone();
                     self.align(id, &mut member, &access);
@@ -447,7 +447,7 @@ impl Reconciler {
         member.claimed = remembered.trust_domain();
         // Another Secret may mean another cluster with the same name.
         let cluster = self.running.clusters.get(id);
-        if cluster.is_none_or(|cluster| remembered.is_of(&cluster.secret)) {
+        if cluster.is_none_or(|cluster| remembered.belongs_to(&cluster.secret)) {
             member.uid = remembered.uid;
         }
         member.restored = Some(RestoredFacts { remark: remembered.remark });
@@ -455,9 +455,10 @@ impl Reconciler {
         info!(cluster = %id, "cluster restored from disk, until it syncs");
         // Older than any run, so that the first update of any run replaces it.
         let (shard, epoch) = (ShardKey::kubernetes(id.clone()), Epoch(0));
-        let word = RegistryUpdate { shard, epoch, change: ShardChange::Reset(remembered.contents) };
+        let update =
+            RegistryUpdate { shard, epoch, change: ShardChange::Reset(remembered.contents) };
         // An error means that no receiver is left: the process is ending.
-        let _ = self.context.config.updates.send(word).await;
+        let _ = self.context.config.updates.send(update).await;
         member
     }
 
@@ -476,7 +477,8 @@ impl Reconciler {
         let cluster = self.running.clusters.get(id);
         let claimed = member.claimed.as_ref();
         let mesh = self.trust_domain.borrow().clone();
-        let (Some(trust_domain), Some(mesh)) = (self.trust_domain_of(id, cluster, claimed), mesh)
+        let (Some(trust_domain), Some(mesh)) =
+            (self.effective_trust_domain(id, cluster, claimed), mesh)
         else {
             member.is_to_begin = true;
             return;
@@ -493,13 +495,13 @@ impl Reconciler {
             },
         };
         let how = RunSettings { access: access.clone(), limits, trust_domain, own_mesh };
-        let (passed, held) = (member.passed.clone(), member.last.held);
-        member.align(&how, || start_run(&self.context, id, &how, &passed, held));
+        let (passed, object_counts) = (member.passed.clone(), member.last.object_counts);
+        member.align(&how, || start_run(&self.context, id, &how, &passed, object_counts));
     }
 
     /// Returns the trust domain of a cluster's workloads: the one in its Secret, else the cluster's
     /// own if it may claim that, else the mesh's. The config cluster uses the mesh's.
-    fn trust_domain_of(
+    fn effective_trust_domain(
         &self,
         id: &ClusterId,
         cluster: Option<&PlannedCluster>,
@@ -539,7 +541,7 @@ impl Reconciler {
 
     /// Returns the mode that an operator requests for a cluster, and its origin. The Secret takes
     /// precedence over the policy.
-    fn mode_of(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> (Mode, String) {
+    fn effective_mode(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> (Mode, String) {
         match cluster.map(|cluster| cluster.mode).filter(|mode| *mode != Mode::Normal) {
             Some(mode) => (mode, "strait.dev/mode".to_owned()),
             None => match self.policy.borrow().mode(id) {
@@ -565,7 +567,7 @@ impl Reconciler {
         let withdrawn = dark.into_iter().filter_map(|(id, since)| {
             let (WhenDark::WithdrawAfter(after), rule) = policy.when_dark(id)? else { return None };
             let cluster = self.running.clusters.get(id);
-            let paused = self.mode_of(id, cluster).0 == Mode::Pause;
+            let paused = self.effective_mode(id, cluster).0 == Mode::Pause;
             let leaving = cluster.is_some_and(|one| matches!(one.hold, Hold::Leaving { .. }));
             let age = wall.duration_since(since).unwrap_or_default();
             (age >= after && !paused && !leaving).then(|| {
@@ -593,8 +595,8 @@ fn report(before: &Plan, now: &Plan) {
     for idle in now.idle.iter().filter(|idle| !before.idle.contains(idle)) {
         warn!(secret = %idle.secret, key = ?idle.key, reason = %idle.refusal, "cluster not added");
     }
-    for (id, refusal) in &now.kept {
-        if before.kept.get(id) != Some(refusal) {
+    for (id, refusal) in &now.unused_secrets {
+        if before.unused_secrets.get(id) != Some(refusal) {
             warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster continues unchanged");
         }
     }

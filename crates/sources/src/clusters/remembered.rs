@@ -52,7 +52,7 @@ impl RememberedMember {
     }
 
     /// Whether `secret` held the member.
-    pub(super) fn is_of(&self, secret: &ObjectName) -> bool {
+    pub(super) fn belongs_to(&self, secret: &ObjectName) -> bool {
         self.holder().as_ref() == Some(secret)
     }
 
@@ -68,7 +68,7 @@ impl RememberedMember {
             last_contact: LastContact::at(self.last_contact),
             services: self.services,
             endpoints: self.endpoints,
-            held: ObjectCounts::at_least(&self.contents),
+            object_counts: ObjectCounts::at_least(&self.contents),
             ..RunStatus::starting()
         }
     }

@@ -48,7 +48,7 @@ struct Renewable {
     secret: ObjectName,
     id: ClusterId,
     /// The kubeconfig in the Secret.
-    held: Vec<u8>,
+    kubeconfig: Vec<u8>,
     access: Access,
     token: String,
     lifetime: Lifetime,
@@ -70,21 +70,21 @@ pub async fn run(
         let objects_now = objects.borrow_and_update().clone();
         let all =
             objects_now.map(|objects| renewable(&objects.secrets, loopback)).unwrap_or_default();
-        for one in &all {
-            let key = (one.secret.clone(), one.id.clone());
+        for entry in &all {
+            let key = (entry.secret.clone(), entry.id.clone());
             let now = Timestamp::now();
-            let rests = resting.get(&key).is_some_and(|until| *until > now);
-            if one.lifetime.half() > now || rests || *role.borrow() != WriterRole::Writes {
+            let is_resting = resting.get(&key).is_some_and(|until| *until > now);
+            if entry.lifetime.half() > now || is_resting || *role.borrow() != WriterRole::Writes {
                 continue;
             }
             let config = access.borrow().clone();
-            let renewed = timeout(LIMIT, renew(&config, one)).await;
+            let renewed = timeout(LIMIT, renew(&config, entry)).await;
             let renewed = renewed.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}")));
             match renewed {
-                Ok(expires) => info!(cluster = %one.id, %expires, "token renewed"),
+                Ok(expires) => info!(cluster = %entry.id, %expires, "token renewed"),
                 Err(fact) => {
-                    let expires = one.lifetime.expires;
-                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one stays in use");
+                    let expires = entry.lifetime.expires;
+                    warn!(cluster = %entry.id, %expires, reason = fact, "token not renewed; the old one stays in use");
                 }
             }
             // The old token is not renewed again until the watch delivers the new one.
@@ -92,9 +92,10 @@ pub async fn run(
         }
         let now = Timestamp::now();
         resting.retain(|_, until| *until > now);
-        let next = all.iter().map(|one| one.lifetime.half().duration_since(now));
-        let next =
-            next.filter_map(|left| Duration::try_from(left).ok()).filter(|left| !left.is_zero());
+        let next = all.iter().map(|entry| entry.lifetime.half().duration_since(now));
+        let next = next
+            .filter_map(|remaining| Duration::try_from(remaining).ok())
+            .filter(|remaining| !remaining.is_zero());
         let pause = next.min().unwrap_or(TICK).min(TICK);
         tokio::select! {
             () = sleep(pause) => {}
@@ -108,13 +109,13 @@ fn renewable(secrets: &[Arc<WatchedSecret>], loopback: Loopback) -> Vec<Renewabl
     for secret in secrets.iter().filter(|secret| is_wanted(secret)) {
         for (id, member) in MemberSecret::read(secret, loopback).clusters {
             let Ok(member) = member else { continue };
-            let ApiCredential::Token(held) = &member.access.credential else { continue };
-            let Some(lifetime) = Lifetime::of_token(held.reveal()) else { continue };
+            let ApiCredential::Token(token) = &member.access.credential else { continue };
+            let Some(lifetime) = Lifetime::from_token(token.reveal()) else { continue };
             let Some(bytes) = secret.data.get(id.as_str()) else { continue };
             found.push(Renewable {
                 secret: secret.name.clone(),
-                held: bytes.reveal().clone(),
-                token: held.reveal().clone(),
+                kubeconfig: bytes.reveal().clone(),
+                token: token.reveal().clone(),
                 access: member.access,
                 lifetime,
                 id,
@@ -124,39 +125,40 @@ fn renewable(secrets: &[Arc<WatchedSecret>], loopback: Loopback) -> Vec<Renewabl
     found
 }
 
-async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
-    let fact = |what: &'static str| move |error: ApiError| format!("{what}: {error}");
+async fn renew(config: &Access, entry: &Renewable) -> Result<Timestamp, Fact> {
+    let fact = |step: &'static str| move |error: ApiError| format!("{step}: {error}");
     let client = |access: &Access| ApiClient::new(access).map_err(|error| error.to_string());
-    let (namespace, name) = token::account_of(&one.token)
+    let (namespace, name) = token::service_account(&entry.token)
         .ok_or_else(|| "the token does not belong to a service account".to_owned())?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-    let seconds = one.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);
+    let seconds = entry.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": { "expirationSeconds": seconds },
     });
     let answer: Value =
-        client(&one.access)?.create(&path, &request).await.map_err(fact("requesting it"))?;
+        client(&entry.access)?.create(&path, &request).await.map_err(fact("requesting it"))?;
     let token = answer["status"]["token"].as_str().unwrap_or_default();
-    let expires = Lifetime::of_token(token).map(|lifetime| lifetime.expires);
-    let expires = expires.filter(|expires| *expires > one.lifetime.expires);
+    let expires = Lifetime::from_token(token).map(|lifetime| lifetime.expires);
+    let expires = expires.filter(|expires| *expires > entry.lifetime.expires);
     let expires =
         expires.ok_or_else(|| "the new token ends no later than the old one".to_owned())?;
     let credential = ApiCredential::Token(Redacted::new(token.to_owned()));
-    let access = Access { credential, ..one.access.clone() };
+    let access = Access { credential, ..entry.access.clone() };
     let tried = client(&access)?.get::<IgnoredAny>("/api/v1/namespaces?limit=1").await;
     tried.map_err(fact("trying the new one"))?;
 
     let hub = client(config)?;
-    let path = format!("/api/v1/namespaces/{}/secrets/{}", one.secret.namespace, one.secret.name);
+    let path =
+        format!("/api/v1/namespaces/{}/secrets/{}", entry.secret.namespace, entry.secret.name);
     let secret: Value = hub.get(&path).await.map_err(fact("reading the Secret"))?;
-    let there = BASE64.decode(secret["data"][one.id.as_str()].as_str().unwrap_or_default());
-    if there.ok().as_deref() != Some(&one.held[..]) {
+    let current = BASE64.decode(secret["data"][entry.id.as_str()].as_str().unwrap_or_default());
+    if current.ok().as_deref() != Some(&entry.kubeconfig[..]) {
         return Err("the Secret has changed meanwhile".to_owned());
     }
     let patch = json!({
         "metadata": { "resourceVersion": secret["metadata"]["resourceVersion"] },
-        "data": { one.id.as_str(): BASE64.encode(kubeconfig::write(&one.id, &access)) },
+        "data": { entry.id.as_str(): BASE64.encode(kubeconfig::write(&entry.id, &access)) },
     });
     hub.patch::<IgnoredAny>(&path, Patch::Merge, &patch)
         .await

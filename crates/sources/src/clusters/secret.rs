@@ -178,7 +178,7 @@ pub fn to_yaml(
     let (label, value) = ISTIO_SECRET_LABEL;
     let mut out = format!(
         "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    {label}: {}\n  annotations:\n    {ISTIO_CLUSTER_ANNOTATION}: {}\n",
-        quoted(&name_of(cluster)),
+        quoted(&secret_name(cluster)),
         quoted(namespace),
         quoted(value),
         quoted(cluster.as_str()),
@@ -208,7 +208,7 @@ pub fn to_yaml(
 }
 
 /// Returns the name of the Secret that Strait creates for `cluster`.
-pub fn name_of(cluster: &ClusterId) -> String {
+pub fn secret_name(cluster: &ClusterId) -> String {
     format!("strait-cluster-{cluster}")
 }
 

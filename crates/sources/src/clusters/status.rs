@@ -287,14 +287,14 @@ pub(super) struct MemberFacts<'a> {
     /// The stage of the quarantine, if contact fails repeatedly.
     pub(super) flapping: Option<Stage>,
     /// A description of the delayed changes.
-    pub(super) held: Option<String>,
+    pub(super) delayed_loss: Option<String>,
     /// Why its endpoints are withdrawn, if it has been unreachable for too long.
     pub(super) withdrawn: Option<&'a str>,
     /// The grace period for expired tokens of the cluster's pods while it is unreachable, and the
     /// rule that grants it.
     pub(super) dark_tokens: Option<(Duration, String)>,
     /// Why the current Secret is not used.
-    pub(super) kept: Option<&'a KubeconfigRefusal>,
+    pub(super) unused_secret: Option<&'a KubeconfigRefusal>,
     /// Whether it has had no Secret in this process: all its data is from disk.
     pub(super) without_secret: bool,
     /// The status of the concurrent run that is to replace the serving run.
@@ -306,7 +306,7 @@ pub(super) struct MemberFacts<'a> {
 }
 
 /// Returns the state and its reason.
-pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
+pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     let mut reasons = Vec::new();
     let state = state(facts, &mut reasons);
     if let Some(why) = facts.withdrawn {
@@ -322,7 +322,7 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
-    if let Some(refusal) = facts.kept.filter(|_| state != ClusterState::Rejected) {
+    if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
         reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
     }
     if let Some(successor) = facts.successor {
@@ -356,7 +356,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
         return ClusterState::Paused;
     }
-    if let Some(refusal) = facts.kept.filter(|_| facts.without_secret) {
+    if let Some(refusal) = facts.unused_secret.filter(|_| facts.without_secret) {
         reasons.extend([refusal.to_string(), restored(facts, None)]);
         return ClusterState::Rejected;
     }
@@ -374,11 +374,11 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         return ClusterState::Quarantined;
     }
     let state = contact(facts, reasons);
-    let held = facts.held.as_ref().or(facts.status.doubted.as_ref());
-    if let Some(held) = held.filter(|_| {
+    let delayed_loss = facts.delayed_loss.as_ref().or(facts.status.doubted.as_ref());
+    if let Some(delayed_loss) = delayed_loss.filter(|_| {
         matches!(state, ClusterState::Live | ClusterState::Syncing | ClusterState::Restored)
     }) {
-        reasons.insert(0, format!("{}: {held}", codes::MASS_WITHDRAWAL));
+        reasons.insert(0, format!("{}: {delayed_loss}", codes::MASS_WITHDRAWAL));
         return ClusterState::Quarantined;
     }
     if facts.flapping == Some(Stage::Trial) && state == ClusterState::Live {
@@ -388,11 +388,11 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         ));
         return ClusterState::Quarantined;
     }
-    let is_kept = matches!(
+    let can_drain = matches!(
         state,
         ClusterState::Live | ClusterState::Stale | ClusterState::Restored | ClusterState::Syncing
     );
-    if facts.mode == Mode::Drain && is_kept && facts.has_data {
+    if facts.mode == Mode::Drain && can_drain && facts.has_data {
         reasons.insert(0, drained(facts));
         return ClusterState::Draining;
     }
@@ -546,7 +546,7 @@ mod tests {
     const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
 
     fn judged(case: &Case) -> (ClusterState, String) {
-        let (state, reason) = judge(&MemberFacts {
+        let (state, reason) = evaluate(&MemberFacts {
             status: &case.status,
             has_data: case.has_data,
             restored: case.restored.then_some(&RestoredFacts { remark: None }),
@@ -555,10 +555,10 @@ mod tests {
             mode: case.mode,
             mode_by: "strait.dev/mode",
             flapping: case.flapping,
-            held: None,
+            delayed_loss: None,
             withdrawn: None,
             dark_tokens: None,
-            kept: None,
+            unused_secret: None,
             without_secret: false,
             successor: None,
             barred: None,
@@ -574,7 +574,7 @@ mod tests {
         let unreachable = || Unreachable("connection refused".to_owned());
         let auth = || AuthFailed("401".to_owned());
         let tls = || TlsFailed("expired".to_owned());
-        let late = |case: Case| Case { timed_out: true, ..case };
+        let timed_out = |case: Case| Case { timed_out: true, ..case };
         let restored = |contact: ApiContact, seconds_ago| {
             let case = synced(contact, seconds_ago);
             let status = RunStatus { synced: false, ..case.status.clone() };
@@ -583,7 +583,7 @@ mod tests {
         for (case, state, reason) in [
             (restored(Connecting, 119), ClusterState::Restored, "last contact 119 s ago"),
             (restored(Good, 200_000), ClusterState::Restored, "2 d ago"),
-            (late(restored(unreachable(), 0)), ClusterState::Restored, "STR0301"),
+            (timed_out(restored(unreachable(), 0)), ClusterState::Restored, "STR0301"),
             (restored(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (
                 Case { flapping: Some(Stage::Frozen(Duration::from_secs(9))), ..synced(Good, 0) },
@@ -621,10 +621,14 @@ mod tests {
             ),
             (never_synced(tls()), ClusterState::TlsFailed, "STR0305"),
             (never_synced(Misbehaving("html".to_owned())), ClusterState::Misbehaving, "STR0307"),
-            (late(never_synced(Good)), ClusterState::Timeout, "STR0303: not synced within 30s"),
-            (late(never_synced(unreachable())), ClusterState::Timeout, "connection refused"),
-            (late(never_synced(auth())), ClusterState::AuthFailed, "401"),
-            (late(never_synced(tls())), ClusterState::TlsFailed, "expired"),
+            (
+                timed_out(never_synced(Good)),
+                ClusterState::Timeout,
+                "STR0303: not synced within 30s",
+            ),
+            (timed_out(never_synced(unreachable())), ClusterState::Timeout, "connection refused"),
+            (timed_out(never_synced(auth())), ClusterState::AuthFailed, "401"),
+            (timed_out(never_synced(tls())), ClusterState::TlsFailed, "expired"),
             (synced(Good, 600), ClusterState::Live, ""),
             (synced(unreachable(), 9), ClusterState::Live, ""),
             (synced(unreachable(), 10), ClusterState::Stale, "stays in use"),
@@ -640,7 +644,7 @@ mod tests {
                 "STR0301: pods: the server answered 500; its last known state",
             ),
             (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
-            (late(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
+            (timed_out(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
             (
                 Case { leaving: true, ..synced(Good, 0) },
                 ClusterState::Draining,

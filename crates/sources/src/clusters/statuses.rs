@@ -53,7 +53,7 @@ pub async fn run(
             if *role.borrow() != WriterRole::Writes {
                 break;
             }
-            if !tried.lets(status, Instant::now()) {
+            if !tried.may_try(status, Instant::now()) {
                 continue;
             }
             let result = write(&access, status).await;
@@ -67,7 +67,7 @@ pub async fn run(
         }
         if rest == PAUSE {
             sleep(PAUSE).await;
-        } else if let Some(soonest) = tried.again(&all) {
+        } else if let Some(soonest) = tried.next_try(&all) {
             rest = soonest.saturating_duration_since(Instant::now()).max(PACE);
         }
         tokio::select! {
@@ -104,16 +104,16 @@ enum NextWrite {
 }
 
 impl TriedStatuses {
-    fn lets(&self, status: &WantedStatus, now: Instant) -> bool {
+    fn may_try(&self, status: &WantedStatus, now: Instant) -> bool {
         let rests = |since: &Instant| now.duration_since(*since) < REST;
         let last = self.last.get(status.key());
-        !self.denied.get(&kind_of(status)).is_some_and(rests)
+        !self.denied.get(&group_and_kind(status)).is_some_and(rests)
             && !last.is_some_and(|last| last.status == *status && now < last.until)
     }
 
     /// Returns when the next unfinished wanted status is to be tried again.
-    fn again(&self, wanted: &[WantedStatus]) -> Option<Instant> {
-        let may = wanted.iter().filter(|status| !self.denied.contains_key(&kind_of(status)));
+    fn next_try(&self, wanted: &[WantedStatus]) -> Option<Instant> {
+        let may = wanted.iter().filter(|status| !self.denied.contains_key(&group_and_kind(status)));
         let tried = may.filter_map(|status| self.last.get(status.key()));
         tried.filter(|last| !last.is_done).map(|last| last.until).min()
     }
@@ -128,7 +128,7 @@ impl TriedStatuses {
         let is_done = match result {
             Ok(()) => {
                 debug!(%object, "status written");
-                self.denied.remove(&kind_of(status));
+                self.denied.remove(&group_and_kind(status));
                 true
             }
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
@@ -137,7 +137,7 @@ impl TriedStatuses {
                     WantedStatus::Object(_) => &codes::OBJECT_STATUS_DENIED,
                     WantedStatus::Ingress(_) => &codes::INGRESS_STATUS_DENIED,
                 };
-                if self.denied.insert(kind_of(status), now).is_none() {
+                if self.denied.insert(group_and_kind(status), now).is_none() {
                     warn!(%code, %error, %object, next = code.next, "no permission to write statuses of this kind");
                 }
                 return NextWrite::Go;
@@ -174,7 +174,7 @@ impl TriedStatuses {
 }
 
 /// Returns the group and the kind of an object. Permissions apply to a whole kind.
-fn kind_of(status: &WantedStatus) -> [Arc<str>; 2] {
+fn group_and_kind(status: &WantedStatus) -> [Arc<str>; 2] {
     let ObjectKey { group, kind, .. } = status.key();
     [Arc::clone(group), Arc::clone(kind)]
 }
@@ -206,15 +206,15 @@ async fn write_at(client: &ApiClient, path: &str, status: &WantedStatus) -> Resu
 }
 
 async fn write_once(client: &ApiClient, path: &str, status: &WantedStatus) -> Result<(), ApiError> {
-    let held: Value = client.get(path).await?;
-    if held["metadata"]["generation"].as_i64() != Some(status.generation()) {
+    let current: Value = client.get(path).await?;
+    if current["metadata"]["generation"].as_i64() != Some(status.generation()) {
         // The object has changed. This process will receive the new version.
         return Ok(());
     }
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let Some(change) = status.change(&held["status"], &now) else { return Ok(()) };
+    let Some(change) = status.change(&current["status"], &now) else { return Ok(()) };
     let change = json!({
-        "metadata": { "resourceVersion": held["metadata"]["resourceVersion"] },
+        "metadata": { "resourceVersion": current["metadata"]["resourceVersion"] },
         "status": change,
     });
     client.patch::<IgnoredAny>(&format!("{path}/status"), Patch::Merge, &change).await.map(drop)

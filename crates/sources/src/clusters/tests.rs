@@ -34,8 +34,8 @@ async fn sim(id: &str) -> SimCluster {
 struct Mesh {
     hub: SimCluster,
     outputs: ReconcilerOutputs,
-    words: mpsc::Receiver<RegistryUpdate>,
-    held: BTreeSet<String>,
+    received: mpsc::Receiver<RegistryUpdate>,
+    clusters: BTreeSet<String>,
     tasks: Supervisor,
 }
 
@@ -45,9 +45,10 @@ impl Mesh {
         let tasks = Supervisor::new();
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
         let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is valid"));
-        let (updates, words) = mpsc::channel(100);
-        let known = store::RememberedStore::default();
-        let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), known, &tasks).objects;
+        let (updates, received) = mpsc::channel(100);
+        let remembered = store::RememberedStore::default();
+        let objects =
+            store::kube::watch(access.clone(), SYSTEM.to_owned(), remembered, &tasks).objects;
         let config = ReconcilerConfig {
             objects,
             config_cluster: Some(ConfigCluster { id: "hub".into(), access }),
@@ -69,7 +70,7 @@ impl Mesh {
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),
         };
         let outputs = reconciler::start(config, &tasks);
-        Self { hub, outputs, words, held: BTreeSet::new(), tasks }
+        Self { hub, outputs, received, clusters: BTreeSet::new(), tasks }
     }
 
     fn join(&self, member: &SimCluster) {
@@ -85,22 +86,23 @@ impl Mesh {
         assert!(met, "wanted {wanted:?}, is {:#?}", self.outputs.statuses.borrow());
     }
 
-    async fn until_held(&mut self, wanted: &[&str]) {
-        let hear = async {
-            while !self.held.iter().eq(wanted) {
-                let word = self.words.recv().await.expect("the reconciler is alive");
-                let cluster = word.shard.cluster.to_string();
-                match word.change {
-                    ShardChange::Removed => self.held.remove(&cluster),
+    async fn until_clusters(&mut self, wanted: &[&str]) {
+        let follow = async {
+            while !self.clusters.iter().eq(wanted) {
+                let update = self.received.recv().await.expect("the reconciler is alive");
+                let cluster = update.shard.cluster.to_string();
+                match update.change {
+                    ShardChange::Removed => self.clusters.remove(&cluster),
                     ShardChange::Reset(contents) | ShardChange::Update(contents) => {
                         let host = format!("{cluster}.shop.svc.cluster.local");
-                        contents.services.contains_key(host.as_str()) && self.held.insert(cluster)
+                        contents.services.contains_key(host.as_str())
+                            && self.clusters.insert(cluster)
                     }
                 };
             }
         };
-        let met = tokio::time::timeout(LIMIT, hear).await.is_ok();
-        assert!(met, "wanted {wanted:?}, is {:?}", self.held);
+        let met = tokio::time::timeout(LIMIT, follow).await.is_ok();
+        assert!(met, "wanted {wanted:?}, is {:?}", self.clusters);
     }
 }
 
@@ -108,10 +110,10 @@ impl Mesh {
 async fn clusters_join_with_a_secret_and_leave_without_it() {
     let (east, west) = (sim("east").await, sim("west").await);
     let mut mesh = Mesh::start().await;
-    mesh.until_held(&["hub"]).await;
+    mesh.until_clusters(&["hub"]).await;
     mesh.join(&east);
     mesh.join(&west);
-    mesh.until_held(&["east", "hub", "west"]).await;
+    mesh.until_clusters(&["east", "hub", "west"]).await;
     mesh.until(&[
         ("hub", ClusterState::Live),
         ("east", ClusterState::Live),
@@ -133,7 +135,7 @@ async fn clusters_join_with_a_secret_and_leave_without_it() {
     let secret = west.member_secret(SYSTEM);
     let name = secret["metadata"]["name"].as_str().expect("a name");
     mesh.hub.store().delete("Secret", SYSTEM, name).expect("it exists");
-    mesh.until_held(&["east", "hub"]).await;
+    mesh.until_clusters(&["east", "hub"]).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::Live)]).await;
     assert!(!mesh.outputs.known.borrow().contains(&ClusterId::from("west")));
     assert!(mesh.tasks.shut_down(LIMIT).await);
@@ -145,7 +147,7 @@ async fn dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
     let mut mesh = Mesh::start().await;
     mesh.join(&east);
     mesh.join(&west);
-    mesh.until_held(&["east", "hub", "west"]).await;
+    mesh.until_clusters(&["east", "hub", "west"]).await;
     mesh.until(&[
         ("hub", ClusterState::Live),
         ("east", ClusterState::Live),
@@ -170,8 +172,8 @@ async fn dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
         ("west", ClusterState::Live),
     ])
     .await;
-    while let Ok(word) = mesh.words.try_recv() {
-        assert!(!matches!(word.change, ShardChange::Removed), "{word:?}");
+    while let Ok(update) = mesh.received.try_recv() {
+        assert!(!matches!(update.change, ShardChange::Removed), "{update:?}");
     }
 }
 
@@ -180,7 +182,7 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
     let (east, other) = (sim("east").await, sim("other").await);
     let mut mesh = Mesh::start().await;
     mesh.join(&east);
-    mesh.until_held(&["east", "hub"]).await;
+    mesh.until_clusters(&["east", "hub"]).await;
     let live = [("hub", ClusterState::Live), ("east", ClusterState::Live)];
     mesh.until(&live).await;
     let own = east.store().snapshot();
@@ -189,11 +191,11 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
         east.store().restore(contents);
         east.restart().await;
     };
-    while mesh.words.try_recv().is_ok() {}
+    while mesh.received.try_recv().is_ok() {}
     swap(other.store().snapshot()).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::IdentityChanged)]).await;
-    while let Ok(word) = mesh.words.try_recv() {
-        assert_ne!(word.shard.cluster.as_str(), "east", "{word:?}");
+    while let Ok(update) = mesh.received.try_recv() {
+        assert_ne!(update.shard.cluster.as_str(), "east", "{update:?}");
     }
 
     // The expected cluster is back.
@@ -215,7 +217,7 @@ async fn replaced_config_cluster_removes_no_member() {
     let (east, other) = (sim("east").await, sim("other").await);
     let mut mesh = Mesh::start().await;
     mesh.join(&east);
-    mesh.until_held(&["east", "hub"]).await;
+    mesh.until_clusters(&["east", "hub"]).await;
     let live = [("hub", ClusterState::Live), ("east", ClusterState::Live)];
     mesh.until(&live).await;
     let own = mesh.hub.store().snapshot();
@@ -234,6 +236,6 @@ async fn replaced_config_cluster_removes_no_member() {
     mesh.until(&live).await;
     let west = sim("west").await;
     mesh.join(&west);
-    mesh.until_held(&["east", "hub", "west"]).await;
-    assert!(mesh.held.contains("east"));
+    mesh.until_clusters(&["east", "hub", "west"]).await;
+    assert!(mesh.clusters.contains("east"));
 }

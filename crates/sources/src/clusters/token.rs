@@ -25,7 +25,7 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// Returns the lifetime of a JWT with an expiry; `None` for any other token.
-    pub fn of_token(token: &str) -> Option<Self> {
+    pub fn from_token(token: &str) -> Option<Self> {
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
         let claims: Value = serde_json::from_slice(&claims).ok()?;
         let date = |name: &str| Timestamp::from_second(claims[name].as_i64()?).ok();
@@ -33,10 +33,10 @@ impl Lifetime {
     }
 
     /// Returns the lifetime of the token in the credential of an API server, if it has one.
-    pub fn of(access: &Access) -> Option<Self> {
+    pub fn from_access(access: &Access) -> Option<Self> {
         match &access.credential {
             ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
-                Self::of_token(token.reveal())
+                Self::from_token(token.reveal())
             }
             ApiCredential::None
             | ApiCredential::Basic { .. }
@@ -65,7 +65,7 @@ impl Lifetime {
 }
 
 /// Returns the namespace and name of the service account of a token.
-pub fn account_of(token: &str) -> Option<(String, String)> {
+pub fn service_account(token: &str) -> Option<(String, String)> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&claims).ok()?;
     let (namespace, name) =
@@ -95,11 +95,11 @@ mod tests {
 
     #[test]
     fn token_contains_its_expiry() {
-        let month = Lifetime::of_token(&example(0, 30 * DAY)).expect("a JWT");
+        let month = Lifetime::from_token(&example(0, 30 * DAY)).expect("a JWT");
         assert_eq!((month.issued, month.expires, month.half()), (Some(at(0)), at(30), at(15)));
         assert!(!month.ends_soon(at(22)) && month.ends_soon(at(24)) && month.ends_soon(at(31)));
         // The lifetime is shorter than the usual warning period.
-        let short = Lifetime::of_token(&example(0, 3 * DAY)).expect("a JWT");
+        let short = Lifetime::from_token(&example(0, 3 * DAY)).expect("a JWT");
         assert!(!short.ends_soon(at(1)) && short.ends_soon(at(2) + SignedDuration::from_secs(1)));
     }
 
@@ -108,17 +108,17 @@ mod tests {
         for token in
             ["", "opaque", "a.b.c", "e30.e30.", "e30.bnVsbA.x", &format!("{}=", example(0, 1))[4..]]
         {
-            assert_eq!(Lifetime::of_token(token), None, "{token}");
+            assert_eq!(Lifetime::from_token(token), None, "{token}");
         }
-        assert_eq!(Lifetime::of_token(&example(0, i64::MAX)), None);
-        assert_eq!(account_of(&example(0, 1)), None);
-        let of = |sub: &str| {
+        assert_eq!(Lifetime::from_token(&example(0, i64::MAX)), None);
+        assert_eq!(service_account(&example(0, 1)), None);
+        let account_for = |sub: &str| {
             let claims = URL_SAFE_NO_PAD.encode(format!("{{\"sub\": \"{sub}\"}}"));
-            account_of(&format!("e30.{claims}.sig"))
+            service_account(&format!("e30.{claims}.sig"))
         };
-        assert_eq!(of("system:serviceaccount:a:b-c"), Some(("a".into(), "b-c".into())));
+        assert_eq!(account_for("system:serviceaccount:a:b-c"), Some(("a".into(), "b-c".into())));
         for strange in ["system:serviceaccount:a/..:b", "system:serviceaccount::b", "jane"] {
-            assert_eq!(of(strange), None);
+            assert_eq!(account_for(strange), None);
         }
     }
 }

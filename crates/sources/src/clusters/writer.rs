@@ -49,9 +49,9 @@ enum Next {
 /// The last observed state of the Lease. Clocks of machines differ: whether another holder is alive
 /// is determined by changes of the Lease while this process observes it.
 #[derive(Debug, Default)]
-struct LeaseSeen(Option<(String, Instant)>);
+struct ObservedLease(Option<(String, Instant)>);
 
-impl LeaseSeen {
+impl ObservedLease {
     fn next(&mut self, lease: &Value, us: &str, now: Instant) -> Next {
         let spec = &lease["spec"];
         let holder = spec["holderIdentity"].as_str().unwrap_or_default();
@@ -60,7 +60,7 @@ impl LeaseSeen {
         }
         let version = lease["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let since = match &self.0 {
-            Some((seen, since)) if seen == version => *since,
+            Some((observed, since)) if observed == version => *since,
             _ => {
                 self.0 = Some((version.to_owned(), now));
                 now
@@ -92,31 +92,31 @@ pub struct WriterLease {
 impl WriterLease {
     /// Holds the Lease or waits for it until the process is about to end, then gives it up.
     pub async fn run(&self) {
-        let mut seen = LeaseSeen::default();
+        let mut observed = ObservedLease::default();
         // When the Lease was last certainly held: the time before the renewal was sent.
         let mut renewed = None;
         while !self.drain.is_cancelled() {
             let began = Instant::now();
-            let looked = timeout(LOOK, self.turn(&mut seen)).await;
+            let looked = timeout(LOOK, self.turn(&mut observed)).await;
             let looked = looked.unwrap_or_else(|_| {
                 Err(ApiError::Unreachable(format!("no response within {LOOK:?}")))
             });
             let pause = match looked {
-                Ok(held) => {
-                    renewed = held.then_some(began);
-                    self.take_role(if held { WriterRole::Writes } else { WriterRole::Waits });
+                Ok(is_holder) => {
+                    renewed = is_holder.then_some(began);
+                    self.set_role(if is_holder { WriterRole::Writes } else { WriterRole::Waits });
                     TURN
                 }
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
                     debug!(%error, "no permission for the Lease; this control plane writes without it");
-                    self.take_role(WriterRole::Writes);
+                    self.set_role(WriterRole::Writes);
                     REST
                 }
                 Err(error) => {
                     debug!(%error, "cannot read or renew the Lease");
                     // A separate statement: a borrowed value cannot be replaced.
                     let role = *self.role.borrow();
-                    self.take_role(after_fault(role, renewed, Instant::now()));
+                    self.set_role(after_fault(role, renewed, Instant::now()));
                     RETRY
                 }
             };
@@ -126,9 +126,9 @@ impl WriterLease {
             }
         }
         // Stop all writes first.
-        let held = *self.role.borrow() != WriterRole::Waits;
-        self.take_role(WriterRole::Waits);
-        if held && !matches!(timeout(LOOK, self.give_up()).await, Ok(Ok(()))) {
+        let is_holder = *self.role.borrow() != WriterRole::Waits;
+        self.set_role(WriterRole::Waits);
+        if is_holder && !matches!(timeout(LOOK, self.give_up()).await, Ok(Ok(()))) {
             warn!(
                 lease = NAME,
                 "the Lease was not released; another control plane writes after it expires"
@@ -138,7 +138,7 @@ impl WriterLease {
         std::future::pending::<()>().await;
     }
 
-    fn take_role(&self, role: WriterRole) {
+    fn set_role(&self, role: WriterRole) {
         let before = self.role.send_replace(role);
         if before != role {
             info!(lease = NAME, ?role, "the role of this control plane as writer has changed");
@@ -146,7 +146,7 @@ impl WriterLease {
     }
 
     /// Checks the Lease once, and acts on it. Returns whether this process holds it afterwards.
-    async fn turn(&self, seen: &mut LeaseSeen) -> Result<bool, ApiError> {
+    async fn turn(&self, observed: &mut ObservedLease) -> Result<bool, ApiError> {
         let client = self.client()?;
         let now = now();
         let mut lease: Value = match client.get(&self.path(NAME)).await {
@@ -161,11 +161,11 @@ impl WriterLease {
                     },
                 });
                 let path = self.path("");
-                return taken(client.create::<Value>(path.trim_end_matches('/'), &new).await);
+                return was_taken(client.create::<Value>(path.trim_end_matches('/'), &new).await);
             }
             Err(error) => return Err(error),
         };
-        match seen.next(&lease, &self.us, Instant::now()) {
+        match observed.next(&lease, &self.us, Instant::now()) {
             Next::Wait => return Ok(false),
             Next::Renew => {}
             Next::Take => {
@@ -177,7 +177,7 @@ impl WriterLease {
             }
         }
         lease["spec"]["renewTime"] = json!(now);
-        taken(client.replace::<Value>(&self.path(NAME), &lease).await)
+        was_taken(client.replace::<Value>(&self.path(NAME), &lease).await)
     }
 
     /// Removes the holder from the Lease, if it is this process.
@@ -204,7 +204,7 @@ impl WriterLease {
 
 /// Returns whether the write took the Lease. A conflict means that another process was faster: the
 /// next check shows which.
-fn taken(written: Result<Value, ApiError>) -> Result<bool, ApiError> {
+fn was_taken(written: Result<Value, ApiError>) -> Result<bool, ApiError> {
     match written {
         Ok(_) => Ok(true),
         Err(ApiError::Rejected(status)) if status.code == 409 => Ok(false),
@@ -241,24 +241,24 @@ mod tests {
         };
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut seen = LeaseSeen::default();
-        assert_eq!(seen.next(&lease("b", "1"), "a", at(0)), Next::Wait);
-        assert_eq!(seen.next(&lease("b", "1"), "a", at(14)), Next::Wait);
-        assert_eq!(seen.next(&lease("b", "2"), "a", at(16)), Next::Wait, "it was renewed");
-        assert_eq!(seen.next(&lease("b", "2"), "a", at(31)), Next::Take);
-        assert_eq!(seen.next(&lease("a", "3"), "a", at(32)), Next::Renew);
-        assert_eq!(seen.next(&lease("", "4"), "a", at(33)), Next::Take, "it was released");
+        let mut observed = ObservedLease::default();
+        assert_eq!(observed.next(&lease("b", "1"), "a", at(0)), Next::Wait);
+        assert_eq!(observed.next(&lease("b", "1"), "a", at(14)), Next::Wait);
+        assert_eq!(observed.next(&lease("b", "2"), "a", at(16)), Next::Wait, "it was renewed");
+        assert_eq!(observed.next(&lease("b", "2"), "a", at(31)), Next::Take);
+        assert_eq!(observed.next(&lease("a", "3"), "a", at(32)), Next::Renew);
+        assert_eq!(observed.next(&lease("", "4"), "a", at(33)), Next::Take, "it was released");
         let endless = json!({ "metadata": { "resourceVersion": "5" },
             "spec": { "holderIdentity": "b", "leaseDurationSeconds": 4_000_000_000_u64 } });
-        assert_eq!(seen.next(&endless, "a", at(40)), Next::Wait);
-        assert_eq!(seen.next(&endless, "a", at(100)), Next::Take, "it has no holder");
+        assert_eq!(observed.next(&endless, "a", at(40)), Next::Wait);
+        assert_eq!(observed.next(&endless, "a", at(100)), Next::Take, "it has no holder");
     }
 
     #[tokio::test]
     async fn role_is_kept_and_shutdown_is_not_delayed_without_an_api_server() {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let server = format!("https://{}", nobody.local_addr().expect("bound"));
-        drop(nobody);
+        let unused_port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = format!("https://{}", unused_port.local_addr().expect("bound"));
+        drop(unused_port);
         let access = Access {
             server: server.parse().expect("a URI"),
             ca_pem: None,
@@ -267,7 +267,7 @@ mod tests {
             loopback: Loopback::Allowed,
         };
         let (given_up, mut over) = watch::channel(false);
-        let (role, seen) = watch::channel(WriterRole::Waits);
+        let (role, role_receiver) = watch::channel(WriterRole::Waits);
         let drain = CancellationToken::new();
         let lease = WriterLease {
             access: watch::channel(access).1,
@@ -280,10 +280,10 @@ mod tests {
         let tasks = Supervisor::new();
         tasks.spawn("writer", async move { lease.run().await });
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(*seen.borrow(), WriterRole::Waits);
+        assert_eq!(*role_receiver.borrow(), WriterRole::Waits);
         drain.cancel();
-        let told = timeout(LIFE, over.wait_for(|over| *over)).await;
-        told.expect("in time").expect("it is notified");
+        let given_up = timeout(LIFE, over.wait_for(|over| *over)).await;
+        given_up.expect("in time").expect("it is notified");
         tasks.stop();
     }
 

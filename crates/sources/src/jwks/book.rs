@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::client::FetchedSet;
-use super::kept::{GoodKeys, RememberedKeys};
+use super::kept::{RememberedKeys, ValidKeys};
 use super::schedule;
 use strait_model::Namespace;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
@@ -16,17 +16,17 @@ use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
 /// keys are remembered.
 const PLACES_MAX: usize = 256;
 /// Maximum number of concurrent fetches.
-const ASKED_MAX: usize = 8;
+const FETCHES_MAX: usize = 8;
 /// Maximum number of concurrent fetches for the policies of one namespace, because its servers may
 /// hang.
-const ASKED_SHARE: usize = 4;
+const NAMESPACE_FETCHES_MAX: usize = 4;
 
 /// All key locations that policies name.
 #[derive(Debug, Default)]
 pub(super) struct KeyBook {
     entries: BTreeMap<KeyPlace, KeyEntry>,
     /// Locations beyond the limit, with their remembered keys.
-    beyond: BTreeMap<KeyPlace, Option<GoodKeys>>,
+    over_limit: BTreeMap<KeyPlace, Option<ValidKeys>>,
 }
 
 /// The state of one location.
@@ -34,10 +34,10 @@ pub(super) struct KeyBook {
 pub(super) struct KeyEntry {
     wanted: WantedKeys,
     /// The time of the next fetch; `None` during a fetch.
-    due: Option<Instant>,
+    next_fetch: Option<Instant>,
     failures: u32,
     /// The last valid keys.
-    pub(super) good: Option<GoodKeys>,
+    pub(super) valid_keys: Option<ValidKeys>,
     /// Why the last fetch failed.
     pub(super) trouble: Option<String>,
     /// Whether a fetch has completed.
@@ -47,7 +47,7 @@ pub(super) struct KeyEntry {
 impl KeyBook {
     /// Sets the locations that policies name now. The `remembered` keys of a new location apply
     /// until it has been fetched, and while it exceeds the limit.
-    pub(super) fn want(
+    pub(super) fn set_wanted(
         &mut self,
         wanted: &BTreeMap<KeyPlace, WantedKeys>,
         remembered: &RememberedKeys,
@@ -55,23 +55,24 @@ impl KeyBook {
     ) {
         let order = self.in_turn(wanted, remembered);
         let mut before = std::mem::take(&mut self.entries);
-        let mut beyond = std::mem::take(&mut self.beyond);
+        let mut over_limit = std::mem::take(&mut self.over_limit);
         for (at, place) in order.into_iter().enumerate() {
-            let held = before.remove(place);
-            let kept = beyond.remove(place).flatten().or_else(|| remembered.get(place).cloned());
+            let entry = before.remove(place);
+            let remembered_keys =
+                over_limit.remove(place).flatten().or_else(|| remembered.get(place).cloned());
             if at >= PLACES_MAX {
-                let good = held.and_then(|held| held.good).or(kept);
-                self.beyond.insert(place.clone(), good.filter(|_| at < 2 * PLACES_MAX));
+                let valid_keys = entry.and_then(|entry| entry.valid_keys).or(remembered_keys);
+                self.over_limit.insert(place.clone(), valid_keys.filter(|_| at < 2 * PLACES_MAX));
                 continue;
             }
             let wanted = wanted[place].clone();
-            let entry = match held {
-                Some(held) => KeyEntry { wanted, ..held },
+            let entry = match entry {
+                Some(entry) => KeyEntry { wanted, ..entry },
                 None => KeyEntry {
                     wanted,
-                    due: Some(now),
+                    next_fetch: Some(now),
                     failures: 0,
-                    good: kept,
+                    valid_keys: remembered_keys,
                     trouble: None,
                     tried: false,
                 },
@@ -107,9 +108,9 @@ impl KeyBook {
     }
 
     /// Returns the number of running fetches, in total and by namespace.
-    fn asked(&self) -> (usize, BTreeMap<&Namespace, usize>) {
+    fn running_fetches(&self) -> (usize, BTreeMap<&Namespace, usize>) {
         let (mut all, mut counts) = (0, BTreeMap::new());
-        for entry in self.entries.values().filter(|entry| entry.due.is_none()) {
+        for entry in self.entries.values().filter(|entry| entry.next_fetch.is_none()) {
             all += 1;
             for namespace in &entry.wanted.namespaces {
                 *counts.entry(namespace).or_default() += 1;
@@ -121,8 +122,8 @@ impl KeyBook {
     /// Returns the next location to fetch: the one due for longest, among the namespaces with the
     /// fewest running fetches.
     fn first(&self, now: Option<Instant>) -> Option<(Instant, KeyPlace)> {
-        let (all, counts) = self.asked();
-        if all >= ASKED_MAX {
+        let (all, counts) = self.running_fetches();
+        if all >= FETCHES_MAX {
             return None;
         }
         let load = |entry: &KeyEntry| {
@@ -130,24 +131,24 @@ impl KeyBook {
             each.map(Option::unwrap_or_default).min().unwrap_or_default()
         };
         let waiting = self.entries.iter().filter_map(|(place, entry)| {
-            let due = entry.due.filter(|due| now.is_none_or(|now| *due <= now))?;
+            let due = entry.next_fetch.filter(|due| now.is_none_or(|now| *due <= now))?;
             let load = load(entry);
             // Without a time, the question is when anything is due.
-            (load < ASKED_SHARE).then_some((now.map(|_| load), due, place))
+            (load < NAMESPACE_FETCHES_MAX).then_some((now.map(|_| load), due, place))
         });
         waiting.min().map(|(_, due, place)| (due, place.clone()))
     }
 
     /// Returns the locations to fetch now, each with its time limit, and marks them as being
     /// fetched.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(KeyPlace, Duration)> {
-        let mut due = Vec::new();
+    pub(super) fn start_due(&mut self, now: Instant) -> Vec<(KeyPlace, Duration)> {
+        let mut started = Vec::new();
         while let Some((_, place)) = self.first(Some(now)) {
             let Some(entry) = self.entries.get_mut(&place) else { break };
-            entry.due = None;
-            due.push((place, entry.wanted.timeout));
+            entry.next_fetch = None;
+            started.push((place, entry.wanted.timeout));
         }
-        due
+        started
     }
 
     /// Returns when the next fetch is due, if one is possible.
@@ -156,22 +157,23 @@ impl KeyBook {
     }
 
     /// Returns the last valid keys of each location.
-    pub(super) fn good(&self) -> RememberedKeys {
-        let held = self.entries.iter().map(|(place, entry)| (place, &entry.good));
-        let all = held.chain(&self.beyond);
-        all.filter_map(|(place, good)| Some((place.clone(), good.clone()?))).collect()
+    pub(super) fn valid_keys(&self) -> RememberedKeys {
+        let entries = self.entries.iter().map(|(place, entry)| (place, &entry.valid_keys));
+        let all = entries.chain(&self.over_limit);
+        all.filter_map(|(place, keys)| Some((place.clone(), keys.clone()?))).collect()
     }
 
     /// Processes the result of a fetch. Results for locations that are no longer wanted are
     /// dropped.
-    pub(super) fn answered(
+    pub(super) fn record_result(
         &mut self,
         place: &KeyPlace,
         answer: Result<FetchedSet, String>,
         (now, time, random): (Instant, SystemTime, f64),
     ) {
         // A location that was dropped and added again is fetched again anyway.
-        let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.due.is_none()) else {
+        let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.next_fetch.is_none())
+        else {
             return;
         };
         entry.tried = true;
@@ -179,7 +181,7 @@ impl KeyBook {
             Ok(set) => {
                 entry.failures = 0;
                 entry.trouble = None;
-                entry.good = Some(GoodKeys { keys: set.keys, at: time, from: set.from });
+                entry.valid_keys = Some(ValidKeys { keys: set.keys, at: time, from: set.from });
                 schedule::after_success(set.max_age, random)
             }
             Err(fact) => {
@@ -188,7 +190,7 @@ impl KeyBook {
                 schedule::after_failure(entry.failures, random)
             }
         };
-        entry.due = Some(now + wait);
+        entry.next_fetch = Some(now + wait);
     }
 
     /// Whether a fetch of each location has completed.
@@ -203,18 +205,18 @@ impl KeyBook {
 
     /// Returns the keys for the generation of policies.
     pub(super) fn fetched(&self) -> FetchedKeys {
-        let known = self.entries.iter().map(|(place, entry)| {
-            let keys = entry.good.as_ref().map(|good| Arc::clone(&good.keys));
+        let fetched = self.entries.iter().map(|(place, entry)| {
+            let keys = entry.valid_keys.as_ref().map(|valid_keys| Arc::clone(&valid_keys.keys));
             (place.clone(), KeyState { keys, trouble: entry.trouble.clone() })
         });
-        let beyond = self.beyond.iter().map(|(place, good)| {
+        let over_limit = self.over_limit.iter().map(|(place, valid_keys)| {
             let trouble = format!(
                 "more than {PLACES_MAX} key locations are named, most of them by policies of few namespaces, and this one is not fetched"
             );
-            let keys = good.as_ref().map(|good| Arc::clone(&good.keys));
+            let keys = valid_keys.as_ref().map(|valid_keys| Arc::clone(&valid_keys.keys));
             (place.clone(), KeyState { keys, trouble: Some(trouble) })
         });
-        known.chain(beyond).collect()
+        fetched.chain(over_limit).collect()
     }
 }
 
@@ -237,8 +239,8 @@ mod tests {
     }
 
     /// Creates keys that an earlier process stored.
-    fn old_keys() -> GoodKeys {
-        GoodKeys { keys: "old".into(), at: SystemTime::UNIX_EPOCH, from: [].into() }
+    fn old_keys() -> ValidKeys {
+        ValidKeys { keys: "old".into(), at: SystemTime::UNIX_EPOCH, from: [].into() }
     }
 
     fn set(keys: &str) -> Result<FetchedSet, String> {
@@ -253,18 +255,18 @@ mod tests {
     impl Hours {
         fn new(names: &[&str]) -> Self {
             let (now, mut book) = (Instant::now(), KeyBook::default());
-            book.want(&wanted(names), &BTreeMap::new(), now);
+            book.set_wanted(&wanted(names), &BTreeMap::new(), now);
             Self { now, book }
         }
 
         /// Returns how many fetches start after this many seconds.
         fn after(&mut self, seconds: u64) -> usize {
             self.now += Duration::from_secs(seconds);
-            self.book.due(self.now).len()
+            self.book.start_due(self.now).len()
         }
 
         fn answer(&mut self, name: &str, answer: Result<FetchedSet, String>) {
-            self.book.answered(&place(name), answer, (self.now, SystemTime::now(), 1.0));
+            self.book.record_result(&place(name), answer, (self.now, SystemTime::now(), 1.0));
         }
 
         fn state(&self, name: &str) -> KeyState {
@@ -297,9 +299,9 @@ mod tests {
         let mut hours = Hours::new(&["a", "b"]);
         assert_eq!(hours.after(0), 2);
         let (now, nothing) = (hours.now, BTreeMap::new());
-        hours.book.want(&wanted(&["b"]), &nothing, now);
+        hours.book.set_wanted(&wanted(&["b"]), &nothing, now);
         hours.answer("a", set("1"));
-        hours.book.want(&wanted(&["a", "b"]), &nothing, now);
+        hours.book.set_wanted(&wanted(&["a", "b"]), &nothing, now);
         assert_eq!(hours.state("a").keys, None);
         hours.answer("a", set("a late result of an earlier fetch"));
         assert_eq!(hours.state("a").keys, None);
@@ -309,20 +311,20 @@ mod tests {
     #[test]
     fn concurrent_fetches_are_limited_in_total_and_per_namespace() {
         let mut hours = Hours::new(&["a/1", "a/2", "a/3", "a/4", "a/5", "a/6"]);
-        assert_eq!((hours.after(0), hours.book.next()), (ASKED_SHARE, None), "they hang");
+        assert_eq!((hours.after(0), hours.book.next()), (NAMESPACE_FETCHES_MAX, None), "they hang");
         let now = hours.now;
         let names = ["a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "b/1", "c/1", "d/1", "e/1", "f/1"];
-        hours.book.want(&wanted(&names), &BTreeMap::new(), now);
-        assert_eq!(hours.after(0), ASKED_MAX - ASKED_SHARE);
+        hours.book.set_wanted(&wanted(&names), &BTreeMap::new(), now);
+        assert_eq!(hours.after(0), FETCHES_MAX - NAMESPACE_FETCHES_MAX);
         assert_eq!((hours.after(1), hours.book.next()), (0, None));
         hours.answer("a/1", Err("no answer".to_owned()));
         let now = hours.now;
-        let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
+        let next: Vec<_> = hours.book.start_due(now).into_iter().map(|(place, _)| place).collect();
         assert_eq!(next, [place("f/1")], "a namespace without a fetch precedes one with three");
         hours.answer("b/1", set("1"));
         hours.now += Duration::from_secs(60);
         let now = hours.now;
-        let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
+        let next: Vec<_> = hours.book.start_due(now).into_iter().map(|(place, _)| place).collect();
         assert_eq!(
             next,
             [place("a/5")],
@@ -336,32 +338,35 @@ mod tests {
         let mut names: Vec<_> = many.iter().map(String::as_str).collect();
         names.extend(["z/1", "z/2"]);
         let (mut book, now) = (KeyBook::default(), Instant::now());
-        let kept = |name: &str| (place(name), old_keys());
+        let old = |name: &str| (place(name), old_keys());
         // After a restart, with keys of the last location of one tenant, and of one location of
         // another.
         let last = names[2 * PLACES_MAX - 1];
-        let remembered = [kept("z/2"), kept(last), kept("a/0400")].into();
-        book.want(&wanted(&names), &remembered, now);
+        let remembered = [old("z/2"), old(last), old("a/0400")].into();
+        book.set_wanted(&wanted(&names), &remembered, now);
         assert_eq!(book.entries.len(), PLACES_MAX);
         for name in ["z/1", "z/2", last, "a/0400"] {
             assert!(book.entries.contains_key(&place(name)), "{name}");
         }
-        let beyond = book.fetched().remove(&place("a/0300")).expect("it is wanted");
-        assert!(beyond.trouble.is_some_and(|fact| fact.contains("more than 256")));
+        let state_over_limit = book.fetched().remove(&place("a/0300")).expect("it is wanted");
+        assert!(state_over_limit.trouble.is_some_and(|fact| fact.contains("more than 256")));
         // When other locations are added, a location that is no longer fetched keeps its keys.
         let others: Vec<_> = (0..PLACES_MAX).map(|at| format!("n{at:04}/1")).collect();
         names.extend(others.iter().map(String::as_str));
-        book.want(&wanted(&names), &BTreeMap::new(), now);
+        book.set_wanted(&wanted(&names), &BTreeMap::new(), now);
         let state = book.fetched().remove(&place(last)).expect("it is wanted");
         assert_eq!((state.keys.as_deref(), state.trouble.is_some()), (Some("old"), true));
-        assert!(book.good().contains_key(&place(last)) && !book.entries.contains_key(&place(last)));
+        assert!(
+            book.valid_keys().contains_key(&place(last))
+                && !book.entries.contains_key(&place(last))
+        );
     }
 
     #[test]
     fn remembered_keys_apply_until_the_first_fetch() {
         let mut book = KeyBook::default();
         let remembered = [(place("a"), old_keys())].into();
-        book.want(&wanted(&["a"]), &remembered, Instant::now());
+        book.set_wanted(&wanted(&["a"]), &remembered, Instant::now());
         assert_eq!(book.fetched()[&place("a")].keys.as_deref(), Some("old"));
         assert!(!book.is_tried());
     }

@@ -91,7 +91,7 @@ pub enum KeyFetchError {
     Http(#[source] hyper::Error),
     /// The time limit expired.
     #[error("no response within {0:?}")]
-    Late(Duration),
+    TimedOut(Duration),
     /// The server responded with a status other than success.
     #[error("the response has status {0}")]
     Status(StatusCode),
@@ -136,8 +136,8 @@ impl KeyClient {
         place: &KeyPlace,
         limit: Duration,
     ) -> Result<FetchedSet, KeyFetchError> {
-        let late = |_| KeyFetchError::Late(limit);
-        tokio::time::timeout(limit, self.fetched(place)).await.map_err(late)?
+        let timed_out = |_| KeyFetchError::TimedOut(limit);
+        tokio::time::timeout(limit, self.fetched(place)).await.map_err(timed_out)?
     }
 
     async fn fetched(&self, place: &KeyPlace) -> Result<FetchedSet, KeyFetchError> {
@@ -246,11 +246,11 @@ impl KeyClient {
             fact: fact.to_string(),
         };
         let fault = found.iter().find_map(|one| Some(refused(one, &judged(one).err()?)));
-        let good: Vec<_> = found.iter().copied().filter(|one| judged(one).is_ok()).collect();
-        if let (Some(fault), true) = (fault, good.is_empty()) {
+        let permitted: Vec<_> = found.iter().copied().filter(|one| judged(one).is_ok()).collect();
+        if let (Some(fault), true) = (fault, permitted.is_empty()) {
             return Err(fault);
         }
-        TcpStream::connect(&good[..]).await.map_err(|source| reach(host, source))
+        TcpStream::connect(&permitted[..]).await.map_err(|source| reach(host, source))
     }
 
     async fn tls(&self, host: &str) -> Result<Arc<ClientConfig>, KeyFetchError> {
@@ -338,7 +338,7 @@ async fn exchange(
         fact: "cannot be requested",
     };
     let request = request.map_err(unusable)?;
-    let asked = async move {
+    let request = async move {
         let answer = sender.send_request(request).await.map_err(KeyFetchError::Http)?;
         let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok());
         let status = answer.status();
@@ -353,9 +353,9 @@ async fn exchange(
         let text = body.map_err(|_| KeyFetchError::Body)?.to_bytes().to_vec();
         Ok(Exchanged::Answer(GuardedAnswer { text, max_age }))
     };
-    match select(pin!(asked), pin!(connection)).await {
+    match select(pin!(request), pin!(connection)).await {
         Either::Left((answer, _)) => answer,
         // The response that it has read must still be returned.
-        Either::Right((_, asked)) => asked.await,
+        Either::Right((_, request)) => request.await,
     }
 }

@@ -34,7 +34,7 @@ pub struct FetcherInputs {
     pub statuses: SourceStatusTable,
     /// The channel on which the known keys are published, and whether a fetch of each location has
     /// completed.
-    pub told: watch::Sender<(Arc<FetchedKeys>, bool)>,
+    pub fetched: watch::Sender<(Arc<FetchedKeys>, bool)>,
 }
 
 /// Fetches keys until the sender of locations is dropped.
@@ -49,7 +49,7 @@ pub async fn run(mut inputs: FetcherInputs) {
         }
         None => RememberedKeys::new(),
     };
-    remembered.retain(|place, good| match good.check(&inputs.client.rules) {
+    remembered.retain(|place, valid| match valid.check(&inputs.client.rules) {
         Ok(()) => true,
         Err(fault) => {
             warn!(%place, %fault, "token keys stored in the state directory are not used");
@@ -58,14 +58,14 @@ pub async fn run(mut inputs: FetcherInputs) {
     });
     let mut book = KeyBook::default();
     let mut lines = BTreeMap::<KeyPlace, SourceFacts>::new();
-    let mut asked = FuturesUnordered::new();
+    let mut fetches = FuturesUnordered::new();
     let wanted = Arc::clone(&inputs.wanted.borrow_and_update());
-    book.want(&wanted, &remembered, Instant::now());
+    book.set_wanted(&wanted, &remembered, Instant::now());
     loop {
-        inputs.tell(&book, &mut lines);
-        for (place, limit) in book.due(Instant::now()) {
+        inputs.publish(&book, &mut lines);
+        for (place, limit) in book.start_due(Instant::now()) {
             let client = Arc::clone(&inputs.client);
-            asked.push(async move {
+            fetches.push(async move {
                 let answer = client.fetch(&place, limit).await;
                 (place, answer)
             });
@@ -77,14 +77,14 @@ pub async fn run(mut inputs: FetcherInputs) {
                     return;
                 }
                 let wanted = Arc::clone(&inputs.wanted.borrow_and_update());
-                book.want(&wanted, &remembered, Instant::now());
+                book.set_wanted(&wanted, &remembered, Instant::now());
             }
-            Some((place, answer)) = asked.next() => {
+            Some((place, answer)) = fetches.next() => {
                 log(&place, &answer);
                 let answer = answer.map_err(|error| in_full(&error));
                 let random = rand::random::<f64>();
-                book.answered(&place, answer, (Instant::now(), SystemTime::now(), random));
-                inputs.keep(&book, &mut remembered).await;
+                book.record_result(&place, answer, (Instant::now(), SystemTime::now(), random));
+                inputs.store(&book, &mut remembered).await;
             }
             () = until(next) => {}
         }
@@ -93,7 +93,7 @@ pub async fn run(mut inputs: FetcherInputs) {
 
 impl FetcherInputs {
     /// Publishes the known keys if they have changed.
-    fn tell(&self, book: &KeyBook, lines: &mut BTreeMap<KeyPlace, SourceFacts>) {
+    fn publish(&self, book: &KeyBook, lines: &mut BTreeMap<KeyPlace, SourceFacts>) {
         let mut gone = std::mem::take(lines);
         for (place, entry) in book.entries() {
             let before = gone.remove(place);
@@ -108,22 +108,22 @@ impl FetcherInputs {
         let gone = gone.keys().filter(|place| !is_shared(place));
         gone.for_each(|place| self.statuses.forget(&line(place)));
         let (fetched, tried) = (book.fetched(), book.is_tried());
-        self.told.send_if_modified(|(held, was_tried)| {
-            let differs = **held != fetched || *was_tried != tried;
+        self.fetched.send_if_modified(|(current, was_tried)| {
+            let differs = **current != fetched || *was_tried != tried;
             *was_tried = tried;
-            if **held != fetched {
-                *held = Arc::new(fetched);
+            if **current != fetched {
+                *current = Arc::new(fetched);
             }
             differs
         });
     }
 
     /// Writes the last valid keys to the file if they differ from its content.
-    async fn keep(&self, book: &KeyBook, remembered: &mut RememberedKeys) {
-        let now = book.good();
+    async fn store(&self, book: &KeyBook, remembered: &mut RememberedKeys) {
+        let now = book.valid_keys();
         let keys = |all: &RememberedKeys| -> Vec<_> {
-            let keys = all.iter().map(|(place, good)| {
-                (place.clone(), Arc::clone(&good.keys), Arc::clone(&good.from))
+            let keys = all.iter().map(|(place, valid)| {
+                (place.clone(), Arc::clone(&valid.keys), Arc::clone(&valid.from))
             });
             keys.collect()
         };
@@ -154,9 +154,9 @@ fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> So
     let mut facts = before.cloned().unwrap_or_else(|| SourceFacts::starting("jwks", address()));
     // Nothing waits for it longer than the feed does.
     facts.synced = true;
-    if let Some(good) = &entry.good {
-        facts.last_contact = Some(good.at);
-        facts.objects = good.keys.matches("\"kty\"").count();
+    if let Some(valid_keys) = &entry.valid_keys {
+        facts.last_contact = Some(valid_keys.at);
+        facts.objects = valid_keys.keys.matches("\"kty\"").count();
     }
     match (&entry.trouble, &mut facts.trouble) {
         (None, trouble) => *trouble = None,

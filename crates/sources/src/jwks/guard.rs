@@ -2,19 +2,12 @@
 //! the address, so it must not lead to Strait itself or to a cloud's metadata service. Pure.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use http::Uri;
 use ipnet::IpNet;
 
 use strait_base::address::{ReservedAddress, Special, special};
-
-/// Metadata services of clouds at addresses outside the special ranges (Alibaba, Azure, Oracle).
-const METADATA: [Ipv4Addr; 3] = [
-    Ipv4Addr::new(100, 100, 100, 200),
-    Ipv4Addr::new(168, 63, 129, 16),
-    Ipv4Addr::new(192, 0, 0, 192),
-];
 
 /// Rules about the addresses that may be dialled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,8 +25,6 @@ pub struct DialRules {
 pub(super) enum AddressFault {
     /// The address does not denote another host.
     Special(Special),
-    /// A cloud has its metadata service at the address.
-    Metadata,
     /// The operator denies the address.
     Denied(IpNet),
 }
@@ -42,7 +33,6 @@ impl fmt::Display for AddressFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Special(special) => write!(f, "{special}, which is never dialled"),
-            Self::Metadata => f.write_str("a metadata address, which is never dialled"),
             Self::Denied(range) => write!(f, "within {range}, which --jwks-deny names"),
         }
     }
@@ -58,9 +48,6 @@ impl DialRules {
         if let Some(special) = special(address).filter(|special| !is_allowed(special)) {
             return Err(AddressFault::Special(special));
         }
-        if leads_to_metadata(address) {
-            return Err(AddressFault::Metadata);
-        }
         self.denial(address).map_or(Ok(()), Err)
     }
 
@@ -72,25 +59,6 @@ impl DialRules {
         let range = denied.find(|range| range.contains(&plain) || range.contains(&address))?;
         Some(AddressFault::Denied(*range))
     }
-}
-
-/// Whether an address is that of a metadata service, directly or within a translated (RFC 6052,
-/// 2.1) or tunnelled IPv6 address.
-fn leads_to_metadata(address: IpAddr) -> bool {
-    let inner = match address.to_canonical() {
-        IpAddr::V4(v4) => Some(v4),
-        IpAddr::V6(v6) => {
-            let [_, _, a, b, c, d, _, _, _, _, _, _, w, x, y, z] = v6.octets();
-            match v6.segments() {
-                [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] | [0, 0, 0, 0, 0, 0, ..] => {
-                    Some(Ipv4Addr::new(w, x, y, z))
-                }
-                [0x2002, ..] => Some(Ipv4Addr::new(a, b, c, d)),
-                _ => None,
-            }
-        }
-    };
-    inner.is_some_and(|inner| METADATA.contains(&inner))
 }
 
 /// The parts of a URI of keys.
@@ -164,13 +132,15 @@ mod tests {
         let refused = |rules: &DialRules, address: &str, is_literal| {
             rules.check(address.parse().expect("an address"), is_literal).is_err()
         };
-        for bad in [
+        for denied in [
             "127.0.0.1",
             "::1",
             "0.0.0.0",
             "169.254.169.254",
             "fe80::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd00:c1::a9fe:a9fe",
             "224.0.0.1",
             "::ffff:127.0.0.1",
             "64:ff9b::a9fe:a9fe",
@@ -182,7 +152,7 @@ mod tests {
             "64:ff9b::168.63.129.16",
             "2002:a83f:8110::1",
         ] {
-            assert!(refused(&rules, bad, true) && refused(&rules, bad, false), "{bad}");
+            assert!(refused(&rules, denied, true) && refused(&rules, denied, false), "{denied}");
         }
         for good in ["10.0.0.1", "168.63.129.17", "203.0.113.9", "fd00::1", "2001:db8::1"] {
             assert!(!refused(&rules, good, false), "{good}");

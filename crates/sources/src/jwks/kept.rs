@@ -19,11 +19,11 @@ use strait_model::fetched_keys::KeyPlace;
 const FILE_MAX: u64 = 96 * 1024 * 1024;
 
 /// The last valid keys of each location.
-pub(super) type RememberedKeys = BTreeMap<KeyPlace, GoodKeys>;
+pub(super) type RememberedKeys = BTreeMap<KeyPlace, ValidKeys>;
 
 /// Valid keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct GoodKeys {
+pub(super) struct ValidKeys {
     /// A JSON Web Key Set.
     pub(super) keys: Arc<str>,
     /// When they were fetched.
@@ -44,7 +44,7 @@ pub(super) enum UnusableKeys {
     FromUnknown,
 }
 
-impl GoodKeys {
+impl ValidKeys {
     /// Checks whether they may still be used.
     pub(super) fn check(&self, rules: &DialRules) -> Result<(), UnusableKeys> {
         if self.from.is_empty() && !rules.denied.is_empty() {
@@ -56,7 +56,7 @@ impl GoodKeys {
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptKeys {
+struct StoredKeys {
     issuer: bool,
     place: String,
     keys: String,
@@ -75,23 +75,23 @@ pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         read => read?,
     };
-    let kept: Vec<KeptKeys> = serde_json::from_slice(&bytes)?;
-    let read = |one: KeptKeys| {
+    let stored: Vec<StoredKeys> = serde_json::from_slice(&bytes)?;
+    let read = |one: StoredKeys| {
         let place: Arc<str> = one.place.into();
         let place = if one.issuer { KeyPlace::Issuer(place) } else { KeyPlace::Uri(place) };
         // The file is checked like a server's response.
         let keys = strait_base::verifying_keys::verifying_keys(&one.keys).ok()?;
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(one.fetched))?;
-        Some((place, GoodKeys { keys: keys.into(), at, from: one.from.into() }))
+        Some((place, ValidKeys { keys: keys.into(), at, from: one.from.into() }))
     };
-    Ok(kept.into_iter().filter_map(read).collect())
+    Ok(stored.into_iter().filter_map(read).collect())
 }
 
 /// Replaces the content of the file.
 pub(super) fn write(file: &Path, keys: &RememberedKeys) -> io::Result<()> {
-    let kept = keys.iter().map(|(place, GoodKeys { keys, at, from })| {
+    let stored = keys.iter().map(|(place, ValidKeys { keys, at, from })| {
         let (KeyPlace::Uri(text) | KeyPlace::Issuer(text)) = place;
-        KeptKeys {
+        StoredKeys {
             issuer: matches!(place, KeyPlace::Issuer(_)),
             place: text.to_string(),
             keys: keys.to_string(),
@@ -99,7 +99,7 @@ pub(super) fn write(file: &Path, keys: &RememberedKeys) -> io::Result<()> {
             from: from.to_vec(),
         }
     });
-    let bytes = serde_json::to_vec(&kept.collect::<Vec<_>>())?;
+    let bytes = serde_json::to_vec(&stored.collect::<Vec<_>>())?;
     durable::replace(file, &bytes, 0o600)
 }
 
@@ -107,9 +107,9 @@ pub(super) fn write(file: &Path, keys: &RememberedKeys) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn good(from: &[&str]) -> GoodKeys {
+    fn valid_keys(from: &[&str]) -> ValidKeys {
         let from = from.iter().map(|address| address.parse().expect("an address")).collect();
-        GoodKeys { keys: "{}".into(), at: UNIX_EPOCH, from }
+        ValidKeys { keys: "{}".into(), at: UNIX_EPOCH, from }
     }
 
     #[test]
@@ -130,7 +130,11 @@ mod tests {
             // Written literally in a policy, which is checked when it is dialled.
             (&["127.0.0.1"], &["10.0.0.0/8"], true),
         ] {
-            assert_eq!(good(from).check(&rules(denied)).is_ok(), is_used, "{from:?} {denied:?}");
+            assert_eq!(
+                valid_keys(from).check(&rules(denied)).is_ok(),
+                is_used,
+                "{from:?} {denied:?}"
+            );
         }
     }
 }

@@ -60,10 +60,10 @@ mod tests {
             (Some(7 * 3600), 6 * 3600),
             (Some(u64::MAX), 6 * 3600),
         ];
-        for (said, wait) in cases {
-            let said = said.map(seconds);
-            assert_eq!(after_success(said, 1.0), seconds(wait), "{said:?}");
-            let soonest = after_success(said, 0.0);
+        for (max_age, wait) in cases {
+            let max_age = max_age.map(seconds);
+            assert_eq!(after_success(max_age, 1.0), seconds(wait), "{max_age:?}");
+            let soonest = after_success(max_age, 0.0);
             assert!(soonest >= seconds(60) && soonest <= seconds(wait), "{soonest:?}");
         }
     }

@@ -163,13 +163,13 @@ async fn only_valid_keys_from_allowed_addresses_are_fetched() {
     }
     let limit = Duration::from_millis(300);
     let error = own.fetch(&uri(format!("{base}/hangs")), limit).await.expect_err("it hangs");
-    assert!(matches!(error, KeyFetchError::Late(_)), "{error}");
+    assert!(matches!(error, KeyFetchError::TimedOut(_)), "{error}");
     let other = KeyPlace::Issuer(format!("{base}/tenant").into());
     let error = own.fetch(&other, LIMIT).await.expect_err("a different issuer");
     assert!(error.to_string().contains("https://another"), "{error}");
     // The response of a server does not count as named by the policy.
-    let led = KeyPlace::Issuer(format!("{base}/led").into());
-    let error = own.fetch(&led, LIMIT).await.expect_err("another loopback address");
+    let redirected = KeyPlace::Issuer(format!("{base}/led").into());
+    let error = own.fetch(&redirected, LIMIT).await.expect_err("another loopback address");
     assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
     // If loopback is not allowed, it is not dialled under any name.
     for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"] {
@@ -205,8 +205,8 @@ async fn server_certificate_must_be_trusted() {
     let folder = tempfile::tempdir().expect("a folder");
     let roots = folder.path().join("roots.pem");
     std::fs::write(&roots, certificate.pem()).expect("written");
-    let known = KeyClient { roots: Some(roots), ..client(true) };
-    let found = known.fetch(&place, LIMIT).await.expect("known");
+    let trusting = KeyClient { roots: Some(roots), ..client(true) };
+    let found = trusting.fetch(&place, LIMIT).await.expect("known");
     assert_eq!(&*found.keys, set("1"));
     let error = client(true).fetch(&place, LIMIT).await.expect_err("from an untrusted CA");
     assert!(
@@ -215,7 +215,7 @@ async fn server_certificate_must_be_trusted() {
     );
     let down = uri(format!("https://127.0.0.1:{port}/other-scheme"));
     // The redirect leads to https, the same scheme here, and to the same host.
-    known.fetch(&down, LIMIT).await.expect("the same scheme");
+    trusting.fetch(&down, LIMIT).await.expect("the same scheme");
 }
 
 /// The reason of a failed fetch appears in the log, in a status, and in each rule that names the
@@ -238,11 +238,11 @@ async fn errors_repeat_little_of_a_response() {
 }
 
 /// Waits until the fetcher publishes matching keys.
-async fn told(
-    seen: &mut watch::Receiver<(Arc<FetchedKeys>, bool)>,
+async fn published(
+    receiver: &mut watch::Receiver<(Arc<FetchedKeys>, bool)>,
     is: impl Fn(&FetchedKeys) -> bool,
 ) -> Arc<FetchedKeys> {
-    let wait = seen.wait_for(|(fetched, tried)| *tried && is(fetched));
+    let wait = receiver.wait_for(|(fetched, tried)| *tried && is(fetched));
     let found = tokio::time::timeout(WAIT_LIMIT, wait).await.expect("in time").expect("it runs");
     Arc::clone(&found.0)
 }
@@ -250,11 +250,11 @@ async fn told(
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a test's own task, which it ends")]
 async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static REQUESTS: AtomicUsize = AtomicUsize::new(0);
     // Down at first, then one key, then invalid data.
     let port = serve(
         None,
-        Arc::new(|_, _| match ASKED.fetch_add(1, Ordering::Relaxed) {
+        Arc::new(|_, _| match REQUESTS.fetch_add(1, Ordering::Relaxed) {
             0 => Response::builder().status(500).body(Full::default()).expect("an answer"),
             1 => ok(set("1")),
             _ => ok("nonsense"),
@@ -266,18 +266,18 @@ async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
     let wanted = WantedKeys { timeout: LIMIT, namespaces };
     let wanted: BTreeMap<_, _> = [(place.clone(), wanted)].into();
     let folder = tempfile::tempdir().expect("a folder");
-    let (_wanted, wanted_seen) = watch::channel(Arc::new(wanted));
+    let (_wanted, wanted_receiver) = watch::channel(Arc::new(wanted));
     let statuses = SourceStatusTable::new(Duration::ZERO);
-    let (told_by, mut seen) = watch::channel(Default::default());
+    let (sender, mut receiver) = watch::channel(Default::default());
     let inputs = FetcherInputs {
-        wanted: wanted_seen,
+        wanted: wanted_receiver,
         client: Arc::new(client(true)),
         file: Some(folder.path().join("jwks.json")),
         statuses: statuses.clone(),
-        told: told_by,
+        fetched: sender,
     };
     let first = tokio::spawn(run(inputs.clone()));
-    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    let state = published(&mut receiver, |all| all[&place].trouble.is_some()).await;
     assert_eq!(state[&place].keys, None);
     let line = |statuses: &SourceStatusTable| {
         let lines = statuses.lines();
@@ -286,7 +286,7 @@ async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
     };
     assert_eq!(line(&statuses).trouble.expect("it fails").code.id, "STR0833");
     // One second later, it responds.
-    let state = told(&mut seen, |all| all[&place].keys.is_some()).await;
+    let state = published(&mut receiver, |all| all[&place].keys.is_some()).await;
     assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
     let facts = line(&statuses);
     assert!(facts.trouble.is_none() && facts.last_contact.is_some() && facts.objects == 1);
@@ -298,19 +298,19 @@ async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
     tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is stored");
     first.abort();
     // The next process receives invalid data, and uses the stored keys.
-    let (told_by, mut seen) = watch::channel(Default::default());
-    let second = tokio::spawn(run(FetcherInputs { told: told_by, ..inputs.clone() }));
-    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    let (sender, mut receiver) = watch::channel(Default::default());
+    let second = tokio::spawn(run(FetcherInputs { fetched: sender, ..inputs.clone() }));
+    let state = published(&mut receiver, |all| all[&place].trouble.is_some()).await;
     assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
     second.abort();
     // If an operator denies that address in the meantime, the next process neither dials it nor
     // uses keys from it.
-    let (told_by, mut seen) = watch::channel(Default::default());
+    let (sender, mut receiver) = watch::channel(Default::default());
     let denied = vec!["127.0.0.0/8".parse().expect("a range")];
     let client = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };
-    let inputs = FetcherInputs { told: told_by, client: Arc::new(client), ..inputs };
+    let inputs = FetcherInputs { fetched: sender, client: Arc::new(client), ..inputs };
     let third = tokio::spawn(run(inputs));
-    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    let state = published(&mut receiver, |all| all[&place].trouble.is_some()).await;
     assert_eq!(state[&place].keys, None);
     third.abort();
 }

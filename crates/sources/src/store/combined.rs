@@ -72,9 +72,9 @@ pub struct StoresConfig {
     /// The contents of each store from before this process started.
     pub remembered: RememberedStores<RememberedObjects>,
     /// Whether contents are stored for restarts.
-    pub is_kept: bool,
+    pub is_persisted: bool,
     /// Receives the contents of each store that are to be remembered; `None` until they are known.
-    pub held: watch::Sender<Option<Arc<StoreContents>>>,
+    pub remembered_contents: watch::Sender<Option<Arc<StoreContents>>>,
 }
 
 impl StoresConfig {
@@ -92,7 +92,9 @@ impl StoresConfig {
         };
         let facts = SourceFacts::starting(kind, address);
         match self.remembered.get(name) {
-            Some(known) => SourceFacts { objects: known.held.objects.len(), ..facts.with(known) },
+            Some(remembered) => {
+                SourceFacts { objects: remembered.held.objects.len(), ..facts.with(remembered) }
+            }
             None => facts,
         }
     }
@@ -107,11 +109,11 @@ pub fn own_name(kind: &str) -> Arc<str> {
 pub type StoreContents = BTreeMap<Arc<str>, RememberedObjects>;
 
 /// The contents of each store, by name. Each store writes its own entry.
-type ContentsByStore = BTreeMap<Arc<str>, HeldObjects>;
+type ContentsByStore = BTreeMap<Arc<str>, StoreObjects>;
 
 /// The objects of the mesh in a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct HeldObjects {
+pub(super) struct StoreObjects {
     objects: Collection,
     /// For a directory, the file of each object.
     files: Arc<ObjectFiles>,
@@ -119,13 +121,13 @@ pub(super) struct HeldObjects {
     unread: Arc<UnreadObjects>,
 }
 
-impl From<Collection> for HeldObjects {
+impl From<Collection> for StoreObjects {
     fn from(objects: Collection) -> Self {
         Self { objects, ..Self::default() }
     }
 }
 
-impl From<&Objects> for HeldObjects {
+impl From<&Objects> for StoreObjects {
     fn from(objects: &Objects) -> Self {
         Self {
             objects: objects.others.clone(),
@@ -135,9 +137,9 @@ impl From<&Objects> for HeldObjects {
     }
 }
 
-impl From<&RememberedObjects> for HeldObjects {
-    fn from(known: &RememberedObjects) -> Self {
-        let (objects, files) = (known.objects.clone(), Arc::clone(&known.files));
+impl From<&RememberedObjects> for StoreObjects {
+    fn from(remembered: &RememberedObjects) -> Self {
+        let (objects, files) = (remembered.objects.clone(), Arc::clone(&remembered.files));
         Self { objects, files, ..Self::default() }
     }
 }
@@ -184,8 +186,8 @@ async fn run(
     tasks: Supervisor,
 ) {
     let own_name = config.own_name();
-    let held = Arc::new(watch::Sender::new(ContentsByStore::new()));
-    let mut held_seen = held.subscribe();
+    let contents = Arc::new(watch::Sender::new(ContentsByStore::new()));
+    let mut contents_receiver = contents.subscribe();
     let mut reading: Vec<(Store, StoreTask)> = Vec::new();
     let mut own_facts = config.facts(&Store::Own, &own_name);
     let mut admitted = AdmittedObjects::default();
@@ -193,15 +195,15 @@ async fn run(
         let stores = config.stores.borrow_and_update().clone();
         for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
             let name = store.name(&own_name);
-            held.send_modify(|held| drop(held.remove(&name)));
+            contents.send_modify(|contents| drop(contents.remove(&name)));
             config.remembered.remove(&name);
             config.source_statuses.forget(&name);
         }
         for store in &stores {
-            let known = reading.iter().any(|(one, _)| one == store);
-            if *store != Store::Own && !known {
+            let is_read = reading.iter().any(|(one, _)| one == store);
+            if *store != Store::Own && !is_read {
                 let tasks = tasks.child();
-                read(store, &own_name, &config, &held, &tasks);
+                read(store, &own_name, &config, &contents, &tasks);
                 reading.push((store.clone(), StoreTask(tasks)));
             }
         }
@@ -215,10 +217,10 @@ async fn run(
         }
         let filter = Arc::clone(&config.namespaces.borrow_and_update());
         let own = own.map(|own| match config.own_kind.0 {
-            OWN_CLUSTER => admitted.of(own, &filter),
+            OWN_CLUSTER => admitted.filter(own, &filter),
             _ => own,
         });
-        let further = held_seen.borrow_and_update().clone();
+        let further = contents_receiver.borrow_and_update().clone();
         let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
         let own_objects = own.clone().or_else(|| {
             let others = all.get(&own_name)?.objects.clone();
@@ -231,24 +233,24 @@ async fn run(
             }
             own_facts.objects = own_objects.others.len();
             own_facts.warnings = lines(&own_objects.warnings);
-            tell_shadowed(&config.source_statuses, &own_name, &mut own_facts, &merged.shadowed);
-            objects.send_if_modified(|held| {
-                let modified = held.as_deref() != Some(&merged.objects);
+            report_shadowed(&config.source_statuses, &own_name, &mut own_facts, &merged.shadowed);
+            objects.send_if_modified(|current| {
+                let modified = current.as_deref() != Some(&merged.objects);
                 if modified {
-                    *held = Some(Arc::new(merged.objects));
+                    *current = Some(Arc::new(merged.objects));
                 }
                 modified
             });
             // Last, so that a component that is notified about a source finds its contents.
             further.keys().for_each(|name| config.source_statuses.synced(name));
         }
-        remember(&config.held, all);
+        remember(&config.remembered_contents, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             () = changed(&mut config.own_contact) => Ok(()),
             changed = config.stores.changed() => changed,
             changed = config.namespaces.changed() => changed,
-            changed = held_seen.changed() => changed,
+            changed = contents_receiver.changed() => changed,
         };
         if changed.is_err() {
             // No further change is possible.
@@ -275,7 +277,7 @@ struct AdmittedObjects {
 }
 
 impl AdmittedObjects {
-    fn of(&mut self, own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
+    fn filter(&mut self, own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
         if filter.admits_all() {
             *self = Self::default();
             return own;
@@ -317,8 +319,9 @@ fn with_remembered(
         all.insert(Arc::clone(own_name), own.into());
     }
     for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
-        if let Some(known) = config.remembered.get(&name).filter(|_| !all.contains_key(&name)) {
-            all.insert(name, (&known.held).into());
+        if let Some(remembered) = config.remembered.get(&name).filter(|_| !all.contains_key(&name))
+        {
+            all.insert(name, (&remembered.held).into());
         }
     }
     all
@@ -326,12 +329,13 @@ fn with_remembered(
 
 /// Publishes the contents of the stores that are to be remembered.
 fn remember(to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
-    let held = |HeldObjects { objects, files, .. }| RememberedObjects { objects, files };
-    let all: StoreContents = all.into_iter().map(|(name, one)| (name, held(one))).collect();
-    to.send_if_modified(|told| {
-        let differs = told.as_deref() != Some(&all);
+    let to_remembered = |StoreObjects { objects, files, .. }| RememberedObjects { objects, files };
+    let all: StoreContents =
+        all.into_iter().map(|(name, objects)| (name, to_remembered(objects))).collect();
+    to.send_if_modified(|current| {
+        let differs = current.as_deref() != Some(&all);
         if differs {
-            *told = Some(Arc::new(all));
+            *current = Some(Arc::new(all));
         }
         differs
     });
@@ -342,34 +346,40 @@ fn read(
     store: &Store,
     own: &Arc<str>,
     config: &StoresConfig,
-    held: &Arc<watch::Sender<ContentsByStore>>,
+    contents: &Arc<watch::Sender<ContentsByStore>>,
     tasks: &Supervisor,
 ) {
     let name = store.name(own);
     let line = StoreReporter {
         name,
-        held: Arc::clone(held),
+        contents: Arc::clone(contents),
         source_statuses: config.source_statuses.clone(),
     };
     match store {
         Store::Own => {}
         Store::Directory(path) => {
-            let known =
-                config.remembered.get(&line.name).map(|known| HeldObjects::from(&known.held));
-            let HeldObjects { objects: entries, files, .. } = known.unwrap_or_default();
-            let is_kept = config.is_kept;
-            let known = RememberedStore { entries, files, is_kept, ..RememberedStore::default() };
-            let objects = files::watch(path.clone(), config.system_namespace.clone(), known, tasks);
+            let remembered = config
+                .remembered
+                .get(&line.name)
+                .map(|remembered| StoreObjects::from(&remembered.held));
+            let StoreObjects { objects: entries, files, .. } = remembered.unwrap_or_default();
+            let is_persisted = config.is_persisted;
+            let remembered =
+                RememberedStore { entries, files, is_persisted, ..RememberedStore::default() };
+            let objects =
+                files::watch(path.clone(), config.system_namespace.clone(), remembered, tasks);
             let address = path.display().to_string();
             let follow = move || follow(objects.clone(), line.clone(), address.clone());
             tasks.spawn_restarting("config source", Duration::from_secs(1), follow);
         }
         Store::Mcp(server) => {
             let (server, label) = (server.clone(), format!("config source {}", line.name));
-            let known =
-                config.remembered.get(&line.name).map(|known| HeldObjects::from(&known.held));
-            let known = known.unwrap_or_default().objects;
-            let run = move || mcp::run(server.clone(), line.clone(), known.clone());
+            let remembered = config
+                .remembered
+                .get(&line.name)
+                .map(|remembered| StoreObjects::from(&remembered.held));
+            let remembered = remembered.unwrap_or_default().objects;
+            let run = move || mcp::run(server.clone(), line.clone(), remembered.clone());
             tasks.spawn_restarting(label, Duration::from_secs(1), run);
         }
     }
@@ -379,17 +389,17 @@ fn read(
 #[derive(Debug, Clone)]
 pub(super) struct StoreReporter {
     name: Arc<str>,
-    held: Arc<watch::Sender<ContentsByStore>>,
+    contents: Arc<watch::Sender<ContentsByStore>>,
     source_statuses: SourceStatusTable,
 }
 
 impl StoreReporter {
     /// Publishes its current contents.
-    pub(super) fn hold(&self, objects: HeldObjects) {
-        self.held.send_if_modified(|held| {
-            let differs = held.get(&self.name).is_none_or(|before| *before != objects);
+    pub(super) fn set_contents(&self, objects: StoreObjects) {
+        self.contents.send_if_modified(|all| {
+            let differs = all.get(&self.name).is_none_or(|before| *before != objects);
             if differs {
-                held.insert(Arc::clone(&self.name), objects);
+                all.insert(Arc::clone(&self.name), objects);
             }
             differs
         });
@@ -413,7 +423,7 @@ async fn follow(
             facts.heard(SystemTime::now());
             facts.objects = now.others.len();
             facts.warnings = lines(&now.warnings);
-            line.hold((&*now).into());
+            line.set_contents((&*now).into());
         }
         line.report(&facts);
         if objects.changed().await.is_err() {
@@ -428,7 +438,7 @@ fn lines(warnings: &[Warning]) -> Vec<String> {
 
 /// Reports the shadowed objects of all stores in the status of Strait's own store, so that they are
 /// in one place.
-fn tell_shadowed(
+fn report_shadowed(
     source_statuses: &SourceStatusTable,
     name: &Arc<str>,
     facts: &mut SourceFacts,
@@ -472,30 +482,30 @@ fn combine(
     stores: &[Store],
     further: &ContentsByStore,
 ) -> CombinedContents {
-    let own_held = HeldObjects::from(own);
+    let own_objects = StoreObjects::from(own);
     let own_first = (!stores.contains(&Store::Own)).then_some(&Store::Own);
     let order = own_first.into_iter().chain(stores).filter_map(|store| {
         let name = store.name(own_name);
         let objects = match store {
-            Store::Own => &own_held,
+            Store::Own => &own_objects,
             _ => further.get(&name)?,
         };
         Some((name, objects))
     });
-    let order: Vec<(Arc<str>, &HeldObjects)> =
-        order.filter(|(_, held)| !held.objects.is_empty()).collect();
+    let order: Vec<(Arc<str>, &StoreObjects)> =
+        order.filter(|(_, contents)| !contents.objects.is_empty()).collect();
     let mut stores = order.iter();
     let first = stores.next();
-    let mut others = first.map(|(_, held)| held.objects.clone()).unwrap_or_default();
-    let mut unread = first.map(|(_, held)| Arc::clone(&held.unread)).unwrap_or_default();
+    let mut others = first.map(|(_, contents)| contents.objects.clone()).unwrap_or_default();
+    let mut unread = first.map(|(_, contents)| Arc::clone(&contents.unread)).unwrap_or_default();
     let mut shadowed = Vec::new();
-    for (at, (loser, held)) in stores.enumerate() {
-        for (key, object) in held.objects.iter() {
+    for (at, (loser, contents)) in stores.enumerate() {
+        for (key, object) in contents.objects.iter() {
             let before = order.iter().take(at + 1);
-            match before.into_iter().find(|(_, held)| held.objects.get(key).is_some()) {
+            match before.into_iter().find(|(_, contents)| contents.objects.get(key).is_some()) {
                 None => {
                     others.insert(key.clone(), object.clone());
-                    if let Some(wrong) = held.unread.get(key) {
+                    if let Some(wrong) = contents.unread.get(key) {
                         Arc::make_mut(&mut unread).insert(key.clone(), Arc::clone(wrong));
                     }
                 }
@@ -509,10 +519,11 @@ fn combine(
         }
     }
     shadowed.sort();
-    let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
-    let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
+    let shadowed_texts = shadowed.iter().filter(|one| !one.hosts.is_empty());
+    let shadowed_texts =
+        shadowed_texts.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
     CombinedContents {
-        objects: Objects { others, unread, shadowed: told, ..own.clone() },
+        objects: Objects { others, unread, shadowed: shadowed_texts, ..own.clone() },
         shadowed,
     }
 }
@@ -539,7 +550,7 @@ mod tests {
         }))
     }
 
-    fn held(objects: &[Arc<Value>]) -> HeldObjects {
+    fn store_objects(objects: &[Arc<Value>]) -> StoreObjects {
         objects.iter().cloned().collect::<Collection>().into()
     }
 
@@ -574,8 +585,8 @@ mod tests {
         let own = own(&[entry("v1", "db", "own")]);
         let (a, b) = (server("a:1"), server("b:1"));
         let mut further: ContentsByStore = [
-            ("xds://a:1".into(), held(&[entry("v1alpha3", "db", "a")])),
-            ("xds://b:1".into(), held(&[entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
+            ("xds://a:1".into(), store_objects(&[entry("v1alpha3", "db", "a")])),
+            ("xds://b:1".into(), store_objects(&[entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
         ]
         .into();
         let hosts =
@@ -591,12 +602,14 @@ mod tests {
 
         // The change of a shadowed object has no effect.
         let before = combine(&own, &"own".into(), &all, &further).objects.others;
-        further
-            .insert("xds://b:1".into(), held(&[entry("v1", "db", "c"), entry("v1", "mq", "mq")]));
+        further.insert(
+            "xds://b:1".into(),
+            store_objects(&[entry("v1", "db", "c"), entry("v1", "mq", "mq")]),
+        );
         assert_eq!(combine(&own, &"own".into(), &all, &further).objects.others, before);
 
         // The first version is deleted, and the next one applies.
-        further.insert("xds://a:1".into(), HeldObjects::default());
+        further.insert("xds://a:1".into(), StoreObjects::default());
         assert_eq!(result(&own, &all, &further).0, hosts(&["own", "mq"]));
         let none = Objects::default();
         assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));
@@ -620,16 +633,16 @@ mod tests {
             object["metadata"]["namespace"] = namespace.into();
             Arc::new(object)
         };
-        let mut kept = AdmittedObjects::default();
+        let mut admitted = AdmittedObjects::default();
         let mut admits = |objects: &[(&str, &str, &str)], bank: &str, filter: &NamespaceFilter| {
             let objects: Vec<_> =
                 objects.iter().map(|(space, name, host)| in_namespace(space, name, host)).collect();
             let mut own = own(&objects);
             own.namespaces = vec![namespace("bank", bank), namespace("shop", "mesh")];
             let own = Arc::new(own);
-            let found = kept.of(Arc::clone(&own), filter);
-            let anew = AdmittedObjects::default().of(own, filter);
-            assert_eq!(found, anew);
+            let found = admitted.filter(Arc::clone(&own), filter);
+            let fresh = AdmittedObjects::default().filter(own, filter);
+            assert_eq!(found, fresh);
             let names = found.others.iter().map(|(key, object)| {
                 let host = &object.to_value()["spec"]["hosts"][0];
                 format!("{}/{} {}", key.namespace, key.name, host.as_str().expect("a host"))
@@ -653,7 +666,7 @@ mod tests {
     #[test]
     fn warning_about_a_shadowed_object_names_both_stores() {
         let own = own(&[entry("v1", "db", "own")]);
-        let further = [("xds://a:1".into(), held(&[entry("v1", "db", "a")]))].into();
+        let further = [("xds://a:1".into(), store_objects(&[entry("v1", "db", "a")]))].into();
         let combined = combine(&own, &"config directory".into(), &[server("a:1")], &further);
         assert_eq!(
             combined.shadowed[0].to_string(),

@@ -59,7 +59,7 @@ struct ExecCredentialStatus {
 
 impl Program {
     /// Resolves a command with a slash relative to the kubeconfig; others are found on PATH.
-    pub(super) fn beside(mut self, folder: &Path) -> Self {
+    pub(super) fn relative_to(mut self, folder: &Path) -> Self {
         if self.command.contains('/') {
             self.command = folder.join(&self.command).to_string_lossy().into_owned();
         }
@@ -77,11 +77,11 @@ impl Program {
             spec["cluster"] = cluster.clone();
         }
         let version = self.api_version.as_deref().unwrap_or("client.authentication.k8s.io/v1");
-        let asked = json!({ "apiVersion": version, "kind": "ExecCredential", "spec": spec });
+        let info = json!({ "apiVersion": version, "kind": "ExecCredential", "spec": spec });
         let mut started = tokio::process::Command::new(command);
         started.args(self.args.iter().flatten());
         started.envs(self.env.iter().flatten().map(|one| (&one.name, &one.value)));
-        started.env("KUBERNETES_EXEC_INFO", asked.to_string());
+        started.env("KUBERNETES_EXEC_INFO", info.to_string());
         started.stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(LIMIT, started.output())
             .await
@@ -92,8 +92,8 @@ impl Program {
                 format!("{command} can't be run: {error}{hint}")
             })?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
             let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
             return Err(format!("{command} failed ({}): {last}", output.status));
         }
@@ -147,13 +147,13 @@ mod tests {
 
     #[tokio::test]
     async fn failed_program_is_reported_with_its_errors_and_without_its_output() {
-        for (script, said) in [
+        for (script, message) in [
             ("echo canary; echo early >&2; echo 'log in first' >&2; exit 2", "log in first"),
             ("echo canary", "no ExecCredential"),
             ("printf '{\"status\": {\"token\": \"\"}, \"canary\": 1}'", "no ExecCredential"),
         ] {
-            let error = program(script).run(None).await.err().expect(said);
-            assert!(error.contains(said) && !error.contains("canary"), "{error}");
+            let error = program(script).run(None).await.err().expect(message);
+            assert!(error.contains(message) && !error.contains("canary"), "{error}");
         }
         let absent = Program { command: "/nowhere/aws".into(), ..program("") };
         let error = absent.run(None).await.err().expect("no such program");

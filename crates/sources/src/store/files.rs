@@ -46,22 +46,22 @@ const NODES_MAX: usize = 4_000_000;
 const POLL: Duration = Duration::from_secs(2);
 /// The interval of scans with notifications: changes made elsewhere, as on a network volume or
 /// behind a link, cause none.
-const POLL_TOLD: Duration = Duration::from_secs(10);
+const POLL_WATCHED: Duration = Duration::from_secs(10);
 /// How long to wait for the end of a burst of changes, so that writers that don't rename can
 /// finish.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Watches `directory`. The value is `None` until it has been read once; an empty directory counts
-/// as read. `known` is its content from before this process started.
+/// as read. `remembered` is its content from before this process started.
 pub fn watch(
     directory: PathBuf,
     system_namespace: String,
-    known: RememberedStore,
+    remembered: RememberedStore,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     tasks.spawn_restarting("config-dir", Duration::from_secs(1), move || {
-        run(directory.clone(), system_namespace.clone(), known.clone(), sender.clone())
+        run(directory.clone(), system_namespace.clone(), remembered.clone(), sender.clone())
     });
     receiver
 }
@@ -80,32 +80,44 @@ pub struct ManifestContents {
     pub objects: Objects,
     /// The objects of member clusters: Services and Pods.
     pub members: Vec<Value>,
+    /// Objects in a namespace that their manifests do not name.
+    pub unnamed: BTreeSet<ObjectKey>,
+}
+
+/// The namespaces that manifests do not name.
+#[derive(Debug, Clone, Copy)]
+pub struct ManifestNamespaces<'a> {
+    /// The namespace of objects without `metadata.namespace`.
+    pub of_objects: &'a str,
+    /// The system namespace, in which Secrets describe clusters. `None` if it is not known.
+    pub system: Option<&'a str>,
 }
 
 /// Reads files of manifests, with the names for warnings, like the files of a configuration
 /// directory. Of two objects with one name, the one in the first file (by name) applies.
 pub fn read_manifests(
     files: impl IntoIterator<Item = (String, Vec<u8>)>,
-    system_namespace: &str,
+    namespaces: ManifestNamespaces<'_>,
 ) -> ManifestContents {
-    let mut all = DirectoryFiles::new(system_namespace.to_owned());
-    let mut found = Vec::new();
+    let mut all = DirectoryFiles::new(namespaces.system.unwrap_or_default().to_owned());
+    let (mut found, mut unnamed) = (Vec::new(), BTreeSet::new());
     for (name, bytes) in files {
-        let mut file = ConfigFile { was_good: true, ..ConfigFile::default() };
-        match parse(&name, &bytes, system_namespace) {
-            Ok(ParsedFile { objects, members }) => {
+        let mut file = ConfigFile { was_valid: true, ..ConfigFile::default() };
+        match parse(&name, &bytes, namespaces.of_objects) {
+            Ok(ParsedFile { objects, members, unnamed: ids }) => {
                 file.objects = objects;
+                unnamed.extend(ids.iter().map(ObjectId::key));
                 found.extend(members.into_iter().map(|(object, _)| object));
             }
-            Err(FileFault { mut wrong, good }) => {
-                file.objects = good;
+            Err(FileFault { mut wrong, valid }) => {
+                file.objects = valid;
                 wrong.text = format!("STR0219: {}", wrong.text);
                 file.warnings = vec![wrong];
             }
         }
         all.files.insert(name, Arc::new(file));
     }
-    ManifestContents { objects: all.objects(), members: found }
+    ManifestContents { objects: all.objects(), members: found, unnamed }
 }
 
 /// Returns the paths of the manifest files in a directory.
@@ -119,14 +131,14 @@ pub fn manifests_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 async fn run(
     directory: PathBuf,
     system_namespace: String,
-    known: RememberedStore,
+    remembered: RememberedStore,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
     // Capacity 1: a full channel means that a scan is pending already.
     let (poke, mut poked) = mpsc::channel(1);
     let watcher = watcher(&directory, poke);
     let mut files = DirectoryFiles::new(system_namespace);
-    files.remembered = RememberedFiles::of(&known);
+    files.remembered = RememberedFiles::new(&remembered);
     loop {
         let looked = {
             let directory = directory.clone();
@@ -140,17 +152,17 @@ async fn run(
         let Ok((after, changed)) = looked else { return };
         files = after;
         if let Some(new) = changed {
-            objects.send_if_modified(|held| {
-                let modified = held.as_deref() != Some(&new);
+            objects.send_if_modified(|current| {
+                let modified = current.as_deref() != Some(&new);
                 if modified {
-                    report(held.as_deref(), &new);
-                    *held = Some(Arc::new(new));
+                    report(current.as_deref(), &new);
+                    *current = Some(Arc::new(new));
                 }
                 modified
             });
         }
-        let is_told = watcher.is_some() && files.guard.waiting().next().is_none();
-        let poll = if is_told { POLL_TOLD } else { POLL };
+        let is_notified = watcher.is_some() && files.guard.waiting().next().is_none();
+        let poll = if is_notified { POLL_WATCHED } else { POLL };
         tokio::select! {
             Some(()) = poked.recv() => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(poll) => {}
@@ -262,7 +274,7 @@ impl DirectoryFiles {
             let file = match before {
                 // Unchanged files are not opened: there may be thousands.
                 Some(before) if before.stamp == Some(stamp) => Some(Arc::clone(before)),
-                _ => self.look_at(directory, &name),
+                _ => self.read_one(directory, &name),
             };
             let Some(file) = file else { continue };
             changed |= before.is_none_or(|before| !Arc::ptr_eq(before, &file));
@@ -287,27 +299,29 @@ impl DirectoryFiles {
 
     /// Whether these files are accepted; otherwise they must be read again.
     fn admits(&mut self, found: &BTreeMap<String, Arc<ConfigFile>>, now: Instant) -> bool {
-        let there: BTreeSet<&ObjectKey> = found.values().flat_map(|file| &*file.keys).collect();
+        let found_keys: BTreeSet<&ObjectKey> =
+            found.values().flat_map(|file| &*file.keys).collect();
         let policies = || found.values().flat_map(|file| &file.policies);
         let all = GuardedObjects::All;
-        let (all, known) = if self.read_once {
-            let known = self.files.values().flat_map(|file| &*file.keys);
-            let known = known.collect::<BTreeSet<_>>().len();
+        let (all, known_keys) = if self.read_once {
+            let known_keys = self.files.values().flat_map(|file| &*file.keys);
+            let known_keys = known_keys.collect::<BTreeSet<_>>().len();
             let policies = self.files.values().flat_map(|file| &file.policies);
-            (GuardedPart::of(all, known, there.len()), policies.collect::<Vec<_>>())
+            (GuardedPart::of(all, known_keys, found_keys.len()), policies.collect::<Vec<_>>())
         } else {
-            let (known, policies) = self.remembered.expected(found, &there);
-            let left = known.intersection(&there).count();
-            (GuardedPart::of(all, known.len(), left), policies)
+            let (known_keys, policies) = self.remembered.expected(found, &found_keys);
+            let remaining = known_keys.intersection(&found_keys).count();
+            (GuardedPart::of(all, known_keys.len(), remaining), policies)
         };
-        let part = |of, is_meant: fn(&PolicyEffect) -> bool| {
-            let meant = |all: &mut dyn Iterator<Item = &(ObjectKey, PolicyEffect)>| {
-                let meant = all.filter(|(_, effect)| is_meant(effect));
-                meant.map(|(key, _)| key.clone()).collect::<BTreeSet<_>>()
+        let part = |subject, is_selected: fn(&PolicyEffect) -> bool| {
+            let select = |all: &mut dyn Iterator<Item = &(ObjectKey, PolicyEffect)>| {
+                let selected = all.filter(|(_, effect)| is_selected(effect));
+                selected.map(|(key, _)| key.clone()).collect::<BTreeSet<_>>()
             };
-            let (known, there) = (meant(&mut known.iter().copied()), meant(&mut policies()));
-            let part = GuardedPart::of(of, known.len(), there.len());
-            part.lacking(known.difference(&there)).of_several()
+            let (known_keys, found_keys) =
+                (select(&mut known_keys.iter().copied()), select(&mut policies()));
+            let part = GuardedPart::of(subject, known_keys.len(), found_keys.len());
+            part.lacking(known_keys.difference(&found_keys)).of_several()
         };
         let policies = part(GuardedObjects::Policies, |_| true);
         let restricting = part(GuardedObjects::Restricting, |effect| effect.restricts());
@@ -315,7 +329,7 @@ impl DirectoryFiles {
     }
 
     /// Reads one file; `None` if it no longer exists.
-    fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<ConfigFile>> {
+    fn read_one(&self, directory: &Path, name: &str) -> Option<Arc<ConfigFile>> {
         let before = self.files.get(name);
         let read = match read(&directory.join(name)) {
             // Deleted between listing and opening.
@@ -323,25 +337,25 @@ impl DirectoryFiles {
             Ok((stamp, bytes)) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
                 let wrong = warning(name, None, &format!("can't be read ({error})"));
-                (None, Err(FileFault { wrong, good: Vec::new() }))
+                (None, Err(FileFault { wrong, valid: Vec::new() }))
             }
         };
         let mut file = match before {
             Some(before) => ConfigFile::clone(before),
-            None => ConfigFile::remembered(self.remembered.of_file(name)),
+            None => ConfigFile::remembered(self.remembered.objects_in(name)),
         };
         file.stamp = read.0;
         match read.1 {
-            Ok(ParsedFile { objects, members }) => {
+            Ok(ParsedFile { objects, members, .. }) => {
                 let warnings = members.into_iter().map(|(_, warning)| warning).collect();
-                (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
+                (file.objects, file.warnings, file.was_valid) = (objects, warnings, true);
                 (file.earlier, file.wrong) = (Vec::new(), None);
             }
-            Err(FileFault { mut wrong, good }) => {
+            Err(FileFault { mut wrong, valid }) => {
                 file.wrong = Some(wrong.to_string().into());
-                file.take_bad(good);
+                file.apply_invalid(valid);
                 wrong.text =
-                    format!("STR0219: {}; {}", wrong.text, file.fate(self.remembered.is_kept));
+                    format!("STR0219: {}; {}", wrong.text, file.fate(self.remembered.is_persisted));
                 file.warnings = vec![wrong];
                 // Unchanged, like a file that still cannot be opened.
                 if let Some(before) = before.filter(|before| ***before == file) {
@@ -349,57 +363,54 @@ impl DirectoryFiles {
                 }
             }
         }
-        file.note_counting();
+        file.update_keys();
         Some(Arc::new(file))
     }
 
     /// Returns all objects. Of two with the same name, the one in the first file (by name) applies.
     fn objects(&self) -> Objects {
         let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
+        let mut variants: BTreeMap<&ObjectId, BTreeSet<&str>> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
-        warnings.extend(self.guard.waiting().map(|(of, doubt)| Warning {
+        warnings.extend(self.guard.waiting().map(|(subject, doubt)| Warning {
             source: "the directory".to_owned(),
             document: None,
             line: None,
             text: format!(
                 "{}: {} {doubt}, the previous version stays in use",
                 codes::MASS_WITHDRAWAL,
-                of.as_str()
+                subject.as_str()
             ),
         }));
         let mut unread = UnreadObjects::new();
         for (name, file) in &self.files {
             warnings.extend(file.warnings.iter().cloned());
-            for (key, object) in file.counting() {
-                if let Some((first, _)) = all.get(key) {
-                    let text = format!(
-                        "{} {} is in {first} already; that one is used",
-                        key.kind, key.name
-                    );
-                    warnings.push(Warning {
-                        source: name.clone(),
-                        document: None,
-                        line: None,
-                        text,
-                    });
+            for (key, object) in file.effective() {
+                if all.contains_key(key) {
+                    variants.entry(key).or_default().insert(name);
                 } else {
                     all.insert(key, (name, object));
                 }
             }
             let Some(wrong) = &file.wrong else { continue };
             for (id, object) in &file.earlier {
-                let counts = all.get(id).is_some_and(|(_, one)| std::ptr::eq(*one, object));
-                if counts && let StoreObject::Other(_) = object {
+                let is_effective = all.get(id).is_some_and(|(_, one)| std::ptr::eq(*one, object));
+                if is_effective && let StoreObject::Other(_) = object {
                     unread.insert(id.key(), Arc::clone(wrong));
                 }
             }
         }
+        warnings.extend(variants.iter().map(|(id, files)| {
+            let first = all.get(id).map_or("", |(name, _)| *name);
+            variants_warning(id, first, files)
+        }));
         let (mut objects, mut others) = (Objects::default(), Vec::new());
         for (id, (name, object)) in all {
             match object {
                 StoreObject::Secret(secret) if !secret.describes_clusters() => {}
                 StoreObject::Secret(secret)
-                    if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
+                    if !self.system_namespace.is_empty()
+                        && secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
                     let text = format!(
                         "Secret {} is ignored: only those in namespace {} are used",
@@ -430,10 +441,28 @@ impl DirectoryFiles {
         warnings.extend(self.special.iter().map(ignored));
         warnings.sort();
         objects.warnings = warnings;
-        let mut never_good = self.files.iter().filter(|(_, file)| !file.was_good);
-        objects.partial = never_good.next().map(|(name, _)| name.as_str().into());
+        let mut never_valid = self.files.iter().filter(|(_, file)| !file.was_valid);
+        objects.partial = never_valid.next().map(|(name, _)| name.as_str().into());
         objects
     }
+}
+
+/// Returns the one warning about an object that several files contain. `first` is the file that
+/// applies, `files` are the other ones.
+fn variants_warning(id: &ObjectId, first: &str, files: &BTreeSet<&str>) -> Warning {
+    const NAMED_MAX: usize = 5;
+    let named: Vec<&str> = files.iter().copied().take(NAMED_MAX).collect();
+    let more = match files.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "{} {} is in {}{more} as well; the one here is used",
+        id.kind,
+        id.name,
+        named.join(", ")
+    );
+    Warning { source: first.to_owned(), document: None, line: None, text }
 }
 
 /// Returns the manifest files by name, and the names of pipes, sockets and devices: opening one may
@@ -451,7 +480,7 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
         // A folder with a manifest's name is ignored; a link to a file is not.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };
         if metadata.is_file() {
-            names.insert(name, Stamp::of(&metadata));
+            names.insert(name, Stamp::new(&metadata));
         } else if !metadata.is_dir() {
             special.insert(name);
         }
@@ -462,7 +491,7 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
 /// Returns the content, and its stamp.
 fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     let file = strait_base::durable::open_file(path)?;
-    let stamp = Stamp::of(&file.metadata()?);
+    let stamp = Stamp::new(&file.metadata()?);
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -477,23 +506,25 @@ struct ParsedFile {
     objects: Vec<(ObjectId, StoreObject)>,
     /// Objects of member clusters, each with the warning for a configuration directory.
     members: Vec<(Value, Warning)>,
+    /// Objects whose manifests name no namespace.
+    unnamed: Vec<ObjectId>,
 }
 
 /// The first error in a file, and its valid objects.
 struct FileFault {
     wrong: Warning,
-    good: Vec<(ObjectId, StoreObject)>,
+    valid: Vec<(ObjectId, StoreObject)>,
 }
 
 /// Parses the objects of one file.
-fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<ParsedFile, FileFault> {
+fn parse(name: &str, bytes: &[u8], default_namespace: &str) -> Result<ParsedFile, FileFault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
+        return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), valid: Vec::new() });
     };
-    parse_text(name, text, system_namespace).map_err(|wrong| {
+    parse_text(name, text, default_namespace).map_err(|wrong| {
         let each = documents(text).into_iter();
-        let good = each.filter_map(|one| parse_text(name, one, system_namespace).ok());
-        FileFault { wrong, good: good.flat_map(|parsed| parsed.objects).collect() }
+        let valid = each.filter_map(|one| parse_text(name, one, default_namespace).ok());
+        FileFault { wrong, valid: valid.flat_map(|parsed| parsed.objects).collect() }
     })
 }
 
@@ -519,7 +550,7 @@ fn is_marker(line: &str) -> bool {
 }
 
 /// Parses the objects of a text, or returns the first error.
-fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFile, Warning> {
+fn parse_text(name: &str, text: &str, default_namespace: &str) -> Result<ParsedFile, Warning> {
     let options = serde_saphyr::options! {
         // The file size limits the rest: one file may contain all objects of a cluster.
         budget: serde_saphyr::budget! {
@@ -535,27 +566,36 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
     // As text, because trees of all documents at once would fragment memory.
     let documents: Vec<Spanned<ValueText>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-            let by_line = documents_by_line(text);
-            let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
+            let line_documents = documents_by_line(text);
+            let position = error
+                .location()
+                .map(|position| (document_at(&line_documents, position.line()), position.line()));
             // The parser's own message may quote the text, which may be a Secret.
             let fact = match error.without_snippet() {
                 serde_saphyr::Error::DuplicateMappingKey { .. } => "has a duplicate key there",
                 _ => "is neither YAML nor JSON there",
             };
-            warning(name, at, fact)
+            warning(name, position, fact)
         })?;
     let mut parsed = ParsedFile::default();
-    let by_line = documents_by_line(text);
+    let line_documents = documents_by_line(text);
     for document in documents {
         let line = document.referenced.line();
-        let at = Some((document_at(&by_line, line), line));
-        for object in object::read(document.value.to_value(), system_namespace) {
+        let position = Some((document_at(&line_documents, line), line));
+        let document = document.value.to_value();
+        let is_named = object::named_namespaces(&document);
+        let objects = object::read(document, default_namespace).into_iter();
+        for (object, is_named) in objects.zip(is_named) {
             match object {
-                Ok(object) => parsed.objects.push(object),
-                Err(UnusableObject::OfMember(object, fact)) => {
-                    parsed.members.push((object, warning(name, at, &fact)));
+                Ok(object) => {
+                    let is_unnamed = !is_named && !object.0.name.namespace.is_empty();
+                    parsed.unnamed.extend(is_unnamed.then(|| object.0.clone()));
+                    parsed.objects.push(object);
                 }
-                Err(UnusableObject::Invalid(fact)) => return Err(warning(name, at, &fact)),
+                Err(UnusableObject::MemberOnly(object, fact)) => {
+                    parsed.members.push((object, warning(name, position, &fact)));
+                }
+                Err(UnusableObject::Invalid(fact)) => return Err(warning(name, position, &fact)),
             }
         }
     }
@@ -576,8 +616,8 @@ fn documents_by_line(text: &str) -> Vec<usize> {
     let mut documents = 0;
     let count = |line: &str| {
         let marker = is_marker(line);
-        let says_nothing = line.trim().is_empty() || line.starts_with(['#', '%']);
-        if marker || (documents == 0 && !says_nothing) {
+        let is_empty = line.trim().is_empty() || line.starts_with(['#', '%']);
+        if marker || (documents == 0 && !is_empty) {
             documents += 1;
         }
         documents.max(1)
@@ -597,7 +637,7 @@ fn document_at(documents: &[usize], line: u64) -> usize {
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
     let objects = match parse("fuzz.yaml", bytes, "strait-system") {
         Ok(parsed) => parsed.objects,
-        Err(bad) => bad.good,
+        Err(fault) => fault.valid,
     };
     assert!(objects.iter().all(|(key, _)| !key.kind.is_empty() && !key.name.name.is_empty()));
     !objects.is_empty()

@@ -180,24 +180,24 @@ static NAMES: LazyLock<Vec<[Arc<str>; 2]>> =
 
 /// Returns a group and a kind as shared strings, for use in keys.
 pub(super) fn names(group: &str, kind: &str) -> [Arc<str>; 2] {
-    let known = NAMES.iter().find(|[one, other]| (&**one, &**other) == (group, kind));
-    known.cloned().unwrap_or_else(|| [group.into(), kind.into()])
+    let name = NAMES.iter().find(|[one, other]| (&**one, &**other) == (group, kind));
+    name.cloned().unwrap_or_else(|| [group.into(), kind.into()])
 }
 
 /// Returns the kinds that are requested from MCP servers.
-pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
+pub(super) fn mcp_kinds() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(|one| one.spec.is_some())
 }
 
 /// Returns the kinds that may apply to the proxies of the member that contains them, if the
 /// operator enables that. Excludes access policies, settings of the whole mesh, objects that
 /// webhooks read, and objects whose status must be written.
-pub(super) fn of_members() -> impl Iterator<Item = &'static StoreKind> {
-    let is_left_out = |one: &&StoreKind| {
+pub(super) fn member_kinds() -> impl Iterator<Item = &'static StoreKind> {
+    let is_excluded = |one: &&StoreKind| {
         let kinds = ["ServiceEntry", "WorkloadEntry", "ProxyConfig"];
         one.restricts() || one.group == INGRESS_API || kinds.contains(&one.kind)
     };
-    ALL.iter().filter(move |one| !is_left_out(one))
+    ALL.iter().filter(move |one| !is_excluded(one))
 }
 
 /// Creates a kind of access policies.
@@ -220,7 +220,7 @@ impl StoreKind {
     }
 
     /// Returns the row of an object.
-    pub(super) fn of(key: &ObjectKey) -> Option<&'static Self> {
+    pub(super) fn find(key: &ObjectKey) -> Option<&'static Self> {
         ALL.iter().find(|one| one.holds(key))
     }
 
@@ -269,7 +269,7 @@ pub(super) enum PolicyEffect {
 
 impl PolicyEffect {
     /// Returns the effect; `None` if the object is not an access policy.
-    pub(super) fn of(key: &ObjectKey, object: &ObjectJson) -> Option<Self> {
+    pub(super) fn from_object(key: &ObjectKey, object: &ObjectJson) -> Option<Self> {
         if &*key.group != ISTIO_SECURITY {
             return None;
         }

@@ -59,21 +59,25 @@ pub struct ConfigClusterState {
 }
 
 /// Watches the config cluster. A new `access` (a renewed mounted token) is used without losing any
-/// state. `known` is the content from before.
+/// state. `remembered` is the content from before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
-    known: RememberedStore,
+    remembered: RememberedStore,
     tasks: &Supervisor,
 ) -> ConfigClusterState {
-    let (objects, objects_seen) = watch::channel(None);
-    let (unread, unread_seen) = watch::channel(None);
-    let (contact, contact_seen) = watch::channel(SourceFacts::starting(OWN_CLUSTER, ""));
-    let told = StorePublisher { objects, unread, contact };
+    let (objects, objects_receiver) = watch::channel(None);
+    let (unread, unread_receiver) = watch::channel(None);
+    let (contact, contact_receiver) = watch::channel(SourceFacts::starting(OWN_CLUSTER, ""));
+    let publisher = StorePublisher { objects, unread, contact };
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), known.clone(), told.clone())
+        run(access.clone(), system_namespace.clone(), remembered.clone(), publisher.clone())
     });
-    ConfigClusterState { objects: objects_seen, unread: unread_seen, contact: contact_seen }
+    ConfigClusterState {
+        objects: objects_receiver,
+        unread: unread_receiver,
+        contact: contact_receiver,
+    }
 }
 
 #[derive(Clone)]
@@ -86,10 +90,10 @@ struct StorePublisher {
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
-    known: RememberedStore,
-    told: StorePublisher,
+    remembered: RememberedStore,
+    publisher: StorePublisher,
 ) {
-    let mut index = StoreIndex::knowing(&told.last().unwrap_or(known));
+    let mut index = StoreIndex::with_remembered(&publisher.last().unwrap_or(remembered));
     // The UID of the cluster that was read first, if known.
     let mut uid: Option<String> = None;
     loop {
@@ -98,9 +102,11 @@ async fn run(
             Ok(client) => client,
             Err(error) => {
                 warn!(%error, "the config cluster can't be reached with this kubeconfig");
-                told.unread.send_replace(Some(format!("{}: {error}", current.server)));
+                publisher.unread.send_replace(Some(format!("{}: {error}", current.server)));
                 let now = SystemTime::now();
-                told.contact.send_modify(|f| f.failed(now, error.to_string(), &codes::UNREACHABLE));
+                publisher
+                    .contact
+                    .send_modify(|f| f.failed(now, error.to_string(), &codes::UNREACHABLE));
                 match access.changed().await {
                     Ok(()) => continue,
                     Err(_) => return std::future::pending().await,
@@ -119,14 +125,14 @@ async fn run(
                 tokio::select! {
                     input = inputs.recv() => {
                         let input = input?;
-                        contact::note(&told.contact, &input);
+                        contact::note(&publisher.contact, &input);
                         if matches!(input.event, WatchEvent::Answered | WatchEvent::Restarted { .. }) {
                             same.doubt();
                         }
                         news = index.apply(input, Instant::now()).or(news);
-                        index.take_asked_again().for_each(|plural| client.list_again(plural));
+                        index.take_kinds_to_list().for_each(|plural| client.list_again(plural));
                         let doubts = index.guard.doubted();
-                        told.contact.send_if_modified(|facts| {
+                        publisher.contact.send_if_modified(|facts| {
                             std::mem::replace(&mut facts.doubts, doubts) != doubts
                         });
                     }
@@ -138,18 +144,18 @@ async fn run(
                     () = same.answered() => if same.is_lost() { return Some(same.both()) },
                 }
                 if let Some(new) = news.take_if(|_| !same.is_open()) {
-                    told.objects.send_if_modified(|held| {
-                        let modified = held.as_deref() != Some(&new);
+                    publisher.objects.send_if_modified(|current| {
+                        let modified = current.as_deref() != Some(&new);
                         if modified {
-                            *held = Some(Arc::new(new));
+                            *current = Some(Arc::new(new));
                         }
                         modified
                     });
                 }
                 let unread = index.unread().map(|fact| format!("{fact} at {}", current.server));
-                told.unread.send_if_modified(|held| {
-                    let modified = *held != unread;
-                    *held = unread;
+                publisher.unread.send_if_modified(|current| {
+                    let modified = *current != unread;
+                    *current = unread;
                     modified
                 });
             }
@@ -157,7 +163,7 @@ async fn run(
         let lost = tokio::select! {
             lost = serve => lost,
             () = Box::pin(read(&client, &system_namespace, &sink)) => None,
-            () = Box::pin(contact::probe(&client, &told.contact)) => None,
+            () = Box::pin(contact::probe(&client, &publisher.contact)) => None,
             () = Box::pin(look(&client, doubts)) => None,
             () = renewed(&mut access) => None,
         };
@@ -168,20 +174,22 @@ async fn run(
         );
         let code = &codes::IDENTITY_CHANGED;
         warn!(server = %current.server, %code, reason = fact, "the config cluster is a different one");
-        told.contact.send_modify(|facts| facts.failed(SystemTime::now(), fact, code));
+        publisher.contact.send_modify(|facts| facts.failed(SystemTime::now(), fact, code));
         tokio::select! {
             () = until_back(&client, &uid) => {}
             () = renewed(&mut access) => {}
         }
         // Discards the reports of the other cluster.
-        index = told.last().map_or_else(StoreIndex::default, |known| StoreIndex::knowing(&known));
+        index = publisher.last().map_or_else(StoreIndex::default, |remembered| {
+            StoreIndex::with_remembered(&remembered)
+        });
     }
 }
 
 impl StorePublisher {
     /// Returns the contents that were last published.
     fn last(&self) -> Option<RememberedStore> {
-        self.objects.borrow().as_deref().map(RememberedStore::of)
+        self.objects.borrow().as_deref().map(RememberedStore::from_objects)
     }
 }
 
@@ -210,9 +218,9 @@ async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInpu
         fields: Some(format!("metadata.name={name}")),
         ..ListSelection::all("", "v1", "configmaps")
     };
-    let kept = kinds::ALL.iter().map(|kind| {
+    let config_readers = kinds::ALL.iter().map(|kind| {
         let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
-        pass_on::<KeptObject>(client, selection, StoreReader::Kept(kind), sink)
+        pass_on::<ConfigObject>(client, selection, StoreReader::Config(kind), sink)
     });
     let namespaces = ListSelection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
@@ -226,7 +234,7 @@ async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInpu
         pass_on::<SecretObject>(client, secrets(SECRET_LABEL), StoreReader::Secrets, sink),
         pass_on::<ConfigMapObject>(client, config_map(ours), StoreReader::ConfigMap, sink),
         pass_on::<ConfigMapObject>(client, config_map(istios), StoreReader::IstioConfigMap, sink),
-        join_all(kept),
+        join_all(config_readers),
         pass_on::<NamespaceObject>(client, namespaces, StoreReader::Namespaces, sink),
     );
 }
@@ -241,21 +249,21 @@ async fn pass_on<T>(
     T: OwnedObject,
     ReadObject: From<T>,
 {
-    let many = matches!(reader, StoreReader::Kept(_) | StoreReader::Namespaces);
+    let many = matches!(reader, StoreReader::Config(_) | StoreReader::Namespaces);
     let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
     let limits = ReadLimits { objects, ..ReadLimits::default() };
     pass_on_within::<T>(client, selection, (reader, limits), sink).await;
 }
 
 /// Watches the objects of a kind that are stored unchanged.
-pub(super) async fn pass_on_kept(
+pub(super) async fn pass_on_config(
     client: &ApiClient,
     selection: ListSelection,
     (kind, limits): (&'static StoreKind, ReadLimits),
     sink: &mpsc::Sender<StoreInput>,
 ) {
-    let reader = StoreReader::Kept(kind);
-    pass_on_within::<KeptObject>(client, selection, (reader, limits), sink).await;
+    let reader = StoreReader::Config(kind);
+    pass_on_within::<ConfigObject>(client, selection, (reader, limits), sink).await;
 }
 
 async fn pass_on_within<T>(
@@ -268,9 +276,9 @@ async fn pass_on_within<T>(
     ReadObject: From<T>,
 {
     // Capacity 1: buffering happens in `sink`.
-    let (events, mut told) = mpsc::channel::<WatchEvent<T>>(1);
+    let (events, mut received) = mpsc::channel::<WatchEvent<T>>(1);
     let forward = async {
-        while let Some(event) = told.recv().await {
+        while let Some(event) = received.recv().await {
             if sink.send(StoreInput { reader, event: convert(event) }).await.is_err() {
                 return;
             }
@@ -331,7 +339,7 @@ impl OwnedObject for NamespaceObject {
 
 impl From<NamespaceObject> for ReadObject {
     fn from(NamespaceObject { metadata }: NamespaceObject) -> Self {
-        let name = name_of(&metadata.key());
+        let name = object_name(&metadata.key());
         let labels = owned(metadata.labels);
         let namespace = WatchedNamespace { name: Arc::clone(&name.name), labels };
         Self::Namespace(name, namespace)
@@ -341,25 +349,25 @@ impl From<NamespaceObject> for ReadObject {
 /// A configuration object of the mesh. It is not interpreted here, so that an invalid one does not
 /// prevent reading the others. A list is stored completely before any of it applies.
 #[derive(Deserialize)]
-struct KeptObject {
+struct ConfigObject {
     #[serde(default)]
     metadata: ObjectMetadata,
     spec: Option<ValueText>,
     status: Option<ValueText>,
 }
 
-impl OwnedObject for KeptObject {
+impl OwnedObject for ConfigObject {
     fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-impl From<KeptObject> for ReadObject {
+impl From<ConfigObject> for ReadObject {
     /// Omits fields that change without changing the meaning: the resource version and managed
     /// fields.
-    fn from(KeptObject { metadata, spec, status }: KeptObject) -> Self {
-        let name = name_of(&metadata.key());
-        let kept = json!({
+    fn from(ConfigObject { metadata, spec, status }: ConfigObject) -> Self {
+        let name = object_name(&metadata.key());
+        let stored_metadata = json!({
             "name": metadata.name,
             "namespace": metadata.namespace,
             "labels": metadata.labels,
@@ -368,8 +376,8 @@ impl From<KeptObject> for ReadObject {
             "generation": metadata.generation,
         });
         let [spec, status] = [spec, status].map(|text| text.as_ref().map(ValueText::to_value));
-        let object = json!({ "metadata": kept, "spec": spec, "status": status });
-        Self::Kept(name, object.into())
+        let object = json!({ "metadata": stored_metadata, "spec": spec, "status": status });
+        Self::Config(name, object.into())
     }
 }
 
@@ -387,7 +395,7 @@ impl OwnedObject for ConfigMapObject {
 
 impl From<SecretObject> for ReadObject {
     fn from(SecretObject { metadata, data }: SecretObject) -> Self {
-        let name = name_of(&metadata.key());
+        let name = object_name(&metadata.key());
         match object::secret_data(Some(&data), None) {
             Ok(data) => Self::Secret(WatchedSecret {
                 name,
@@ -396,7 +404,7 @@ impl From<SecretObject> for ReadObject {
                 annotations: owned(metadata.annotations),
                 data,
             }),
-            Err(UnusableObject::Invalid(fact) | UnusableObject::OfMember(_, fact)) => {
+            Err(UnusableObject::Invalid(fact) | UnusableObject::MemberOnly(_, fact)) => {
                 Self::Unusable(name, fact)
             }
         }
@@ -405,7 +413,7 @@ impl From<SecretObject> for ReadObject {
 
 impl From<ConfigMapObject> for ReadObject {
     fn from(ConfigMapObject { metadata, data }: ConfigMapObject) -> Self {
-        Self::ConfigMap(WatchedConfigMap { name: name_of(&metadata.key()), data })
+        Self::ConfigMap(WatchedConfigMap { name: object_name(&metadata.key()), data })
     }
 }
 
@@ -413,11 +421,11 @@ fn owned(map: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<String, String> {
     map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-fn name_of(key: &NamespacedName) -> ObjectName {
+fn object_name(key: &NamespacedName) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
-fn name_of_key(key: &ObjectKey) -> ObjectName {
+fn name_from_key(key: &ObjectKey) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
@@ -442,7 +450,7 @@ impl GuardedList {
 struct StoreIndex {
     secrets: BTreeMap<(StoreReader, ObjectName), Arc<WatchedSecret>>,
     config_maps: BTreeMap<(StoreReader, ObjectName), Arc<WatchedConfigMap>>,
-    kept: Collection,
+    config_objects: Collection,
     namespaces: BTreeMap<ObjectName, Arc<WatchedNamespace>>,
     /// Readers that have listed once, or that are denied and not required.
     read: BTreeMap<StoreReader, ()>,
@@ -462,19 +470,19 @@ struct StoreIndex {
 impl StoreIndex {
     /// Creates an index of a cluster with known content that has not been read since. Its
     /// configuration objects apply.
-    fn knowing(known: &RememberedStore) -> Self {
-        let kept: Collection = (known.entries.iter())
-            .filter(|(key, _)| StoreKind::of(key).is_some())
+    fn with_remembered(remembered: &RememberedStore) -> Self {
+        let config_objects: Collection = (remembered.entries.iter())
+            .filter(|(key, _)| StoreKind::find(key).is_some())
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
-        let namespaces = kept.iter().map(|(key, _)| &key.namespace);
+        let namespaces = config_objects.iter().map(|(key, _)| &key.namespace);
         let namespaces = namespaces.map(|name| ObjectName::new("", name)).collect();
         let expected = [
-            (StoreReader::IstioSecrets, known.secrets.clone()),
-            (StoreReader::ConfigMap, known.config_maps.clone()),
+            (StoreReader::IstioSecrets, remembered.secrets.clone()),
+            (StoreReader::ConfigMap, remembered.config_maps.clone()),
             (StoreReader::Namespaces, namespaces),
         ];
-        Self { kept, expected: expected.into(), ..Self::default() }
+        Self { config_objects, expected: expected.into(), ..Self::default() }
     }
 
     /// Applies an event. Returns all objects if they may have changed and have all been read once.
@@ -493,19 +501,21 @@ impl StoreIndex {
             WatchEvent::Answered => {}
             WatchEvent::Restarted { objects, invalid } => {
                 let invalid_names =
-                    invalid.iter().filter_map(|invalid| invalid.key.as_ref()).map(name_of);
+                    invalid.iter().filter_map(|invalid| invalid.key.as_ref()).map(object_name);
                 let names: BTreeSet<_> =
                     objects.iter().map(ReadObject::name).cloned().chain(invalid_names).collect();
                 if !self.admits(reader, &names, now) {
                     return self.complete();
                 }
-                self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
-                self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
-                self.forget_kept(reader, |key| !names.contains(&name_of_key(key)));
+                self.secrets
+                    .retain(|(found_by, name), _| *found_by != reader || names.contains(name));
+                self.config_maps
+                    .retain(|(found_by, name), _| *found_by != reader || names.contains(name));
+                self.forget_config_objects(reader, |key| !names.contains(&name_from_key(key)));
                 if reader == StoreReader::Namespaces {
                     self.namespaces.retain(|name, _| names.contains(name));
                 }
-                self.warnings.retain(|(of, _), _| *of != reader);
+                self.warnings.retain(|(found_by, _), _| *found_by != reader);
                 for object in filling(objects) {
                     self.take(reader, object);
                 }
@@ -517,11 +527,11 @@ impl StoreIndex {
             }
             WatchEvent::Applied(object) => self.take(reader, object),
             WatchEvent::Deleted(key) => {
-                let name = name_of(&key);
+                let name = object_name(&key);
                 self.secrets.remove(&(reader, name.clone()));
                 self.config_maps.remove(&(reader, name.clone()));
-                if let StoreReader::Kept(kind) = reader {
-                    self.kept.remove(&kind.key(&name.namespace, &name.name));
+                if let StoreReader::Config(kind) = reader {
+                    self.config_objects.remove(&kind.key(&name.namespace, &name.name));
                 }
                 if reader == StoreReader::Namespaces {
                     self.namespaces.remove(&name);
@@ -540,36 +550,37 @@ impl StoreIndex {
     }
 
     /// Returns the objects that a reader has found.
-    fn held_by(&self, reader: StoreReader) -> impl Iterator<Item = ObjectName> {
-        fn of<T>(
+    fn names_found_by(&self, reader: StoreReader) -> impl Iterator<Item = ObjectName> {
+        fn names_in<T>(
             map: &BTreeMap<(StoreReader, ObjectName), T>,
             reader: StoreReader,
         ) -> impl Iterator<Item = &ObjectName> {
-            map.keys().filter(move |(of, _)| *of == reader).map(|(_, name)| name)
+            map.keys().filter(move |(names_in, _)| *names_in == reader).map(|(_, name)| name)
         }
-        let is_kept =
-            move |key: &&ObjectKey| matches!(reader, StoreReader::Kept(kind) if kind.holds(key));
-        let kept = self.kept.iter().map(|(key, _)| key).filter(is_kept).map(name_of_key);
+        let is_of_reader =
+            move |key: &&ObjectKey| matches!(reader, StoreReader::Config(kind) if kind.holds(key));
+        let config_names =
+            self.config_objects.iter().map(|(key, _)| key).filter(is_of_reader).map(name_from_key);
         let namespaces = self.namespaces.keys().filter(move |_| reader == StoreReader::Namespaces);
-        of(&self.secrets, reader)
-            .chain(of(&self.config_maps, reader))
+        names_in(&self.secrets, reader)
+            .chain(names_in(&self.config_maps, reader))
             .chain(namespaces)
             .cloned()
-            .chain(kept)
+            .chain(config_names)
     }
 
     /// Whether a list with these names is accepted; otherwise it must be requested again.
     fn admits(&mut self, reader: StoreReader, names: &BTreeSet<ObjectName>, now: Instant) -> bool {
-        let (mut known, mut found) = (0, 0);
-        for name in self.held_by(reader) {
-            known += 1;
-            found += usize::from(names.contains(&name));
+        let (mut known_count, mut found_count) = (0, 0);
+        for name in self.names_found_by(reader) {
+            known_count += 1;
+            found_count += usize::from(names.contains(&name));
         }
         // A first list cannot remove anything that is not stored.
-        if known == 0 {
+        if known_count == 0 {
             return true;
         }
-        let whole = GuardedPart::of(GuardedList::Whole(reader), known, found);
+        let whole = GuardedPart::of(GuardedList::Whole(reader), known_count, found_count);
         let restricting = self.restricting_part(reader, names);
         self.guarded(reader, [whole, restricting], now)
     }
@@ -580,16 +591,17 @@ impl StoreIndex {
         reader: StoreReader,
         names: &BTreeSet<ObjectName>,
     ) -> GuardedPart<GuardedList> {
-        let of = GuardedList::Restricting(reader);
-        let StoreReader::Kept(kind) = reader else { return GuardedPart::of(of, 0, 0) };
-        let held = self.kept.iter().filter(|(key, _)| kind.restricts() && kind.holds(key));
+        let list = GuardedList::Restricting(reader);
+        let StoreReader::Config(kind) = reader else { return GuardedPart::of(list, 0, 0) };
+        let stored =
+            self.config_objects.iter().filter(|(key, _)| kind.restricts() && kind.holds(key));
         let restricts = |(key, object): &(&ObjectKey, &ObjectJson)| {
-            PolicyEffect::of(key, object).is_some_and(|effect| effect.restricts())
+            PolicyEffect::from_object(key, object).is_some_and(|effect| effect.restricts())
         };
-        let held = held.filter(restricts).map(|(key, _)| key);
-        let (left, gone): (Vec<_>, Vec<_>) =
-            held.partition(|key| names.contains(&name_of_key(key)));
-        let part = GuardedPart::of(of, left.len() + gone.len(), left.len());
+        let stored = stored.filter(restricts).map(|(key, _)| key);
+        let (remaining, gone): (Vec<_>, Vec<_>) =
+            stored.partition(|key| names.contains(&name_from_key(key)));
+        let part = GuardedPart::of(list, remaining.len() + gone.len(), remaining.len());
         part.lacking(gone).of_several()
     }
 
@@ -602,9 +614,9 @@ impl StoreIndex {
             return;
         }
         let Some(expected) = self.expected.remove(&first) else { return };
-        let held: BTreeSet<_> = group.iter().flat_map(|one| self.held_by(*one)).collect();
-        let found = expected.intersection(&held).count();
-        let whole = GuardedPart::of(GuardedList::Whole(first), expected.len(), found);
+        let stored: BTreeSet<_> = group.iter().flat_map(|one| self.names_found_by(*one)).collect();
+        let found_count = expected.intersection(&stored).count();
+        let whole = GuardedPart::of(GuardedList::Whole(first), expected.len(), found_count);
         if !self.guarded(first, [whole], now) {
             self.read.retain(|one, ()| !group.contains(one));
             self.expected.insert(first, expected);
@@ -632,15 +644,19 @@ impl StoreIndex {
     }
 
     /// Removes a reader's objects that no longer exist.
-    fn forget_kept(&mut self, reader: StoreReader, has_gone: impl Fn(&ObjectKey) -> bool) {
-        let StoreReader::Kept(kind) = reader else { return };
-        let of_kind = self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
-        let gone: Vec<_> = of_kind.filter(|key| has_gone(key)).cloned().collect();
-        gone.iter().for_each(|key| drop(self.kept.remove(key)));
+    fn forget_config_objects(
+        &mut self,
+        reader: StoreReader,
+        has_gone: impl Fn(&ObjectKey) -> bool,
+    ) {
+        let StoreReader::Config(kind) = reader else { return };
+        let stored = self.config_objects.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
+        let gone: Vec<_> = stored.filter(|key| has_gone(key)).cloned().collect();
+        gone.iter().for_each(|key| drop(self.config_objects.remove(key)));
     }
 
     /// Returns and clears the kinds to list again.
-    fn take_asked_again(&mut self) -> impl Iterator<Item = &'static str> {
+    fn take_kinds_to_list(&mut self) -> impl Iterator<Item = &'static str> {
         std::mem::take(&mut self.again).into_iter()
     }
 
@@ -656,11 +672,11 @@ impl StoreIndex {
             ReadObject::Namespace(name, namespace) => {
                 self.namespaces.insert(name, Arc::new(namespace));
             }
-            ReadObject::Kept(name, object) => {
-                if let StoreReader::Kept(kind) = reader {
+            ReadObject::Config(name, object) => {
+                if let StoreReader::Config(kind) = reader {
                     let mut object = object.to_value();
                     kind.stamp(&mut object);
-                    self.kept.insert(kind.key(&name.namespace, &name.name), object);
+                    self.config_objects.insert(kind.key(&name.namespace, &name.name), object);
                 }
             }
             // The previous version stays.
@@ -670,7 +686,7 @@ impl StoreIndex {
 
     /// Keeps the previous version of an invalid object.
     fn invalid(&mut self, reader: StoreReader, invalid: strait_kube_client::InvalidField) {
-        let name = invalid.key.as_ref().map(name_of);
+        let name = invalid.key.as_ref().map(object_name);
         self.warn(reader, name, invalid.reason);
     }
 
@@ -688,10 +704,10 @@ impl StoreIndex {
             // restrict access stay until a list lacks them.
             if first && matches!(error, ApiError::NotFound(_)) && reader.is_optional() {
                 // The objects from before are of a kind that no longer exists.
-                self.forget_kept(reader, |_| true);
+                self.forget_config_objects(reader, |_| true);
             }
         }
-        if matches!((reader, error), (StoreReader::Kept(_), ApiError::NotFound(_))) {
+        if matches!((reader, error), (StoreReader::Config(_), ApiError::NotFound(_))) {
             // The kind is not installed. Requests continue.
             return;
         }
@@ -741,7 +757,7 @@ impl StoreIndex {
             secrets,
             config_maps: self.config_maps.values().cloned().collect(),
             namespaces: self.namespaces.values().cloned().collect(),
-            others: self.kept.clone(),
+            others: self.config_objects.clone(),
             warnings,
             ..Objects::default()
         }
@@ -749,12 +765,12 @@ impl StoreIndex {
 }
 
 fn doubted(list: GuardedList, doubt: &Doubt) -> Warning {
-    let of = match list {
+    let subject = match list {
         GuardedList::Whole(_) => "its list",
         GuardedList::Restricting(_) => "for policies that restrict access, its list",
     };
     let text =
-        format!("{}: {of} {doubt}, the previous version stays in use", codes::MASS_WITHDRAWAL);
+        format!("{}: {subject} {doubt}, the previous version stays in use", codes::MASS_WITHDRAWAL);
     Warning { source: list.reader().all(), document: None, line: None, text }
 }
 
@@ -768,7 +784,7 @@ impl ReadObject {
         match self {
             Self::Secret(secret) => &secret.name,
             Self::ConfigMap(config_map) => &config_map.name,
-            Self::Unusable(name, _) | Self::Kept(name, _) | Self::Namespace(name, _) => name,
+            Self::Unusable(name, _) | Self::Config(name, _) | Self::Namespace(name, _) => name,
         }
     }
 }

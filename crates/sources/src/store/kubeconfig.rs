@@ -104,17 +104,17 @@ pub(super) fn choose(
     }
     let shown =
         || files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":");
-    let known = merged.contexts.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
-    let known = if known.is_empty() { "none".to_owned() } else { known };
+    let names = merged.contexts.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = if names.is_empty() { "none".to_owned() } else { names };
     let name = context.map(str::to_owned).or(merged.current_context.take()).ok_or_else(|| {
         OwnClusterError::Context(format!(
-            "kubeconfig {} has no current-context; pass --context NAME, one of: {known}",
+            "kubeconfig {} has no current-context; pass --context NAME, one of: {names}",
             shown()
         ))
     })?;
     let Some(wanted) = take(&mut merged.contexts, &name) else {
         return Err(OwnClusterError::Context(format!(
-            "kubeconfig {} has no context {name:?}; it has: {known}",
+            "kubeconfig {} has no context {name:?}; it has: {names}",
             shown()
         )));
     };
@@ -165,7 +165,7 @@ fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
         absolute(&mut value.token_file);
         absolute(&mut value.client_certificate);
         absolute(&mut value.client_key);
-        value.exec = value.exec.take().map(|program| program.beside(folder));
+        value.exec = value.exec.take().map(|program| program.relative_to(folder));
     }
     Ok(Some(config))
 }
@@ -173,9 +173,9 @@ fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
 impl Kubeconfig {
     fn add(&mut self, next: Self) {
         fn new<T>(list: &mut Vec<NamedEntry<T>>, more: Vec<NamedEntry<T>>) {
-            for one in more {
-                if !list.iter().any(|known| known.name == one.name) {
-                    list.push(one);
+            for entry in more {
+                if !list.iter().any(|existing| existing.name == entry.name) {
+                    list.push(entry);
                 }
             }
         }
@@ -355,7 +355,7 @@ mod tests {
 
     #[tokio::test]
     async fn unusable_settings_are_reported() {
-        for (text, context, said) in [
+        for (text, context, message) in [
             (&*config("{tokenFile: nowhere}"), None, "nowhere"),
             (&config("{exec: {command: /nowhere/aws}}"), None, "/nowhere/aws"),
             (&config("{auth-provider: {name: oidc}}"), None, "auth-provider"),
@@ -370,8 +370,8 @@ mod tests {
             ("contexts: []", None, "--context"),
             ("contexts: [", None, "config0"),
         ] {
-            let error = access(&[text], context).await.expect_err(said);
-            assert!(error.contains(said), "{said}: {error}");
+            let error = access(&[text], context).await.expect_err(message);
+            assert!(error.contains(message), "{message}: {error}");
         }
     }
 }

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::sync::{mpsc, watch};
 
 use super::kinds::{self, StoreKind};
-use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_kept};
+use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_config};
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
@@ -32,19 +32,19 @@ pub async fn follow(
     mut wanted: watch::Receiver<bool>,
     mut client: watch::Receiver<Option<ApiClient>>,
     limits: ReadLimits,
-    told: watch::Sender<OwnTraffic>,
+    traffic: watch::Sender<OwnTraffic>,
 ) {
     loop {
         if wanted.wait_for(|wanted| *wanted).await.is_err() {
             return std::future::pending().await;
         }
-        told.send_replace(OwnTraffic { is_wanted: true, ..OwnTraffic::default() });
+        traffic.send_replace(OwnTraffic { is_wanted: true, ..OwnTraffic::default() });
         let reading = async {
             loop {
                 let current = client.borrow_and_update().clone();
                 let read = async {
                     match current {
-                        Some(client) => Box::pin(read(client, limits, &told)).await,
+                        Some(client) => Box::pin(read(client, limits, &traffic)).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -58,25 +58,25 @@ pub async fn follow(
             () = reading => {}
             _ = wanted.wait_for(|wanted| !*wanted) => {}
         }
-        told.send_replace(OwnTraffic::default());
+        traffic.send_replace(OwnTraffic::default());
     }
 }
 
 /// Returns the plural names of the kinds that are read.
 pub fn kinds_in_plural() -> impl Iterator<Item = &'static str> {
-    kinds::of_members().map(|kind| kind.plural)
+    kinds::member_kinds().map(|kind| kind.plural)
 }
 
-async fn read(client: ApiClient, limits: ReadLimits, told: &watch::Sender<OwnTraffic>) {
+async fn read(client: ApiClient, limits: ReadLimits, traffic: &watch::Sender<OwnTraffic>) {
     let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
     let limits = ReadLimits { object_bytes: limits.object_bytes.min(OBJECT_BYTES_MAX), ..limits };
-    let readers = kinds::of_members().map(|kind| {
+    let readers = kinds::member_kinds().map(|kind| {
         let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
         let selection = ListSelection { is_optional: true, ..selection };
-        pass_on_kept(&client, selection, (kind, limits), &sink)
+        pass_on_config(&client, selection, (kind, limits), &sink)
     });
-    let known = told.borrow().objects.clone().unwrap_or_default();
-    let mut index = MemberIndex { kept: known, limits, ..MemberIndex::default() };
+    let known_objects = traffic.borrow().objects.clone().unwrap_or_default();
+    let mut index = MemberIndex { objects: known_objects, limits, ..MemberIndex::default() };
     let serve = async {
         while let Some(input) = inputs.recv().await {
             index.apply(input, Instant::now());
@@ -88,10 +88,10 @@ async fn read(client: ApiClient, limits: ReadLimits, told: &watch::Sender<OwnTra
                 .into_iter()
                 .for_each(|plural| client.list_again(plural));
             let found = index.found();
-            told.send_if_modified(|held| {
-                let differs = *held != found;
+            traffic.send_if_modified(|current| {
+                let differs = *current != found;
                 if differs {
-                    *held = found;
+                    *current = found;
                 }
                 differs
             });
@@ -106,7 +106,7 @@ async fn read(client: ApiClient, limits: ReadLimits, told: &watch::Sender<OwnTra
 /// The known objects by kind. Pure.
 #[derive(Default)]
 struct MemberIndex {
-    kept: Collection,
+    objects: Collection,
     limits: ReadLimits,
     /// Kinds that have been listed once, do not exist or may not be read.
     read: BTreeSet<StoreReader>,
@@ -121,14 +121,14 @@ struct MemberIndex {
 
 impl MemberIndex {
     fn apply(&mut self, StoreInput { reader, event }: StoreInput, now: Instant) {
-        let StoreReader::Kept(kind) = reader else { return };
+        let StoreReader::Config(kind) = reader else { return };
         match event {
             WatchEvent::Failed(error) => self.failed(reader, kind, &error),
             WatchEvent::Answered => drop(self.troubles.remove(&reader)),
             WatchEvent::Restarted { objects, invalid } => {
                 self.troubles.remove(&reader);
-                let held: Vec<_> =
-                    self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key)).collect();
+                let stored: Vec<_> =
+                    self.objects.iter().map(|(key, _)| key).filter(|key| kind.holds(key)).collect();
                 let named: BTreeSet<_> = objects
                     .iter()
                     .map(|one| {
@@ -140,15 +140,15 @@ impl MemberIndex {
                         Some(kind.key(&key.namespace, &key.name))
                     }))
                     .collect();
-                let found = held.iter().filter(|key| named.contains(**key)).count();
-                if !held.is_empty() && !self.guard.admits(reader, held.len(), found, now) {
+                let found = stored.iter().filter(|key| named.contains(**key)).count();
+                if !stored.is_empty() && !self.guard.admits(reader, stored.len(), found, now) {
                     self.again.insert(kind.plural);
                     return;
                 }
                 let gone: Vec<_> =
-                    held.into_iter().filter(|key| !named.contains(*key)).cloned().collect();
-                gone.iter().for_each(|key| drop(self.kept.remove(key)));
-                self.invalid.retain(|(of, _), _| *of != reader);
+                    stored.into_iter().filter(|key| !named.contains(*key)).cloned().collect();
+                gone.iter().for_each(|key| drop(self.objects.remove(key)));
+                self.invalid.retain(|(found_by, _), _| *found_by != reader);
                 objects.into_iter().for_each(|object| self.take(reader, kind, object));
                 for one in invalid {
                     let name = one.key.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -158,7 +158,7 @@ impl MemberIndex {
             }
             WatchEvent::Applied(object) => self.take(reader, kind, object),
             WatchEvent::Deleted(key) => {
-                self.kept.remove(&kind.key(&key.namespace, &key.name));
+                self.objects.remove(&kind.key(&key.namespace, &key.name));
                 self.invalid.remove(&(reader, key.to_string()));
             }
             // The previous version stays.
@@ -170,17 +170,17 @@ impl MemberIndex {
     }
 
     fn take(&mut self, reader: StoreReader, kind: &StoreKind, object: ReadObject) {
-        let ReadObject::Kept(name, object) = object else { return };
+        let ReadObject::Config(name, object) = object else { return };
         let key = kind.key(&name.namespace, &name.name);
         self.invalid.remove(&(reader, name.to_string()));
-        if self.kept.get(&key).is_none() && self.kept.len() >= self.limits.objects {
+        if self.objects.get(&key).is_none() && self.objects.len() >= self.limits.objects {
             let text = format!("there are more than {}, which is the limit", self.limits.objects);
             self.invalid.insert((reader, name.to_string()), text);
             return;
         }
         let mut object = object.to_value();
         kind.stamp(&mut object);
-        self.kept.insert(key, object);
+        self.objects.insert(key, object);
     }
 
     fn failed(&mut self, reader: StoreReader, kind: &StoreKind, error: &ApiError) {
@@ -215,7 +215,8 @@ impl MemberIndex {
     }
 
     fn found(&self) -> OwnTraffic {
-        let is_read = kinds::of_members().all(|kind| self.read.contains(&StoreReader::Kept(kind)));
+        let is_read =
+            kinds::member_kinds().all(|kind| self.read.contains(&StoreReader::Config(kind)));
         let invalid = self.invalid.iter().map(|((reader, name), reason)| {
             let code = &codes::TRAFFIC_MALFORMED;
             format!(
@@ -225,7 +226,7 @@ impl MemberIndex {
         });
         // One example is enough, there may be thousands.
         let problems = self.troubles.values().cloned().chain(invalid.take(1)).collect();
-        OwnTraffic { is_wanted: true, objects: is_read.then(|| self.kept.clone()), problems }
+        OwnTraffic { is_wanted: true, objects: is_read.then(|| self.objects.clone()), problems }
     }
 }
 

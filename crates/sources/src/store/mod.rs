@@ -39,7 +39,7 @@ pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 /// Returns the API paths of a configuration object, one for each version of the kind, preferred
 /// first. Empty if objects of the kind are not read.
 pub fn api_paths(key: &ObjectKey) -> Vec<String> {
-    kinds::StoreKind::of(key).map(|kind| kind.paths(key)).unwrap_or_default()
+    kinds::StoreKind::find(key).map(|kind| kind.paths(key)).unwrap_or_default()
 }
 
 /// The complete configuration of a store.
@@ -86,12 +86,12 @@ pub struct RememberedStore {
     /// For a directory, the file of each object.
     pub files: Arc<ObjectFiles>,
     /// Whether contents are stored for restarts.
-    pub is_kept: bool,
+    pub is_persisted: bool,
 }
 
 impl RememberedStore {
     /// Creates the remembered contents from objects that were read.
-    fn of(objects: &Objects) -> Self {
+    fn from_objects(objects: &Objects) -> Self {
         Self {
             secrets: objects.secrets.iter().map(|secret| secret.name.clone()).collect(),
             config_maps: objects.config_maps.iter().map(|map| map.name.clone()).collect(),

@@ -40,7 +40,7 @@ impl ObjectId {
     }
 
     /// Returns the identity of an object that is stored unchanged.
-    pub(super) fn of(key: &ObjectKey) -> Self {
+    pub(super) fn from_key(key: &ObjectKey) -> Self {
         let ObjectKey { kind, group, namespace, name } = key.clone();
         Self { group, kind, name: ObjectName { namespace, name } }
     }
@@ -59,7 +59,7 @@ pub(super) enum UnusableObject {
     Invalid(String),
     /// A valid object that only member clusters may contain: with its namespace, and the warning
     /// for a configuration directory.
-    OfMember(Value, String),
+    MemberOnly(Value, String),
 }
 
 /// Kinds outside any namespace. Objects of other kinds without a namespace get the system
@@ -91,14 +91,26 @@ pub(super) fn read(
                         item.entry("apiVersion").or_insert_with(|| version.clone());
                     }
                 }
-                one(item, system_namespace)
+                parse_object(item, system_namespace)
             })
             .collect();
     }
-    vec![one(document, system_namespace)]
+    vec![parse_object(document, system_namespace)]
 }
 
-fn one(
+/// Returns whether each object of a document names its namespace, in the order of [`read`].
+pub(super) fn named_namespaces(document: &Value) -> Vec<bool> {
+    let is_named = |object: &Value| {
+        object["metadata"]["namespace"].as_str().is_some_and(|namespace| !namespace.is_empty())
+    };
+    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match document["items"].as_array().filter(|_| is_list) {
+        Some(items) => items.iter().map(is_named).collect(),
+        None => vec![is_named(document)],
+    }
+}
+
+fn parse_object(
     mut document: Value,
     system_namespace: &str,
 ) -> Result<(ObjectId, StoreObject), UnusableObject> {
@@ -137,7 +149,7 @@ fn one(
         ("", "Service" | "Pod") => {
             let fact = format!("{kind} {name} is ignored: services come from member clusters");
             document["metadata"]["namespace"] = name.namespace.as_ref().into();
-            return Err(UnusableObject::OfMember(document, fact));
+            return Err(UnusableObject::MemberOnly(document, fact));
         }
         _ => {
             if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut)
@@ -148,7 +160,7 @@ fn one(
             let [group, kind] = kinds::names(&group, &kind);
             let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
             let key = ObjectKey { kind, group, namespace, name };
-            return Ok((ObjectId::of(&key), StoreObject::Other(document.into())));
+            return Ok((ObjectId::from_key(&key), StoreObject::Other(document.into())));
         }
     };
     Ok((ObjectId { group: group.into(), kind: kind.into(), name }, object))

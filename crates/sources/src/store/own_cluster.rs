@@ -121,12 +121,12 @@ impl ClusterAccessSource {
 /// Returns the time until a program is run again.
 fn pause(ends: Option<Timestamp>) -> Duration {
     let Some(ends) = ends else { return PROGRAM_INTERVAL };
-    let left = ends.duration_since(Timestamp::now()).unsigned_abs();
+    let remaining = ends.duration_since(Timestamp::now()).unsigned_abs();
     // A credential that expires at once is not requested without a pause.
     if ends < Timestamp::now() {
         FILE_INTERVAL
     } else {
-        left.saturating_sub(MARGIN).max(FILE_INTERVAL)
+        remaining.saturating_sub(MARGIN).max(FILE_INTERVAL)
     }
 }
 

@@ -33,9 +33,9 @@ pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     // An enum number without a name is passed on unchanged: the reader of the object reports the
     // error.
     let location = service_entry::Location::try_from(entry.location)
-        .map_or(entry.location.to_string(), |known| known.as_str_name().to_owned());
+        .map_or(entry.location.to_string(), |value| value.as_str_name().to_owned());
     let resolution = service_entry::Resolution::try_from(entry.resolution)
-        .map_or(entry.resolution.to_string(), |known| known.as_str_name().to_owned());
+        .map_or(entry.resolution.to_string(), |value| value.as_str_name().to_owned());
     let ports = entry.ports.into_iter().map(|port| {
         json!({
             "number": port.number,
@@ -80,7 +80,7 @@ pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> 
     let policy: PeerAuthentication = whole(body)?;
     let mode = |mtls: &peer::MutualTls| {
         let mode = peer::mutual_tls::Mode::try_from(mtls.mode);
-        json!({ "mode": mode.map_or(mtls.mode.to_string(), |known| known.as_str_name().to_owned()) })
+        json!({ "mode": mode.map_or(mtls.mode.to_string(), |value| value.as_str_name().to_owned()) })
     };
     let ports = policy.port_level_mtls.iter().map(|(port, mtls)| (port.to_string(), mode(mtls)));
     let ports: serde_json::Map<_, _> = ports.collect();
@@ -95,7 +95,7 @@ pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> 
 pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: AuthorizationPolicy = whole(body)?;
     let action = authorization_policy::Action::try_from(policy.action);
-    let action = action.map_or(policy.action.to_string(), |known| known.as_str_name().to_owned());
+    let action = action.map_or(policy.action.to_string(), |value| value.as_str_name().to_owned());
     let mut spec = json!({ "action": action });
     put(&mut spec, "selector", policy.selector.map(selector));
     put(&mut spec, "provider", policy.provider.map(|one| json!({ "name": one.name })));
@@ -330,7 +330,7 @@ mod tests {
         }
         let by_hand =
             ["ServiceEntry", "WorkloadEntry", "AuthorizationPolicy", "PeerAuthentication"];
-        let all = kinds::of_mcp().map(|row| row.kind).filter(|kind| !by_hand.contains(kind));
+        let all = kinds::mcp_kinds().map(|row| row.kind).filter(|kind| !by_hand.contains(kind));
         let tried: std::collections::BTreeSet<_> = specs().iter().map(|(kind, ..)| *kind).collect();
         assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), tried, "each of them is tried");
     }

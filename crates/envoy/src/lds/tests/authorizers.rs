@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::access::{event_of, guarded_by};
 use super::*;
-use strait_mesh::push::scope::{Sight, Stand, around};
+use strait_mesh::push::scope::{Sight, Stand, related_hosts};
 use strait_model::dirty::Wildcard;
 use strait_rules::traffic::{KindSettings, TrafficIndex};
 
@@ -308,7 +308,7 @@ fn proxies_that_query_a_provider_receive_changes_of_its_service() {
         let whereabouts = now.whereabouts(&proxy);
         Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
     });
-    let hosts = around([&before, &now], &changes.services());
+    let hosts = related_hosts([&before, &now], &changes.services());
     let seen = Cache::default().seen(&before, &now, &hosts, &stands);
     let lists = |at: usize| {
         let seen = &seen[at].lists;

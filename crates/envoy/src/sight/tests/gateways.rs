@@ -55,7 +55,7 @@ impl EditedGateways {
             Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
         let stands = ["public", "other"].map(of);
-        let hosts = around([&self.before, &now], &changes.services());
+        let hosts = related_hosts([&self.before, &now], &changes.services());
         let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
         self.before = now;
         [seen[0].everything, seen[1].everything]

@@ -57,7 +57,7 @@ impl Mesh {
             sight: Arc::<Cache>::clone(&cache),
             names: watch::channel(BTreeSet::new()).0,
             timeline: Arc::new(Timeline::default()),
-            kept: Arc::default(),
+            retained: Arc::default(),
             figures: watch::channel(LoopCounters::none()).0,
         };
         let heads = MeshHeads::new(state, &outputs);

@@ -57,7 +57,7 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     mesh.apply(MeshEvent::Access(edit.policies, edit.causes));
     let (now, mut changes) = mesh.next_version().expect("a version");
     assert_eq!(now.definitions, before.definitions, "cached services stay valid");
-    changes.look([&before, &now], &interest, &Cache::default());
+    changes.compute_impact([&before, &now], &interest, &Cache::default());
     assert_eq!(changes.same_access, [], "no other proxy is compared");
     assert_eq!(interest.mark(&changes), PODS);
     let woken = subscriptions.iter().filter(|one| !one.take().is_empty()).count();

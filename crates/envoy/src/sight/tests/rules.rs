@@ -108,7 +108,7 @@ impl Edited {
             Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
         let stands = NAMESPACES.map(of);
-        let hosts = around([&self.before, &now], &changes.services());
+        let hosts = related_hosts([&self.before, &now], &changes.services());
         let versions = [&*self.before, &*now];
         self.last = Some((RuleDifference::of(versions, &hosts), reach(versions, &hosts)));
         let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
@@ -259,10 +259,10 @@ fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
         let mut mesh = Edited::new();
         mesh.edit("1", base.clone()).expect("it is new");
         let (rules, _) = mesh.last.take().expect("a comparison");
-        assert!(!rules.is_of_requests_alone, "the object did not exist before");
+        assert!(!rules.changes_only_requests, "the object did not exist before");
         mesh.edit("2", with(edit)).expect(what);
         let (rules, _) = mesh.last.take().expect("a comparison");
-        assert_eq!(rules.is_of_requests_alone, expected, "{what}");
+        assert_eq!(rules.changes_only_requests, expected, "{what}");
     }
 }
 

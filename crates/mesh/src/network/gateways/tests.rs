@@ -56,6 +56,18 @@ fn build_with(
     labels: &[(&str, &str)],
     dead: &[&str],
 ) -> Networks {
+    let (policy, more) = (Policy::default(), (clusters, labels, dead));
+    build_by(services, mesh, names, &policy, more)
+}
+
+/// Builds networks with a policy.
+fn build_by(
+    services: &[(&str, Service)],
+    mesh: &str,
+    names: &ResolvedNames,
+    policy: &Policy,
+    (clusters, labels, dead): (KnownClusters, &[(&str, &str)], &[&str]),
+) -> Networks {
     let services: Vec<_> =
         services.iter().map(|(id, service)| (ClusterId::from(*id), service)).collect();
     let labels = labels.iter().map(|(id, label)| ((*id).into(), (*label).into())).collect();
@@ -64,7 +76,7 @@ fn build_with(
         clusters: &clusters,
         namespace_labels: &labels,
         mesh: &mesh,
-        policy: &Policy::default(),
+        policy,
         names,
         facts: &[],
         dead: &dead.iter().map(|address| (ip(address), 15443)).collect(),
@@ -152,12 +164,12 @@ fn gateways_of_the_cluster_are_used_before_others_of_the_network() {
         ("west", gateway_of("n1", &["203.0.113.2"])),
     ];
     let networks = build(&services, "", &ResolvedNames::default());
-    let of = |cluster: &str| -> Vec<IpAddr> {
+    let addresses_for = |cluster: &str| -> Vec<IpAddr> {
         let gateways = networks.gateways_for(&"n1".into(), &cluster.into());
         gateways.iter().map(|gateway| gateway.address).collect()
     };
-    assert_eq!(of("east"), [ip("203.0.113.1")]);
-    assert_eq!(of("north"), [ip("203.0.113.1"), ip("203.0.113.2")]);
+    assert_eq!(addresses_for("east"), [ip("203.0.113.1")]);
+    assert_eq!(addresses_for("north"), [ip("203.0.113.1"), ip("203.0.113.2")]);
 }
 
 const BY_SERVICE: &str = "networks:
@@ -245,9 +257,9 @@ fn gateway_from_two_sources_is_used_once() {
     let networks = build(&services, twice, &ResolvedNames::default());
     assert_eq!(networks.iter().count(), 3);
     let gateways = networks.gateways_for(&"n1".into(), &"west".into());
-    let of: Vec<_> = gateways.iter().map(|g| (g.address, g.cluster.clone())).collect();
+    let found: Vec<_> = gateways.iter().map(|g| (g.address, g.cluster.clone())).collect();
     let east = Some(ClusterId::from("east"));
-    assert_eq!(of, [(ip("203.0.113.1"), east.clone()), (ip("203.0.113.2"), east)]);
+    assert_eq!(found, [(ip("203.0.113.1"), east.clone()), (ip("203.0.113.2"), east)]);
 }
 
 #[test]
@@ -267,8 +279,8 @@ fn special_addresses_are_accepted_from_mesh_networks_but_not_from_clusters() {
 fn gateway_name_is_pending_until_it_is_resolved() {
     let services = [("east", gateway_of("n1", &["GW.example.org."]))];
     let networks = build(&services, "", &ResolvedNames::default());
-    let wanted: Vec<&str> = networks.names_to_resolve().iter().map(|name| &**name).collect();
-    assert_eq!(wanted, ["gw.example.org"]);
+    let names: Vec<&str> = networks.names_to_resolve().iter().map(|name| &**name).collect();
+    assert_eq!(names, ["gw.example.org"]);
     assert!(shown(&networks).is_empty());
     assert_eq!(pending(&networks), ["gw.example.org has not been resolved yet"]);
 
@@ -296,9 +308,9 @@ fn names_of_one_cluster_are_limited_without_affecting_others() {
         [("east", gateway_of("n1", &flood)), ("west", gateway_of("n2", &["west.example.org"]))];
     let mesh = "networks: {n3: {gateways: [{address: own.example.org, port: 1}]}}";
     let networks = build(&services, mesh, &ResolvedNames::default());
-    let wanted = networks.names_to_resolve();
-    assert_eq!(wanted.len(), NAMES_PER_CLUSTER_MAX + 2);
-    assert!(wanted.contains("west.example.org") && wanted.contains("own.example.org"));
+    let names = networks.names_to_resolve();
+    assert_eq!(names.len(), NAMES_PER_CLUSTER_MAX + 2);
+    assert!(names.contains("west.example.org") && names.contains("own.example.org"));
 }
 
 #[test]
@@ -358,4 +370,25 @@ fn dead_gateways_are_omitted_while_their_network_has_others() {
     // The last gateways of a network remain.
     let all = ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"];
     assert_eq!(used(&all), [vec![1, 2], vec![3], vec![4]]);
+}
+
+#[test]
+fn service_in_an_unlisted_namespace_is_not_a_gateway() {
+    let text = |list: &str| {
+        format!("apiVersion: strait.dev/v1\nkind: Policy\ngatewayNamespaces: {list}\n")
+    };
+    let build = |services: &[(&str, Service)], mesh: &str, list: &str| {
+        let policy = Policy::parse(&text(list)).expect("a policy");
+        let none = (KnownClusters::default(), &[][..], &[][..]);
+        build_by(services, mesh, &ResolvedNames::default(), &policy, none)
+    };
+    let labelled = [("east", gateway_of("n1", &["1.1.1.1"]))];
+    assert_eq!(shown(&build(&labelled, "", "[ns]")).len(), 1);
+    let refused = build(&labelled, "", "[istio-system]");
+    assert!(shown(&refused).is_empty() && pending(&refused).is_empty());
+    let claims: Vec<_> = refused.ignored_claims().iter().map(|(_, one)| &*one.claim).collect();
+    assert_eq!(claims, ["gateway service ns/gw: policy gatewayNamespaces"]);
+    // The policy does not apply to Services that mesh networks name.
+    let mesh = "networks: {n1: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 15443}]}}";
+    assert_eq!(shown(&build(&[("east", plain(&["1.1.1.1"]))], mesh, "[istio-system]")).len(), 1);
 }

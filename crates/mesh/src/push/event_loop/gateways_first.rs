@@ -33,8 +33,8 @@ impl GatewaysFirst {
     /// Records that a version was published. The senders of `answers` are held by the version's
     /// receipts until the gateways acknowledge.
     pub(super) fn note(&mut self, answers: mpsc::Receiver<()>, now: Instant) {
-        let is_in_vain = self.in_vain_until.is_some_and(|until| now < until);
-        if !answers.is_closed() && !is_in_vain {
+        let is_suspended = self.in_vain_until.is_some_and(|until| now < until);
+        if !answers.is_closed() && !is_suspended {
             self.awaited = Some((answers, now + ANSWERS_LIMIT));
         }
     }

@@ -20,7 +20,7 @@ use super::ruled::EditionVersion;
 use super::work::causes_of_update;
 use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
 use crate::push::context::PushContext;
-use crate::push::effect::effect;
+use crate::push::effect::describe_effect;
 use crate::push::interest::Changes;
 use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
@@ -74,7 +74,7 @@ impl MeshHeads {
             MeshEvent::EndNext(ended) => {
                 self.next = None;
                 self.ending.push(ended);
-                self.tell_ended();
+                self.report_ended();
             }
             event => {
                 if let Some((next, _)) = &mut self.next
@@ -83,7 +83,7 @@ impl MeshHeads {
                     next.apply(event);
                 }
                 self.settled.apply(event);
-                self.tell_ended();
+                self.report_ended();
             }
         }
     }
@@ -100,7 +100,7 @@ impl MeshHeads {
 
     /// Notifies the waiting senders if all events before the end of the second head have been
     /// published.
-    fn tell_ended(&mut self) {
+    fn report_ended(&mut self) {
         if !self.ending.is_empty() && !self.settled.is_dirty() && !self.settled.awaits() {
             // The receiver may have been dropped.
             self.ending.drain(..).for_each(|ended| _ = ended.send(()));
@@ -177,101 +177,103 @@ impl MeshHeads {
         });
         self.publish_names(outputs);
         if settled.is_none() && next.is_none() {
-            self.tell_ended();
+            self.report_ended();
             return false;
         }
         // Announce all heads before publishing any, because both share the access policies.
         let to_publish =
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
-        to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
-        editions.iter().for_each(|edition| edition.outputs.interest.publishes());
+        to_publish.into_iter().flatten().for_each(|head| head.interest.begin_publishing());
+        editions.iter().for_each(|edition| edition.outputs.interest.begin_publishing());
         let (sender, answers) = mpsc::channel(1);
         let delivery = Delivery::new(since.unwrap_or_else(Instant::now)).awaited_by(&sender);
         let delivery = Arc::new(delivery);
         let (mut woken, mut entered) = (0, None);
         // Publish editions first: at the start, a cluster's proxies must not be served before its
         // own rules are available.
-        let (told, of_editions) = self.tell_editions(editions, since, &delivery);
-        woken += told;
+        let (notified, edition_description) = self.publish_editions(editions, since, &delivery);
+        woken += notified;
         if let Some((context, changes)) = settled {
             let version = context.version;
-            outputs.kept.note(version, &context.configuration);
+            outputs.retained.note(version, &context.configuration);
             let changes = Changes { since, ..changes };
-            let is_of_editions = changes.is_empty();
-            let (words, told) = tell(&self.outputs, context, changes, &delivery);
-            let words = of_editions.filter(|_| is_of_editions).unwrap_or(words);
-            woken += told;
-            entered = Some((version, words, causes));
+            let is_editions_only = changes.is_empty();
+            let (description, notified) = publish_to(&self.outputs, context, changes, &delivery);
+            let description =
+                edition_description.filter(|_| is_editions_only).unwrap_or(description);
+            woken += notified;
+            entered = Some((version, description, causes));
             figures.version = version;
         }
         if let Some((context, changes, causes, head)) = next {
             let (version, is_first) = (context.version, head.context.borrow().is_none());
             let changes = Changes { since, ..changes };
-            let (words, told) = tell(&head, context, changes, &delivery);
-            woken += told;
-            let words = match is_first {
+            let (description, notified) = publish_to(&head, context, changes, &delivery);
+            woken += notified;
+            let description = match is_first {
                 true => "next configuration ready; no proxy receives it yet".to_owned(),
-                false => format!("in the next configuration: {words}"),
+                false => format!("in the next configuration: {description}"),
             };
             // Usually both heads changed in the same way, so the first description is used.
-            entered = entered.or(Some((version, words, causes)));
+            entered = entered.or(Some((version, description, causes)));
         }
         drop(sender);
         self.gateways_first.note(answers, Instant::now());
-        self.tell_ended();
-        let Some((version, words, causes)) = entered else { return false };
+        self.report_ended();
+        let Some((version, description, causes)) = entered else { return false };
         figures.published = Some(SystemTime::now());
         figures.woken = woken;
         figures.woken_total += woken as u64;
-        outputs.timeline.enter(version, causes, words, delivery, begun);
+        outputs.timeline.enter(version, causes, description, delivery, begun);
         true
     }
 
     /// Publishes the versions of editions. Returns the number of woken streams and the description
     /// of a change.
-    fn tell_editions(
+    fn publish_editions(
         &self,
         editions: Vec<EditionVersion>,
         since: Option<Instant>,
         delivery: &Arc<Delivery>,
     ) -> (usize, Option<String>) {
-        let (mut woken, mut words) = (0, None);
+        let (mut woken, mut description) = (0, None);
         for EditionVersion { cluster, context, changes, outputs } in editions {
             let is_first = outputs.context.borrow().is_none();
             let is_empty = changes.is_empty();
             let changes = Changes { since, ..changes };
-            let (said, told) = tell(&outputs, context, changes, delivery);
-            woken += told;
+            let (effect, notified) = publish_to(&outputs, context, changes, delivery);
+            woken += notified;
             if is_first {
                 // Until now, these proxies belonged to the other heads; wake them.
                 let others = std::iter::once(&self.outputs);
                 let others = others.chain(self.next.iter().map(|(_, head)| head));
                 for head in others {
-                    let is_its = |proxy: &Proxy| proxy.cluster == cluster;
-                    woken += head.interest.mark_proxies(is_its, delivery);
+                    let is_in_cluster = |proxy: &Proxy| proxy.cluster == cluster;
+                    woken += head.interest.mark_proxies(is_in_cluster, delivery);
                 }
-                words = Some(format!("cluster {cluster}: its own traffic objects take effect"));
+                description =
+                    Some(format!("cluster {cluster}: its own traffic objects take effect"));
             } else if !is_empty {
-                words = Some(format!("cluster {cluster}: {said}"));
+                description = Some(format!("cluster {cluster}: {effect}"));
             }
         }
-        (woken, words)
+        (woken, description)
     }
 
     fn publish_names(&self, outputs: &LoopOutputs) {
-        let of_next = self.next.as_ref().map(|(next, _)| next.networks.names_to_resolve());
-        let of_both: BTreeSet<Arc<str>>;
-        let wanted = match (self.settled.networks.names_to_resolve(), of_next) {
+        let next_names = self.next.as_ref().map(|(next, _)| next.networks.names_to_resolve());
+        let all_names: BTreeSet<Arc<str>>;
+        let required = match (self.settled.networks.names_to_resolve(), next_names) {
             (settled, None) => settled,
             (settled, Some(next)) => {
-                of_both = settled.union(next).cloned().collect();
-                &of_both
+                all_names = settled.union(next).cloned().collect();
+                &all_names
             }
         };
         outputs.names.send_if_modified(|names| {
-            let differs = names != wanted;
+            let differs = names != required;
             if differs {
-                names.clone_from(wanted);
+                names.clone_from(required);
             }
             differs
         });
@@ -312,18 +314,18 @@ fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
 
 /// Publishes a version of one head and wakes the affected streams. Returns the description of the
 /// change and the number of woken streams.
-fn tell(
+fn publish_to(
     head: &HeadOutputs,
     context: Arc<PushContext>,
     mut changes: Changes,
     delivery: &Arc<Delivery>,
 ) -> (String, usize) {
     let before = head.context.borrow().clone();
-    let words = effect(before.as_deref(), &context, &changes);
+    let description = describe_effect(before.as_deref(), &context, &changes);
     if let Some(before) = &before {
         // Compute this before publishing, so that woken streams find unchanged resources in the
         // cache.
-        changes.look([before, &context], &head.interest, &*head.sight);
+        changes.compute_impact([before, &context], &head.interest, &*head.sight);
     }
     // Publish the context before waking streams: a woken stream must find the changes.
     head.context.send_replace(Some(Arc::clone(&context)));
@@ -332,5 +334,5 @@ fn tell(
     }
     debug!(version = context.version, deps = ?changes.deps, "new version");
     let woken = head.interest.mark_followed(&changes, Some(delivery));
-    (words, woken)
+    (description, woken)
 }

@@ -76,7 +76,7 @@ struct AwaitingRules {
 #[derive(Clone, Default)]
 pub(super) struct RulesInUse {
     pub(super) traffic: Arc<Traffic>,
-    kept: KeptSubsets,
+    subsets: KeptSubsets,
     /// Rules that are not active yet.
     awaiting: Option<AwaitingRules>,
     /// Until this time, rules do not wait for undefined subsets, because a recent wait timed out.
@@ -92,14 +92,14 @@ impl RulesInUse {
     /// Returns the rules of an edition that starts after `version`. No stream has received any
     /// other rules there.
     pub(super) fn of(traffic: Arc<Traffic>, version: u64) -> Self {
-        let mut kept = KeptSubsets::default();
-        kept.take(Arc::clone(&traffic), Hostname::clone);
-        Self { traffic, kept, definitions: version, ..Self::default() }
+        let mut subsets = KeptSubsets::default();
+        subsets.take(Arc::clone(&traffic), Hostname::clone);
+        Self { traffic, subsets, definitions: version, ..Self::default() }
     }
 
     /// Activates new rules unless they must [wait](AwaitingRules). Returns the objects that caused
     /// the activated changes.
-    pub(super) fn take(
+    pub(super) fn apply(
         &mut self,
         mut update: TrafficUpdate,
         aliases: &ServiceAliases,
@@ -114,29 +114,29 @@ impl RulesInUse {
         let missed = match self.definitions {
             // No version has been published yet.
             0 => MissedSubsets::default(),
-            _ => self.kept.missed(&update.traffic, target),
+            _ => self.subsets.missed(&update.traffic, target),
         };
         let is_unknown = missed.is_unknown && self.waits_no_more_until.is_none();
         let waits = is_unknown || missed.is_unpublished;
-        let ahead = self.kept.put_ahead(missed);
+        let ahead = self.subsets.put_ahead(missed);
         if !waits && ahead.is_empty() {
-            return self.put_in_force(update, aliases, domain);
+            return self.activate(update, aliases, domain);
         }
         self.touched.hosts.extend(ahead);
-        self.traffic = self.kept.in_force(domain);
+        self.traffic = self.subsets.in_force(domain);
         self.awaiting = Some(AwaitingRules { update, is_unknown, until });
         Causes::default()
     }
 
-    fn put_in_force(
+    fn activate(
         &mut self,
         update: TrafficUpdate,
         aliases: &ServiceAliases,
         domain: &str,
     ) -> Causes {
         self.touched.merge(update.changes);
-        let gone = self.kept.take(update.traffic, |host| aliases.target(host).clone());
-        self.go_without(&gone, domain);
+        let dropped = self.subsets.take(update.traffic, |host| aliases.target(host).clone());
+        self.drop_expired(&dropped, domain);
         update.causes
     }
 
@@ -151,34 +151,34 @@ impl RulesInUse {
     ) -> Option<Instant> {
         self.waits_no_more_until.take_if(|until| *until <= now);
         let is_published = self.touched.is_empty();
-        let is_over = |one: &mut AwaitingRules| match one.is_unknown {
-            true => *one.until.get_or_insert(now + AWAITED_FOR) <= now,
+        let has_ended = |awaiting_rules: &mut AwaitingRules| match awaiting_rules.is_unknown {
+            true => *awaiting_rules.until.get_or_insert(now + AWAITED_FOR) <= now,
             false => is_published,
         };
-        if let Some(AwaitingRules { update, is_unknown, .. }) = self.awaiting.take_if(is_over) {
+        if let Some(AwaitingRules { update, is_unknown, .. }) = self.awaiting.take_if(has_ended) {
             if is_unknown {
                 self.waits_no_more_until = Some(now + NOT_AWAITED_FOR);
             }
-            causes.merge(self.put_in_force(update, aliases, domain));
+            causes.merge(self.activate(update, aliases, domain));
         }
-        let gone = self.kept.expire(now);
-        if !gone.is_empty() {
-            self.go_without(&gone, domain);
-            let of = |rule: &Arc<DestinationRule>| Cause {
+        let dropped = self.subsets.expire(now);
+        if !dropped.is_empty() {
+            self.drop_expired(&dropped, domain);
+            let cause_of = |rule: &Arc<DestinationRule>| Cause {
                 namespace: rule.namespace().as_str().into(),
                 ..Cause::named(ClusterId::default(), "DestinationRule", &*rule.meta().name)
             };
-            gone.iter().for_each(|rule| causes.add(of(rule)));
+            dropped.iter().for_each(|rule| causes.add(cause_of(rule)));
         }
-        let awaiting = self.awaiting.as_ref().filter(|one| one.is_unknown);
-        let awaiting = awaiting.and_then(|one| one.until);
-        [self.kept.due(), awaiting, self.waits_no_more_until].into_iter().flatten().min()
+        let awaiting = self.awaiting.as_ref().filter(|awaiting_rules| awaiting_rules.is_unknown);
+        let awaiting = awaiting.and_then(|awaiting_rules| awaiting_rules.until);
+        [self.subsets.due(), awaiting, self.waits_no_more_until].into_iter().flatten().min()
     }
 
     /// Activates the current rules and retained subsets, without the dropped ones.
-    fn go_without(&mut self, gone: &[Arc<DestinationRule>], domain: &str) {
-        self.touched.hosts.extend(gone.iter().map(|rule| rule.host.clone()));
-        self.traffic = self.kept.in_force(domain);
+    fn drop_expired(&mut self, dropped: &[Arc<DestinationRule>], domain: &str) {
+        self.touched.hosts.extend(dropped.iter().map(|rule| rule.host.clone()));
+        self.traffic = self.subsets.in_force(domain);
     }
 
     pub(super) fn is_dirty(&self) -> bool {
@@ -223,13 +223,13 @@ impl RulesInUse {
         let aliases = mesh.aliases;
         let mut depending = BTreeSet::new();
         for dep in &changes.deps {
-            let (host, by_any) = match dep {
+            let (host, all_routes) = match dep {
                 Dep::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
                 Dep::Traffic(host) => (host, true),
                 _ => continue,
             };
             for name in std::iter::once(host).chain(&aliases.names_of(host)) {
-                match by_any {
+                match all_routes {
                     true => depending.extend(services.leading_to(name)),
                     false => depending.extend(services.depending_on(name)),
                 }
@@ -247,8 +247,8 @@ impl RulesInUse {
 
     /// Records whether a version changed more than assignments.
     pub(super) fn settle(&mut self, version: u64, changes: &Changes) {
-        self.kept.published();
-        if changes.is_everything() || changes.is_of_services() {
+        self.subsets.published();
+        if changes.is_everything() || changes.affects_services() {
             self.definitions = version;
         }
     }
@@ -269,8 +269,8 @@ impl ServiceNamesInUse<'_> {
         changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
         if pattern.exact().is_none() {
             let names = self.services.keys().chain(self.private.keys());
-            let held = names.filter(|host| pattern.matches(host.as_str()));
-            changes.deps.extend(held.cloned().map(Dep::Traffic));
+            let matching = names.filter(|host| pattern.matches(host.as_str()));
+            changes.deps.extend(matching.cloned().map(Dep::Traffic));
         }
     }
 }

@@ -12,10 +12,10 @@ use strait_rules::traffic::Traffic;
 
 impl MeshState {
     fn own_traffic(&self) -> OrdMap<ClusterId, Arc<Traffic>> {
-        let of = |(cluster, edition): (&ClusterId, &Edition)| {
+        let objects_of = |(cluster, edition): (&ClusterId, &Edition)| {
             (cluster.clone(), Arc::clone(&edition.rules.traffic))
         };
-        self.editions.iter().map(of).collect()
+        self.editions.iter().map(objects_of).collect()
     }
 
     /// Returns the current version of the mesh.

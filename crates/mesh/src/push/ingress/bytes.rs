@@ -71,17 +71,17 @@ impl<'a> IngressOutline<'a> {
     ) -> Vec<(&'p PlacedServer<'p>, Vec<BytesRule<'a, HostPattern>>)> {
         let passes = |one: &&PlacedServer<'_>| one.server.protocol == ServerProtocol::Passthrough;
         let ending = port.tls.iter().filter(|one| !passes(one));
-        let mut taken: BTreeSet<HostPattern> =
+        let mut used_patterns: BTreeSet<HostPattern> =
             ending.flat_map(|one| one.hosts.iter().map(|host| host.host.clone())).collect();
         let passing = port.tls.iter().filter(passes);
-        passing.map(|placed| (placed, self.named(placed, selection, &mut taken))).collect()
+        passing.map(|placed| (placed, self.named(placed, selection, &mut used_patterns))).collect()
     }
 
     fn named(
         &self,
         placed: &PlacedServer<'_>,
         selection: &Selection,
-        taken: &mut BTreeSet<HostPattern>,
+        used_patterns: &mut BTreeSet<HostPattern>,
     ) -> Vec<BytesRule<'a, HostPattern>> {
         let mut found = Vec::new();
         for routed in self.bound(placed) {
@@ -102,7 +102,7 @@ impl<'a> IngressOutline<'a> {
                             continue;
                         };
                         for common in std::iter::once(first).chain(common) {
-                            push(match taken.insert(common.clone()) {
+                            push(match used_patterns.insert(common.clone()) {
                                 true => Ok(common.clone()),
                                 false => Err(BytesMisfit::Taken(common.clone())),
                             });

@@ -15,7 +15,7 @@ pub struct StreamBacklog {
 impl Interest {
     /// Announces that a version is about to be published whose streams have not been marked yet;
     /// see [`Self::mark`].
-    pub fn publishes(&self) {
+    pub fn begin_publishing(&self) {
         lock(&self.table).is_publishing = true;
     }
 }
@@ -27,14 +27,14 @@ impl Subscription {
     }
 
     /// Reports that the taken changes have been passed to the session.
-    pub fn passed_on(&self) {
+    pub fn confirm_delivery(&self) {
         lock(&self.pending.dirty).is_in_hand = false;
     }
 }
 
 impl StreamBacklog {
     /// Returns whether a change has been published that the stream's session does not know yet.
-    pub fn may_hold_anything(&self) -> bool {
+    pub fn may_have_changes(&self) -> bool {
         let table = lock(&self.interest.table);
         if table.is_publishing {
             return true;
@@ -49,7 +49,7 @@ impl StreamBacklog {
 
     /// Returns whether listeners or routes may differ from the ones that the stream's session knows
     /// to be due, because of a version that existed before this call.
-    pub fn may_hold_listeners(&self) -> bool {
+    pub fn may_have_listener_changes(&self) -> bool {
         let table = lock(&self.interest.table);
         if table.is_publishing {
             return true;

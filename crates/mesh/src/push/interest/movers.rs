@@ -12,13 +12,13 @@ impl Interest {
     /// Streams whose location is not known yet are included. Returns their number.
     pub fn mark_proxies(
         &self,
-        is_meant: impl Fn(&Proxy) -> bool,
+        is_affected: impl Fn(&Proxy) -> bool,
         delivery: &Arc<Delivery>,
     ) -> usize {
         let table = lock(&self.table);
         let mut marked = 0;
         for (_, listener) in table.streams.iter() {
-            if listener.stand.as_ref().is_none_or(|stand| is_meant(&stand.proxy)) {
+            if listener.stand.as_ref().is_none_or(|stand| is_affected(&stand.proxy)) {
                 let mut unread = lock(&listener.pending.dirty);
                 unread.everything = true;
                 unread.receipts.add(delivery.receipt());

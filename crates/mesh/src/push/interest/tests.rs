@@ -21,7 +21,7 @@ fn dirty(subscription: &Subscription) -> Vec<String> {
 }
 
 fn endpoints_of(names: &[&str]) -> Changes {
-    Changes::of_endpoints(names.iter().map(|name| Hostname::from(*name)))
+    Changes::for_endpoints(names.iter().map(|name| Hostname::from(*name)))
 }
 
 #[test]

@@ -37,9 +37,10 @@ fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {
     mesh.next_version().expect("a version").0
 }
 
-fn subsets(of: &[(&str, &str)]) -> Option<serde_json::Value> {
-    let all =
-        of.iter().map(|(name, version)| json!({ "name": name, "labels": { "version": version } }));
+fn subsets(versions: &[(&str, &str)]) -> Option<serde_json::Value> {
+    let all = versions
+        .iter()
+        .map(|(name, version)| json!({ "name": name, "labels": { "version": version } }));
     Some(json!({ "host": "web", "subsets": all.collect::<Vec<_>>() }))
 }
 
@@ -72,8 +73,8 @@ fn subset_with_fewer_endpoints_is_reported() {
 fn added_or_removed_subset_is_not_reported() {
     let before = mesh_with("DestinationRule", subsets(&[("one", "v1"), ("two", "v2")]));
     let now = mesh_with("DestinationRule", subsets(&[("two", "v2"), ("three", "v3")]));
-    let nothing = mesh_with("DestinationRule", None);
-    for pair in [[&before, &now], [&before, &nothing], [&nothing, &before]] {
+    let without_subsets = mesh_with("DestinationRule", None);
+    for pair in [[&before, &now], [&before, &without_subsets], [&without_subsets, &before]] {
         assert_eq!(lost(pair, 0, sidecar("client.shop", "east")), None);
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::push::Whereabouts;
 use crate::push::context::FixedSettings;
 use crate::push::interest::Interest;
+use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, ShardKey};
 use strait_model::testing::{sidecar, workload};
 use strait_model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
@@ -68,9 +69,9 @@ fn selected_pods_follow_their_cluster_and_readiness() {
     let unready = [WorkloadKey::new("ns", "db-0")].into_iter().collect();
     let facts = ClusterFacts { unready, ..ClusterFacts::default() };
     let contents = Contents { facts: Some(facts), ..Contents::default() };
-    let shard_of_west = ShardKey::kubernetes("west".into());
+    let west_shard = ShardKey::kubernetes("west".into());
     let change = ShardChange::Update(contents);
-    let update = RegistryUpdate { shard: shard_of_west, epoch: Epoch(2), change };
+    let update = RegistryUpdate { shard: west_shard, epoch: Epoch(2), change };
     mesh.apply(MeshEvent::Registry(update));
     let one_unready = ["east 10.0.0.1 healthy", "west 10.0.0.1 unhealthy"];
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), one_unready);
@@ -163,28 +164,34 @@ fn entry_without_a_network_is_in_that_of_the_config_cluster_or_everywhere() {
 #[test]
 fn private_definition_does_not_affect_other_namespaces() {
     let mut mesh = mesh(vec![shard("east", 1).built()]);
-    let of = |namespace: &str, address: &str, export_to: &str| {
+    let entry_in = |namespace: &str, address: &str, export_to: &str| {
         let spec = json!({"hosts": ["db.example"], "ports": [{"name": "tcp", "number": 5432}],
             "resolution": "STATIC", "exportTo": [export_to], "endpoints": [{"address": address}]});
         Arc::new(json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
             "metadata": {"name": "db", "namespace": namespace}, "spec": spec}))
     };
     let mut index = EntryIndex::new("cluster.local");
-    let mut say = |mesh: &mut MeshState, objects: &[Arc<Value>]| {
+    let mut apply_entries = |mesh: &mut MeshState, objects: &[Arc<Value>]| {
         let change = index.apply(&objects.iter().cloned().collect()).expect("something else");
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         mesh.apply(MeshEvent::Entries(update, Arc::clone(index.selections())));
         mesh.next_version().expect("something else")
     };
-    let seen = |context: &PushContext, namespace: &str| {
+    let visible_owner = |context: &PushContext, namespace: &str| {
         let service = context.service("db.example", &namespace.into());
         service.map(|service| service.primary.namespace.to_string())
     };
-    let (all, _) = say(&mut mesh, &[of("a", "192.0.2.1", "*"), of("b", "192.0.2.2", ".")]);
-    assert_eq!((seen(&all, "b"), seen(&all, "c")), (Some("b".into()), Some("a".into())));
+    let (all, _) = apply_entries(
+        &mut mesh,
+        &[entry_in("a", "192.0.2.1", "*"), entry_in("b", "192.0.2.2", ".")],
+    );
+    assert_eq!(
+        (visible_owner(&all, "b"), visible_owner(&all, "c")),
+        (Some("b".into()), Some("a".into()))
+    );
     assert_eq!(all.all_services().count(), 2);
-    let (one, changes) = say(&mut mesh, &[of("a", "192.0.2.1", "*")]);
-    assert_eq!(seen(&one, "b"), Some("a".into()));
+    let (one, changes) = apply_entries(&mut mesh, &[entry_in("a", "192.0.2.1", "*")]);
+    assert_eq!(visible_owner(&one, "b"), Some("a".into()));
     assert!(
         changes.endpoints().any(|host| *host == Hostname::from("db.example"))
             && one.private.is_empty()
@@ -206,15 +213,15 @@ fn proxy_location_is_that_of_its_pod_or_node() {
         let Whereabouts { node, locality } = context.whereabouts(&proxy);
         (node, locality.map(|locality| locality.to_string()))
     };
-    let there = (Some("node-a".into()), Some("r1/a".into()));
-    assert_eq!(at(sidecar("web-0.ns", "east")), there);
+    let expected = (Some("node-a".into()), Some("r1/a".into()));
+    assert_eq!(at(sidecar("web-0.ns", "east")), expected);
     assert_eq!(at(sidecar("web-0.ns", "west")), (None, None));
     let saying = |name, node: &str| {
         let node_name = Some(node.into());
         strait_model::Proxy { node_name, ..sidecar(name, "east") }
     };
-    assert_eq!(at(saying("new.ns", "node-a")), there);
-    assert_eq!(at(saying("web-0.ns", "node-b")), there);
+    assert_eq!(at(saying("new.ns", "node-a")), expected);
+    assert_eq!(at(saying("web-0.ns", "node-b")), expected);
 }
 
 /// It is unknown then which of the two machines a proxy runs on, and policies that select either
@@ -237,7 +244,39 @@ fn machine_is_notified_of_another_machine_at_its_address() {
     mesh.apply(entries(&two));
     let (now, mut changes) = mesh.next_version().expect("something changed");
     assert!(now.known_labels(&proxy).is_none());
-    changes.look([&before, &now], &interest, &SeesNothing);
+    changes.compute_impact([&before, &now], &interest, &SeesNothing);
     assert_eq!(interest.mark(&changes), 1, "{:?}", changes.deps);
     assert!(subscription.take().everything);
+}
+
+#[test]
+fn denied_entry_has_no_effect_for_names_of_other_namespaces() {
+    let hosts = ["web.shop.svc.cluster.local", "web.ns.svc.cluster.local", "web.example"];
+    let spec = |exported: &str| {
+        json!({"hosts": hosts, "exportTo": [exported], "resolution": "STATIC",
+            "ports": [{"name": "http", "number": 80}]})
+    };
+    let policy = |mode: &str| {
+        let text =
+            format!("apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {{foreignHosts: {mode}}}\n");
+        MeshEvent::Policy(Arc::new(Policy::parse(&text).expect("a policy")))
+    };
+    let served = |context: &PushContext| {
+        let host = |host: &Hostname| host.as_str().to_owned();
+        let private = context.private.keys().map(host);
+        context.services.keys().map(host).chain(private).collect::<BTreeSet<_>>()
+    };
+    let all: BTreeSet<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut mesh = mesh(vec![]);
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("*"))]));
+    assert_eq!(served(&next(&mut mesh)), all);
+    mesh.apply(policy("deny"));
+    let rest: BTreeSet<_> = hosts[1..].iter().map(|host| (*host).to_owned()).collect();
+    assert_eq!(served(&next(&mut mesh)), rest);
+    // An entry may have any name for clients of its own namespace.
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("."))]));
+    assert_eq!(served(&next(&mut mesh)), all);
+    mesh.apply(entries(&[("ServiceEntry", "a", spec("*"))]));
+    mesh.apply(policy("note"));
+    assert_eq!(served(&next(&mut mesh)), all);
 }

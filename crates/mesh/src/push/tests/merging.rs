@@ -9,14 +9,14 @@ use strait_rules::traffic::Selection;
 /// Returns the event in which these clusters are members since the given times; 0 means an
 /// unknown time.
 fn since(clusters: &[(&str, i64)]) -> MeshEvent {
-    let known =
+    let cluster =
         |created| KnownCluster { created: (created > 0).then_some(created), ..member(None) };
-    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), known(*created)));
+    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), cluster(*created)));
     MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.collect() }))
 }
 
-fn aged(clusters: &[(&str, i64)], words: Vec<RegistryUpdate>) -> Arc<PushContext> {
-    let mut mesh = mesh(words);
+fn aged(clusters: &[(&str, i64)], updates: Vec<RegistryUpdate>) -> Arc<PushContext> {
+    let mut mesh = mesh(updates);
     mesh.apply(since(clusters));
     mesh.next_version().expect("a first version").0
 }
@@ -43,7 +43,7 @@ fn sockets(context: &PushContext, view: &ViewKey, number: u16) -> Vec<String> {
 /// clusters, because its ID sorts first.
 #[test]
 fn ports_are_merged_and_endpoints_are_found_by_number_then_name() {
-    let words = vec![
+    let updates = vec![
         shard("b-old", 1)
             .with(at_port(9080, 9080, "http"), vec![serving("10.0.0.1", 9080, "http")])
             .built(),
@@ -54,7 +54,7 @@ fn ports_are_merged_and_endpoints_are_found_by_number_then_name() {
             .with(at_port(7000, 7000, "tcp"), vec![serving("10.0.0.3", 7000, "tcp")])
             .built(),
     ];
-    let context = aged(&[("b-old", 1), ("a-new", 2), ("c-new", 3)], words);
+    let context = aged(&[("b-old", 1), ("a-new", 2), ("c-new", 3)], updates);
     let web = &context.services[&host("web.ns")];
     let numbers: Vec<_> = web.ports().map(|port| port.number).collect();
     assert_eq!(numbers, [9080, 80, 7000]);
@@ -66,7 +66,7 @@ fn ports_are_merged_and_endpoints_are_found_by_number_then_name() {
 
 #[test]
 fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
-    let words = |ids: [&str; 2]| {
+    let updates = |ids: [&str; 2]| {
         let [one, other] = ids;
         vec![
             shard(one, 1).with(at_port(80, 8080, "tcp"), vec![]).built(),
@@ -81,11 +81,15 @@ fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
         ([("east", 0), ("west", 0)], Protocol::Tcp),
         ([("east", 0), ("west", 9)], Protocol::Http),
     ] {
-        let context = aged(&ages, words(["east", "west"]));
+        let context = aged(&ages, updates(["east", "west"]));
         let web = &context.services[&host("web.ns")];
-        let of = |cluster: &str| web.port_in(&cluster.into(), 80).map(|port| port.protocol);
-        assert_eq!(of("north"), Some(decides), "{ages:?}");
-        assert_eq!((of("east"), of("west")), (Some(Protocol::Tcp), Some(Protocol::Http)));
+        let protocol_in =
+            |cluster: &str| web.port_in(&cluster.into(), 80).map(|port| port.protocol);
+        assert_eq!(protocol_in("north"), Some(decides), "{ages:?}");
+        assert_eq!(
+            (protocol_in("east"), protocol_in("west")),
+            (Some(Protocol::Tcp), Some(Protocol::Http))
+        );
         let conflict = &web.conflicts[0];
         let winner = if decides == Protocol::Tcp { "east" } else { "west" };
         assert_eq!((conflict.field, conflict.winner.as_str()), ("ports", winner));
@@ -96,11 +100,11 @@ fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
 #[test]
 fn config_cluster_precedes_older_clusters() {
     let settings = FixedSettings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
-    let words = vec![
+    let updates = vec![
         shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).built(),
         shard("hub", 2).with(at_port(80, 8080, "http"), vec![]).built(),
     ];
-    let mut mesh = mesh_of(Arc::new(settings), words);
+    let mut mesh = mesh_of(Arc::new(settings), updates);
     mesh.apply(since(&[("a", 1)]));
     let (context, _) = mesh.next_version().expect("a first version");
     let web = &context.services[&host("web.ns")];
@@ -130,7 +134,7 @@ fn borrowed_vip_is_assigned_by_port_in_merging_order() {
             one.ports = ports.iter().map(|(name, number)| port(name, *number, 1)).collect();
         })
     };
-    let words = |first: &str, second: &str| {
+    let updates = |first: &str, second: &str| {
         vec![
             shard("home", 1).with(service("client.ns"), vec![]).built(),
             shard(first, 2).with(at("old.ns", 9, &[("tcp", 80), ("tcp-b", 81)]), vec![]).built(),
@@ -139,7 +143,7 @@ fn borrowed_vip_is_assigned_by_port_in_merging_order() {
         ]
     };
     for (first, second) in [("east", "west"), ("west", "east")] {
-        let context = aged(&[("home", 1), (first, 2), (second, 3)], words(first, second));
+        let context = aged(&[("home", 1), (first, 2), (second, 3)], updates(first, second));
         assert_eq!(reached(&context, "home", 80), ["client: ", "new: ", "old: 10.1.0.1"]);
         // At a port that only the other service has, the VIP belongs to it.
         assert!(reached(&context, "home", 82).contains(&"new: 10.1.0.1".to_owned()));
@@ -170,12 +174,12 @@ const AGES: [(&str, i64); 3] = [("old", 1), ("new", 2), ("third", 3)];
 
 #[test]
 fn shared_address_is_each_clusters_own_and_the_older_clusters_elsewhere() {
-    let words = pods_of(&[
+    let updates = pods_of(&[
         ("old", &["10.0.0.1", "10.0.0.2"]),
         ("new", &["10.0.0.1", "10.0.0.3"]),
         ("third", &["10.0.0.4"]),
     ]);
-    let context = aged(&AGES, words);
+    let context = aged(&AGES, updates);
     let web = &context.services[&host("web.ns")];
     let given = |cluster: &str| {
         let view = view(cluster);
@@ -185,7 +189,7 @@ fn shared_address_is_each_clusters_own_and_the_older_clusters_elsewhere() {
             if decided == Err(WithheldReason::SameAddress) {
                 given.push(format!("not {} of {}", one.address, shard.cluster));
             } else {
-                assert_eq!(decided, Ok(Way::Direct));
+                assert_eq!(decided, Ok(Path::Direct));
             }
         }
         given
@@ -209,9 +213,10 @@ fn address_claims_follow_pods_networks_and_ages() {
     let shared = |mesh: &mut MeshState| {
         let (context, _) = mesh.next_version().expect("a change");
         let all = context.same_addresses.iter();
-        all.map(|(network, at, who)| format!("{network}/{at} {who:?}")).collect::<Vec<_>>()
+        all.map(|(network, address, claimants)| format!("{network}/{address} {claimants:?}"))
+            .collect::<Vec<_>>()
     };
-    let says = |cluster: &str, epoch, endpoints| {
+    let report = |cluster: &str, epoch, endpoints| {
         MeshEvent::Registry(
             shard(cluster, epoch).with(service("web.ns"), endpoints).update().built(),
         )
@@ -219,24 +224,24 @@ fn address_claims_follow_pods_networks_and_ages() {
     assert!(shared(&mut mesh).is_empty());
     // The same pod behind two ports and two services counts as one.
     let twice = vec![endpoint("10.0.0.1"), serving("10.0.0.1", 9, "other")];
-    mesh.apply(says("new", 2, twice));
+    mesh.apply(report("new", 2, twice));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
-    mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
+    mesh.apply(report("new", 2, vec![endpoint("10.0.0.1")]));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
     // The cluster that is older now gets the address.
     mesh.apply(since(&[("old", 5), ("new", 2)]));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["new", "old"]"#]);
     // An endpoint that cannot receive traffic, or is no pod, claims no address.
     let unready = Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.1") };
-    mesh.apply(says("new", 2, vec![unready]));
+    mesh.apply(report("new", 2, vec![unready]));
     assert!(shared(&mut mesh).is_empty());
     let draining = Endpoint { health: Health::Draining, ..endpoint("10.0.0.1") };
-    mesh.apply(says("new", 2, vec![draining]));
+    mesh.apply(report("new", 2, vec![draining]));
     assert_eq!(shared(&mut mesh).len(), 1);
     let named = Endpoint { workload: None, ..endpoint("10.0.0.1") };
-    mesh.apply(says("new", 2, vec![named]));
+    mesh.apply(report("new", 2, vec![named]));
     assert!(shared(&mut mesh).is_empty());
-    mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
+    mesh.apply(report("new", 2, vec![endpoint("10.0.0.1")]));
     assert_eq!(shared(&mut mesh).len(), 1);
     // A different network for either cluster resolves the conflict.
     let elsewhere =

@@ -14,21 +14,21 @@ fn parsed(policy: &str) -> Policy {
     Policy::parse(&text).expect("a sound policy")
 }
 
-fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
-    let mut mesh = mesh(words);
+fn steered(updates: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
+    let mut mesh = mesh(updates);
     mesh.apply(MeshEvent::Policy(Arc::new(parsed(policy))));
     mesh.next_version().expect("a version").0
 }
 
 /// Returns updates of clusters in one network, each with these endpoints of `web.ns`.
 fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
-    let mut words = Vec::new();
+    let mut updates = Vec::new();
     for (at, (cluster, addresses)) in endpoints.iter().enumerate() {
         let endpoints = addresses.iter().map(|address| endpoint(address)).collect();
         let epoch = u64::try_from(at).expect("few") + 1;
-        words.push(shard(cluster, epoch).with(service("web.ns"), endpoints).built());
+        updates.push(shard(cluster, epoch).with(service("web.ns"), endpoints).built());
     }
-    words
+    updates
 }
 
 /// Pods that a ServiceEntry selects in a cluster, and WorkloadEntries of a cluster, are claims of
@@ -69,7 +69,7 @@ fn endpoints_that_entries_select_obey_the_rules_of_their_cluster() {
     let passed = |host: &str| {
         let merged = &context.services[&Hostname::from(host)];
         let all = merged.endpoints_of_port(80).filter(|(shard, endpoint, network)| {
-            decide(&context, &of("east"), merged, shard, *endpoint, network).is_ok()
+            decide(&context, &client_in("east"), merged, shard, *endpoint, network).is_ok()
         });
         all.map(|(_, endpoint, _)| endpoint.address.to_string()).collect::<Vec<_>>()
     };
@@ -78,7 +78,7 @@ fn endpoints_that_entries_select_obey_the_rules_of_their_cluster() {
     assert_eq!(passed("bank.internal"), ["10.0.0.1"]);
 }
 
-fn of(cluster: &str) -> ViewKey {
+fn client_in(cluster: &str) -> ViewKey {
     ViewKey::of(&sidecar("client.ns", cluster), "".into(), Role::Client)
 }
 
@@ -114,26 +114,26 @@ fn agree(context: &PushContext, view: &ViewKey) {
     let members = groups.iter().flat_map(|group| &group.members);
     let mut sent: Vec<_> = members.map(|one| one.address.to_string()).collect();
     let passed = decided(context, view).into_iter().filter(|(_, reason)| reason.is_none());
-    let mut said: Vec<_> = passed.map(|(address, _)| address).collect();
+    let mut displayed: Vec<_> = passed.map(|(address, _)| address).collect();
     sent.sort();
-    said.sort();
-    assert_eq!(sent, said);
+    displayed.sort();
+    assert_eq!(sent, displayed);
 }
 
 #[test]
 fn cluster_that_may_not_export_a_name_serves_only_itself() {
-    let mut bad = service("web.ns");
-    bad.ports = vec![port("http", 80, 9999)];
-    bad.export_to = ExportTo::parse("ns", &"ns".into());
+    let mut unexported = service("web.ns");
+    unexported.ports = vec![port("http", 80, 9999)];
+    unexported.export_to = ExportTo::parse("ns", &"ns".into());
     let foreign = Endpoint {
         service_account: Some("spiffe://cluster.local/ns/ns/sa/thief".into()),
         ..endpoint("10.0.0.1")
     };
-    let words = vec![
-        shard("east", 1).with(bad, vec![foreign]).built(),
+    let updates = vec![
+        shard("east", 1).with(unexported, vec![foreign]).built(),
         shard("west", 2).with(service("web.ns"), vec![endpoint("10.0.0.2")]).built(),
     ];
-    let context = steered(words, "owners: [{namespaces: [ns], clusters: [west]}]");
+    let context = steered(updates, "owners: [{namespaces: [ns], clusters: [west]}]");
     let merged = &context.services[&host("web.ns")];
     assert_eq!(
         merged.primary.export_to,
@@ -141,14 +141,14 @@ fn cluster_that_may_not_export_a_name_serves_only_itself() {
         "the owner decides, regardless of the order"
     );
     assert!(merged.service_accounts.iter().all(|account| !account.contains("thief")));
-    assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
-    assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
-    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
-    assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), WithheldReason::ExportRefused);
-    let gateway = ViewKey { role: Role::Gateway, ..of("east") };
+    assert_eq!(groups(&context, &client_in("west")), ["0: 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &client_in("north")), ["0: 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &client_in("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
+    assert_eq!(refusal(&context, &client_in("west"), "10.0.0.1"), WithheldReason::ExportRefused);
+    let gateway = ViewKey { role: Role::Gateway, ..client_in("east") };
     assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway forwards it");
     for cluster in ["east", "west", "north"] {
-        agree(&context, &of(cluster));
+        agree(&context, &client_in(cluster));
     }
 }
 
@@ -156,28 +156,32 @@ fn cluster_that_may_not_export_a_name_serves_only_itself() {
 fn special_addresses_and_addresses_outside_the_ranges_are_withheld() {
     let addresses = ["10.1.0.1", "10.2.0.1", "127.0.0.1", "169.254.169.254"];
     let context = steered(one_network(&[("east", &addresses)]), "");
-    assert_eq!(groups(&context, &of("east")), ["0: 10.1.0.1 1, 10.2.0.1 1"], "without any rule");
-    assert_eq!(refusal(&context, &of("east"), "127.0.0.1"), WithheldReason::AddressRefused);
-    agree(&context, &of("east"));
+    assert_eq!(
+        groups(&context, &client_in("east")),
+        ["0: 10.1.0.1 1, 10.2.0.1 1"],
+        "without any rule"
+    );
+    assert_eq!(refusal(&context, &client_in("east"), "127.0.0.1"), WithheldReason::AddressRefused);
+    agree(&context, &client_in("east"));
 
     let policy = "clusters: {east: {addresses: [10.1.0.0/16]}}";
     let context = steered(one_network(&[("east", &addresses), ("west", &["10.2.0.9"])]), policy);
-    assert_eq!(groups(&context, &of("west")), ["0: 10.1.0.1 1, 10.2.0.9 1"]);
-    assert_eq!(refusal(&context, &of("west"), "10.2.0.1"), WithheldReason::AddressRefused);
-    agree(&context, &of("west"));
+    assert_eq!(groups(&context, &client_in("west")), ["0: 10.1.0.1 1, 10.2.0.9 1"]);
+    assert_eq!(refusal(&context, &client_in("west"), "10.2.0.1"), WithheldReason::AddressRefused);
+    agree(&context, &client_in("west"));
 }
 
 #[test]
 fn refused_network_claim_is_ignored() {
     let strayed = Endpoint { network_label: Some("n2".into()), ..endpoint("10.0.0.9") };
-    let mut words = two_networks(vec![endpoint("10.0.0.1"), strayed], vec![endpoint("10.0.0.2")]);
+    let mut updates = two_networks(vec![endpoint("10.0.0.1"), strayed], vec![endpoint("10.0.0.2")]);
     let thief = service("thief.strait-system").gateway_of("n2", "203.0.113.66");
-    words.push(shard("north", 3).network("n3").with(thief, vec![]).built());
-    let before = steered(words.clone(), "");
+    updates.push(shard("north", 3).network("n3").with(thief, vec![]).built());
+    let before = steered(updates.clone(), "");
     assert_eq!(before.networks.of_network(&"n2".into()).len(), 2);
     assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 is in n2");
     let policy = "clusters: {east: {networks: [n1]}, north: {networks: [n3]}}";
-    let context = steered(words, policy);
+    let context = steered(updates, policy);
     assert_eq!(members(&assigned(&context, &client("n2"))), ["10.0.0.2 1", "203.0.113.1 1"]);
     let gateways: Vec<_> =
         context.networks.of_network(&"n2".into()).iter().map(|one| one.address).collect();
@@ -190,16 +194,16 @@ fn refused_network_claim_is_ignored() {
 
 #[test]
 fn endpoints_of_an_unreachable_cluster_are_withdrawn_with_the_reason() {
-    let words = one_network(&[("east", &["10.0.0.1"]), ("west", &["10.0.0.2"])]);
-    let mut mesh = mesh(words);
+    let updates = one_network(&[("east", &["10.0.0.1"]), ("west", &["10.0.0.2"])]);
+    let mut mesh = mesh(updates);
     mesh.next_version();
     let why = "unreachable for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), dark)].into() };
     mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let (context, _) = mesh.next_version().expect("a change");
-    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1"]);
-    assert_eq!(refusal(&context, &of("east"), "10.0.0.2"), WithheldReason::ClusterDark);
+    assert_eq!(groups(&context, &client_in("east")), ["0: 10.0.0.1 1"]);
+    assert_eq!(refusal(&context, &client_in("east"), "10.0.0.2"), WithheldReason::ClusterDark);
 }
 
 #[test]
@@ -212,15 +216,21 @@ fn tiers_of_a_preference_become_priorities_without_gaps() {
         &[("east", &["10.0.0.1"]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])];
     let context = steered(one_network(all), policy);
     let expected = ["0: 10.0.0.1 1", "1: 10.0.0.3 1", "2: 10.0.0.2 1"];
-    assert_eq!(groups(&context, &of("east")), expected);
-    assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
-    assert_eq!(groups(&context, &of("else")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &client_in("east")), expected);
+    assert_eq!(
+        groups(&context, &client_in("north")),
+        ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]
+    );
+    assert_eq!(
+        groups(&context, &client_in("else")),
+        ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]
+    );
     let empty = one_network(&[("east", &[]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])]);
     let context = steered(empty, policy);
-    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &client_in("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);
     // Views with different assignments share no encoded assignment.
     let service = &context.services[&host("web.ns")];
-    let projected = |cluster| of(cluster).projected(&context, service);
+    let projected = |cluster| client_in(cluster).projected(&context, service);
     assert_ne!(projected("east"), projected("west"));
 }
 
@@ -232,15 +242,15 @@ fn weights_of_a_tier_do_not_depend_on_the_number_of_endpoints() {
     order: [{east: 90, west: 10}]";
     let east = ["10.0.0.1"];
     let west = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"];
-    let weights = |words: Vec<RegistryUpdate>, view: &ViewKey| {
-        let context = steered(words, policy);
+    let weights = |updates: Vec<RegistryUpdate>, view: &ViewKey| {
+        let context = steered(updates, policy);
         let found = assigned(&context, view);
         let groups = found.localities.into_iter().flat_map(|group| group.members);
         let mut sums = (0_u64, 0_u64);
         for one in groups {
-            let of_west =
+            let is_west =
                 one.address.to_string().starts_with("10.0.1.") || one.address == ip("203.0.113.2");
-            let sum = if of_west { &mut sums.1 } else { &mut sums.0 };
+            let sum = if is_west { &mut sums.1 } else { &mut sums.0 };
             *sum += u64::from(one.weight);
         }
         sums
@@ -249,12 +259,12 @@ fn weights_of_a_tier_do_not_depend_on_the_number_of_endpoints() {
         let share = west as f64 / (east + west) as f64;
         assert!((0.099..0.101).contains(&share), "{east} to {west}");
     };
-    close(weights(one_network(&[("east", &east), ("west", &west)]), &of("north")));
+    close(weights(one_network(&[("east", &east), ("west", &west)]), &client_in("north")));
     let ends = |all: &[&str]| all.iter().map(|one| endpoint(one)).collect::<Vec<_>>();
     close(weights(two_networks(ends(&east), ends(&west)), &client("n1")));
     // The only cluster in a tier gets all traffic, with unchanged weights.
     let alone = one_network(&[("west", &west)]);
-    assert_eq!(weights(alone, &of("north")), (0, 4));
+    assert_eq!(weights(alone, &client_in("north")), (0, 4));
 }
 
 #[test]
@@ -263,14 +273,14 @@ fn gateway_for_several_tiers_is_listed_in_the_first() {
   - name: order
     services: {namespaces: [ns]}
     order: [south, west]";
-    let mut words = two_networks(vec![], vec![endpoint("10.0.0.2")]);
-    words.push(
+    let mut updates = two_networks(vec![], vec![endpoint("10.0.0.2")]);
+    updates.push(
         shard("south", 3)
             .network("n2")
             .with(service("web.ns"), vec![endpoint("10.0.0.3"), endpoint("10.0.0.4")])
             .built(),
     );
-    let context = steered(words, policy);
+    let context = steered(updates, policy);
     // South has no gateway, so the network's gateway serves both south and west.
     assert_eq!(groups(&context, &client("n1")), ["0: 203.0.113.2 2"]);
 }

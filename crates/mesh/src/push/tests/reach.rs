@@ -37,25 +37,30 @@ fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
 
 /// Returns updates for: east in n1 with `web.ns` and `own.ns`, west in n2 with `web.ns`, a gateway
 /// in each network.
-fn words() -> Vec<RegistryUpdate> {
-    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.1.0.1")]);
+fn updates() -> Vec<RegistryUpdate> {
+    let mut updates = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.1.0.1")]);
     let own = shard("east", 1).with(service("own.ns"), vec![endpoint("10.0.0.2")]);
-    words.push(own.update().built());
-    words
+    updates.push(own.update().built());
+    updates
 }
 
 /// Returns the kinds of streams that an event notifies.
-fn told_of(mesh: &mut MeshState, before: &Arc<PushContext>, event: MeshEvent) -> Vec<String> {
+fn notified_streams(
+    mesh: &mut MeshState,
+    before: &Arc<PushContext>,
+    event: MeshEvent,
+) -> Vec<String> {
     let (interest, all) = watchers();
     mesh.apply(event);
     let (now, mut changes) = mesh.next_version().expect("a version that shows it");
-    changes.look([before, &now], &interest, &SeesNothing);
+    changes.compute_impact([before, &now], &interest, &SeesNothing);
     changes.unaffected_views = unaffected_views(before, &now, &changes, &interest);
     interest.mark(&changes);
-    let is_told = |(_, stream): &&(String, Subscription)| !stream.take().is_empty();
-    let mut told: Vec<_> = all.iter().filter(is_told).map(|(name, _)| name.clone()).collect();
-    told.dedup();
-    told
+    let is_notified = |(_, stream): &&(String, Subscription)| !stream.take().is_empty();
+    let mut notified: Vec<_> =
+        all.iter().filter(is_notified).map(|(name, _)| name.clone()).collect();
+    notified.dedup();
+    notified
 }
 
 fn gateway_of_west(address: &str) -> MeshEvent {
@@ -63,7 +68,7 @@ fn gateway_of_west(address: &str) -> MeshEvent {
     MeshEvent::Registry(shard("west", 2).with(gateway, vec![]).update().built())
 }
 
-fn known(mode: Mode) -> MeshEvent {
+fn clusters_event(mode: Mode) -> MeshEvent {
     let clusters =
         [("east".into(), member(None)), ("west".into(), KnownCluster { mode, ..member(None) })];
     MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.into() }))
@@ -71,11 +76,11 @@ fn known(mode: Mode) -> MeshEvent {
 
 #[test]
 fn changed_gateway_notifies_only_streams_that_use_it() {
-    let mut mesh = mesh(words());
+    let mut mesh = mesh(updates());
     let (before, _) = mesh.next_version().expect("a first version");
-    let told = told_of(&mut mesh, &before, gateway_of_west("203.0.113.9"));
+    let notified = notified_streams(&mut mesh, &before, gateway_of_west("203.0.113.9"));
     assert_eq!(
-        told,
+        notified,
         ["web in n1", "web in n3"],
         "streams in n2 and streams of other services are unaffected"
     );
@@ -83,22 +88,22 @@ fn changed_gateway_notifies_only_streams_that_use_it() {
 
 #[test]
 fn pending_gateway_notifies_no_stream() {
-    let mut mesh = mesh(words());
+    let mut mesh = mesh(updates());
     let (before, _) = mesh.next_version().expect("a first version");
     let mut gateway = service("other.strait-system").gateway_of("n2", "203.0.113.9");
     gateway.external_addresses.clear();
     let pending = shard("west", 2).with(gateway, vec![]).update().built();
-    let told = told_of(&mut mesh, &before, MeshEvent::Registry(pending));
-    assert!(told.is_empty(), "{told:?}");
+    let notified = notified_streams(&mut mesh, &before, MeshEvent::Registry(pending));
+    assert!(notified.is_empty(), "{notified:?}");
 }
 
 #[test]
 fn drained_cluster_notifies_streams_with_its_endpoints() {
-    let mut mesh = mesh(words());
-    mesh.apply(known(Mode::Normal));
+    let mut mesh = mesh(updates());
+    mesh.apply(clusters_event(Mode::Normal));
     let (before, _) = mesh.next_version().expect("a first version");
-    let told = told_of(&mut mesh, &before, known(Mode::Drain));
-    assert_eq!(told, ["web in n1", "web in n2", "web in n3"]);
+    let notified = notified_streams(&mut mesh, &before, clusters_event(Mode::Drain));
+    assert_eq!(notified, ["web in n1", "web in n2", "web in n3"]);
 }
 
 /// Reports a difference of listeners at every location, and records the namespaces of the
@@ -146,11 +151,11 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
     mesh.apply(MeshEvent::Registry(then));
     let (now, mut changes) = mesh.next_version().expect("a version that shows it");
     let sight = SeesAll::default();
-    changes.look([&before, &now], &interest, &sight);
+    changes.compute_impact([&before, &now], &interest, &sight);
     interest.mark(&changes);
-    let told = streams.iter().filter(|(_, stream)| !stream.take().is_empty());
-    let told = told.map(|(namespace, _)| *namespace).collect();
-    (told, sight.0.into_inner().expect("whole").iter().map(ToString::to_string).collect())
+    let notified = streams.iter().filter(|(_, stream)| !stream.take().is_empty());
+    let notified = notified.map(|(namespace, _)| *namespace).collect();
+    (notified, sight.0.into_inner().expect("whole").iter().map(ToString::to_string).collect())
 }
 
 #[test]

@@ -37,27 +37,27 @@ fn unseen_from(update: RegistryUpdate, streams: usize) -> Vec<String> {
     let (before, _) = mesh.next_version().expect("a first version");
     mesh.apply(MeshEvent::Registry(update));
     let (now, changes) = mesh.next_version().expect("it changes something");
-    let (interest, _kept) = watched_from(&["n1", "n2", "n3"].map(client), streams);
+    let (interest, _subscriptions) = watched_from(&["n1", "n2", "n3"].map(client), streams);
     let mut unaffected_views = unaffected_views(&before, &now, &changes, &interest);
     let views = unaffected_views.remove(&host("web.ns")).unwrap_or_default();
     let changes = Changes { unaffected_views: [(host("web.ns"), views.clone())].into(), ..changes };
-    let told = if changes.is_everything() { 3 } else { 3 - views.len() };
-    assert_eq!(interest.mark(&changes), told * streams);
+    let notified = if changes.is_everything() { 3 } else { 3 - views.len() };
+    assert_eq!(interest.mark(&changes), notified * streams);
     views.iter().map(|view| view.network.as_str().to_owned()).collect()
 }
 
-fn west_says(addresses: &[&str]) -> RegistryUpdate {
+fn west_reports(addresses: &[&str]) -> RegistryUpdate {
     let endpoints = addresses.iter().copied().map(endpoint).collect();
     shard("west", 2).with(service("web.ns"), endpoints).update().built()
 }
 
 #[test]
 fn change_behind_a_gateway_affects_only_its_own_network() {
-    let moved = west_says(&["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.9"]);
+    let moved = west_reports(&["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.9"]);
     assert_eq!(unseen_from(moved.clone(), 4), ["n1", "n3"]);
     // Computing the effect would cost as much as waking so few streams.
     assert!(unseen_from(moved, 3).is_empty());
-    let fewer = west_says(&["10.1.0.1", "10.1.0.2"]);
+    let fewer = west_reports(&["10.1.0.1", "10.1.0.2"]);
     assert!(unseen_from(fewer, 4).is_empty(), "the gateway's weight differs");
     let other = service("web.ns").with(|service| service.is_cluster_local = true);
     let own = shard("west", 2).with(other, vec![endpoint("10.1.0.9")]).update().built();
@@ -79,9 +79,9 @@ fn address_that_moves_to_another_cluster_may_change_its_weight() {
         let update = shard(cluster, epoch).network("n9");
         update.with(service("web.ns"), it.into_iter().collect())
     };
-    let words = [("east", Some(1)), ("north", Some(5)), ("west", None)]
+    let updates = [("east", Some(1)), ("north", Some(5)), ("west", None)]
         .map(|(cluster, weight)| named(cluster, weight).built());
-    let mut mesh = mesh_of(directly(true), words.to_vec());
+    let mut mesh = mesh_of(directly(true), updates.to_vec());
     let (before, _) = mesh.next_version().expect("a first version");
     for (cluster, weight) in [("east", None), ("west", Some(1))] {
         mesh.apply(MeshEvent::Registry(named(cluster, weight).update().built()));
@@ -90,7 +90,7 @@ fn address_that_moves_to_another_cluster_may_change_its_weight() {
     let view = client("n1");
     assert_eq!(members(&assigned(&before, &view)), ["10.9.0.1 1"]);
     assert_eq!(members(&assigned(&now, &view)), ["10.9.0.1 5"]);
-    let (interest, _kept) = watched_from(&[view], 4);
+    let (interest, _subscriptions) = watched_from(&[view], 4);
     assert!(!changes.is_everything() && changes.endpoints().next().is_some(), "{changes:?}");
     assert!(unaffected_views(&before, &now, &changes, &interest).is_empty());
 }
@@ -101,12 +101,12 @@ fn unaffected_views_have_unchanged_assignments() {
     let mut random = StdRng::seed_from_u64(11);
     let mut spared = 0;
     for _ in 0..60 {
-        let words = two_networks(some_endpoints(&mut random), some_endpoints(&mut random));
-        let mut mesh = mesh_of(directly(random.random_bool(0.5)), words);
+        let updates = two_networks(some_endpoints(&mut random), some_endpoints(&mut random));
+        let mut mesh = mesh_of(directly(random.random_bool(0.5)), updates);
         mesh.apply(MeshEvent::Clusters(clusters(&mut random)));
         let (mut before, _) = mesh.next_version().expect("a first version");
         let views = all_views();
-        let (interest, _kept) = watched_from(&views, 4);
+        let (interest, _subscriptions) = watched_from(&views, 4);
         for _ in 0..20 {
             mesh.apply(change(&mut random));
             let Some((now, changes)) = mesh.next_version() else { continue };
@@ -172,12 +172,12 @@ fn some_service(random: &mut StdRng) -> Service {
 }
 
 fn clusters(random: &mut StdRng) -> Arc<KnownClusters> {
-    let mut known = KnownClusters::default();
+    let mut clusters = KnownClusters::default();
     for id in ["east", "west", "north"] {
         let mode = if random.random_ratio(1, 8) { Mode::Drain } else { Mode::Normal };
-        known.clusters.insert(id.into(), KnownCluster { mode, ..member(None) });
+        clusters.clusters.insert(id.into(), KnownCluster { mode, ..member(None) });
     }
-    Arc::new(known)
+    Arc::new(clusters)
 }
 
 fn change(random: &mut StdRng) -> MeshEvent {

@@ -8,7 +8,7 @@ fn parse(text: &str) -> MeshConfig {
 
 #[test]
 fn mtls_parameters_are_parsed_and_values_unknown_to_envoy_are_refused() {
-    let of = |text: &str| parse(&format!("meshMTLS: {text}"));
+    let parse_mesh_mtls = |text: &str| parse(&format!("meshMTLS: {text}"));
     let ciphers = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
     let aes = "ECDHE-RSA-AES256-GCM-SHA384";
     for (text, newest_alone, names) in [
@@ -22,19 +22,19 @@ fn mtls_parameters_are_parsed_and_values_unknown_to_envoy_are_refused() {
         ),
     ] {
         let expected = MeshTls { newest_alone, ciphers: ciphers(names), curves: Vec::new() };
-        assert_eq!(*of(text).mesh_tls, expected, "{text}");
+        assert_eq!(*parse_mesh_mtls(text).mesh_tls, expected, "{text}");
     }
-    assert_eq!(of("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
+    assert_eq!(parse_mesh_mtls("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
     let defaults = parse("tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}");
     assert!(defaults.tls_defaults.newest_alone && !defaults.mesh_tls.newest_alone);
     assert_eq!(*defaults.tls_defaults.curves, ["P-256".into()]);
     assert!(defaults.ignored.is_empty(), "{:?}", defaults.ignored);
-    let told = error("tlsDefaults: {ecdhCurves: [P-256, P-512]}");
-    assert!(told.contains("\"P-512\" is not a curve that Envoy supports"), "{told}");
-    let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
-    assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
-    let told = error("meshMTLS: {cipherSuites: [RC4]}");
-    assert!(told.contains("\"RC4\" is not a cipher that Envoy supports"), "{told}");
+    let message = error("tlsDefaults: {ecdhCurves: [P-256, P-512]}");
+    assert!(message.contains("\"P-512\" is not a curve that Envoy supports"), "{message}");
+    let message = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
+    assert!(message.contains("meshMTLS") && message.contains("\"TLSV1_1\" may be"), "{message}");
+    let message = error("meshMTLS: {cipherSuites: [RC4]}");
+    assert!(message.contains("\"RC4\" is not a cipher that Envoy supports"), "{message}");
 }
 
 fn error(text: &str) -> String {
@@ -104,9 +104,9 @@ fn invalid_value_is_reported_with_line_and_field() {
         ("just text\n", "line 1: ", ""),
     ];
     for (text, start, part) in cases {
-        let told = error(text);
-        assert!(told.starts_with(start) && told.contains(part), "{text:?} gives {told:?}");
-        assert!(!told.contains('\n'), "{told:?}");
+        let message = error(text);
+        assert!(message.starts_with(start) && message.contains(part), "{text:?} gives {message:?}");
+        assert!(!message.contains('\n'), "{message:?}");
     }
 }
 
@@ -153,24 +153,25 @@ fn effective_config_round_trips() {
 
 #[test]
 fn limits_of_the_mesh_apply_completely_or_not_at_all() {
-    let of = |text: &str| parse(&format!("defaultTrafficPolicy: {text}"));
-    assert_eq!(of("{}").usual_limits, UsualLimits::default());
-    let said =
-        of("{connectionPool: {tcp: {maxConnections: 3}}, outlierDetection: {}}").usual_limits;
-    assert_eq!(said.connection_pool.and_then(|pool| pool.max_connections), Some(3));
-    assert!(said.outlier_detection.is_some());
+    let parse_policy = |text: &str| parse(&format!("defaultTrafficPolicy: {text}"));
+    assert_eq!(parse_policy("{}").usual_limits, UsualLimits::default());
+    let limits = parse_policy("{connectionPool: {tcp: {maxConnections: 3}}, outlierDetection: {}}")
+        .usual_limits;
+    assert_eq!(limits.connection_pool.and_then(|pool| pool.max_connections), Some(3));
+    assert!(limits.outlier_detection.is_some());
     let more =
         "{loadBalancer: {}, connectionPool: {tcp: {odd: 1}}, outlierDetection: {zoneAware: {}}}";
     assert_eq!(
-        of(more).ignored,
+        parse_policy(more).ignored,
         [
             "defaultTrafficPolicy.connectionPool.tcp.odd",
             "defaultTrafficPolicy.loadBalancer",
             "defaultTrafficPolicy.outlierDetection.zoneAware",
         ]
     );
-    let zeros =
-        of("{connectionPool: {tcp: {connectTimeout: 0s}}, outlierDetection: {interval: 0s}}");
+    let zeros = parse_policy(
+        "{connectionPool: {tcp: {connectTimeout: 0s}}, outlierDetection: {interval: 0s}}",
+    );
     assert_eq!(
         zeros.ignored,
         [
@@ -202,7 +203,7 @@ fn limits_of_the_mesh_apply_completely_or_not_at_all() {
         ),
         ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
     ] {
-        let told = error(&format!("defaultTrafficPolicy: {text}"));
-        assert!(told.contains("defaultTrafficPolicy") && told.contains(fact), "{told}");
+        let message = error(&format!("defaultTrafficPolicy: {text}"));
+        assert!(message.contains("defaultTrafficPolicy") && message.contains(fact), "{message}");
     }
 }

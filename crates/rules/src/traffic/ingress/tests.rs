@@ -141,3 +141,17 @@ fn only_ingresses_of_the_class_of_the_mesh_apply() {
         assert_eq!(followed.is_ok(), is_followed, "{spec} {annotations}: {followed:?}");
     }
 }
+
+#[test]
+fn wildcard_host_of_an_ingress_is_reported_to_match_several_labels() {
+    let reasons_of = |host: &str| {
+        let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+        let paths = json!([{ "pathType": "Prefix", "path": "/", "backend": backend }]);
+        let spec = json!({ "rules": [{ "host": host, "http": { "paths": paths } }] });
+        let (_, reasons) = ingress(&spec, &json!({}));
+        reasons.into_iter().map(|one| (one.code, one.path, one.is_lost)).collect::<Vec<_>>()
+    };
+    let expected = (&codes::INGRESS_WILDCARD, "spec.rules[0].host".to_owned(), false);
+    assert_eq!(reasons_of("*.shop.example"), [expected]);
+    assert!(reasons_of("shop.example").is_empty() && reasons_of("").is_empty());
+}

@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
+use crate::traffic::object::Reason;
+use strait_base::codes;
 use strait_model::mesh_config::OutboundTrafficPolicy;
 use strait_model::{Hostname, Namespace, Protocol};
 
@@ -58,6 +60,19 @@ impl RawListenerPort {
     /// Returns the protocol that the listener declares; `Auto` if none.
     pub(super) fn declared(&self) -> Protocol {
         Protocol::of_port("TCP", Some(&self.protocol), "", 0)
+    }
+
+    /// Reports an unknown protocol. The proxy then detects the protocol, as if none were declared.
+    pub(super) fn note_unknown_protocol(&self, path: &str, reasons: &mut Vec<Reason>) {
+        let text = &*self.protocol;
+        let is_proxy = text.eq_ignore_ascii_case("HTTP_PROXY");
+        if text.is_empty() || is_proxy || Protocol::is_known(text) {
+            return;
+        }
+        let path = format!("{path}.port.protocol");
+        let text =
+            format!("{text:?} is not a known protocol: the protocol of the port is detected");
+        reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
     }
 }
 

@@ -136,6 +136,7 @@ impl SidecarIngress {
         reasons: &mut Vec<Reason>,
     ) -> Result<Self, IngressFault> {
         let port = raw.port.read()?;
+        raw.port.note_unknown_protocol(path, reasons);
         let backend = WorkloadBackend::read(&raw.default_endpoint)
             .map_err(|fact| ("defaultEndpoint", fact))?;
         let bind = match &*raw.bind {

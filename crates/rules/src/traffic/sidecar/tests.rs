@@ -288,6 +288,25 @@ fn unknown_capture_mode_is_refused() {
 }
 
 #[test]
+fn unknown_protocol_of_a_listener_is_reported() {
+    let port = |protocol: &str| json!({ "number": 9000, "protocol": protocol });
+    let spec = |protocol: &str| {
+        json!({
+            "egress": [{ "port": port(protocol), "hosts": ["./*"] }],
+            "ingress": [{ "port": port(protocol), "defaultEndpoint": "127.0.0.1:8080" }],
+        })
+    };
+    let expected =
+        ["STR1005 spec.ingress[0].port.protocol", "STR1005 spec.egress[0].port.protocol"];
+    let mut found = reasons_of(&spec("HTPP"));
+    found.sort_by(|one, other| other.cmp(one));
+    assert_eq!(found, expected);
+    for known in ["", "HTTP", "http2", "GRPC-WEB", "TLS", "MONGO", "MYSQL", "REDIS", "TCP"] {
+        assert_eq!(reasons_of(&spec(known)), [""; 0], "{known}");
+    }
+}
+
+#[test]
 fn invalid_ingress_listener_is_left_out_alone() {
     let good = json!({ "port": { "number": 9080, "protocol": "HTTP" }, "defaultEndpoint": "127.0.0.1:8080" });
     let cases = [

@@ -7,6 +7,7 @@
 //! stricter than Envoy for rarely used syntax: comments, names in backticks and messages are
 //! rejected.
 
+mod attributes;
 mod tokens;
 
 use self::tokens::{CelToken, tokens};
@@ -86,6 +87,12 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         None => Ok(()),
         Some(token) => Err(format!("has an unexpected {token} after a complete expression")),
     }
+}
+
+/// Returns the first name in a valid expression that is not an attribute of Envoy, for example a
+/// misspelled one.
+pub(super) fn unknown_attribute(text: &str) -> Option<String> {
+    attributes::unknown(&tokens(text).ok()?)
 }
 
 fn too_deep() -> String {

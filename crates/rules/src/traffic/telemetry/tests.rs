@@ -145,6 +145,22 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
 }
 
 #[test]
+fn misspelt_attribute_of_a_filter_is_reported() {
+    let reasons_of = |expression: &str| {
+        let spec = json!({"accessLogging": [{"filter": {"expression": expression}}]});
+        let (object, reasons) = read("shop", "t", spec);
+        assert_eq!(object.logging.len(), 1, "Envoy accepts the expression");
+        reasons.into_iter().map(|one| (one.code, one.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons_of("response.code >= 400"), []);
+    let text = "response.kode is not an attribute of Envoy: requests are not logged if the expression needs its value";
+    assert_eq!(
+        reasons_of("response.kode >= 400"),
+        [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]
+    );
+}
+
+#[test]
 fn most_specific_level_decides_about_each_tracing_field() {
     let mesh = |text: &str| MeshConfig::parse(text, &Defaults::default()).expect("a mesh config");
     let traced = |text: &str, objects: &[(&str, Value)], end| {

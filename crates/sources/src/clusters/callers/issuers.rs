@@ -42,26 +42,27 @@ pub type MemberKeys = BTreeMap<ClusterId, Arc<IssuerKeys>>;
 /// Members for which an unknown key was requested.
 #[derive(Debug, Default)]
 pub(super) struct KeysWanted {
-    asked: Mutex<BTreeMap<ClusterId, std::time::Instant>>,
+    requested_at: Mutex<BTreeMap<ClusterId, std::time::Instant>>,
     news: Notify,
 }
 
 impl KeysWanted {
     /// Requests a new read of a member's keys, at most once per [`WANTED_PAUSE`].
-    pub(super) fn ask(&self, cluster: &ClusterId, now: std::time::Instant) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = asked.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);
+    pub(super) fn request(&self, cluster: &ClusterId, now: std::time::Instant) {
+        let mut requested_at = self.requested_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new =
+            requested_at.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);
         if is_new {
-            asked.insert(cluster.clone(), now);
-            drop(asked);
+            requested_at.insert(cluster.clone(), now);
+            drop(requested_at);
             self.news.notify_one();
         }
     }
 
     /// Returns the members requested since then.
     pub(super) fn since(&self, since: std::time::Instant) -> BTreeSet<ClusterId> {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = asked.iter().filter(|(_, at)| **at >= since);
+        let requested_at = self.requested_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = requested_at.iter().filter(|(_, at)| **at >= since);
         wanted.map(|(cluster, _)| cluster.clone()).collect()
     }
 }
@@ -97,8 +98,8 @@ impl IssuerReader {
             let looked_at = std::time::Instant::now();
             let clients = Arc::clone(&self.clients.borrow_and_update());
             self.forget();
-            take_clients(&mut schedules, &clients);
-            self.read_due(&mut schedules).await;
+            schedule_new_clients(&mut schedules, &clients);
+            self.read_due_keys(&mut schedules).await;
             let next = schedules.values().map(|schedule| schedule.at).min();
             tokio::select! {
                 changed = self.clients.changed() => if changed.is_err() { return },
@@ -120,21 +121,22 @@ impl IssuerReader {
     fn forget(&mut self) {
         // The members are published before the flag that they are settled.
         let is_read = *self.settled.borrow_and_update() != MembersSettled::ConfigurationUnread;
-        let known = Arc::clone(&self.known.borrow_and_update());
+        let known_clusters = Arc::clone(&self.known.borrow_and_update());
         self.keys.send_if_modified(|keys| {
-            let has_gone = is_read && keys.keys().any(|id| !known.contains(id));
+            let has_gone = is_read && keys.keys().any(|id| !known_clusters.contains(id));
             if has_gone {
-                Arc::make_mut(keys).retain(|id, _| known.contains(id));
+                Arc::make_mut(keys).retain(|id, _| known_clusters.contains(id));
             }
             has_gone
         });
     }
 
-    async fn read_due(&self, schedules: &mut BTreeMap<ClusterId, IssuerSchedule>) {
+    async fn read_due_keys(&self, schedules: &mut BTreeMap<ClusterId, IssuerSchedule>) {
         let now = Instant::now();
-        let due = schedules.iter().filter(|(_, schedule)| schedule.at <= now);
-        let due: Vec<_> = due.map(|(id, schedule)| (id.clone(), schedule.client.clone())).collect();
-        let reads = due.into_iter().map(|(id, client)| async {
+        let due_members = schedules.iter().filter(|(_, schedule)| schedule.at <= now);
+        let due_members: Vec<_> =
+            due_members.map(|(id, schedule)| (id.clone(), schedule.client.clone())).collect();
+        let reads = due_members.into_iter().map(|(id, client)| async {
             let read = tokio::time::timeout(LIMIT, read(client)).await;
             (id, read.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}"))))
         });
@@ -146,7 +148,7 @@ impl IssuerReader {
                     let spread = 0.75 + 0.5 * rand::random::<f64>();
                     schedule.at = Instant::now() + REFRESH.mul_f64(spread);
                     (schedule.failures, schedule.trouble) = (0, None);
-                    self.keep(id, keys);
+                    self.store_keys(id, keys);
                 }
                 Err(trouble) => {
                     let rest = RETRY * 2u32.saturating_pow(schedule.failures.min(10));
@@ -169,20 +171,23 @@ impl IssuerReader {
         }
     }
 
-    fn keep(&self, id: ClusterId, keys: IssuerKeys) {
-        self.keys.send_if_modified(|held| {
-            if held.get(&id).is_some_and(|held| **held == keys) {
+    fn store_keys(&self, id: ClusterId, keys: IssuerKeys) {
+        self.keys.send_if_modified(|current| {
+            if current.get(&id).is_some_and(|current| **current == keys) {
                 return false;
             }
             info!(cluster = %id, issuer = %keys.issuer(), "read the signing keys of the cluster's tokens");
-            Arc::make_mut(held).insert(id, Arc::new(keys));
+            Arc::make_mut(current).insert(id, Arc::new(keys));
             true
         });
     }
 }
 
 /// Schedules a read for members that are new or have a new client.
-fn take_clients(schedules: &mut BTreeMap<ClusterId, IssuerSchedule>, clients: &MemberClients) {
+fn schedule_new_clients(
+    schedules: &mut BTreeMap<ClusterId, IssuerSchedule>,
+    clients: &MemberClients,
+) {
     schedules.retain(|id, schedule| {
         clients.get(id).is_some_and(|client| client.is_same(&schedule.client))
     });

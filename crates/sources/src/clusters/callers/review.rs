@@ -79,7 +79,7 @@ pub(super) struct ReviewedPod {
     id: SpiffeId,
     pod: TokenPod,
     /// Whether it was known at some time: then it no longer exists once it is unknown.
-    was_known: bool,
+    was_seen: bool,
 }
 
 impl ReviewedPod {
@@ -88,16 +88,16 @@ impl ReviewedPod {
         (cluster, id, pod): (ClusterId, SpiffeId, TokenPod),
         pods: &dyn RunningPods,
     ) -> Self {
-        let mut reviewed = Self { cluster, id, pod, was_known: false };
+        let mut reviewed = Self { cluster, id, pod, was_seen: false };
         reviewed.has_gone(pods);
         reviewed
     }
 
     /// Whether it was known once, and is no longer.
     fn has_gone(&mut self, pods: &dyn RunningPods) -> bool {
-        let is_known = pods.has_pod(&self.cluster, &self.id, &self.pod);
-        self.was_known |= is_known;
-        self.was_known && !is_known
+        let exists = pods.has_pod(&self.cluster, &self.id, &self.pod);
+        self.was_seen |= exists;
+        self.was_seen && !exists
     }
 }
 
@@ -153,7 +153,7 @@ impl Reviews {
     ///
     /// # Errors
     /// Fails if the API server rejects the token or cannot be reached now.
-    pub(super) async fn ask(
+    pub(super) async fn review_token(
         &self,
         cluster: &ClusterId,
         client: &ApiClient,
@@ -216,8 +216,8 @@ impl Reviews {
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
             "spec": { "token": token, "audiences": audiences },
         });
-        let asked = client.create::<ReviewAnswer>(PATH, &review);
-        let status = match tokio::time::timeout(LIMIT, asked).await {
+        let request = client.create::<ReviewAnswer>(PATH, &review);
+        let status = match tokio::time::timeout(LIMIT, request).await {
             Ok(Ok(review)) => review.status,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
                 let next = "it needs permission to create tokenreviews (authentication.k8s.io)";
@@ -234,7 +234,7 @@ impl Reviews {
                 )));
             }
         };
-        Ok(status.judge(claims, audiences))
+        Ok(status.verdict(claims, audiences))
     }
 
     fn answer(&self, question: &Question) -> Option<Verdict> {
@@ -245,9 +245,9 @@ impl Reviews {
 
     /// Removes the results whose pods no longer exist.
     pub(super) fn forget_gone(&self, pods: &dyn RunningPods) {
-        let is_left =
+        let has_pod =
             |answer: &mut Answer| !answer.pod.as_mut().is_some_and(|pod| pod.has_gone(pods));
-        self.answers().retain(|_, answer| is_left(answer));
+        self.answers().retain(|_, answer| has_pod(answer));
     }
 
     fn note(
@@ -257,8 +257,8 @@ impl Reviews {
         claims: &TokenClaims,
         pod: Option<ReviewedPod>,
     ) {
-        let left = claims.expires.duration_since(SystemTime::now()).unwrap_or_default();
-        let counts = if verdict.is_ok() { YES_COUNTS.min(left) } else { NO_COUNTS };
+        let remaining = claims.expires.duration_since(SystemTime::now()).unwrap_or_default();
+        let lifetime = if verdict.is_ok() { YES_COUNTS.min(remaining) } else { NO_COUNTS };
         let now = Instant::now();
         let mut answers = self.answers();
         if answers.len() >= ANSWERS_MAX {
@@ -268,7 +268,7 @@ impl Reviews {
             // All results are at most a minute old: callers that return are reviewed again.
             answers.clear();
         }
-        answers.insert(question, Answer { until: now + counts, verdict: verdict.clone(), pod });
+        answers.insert(question, Answer { until: now + lifetime, verdict: verdict.clone(), pod });
     }
 
     fn permits(&self, cluster: &ClusterId) -> Arc<MemberPermits> {
@@ -287,8 +287,8 @@ impl Reviews {
 impl MemberPermits {
     fn take(&self, now: Instant) -> bool {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, at) = *bucket;
-        let filled = left + now.saturating_duration_since(at).as_secs_f64() * PER_SECOND;
+        let (tokens, filled_at) = *bucket;
+        let filled = tokens + now.saturating_duration_since(filled_at).as_secs_f64() * PER_SECOND;
         let filled = filled.min(PER_SECOND);
         let enough = filled >= 1.0;
         *bucket = (if enough { filled - 1.0 } else { filled }, now);
@@ -298,7 +298,7 @@ impl MemberPermits {
 
 impl ReviewStatus {
     /// Returns whether the token is valid, for our audience, and of the account in its claims.
-    fn judge(&self, claims: &TokenClaims, audiences: &[String]) -> Verdict {
+    fn verdict(&self, claims: &TokenClaims, audiences: &[String]) -> Verdict {
         let no = |why: &str| Err(Arc::from(why));
         if !self.authenticated || !self.error.is_empty() {
             return no(match &*self.error {
@@ -317,9 +317,11 @@ impl ReviewStatus {
         if self.user.username != named || !groups.iter().any(|group| group == GROUP) {
             return no("it belongs to another account");
         }
-        let said = self.user.extra.as_ref().and_then(|extra| extra.get(POD_UID)?.first());
-        match (said, pod) {
-            (Some(said), Some(pod)) if **said != *pod.uid => no("it belongs to another pod"),
+        let reviewed_uid = self.user.extra.as_ref().and_then(|extra| extra.get(POD_UID)?.first());
+        match (reviewed_uid, pod) {
+            (Some(reviewed_uid), Some(pod)) if **reviewed_uid != *pod.uid => {
+                no("it belongs to another pod")
+            }
             _ => Ok(()),
         }
     }
@@ -387,31 +389,31 @@ mod tests {
                 false,
             ),
         ];
-        for (case, change, good) in cases {
-            assert_eq!(status(change).judge(&claims(), &ours).is_ok(), good, "{case}");
+        for (case, change, is_accepted) in cases {
+            assert_eq!(status(change).verdict(&claims(), &ours).is_ok(), is_accepted, "{case}");
         }
     }
 
     #[tokio::test]
     async fn concurrent_calls_with_one_token_cause_one_review() {
         let reviews = Reviews::default();
-        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let review_count = std::sync::atomic::AtomicUsize::new(0);
         let review = |verdict: Result<Verdict, CallerRefusal>| async {
-            asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            review_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             tokio::task::yield_now().await;
             verdict
         };
         let calls = (0..8).map(|_| reviews.once([1; 32], review(Ok(Ok(())))));
         let answers = futures::future::join_all(calls).await;
         assert!(answers.iter().all(|answer| *answer == Ok(Ok(()))), "{answers:?}");
-        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(review_count.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert!(reviews.flights.lock().expect("not poisoned").is_empty());
         // A failed review can be repeated.
         let failed = || Err(CallerRefusal::unchecked("no answer".to_owned()));
         for _ in 0..2 {
             assert_eq!(reviews.once([1; 32], review(failed())).await, failed());
         }
-        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 3);
+        assert_eq!(review_count.load(std::sync::atomic::Ordering::Relaxed), 3);
         // An abandoned call leaves no state behind.
         drop(futures::poll!(Box::pin(reviews.once([2; 32], std::future::pending()))));
         assert!(reviews.flights.lock().expect("not poisoned").is_empty());
@@ -419,9 +421,9 @@ mod tests {
 
     /// Whether the only pod is known.
     #[derive(Debug)]
-    struct OnePod(std::sync::atomic::AtomicBool);
+    struct SinglePod(std::sync::atomic::AtomicBool);
 
-    impl RunningPods for OnePod {
+    impl RunningPods for SinglePod {
         fn has_pod(&self, _: &ClusterId, _: &SpiffeId, _: &TokenPod) -> bool {
             self.0.load(std::sync::atomic::Ordering::Relaxed)
         }
@@ -438,8 +440,8 @@ mod tests {
     #[test]
     fn answer_is_dropped_with_its_pod() {
         let set =
-            |pods: &OnePod, is_known| pods.0.store(is_known, std::sync::atomic::Ordering::Relaxed);
-        let pods = OnePod(false.into());
+            |pods: &SinglePod, exists| pods.0.store(exists, std::sync::atomic::Ordering::Relaxed);
+        let pods = SinglePod(false.into());
         let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
         let pod = claims().pod.expect("one");
         let reviewed = || ReviewedPod::new(("east".into(), id.clone(), pod.clone()), &pods);
@@ -458,9 +460,9 @@ mod tests {
         assert!(reviews.answer(&[2; 32]).is_some(), "it is not bound to a pod");
         // The pod was known during the review.
         set(&pods, true);
-        let known = reviewed();
+        let reviewed_pod = reviewed();
         set(&pods, false);
-        reviews.note([1; 32], &Ok(()), &claims(), Some(known));
+        reviews.note([1; 32], &Ok(()), &claims(), Some(reviewed_pod));
         reviews.forget_gone(&pods);
         assert!(reviews.answer(&[1; 32]).is_none());
     }

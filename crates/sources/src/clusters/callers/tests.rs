@@ -32,7 +32,7 @@ impl RunningPods for EachRuns {
 fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberCallers {
     let config = KnownCluster { config: true, ..member(None) };
     let clusters = [("config", config), ("east", member(None)), ("west", member(None))];
-    let clusters = clusters.map(|(id, known)| (ClusterId::from(id), known)).into();
+    let clusters = clusters.map(|(id, cluster)| (ClusterId::from(id), cluster)).into();
     let keys = keys.iter().map(|(id, signer)| (ClusterId::from(*id), Arc::new(signer.keys())));
     MemberCallers {
         config: CallersConfig {
@@ -109,8 +109,8 @@ async fn token_that_cannot_be_checked_may_be_retried() {
         claims["kubernetes.io"]["pod"] = serde_json::Value::Null;
         east.sign(&claims)
     };
-    let known = callers(&[("east", &east)], "pod-uid", NO_RULES);
-    assert_eq!(verdict(&known, &by_hand, "east").await, later, "not bound to a pod");
+    let callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
+    assert_eq!(verdict(&callers, &by_hand, "east").await, later, "not bound to a pod");
 }
 
 #[tokio::test]
@@ -119,14 +119,14 @@ async fn policy_limits_the_namespaces_a_member_vouches_for() {
     let all = [("config", &signer), ("east", &signer), ("west", &signer)];
     let rule = format!("{NO_RULES}clusters:\n  west:\n    identities: [strait-system]\n");
     let callers = callers(&all, "pod-uid", &rule);
-    let of = |namespace: &str| {
+    let token_in = |namespace: &str| {
         let mut claims = signer.claims(SystemTime::now());
         claims["sub"] = format!("system:serviceaccount:{namespace}:web").into();
         claims["kubernetes.io"]["namespace"] = namespace.into();
         signer.sign(&claims)
     };
-    let (shop, system, root) = (of("shop"), of("strait-system"), of("mesh-root"));
-    for (cluster, token, good) in [
+    let (shop, system, root) = (token_in("shop"), token_in("strait-system"), token_in("mesh-root"));
+    for (cluster, token, is_accepted) in [
         ("config", &shop, true),
         ("config", &system, true),
         ("east", &shop, true),
@@ -138,8 +138,8 @@ async fn policy_limits_the_namespaces_a_member_vouches_for() {
         ("west", &system, true),
     ] {
         let found = verdict(&callers, token, cluster).await;
-        assert_eq!(found.is_ok(), good, "{cluster}: {found:?}");
-        if !good {
+        assert_eq!(found.is_ok(), is_accepted, "{cluster}: {found:?}");
+        if !is_accepted {
             assert_eq!(found, Err(("STR0524", RefusalKind::Denied)));
         }
     }
@@ -158,7 +158,7 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
         signer.sign(&claims)
     };
     let grace = format!("{NO_RULES}clusters:\n  east:\n    darkTokenGrace: 24h\n");
-    let of = |policy: &str, state: ClusterState| {
+    let callers_with = |policy: &str, state: ClusterState| {
         let mut callers = callers(&[("east", &signer), ("west", &signer)], "pod-uid", policy);
         let status = |id: &str| ClusterStatus { state, ..ClusterStatus::live(id) };
         callers.config.statuses = watch::channel(Arc::new(vec![status("east"), status("west")])).1;
@@ -166,23 +166,30 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
     };
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
     let [recent, old] = [hours(23), hours(25)].map(|ago| ended(ago, "pod-uid"));
-    let dark = of(&grace, ClusterState::Stale);
-    let taken =
+    let dark = callers_with(&grace, ClusterState::Stale);
+    let accepted =
         dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace period");
-    let left = taken.token().expect("a token").expires.duration_since(SystemTime::now());
-    let left = left.expect("it is still accepted");
-    assert!(left > hours(1) - Duration::from_secs(60) && left <= hours(1), "{left:?}");
+    let remaining = accepted.token().expect("a token").expires.duration_since(SystemTime::now());
+    let remaining = remaining.expect("it is still accepted");
+    assert!(
+        remaining > hours(1) - Duration::from_secs(60) && remaining <= hours(1),
+        "{remaining:?}"
+    );
     assert_eq!(verdict(&dark, &old, "east").await, refused, "not after the grace period");
     assert_eq!(verdict(&dark, &recent, "west").await, refused, "only for the named member");
     let unknown = ended(hours(23), "another-uid");
     assert_eq!(verdict(&dark, &unknown, "east").await, refused, "only for known pods");
     for state in [ClusterState::Live, ClusterState::AuthFailed, ClusterState::Paused] {
-        assert_eq!(verdict(&of(&grace, state), &recent, "east").await, refused, "{state:?}");
+        assert_eq!(
+            verdict(&callers_with(&grace, state), &recent, "east").await,
+            refused,
+            "{state:?}"
+        );
     }
     for state in [ClusterState::Restored, ClusterState::Timeout] {
-        assert!(verdict(&of(&grace, state), &recent, "east").await.is_ok(), "{state:?}");
+        assert!(verdict(&callers_with(&grace, state), &recent, "east").await.is_ok(), "{state:?}");
     }
-    let without = of(NO_RULES, ClusterState::Stale);
+    let without = callers_with(NO_RULES, ClusterState::Stale);
     assert_eq!(verdict(&without, &recent, "east").await, refused, "unless the operator allows it");
     let mut claims = signer.claims(SystemTime::now() - hours(24));
     claims["aud"] = serde_json::json!(["another"]);
@@ -197,25 +204,25 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
 fn unknown_key_causes_at_most_one_read_in_ten_seconds() {
     let wanted = KeysWanted::default();
     let (east, now) = (ClusterId::from("east"), Instant::now());
-    let asked = |since| wanted.since(since).len();
-    wanted.ask(&east, now);
-    assert_eq!(asked(now), 1);
-    wanted.ask(&east, now + Duration::from_secs(9));
-    assert_eq!(asked(now + Duration::from_secs(1)), 0);
-    wanted.ask(&east, now + Duration::from_secs(10));
-    assert_eq!(asked(now + Duration::from_secs(1)), 1);
+    let count_requests = |since| wanted.since(since).len();
+    wanted.request(&east, now);
+    assert_eq!(count_requests(now), 1);
+    wanted.request(&east, now + Duration::from_secs(9));
+    assert_eq!(count_requests(now + Duration::from_secs(1)), 0);
+    wanted.request(&east, now + Duration::from_secs(10));
+    assert_eq!(count_requests(now + Duration::from_secs(1)), 1);
 }
 
 #[tokio::test]
 async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
     let (east, outside) = (Signer::new(ISSUER, "k1"), Signer::new("https://idp.example", "k9"));
     let mut callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
-    let (keys, keys_seen) = watch::channel(Err("its answer is no JSON".to_owned()));
+    let (keys, keys_receiver) = watch::channel(Err("its answer is no JSON".to_owned()));
     callers.config.outside = Some(OutsideIssuer {
         issuer: outside.issuer.clone(),
         cluster: "east".into(),
         namespaces: vec!["vms".to_owned(), "strait-system".to_owned()],
-        keys: keys_seen,
+        keys: keys_receiver,
     });
     let now = SystemTime::now();
     let claims = |sub: &str| {
@@ -232,8 +239,8 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
         let refused = callers.verify(token, &"east".into()).await;
         refused.map(|caller| caller.identity().to_string()).expect_err("refused").reason
     };
-    let told = reason(&vm).await;
-    assert!(told.contains("--token-jwks): its answer is no JSON"), "{told}");
+    let refusal = reason(&vm).await;
+    assert!(refusal.contains("--token-jwks): its answer is no JSON"), "{refusal}");
     drop(keys.send_replace(Ok(Arc::new(outside.keys()))));
     // Each refusal names the issuer's cluster and the reason, also for tokens that belong to no
     // account.
@@ -267,8 +274,8 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
             "token of cluster east: it is not a token of a service account: parts",
         ),
     ] {
-        let told = reason(&token).await;
-        assert!(told.contains(fact), "{fact}: {told}");
+        let refusal = reason(&token).await;
+        assert!(refusal.contains(fact), "{fact}: {refusal}");
     }
     let found = verdict(&callers, &vm, "east").await;
     assert_eq!(found, Ok("spiffe://cluster.local/ns/vms/sa/db".to_owned()));

@@ -66,7 +66,7 @@ struct AccessStatus {
 
 impl AccessReviews {
     /// Returns whether an account may list the Secrets in its namespace.
-    pub(super) async fn ask(
+    pub(super) async fn review_access(
         &self,
         cluster: &ClusterId,
         client: &ApiClient,
@@ -94,8 +94,8 @@ impl AccessReviews {
                 },
             },
         });
-        let asked = client.create::<AccessAnswer>(PATH, &review);
-        let allowed = match tokio::time::timeout(LIMIT, asked).await {
+        let request = client.create::<AccessAnswer>(PATH, &review);
+        let allowed = match tokio::time::timeout(LIMIT, request).await {
             Ok(Ok(answer)) => answer.status.allowed,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
                 return ReviewOutcome::Unknown(format!(

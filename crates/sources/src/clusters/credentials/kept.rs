@@ -22,33 +22,33 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct KeptCredential {
+struct StoredCredential {
     cluster: String,
     account: String,
     namespace: String,
     secret: String,
     #[serde(flatten)]
-    content: KeptContent,
+    content: StoredContent,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum KeptContent {
+enum StoredContent {
     Pair { chain: String, key: String },
     Roots { roots: String, revoked: Option<String> },
 }
 
-impl KeptCredential {
+impl StoredCredential {
     /// Returns `None` if a part is not UTF-8, and therefore not PEM.
-    fn of((cluster, account, name): &CredentialKey, credential: &Credential) -> Option<Self> {
+    fn new((cluster, account, name): &CredentialKey, credential: &Credential) -> Option<Self> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let content = match credential {
             Credential::Pair { chain, key } => {
-                KeptContent::Pair { chain: text(chain)?, key: text(key)? }
+                StoredContent::Pair { chain: text(chain)?, key: text(key)? }
             }
             Credential::Roots { roots, revoked } => {
                 let revoked = revoked.as_deref().map(|lists| text(lists).ok_or(()));
-                KeptContent::Roots { roots: text(roots)?, revoked: revoked.transpose().ok()? }
+                StoredContent::Roots { roots: text(roots)?, revoked: revoked.transpose().ok()? }
             }
         };
         Some(Self {
@@ -62,10 +62,10 @@ impl KeptCredential {
 
     fn read(self) -> Option<(CredentialKey, Arc<Credential>)> {
         let (part, credential) = match self.content {
-            KeptContent::Pair { chain, key } => {
+            StoredContent::Pair { chain, key } => {
                 (CredentialPart::Pair, Credential::Pair { chain: chain.into(), key: key.into() })
             }
-            KeptContent::Roots { roots, revoked } => {
+            StoredContent::Roots { roots, revoked } => {
                 let revoked = revoked.map(Into::into);
                 (CredentialPart::Roots, Credential::Roots { roots: roots.into(), revoked })
             }
@@ -88,12 +88,12 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<(CredentialKey, Arc<Credential
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         read => read?,
     };
-    let kept: Vec<KeptCredential> = serde_json::from_slice(&bytes)?;
-    Ok(kept.into_iter().filter_map(KeptCredential::read).collect())
+    let stored: Vec<StoredCredential> = serde_json::from_slice(&bytes)?;
+    Ok(stored.into_iter().filter_map(StoredCredential::read).collect())
 }
 
 /// Writes all credentials after each change.
-pub(super) async fn keep(
+pub(super) async fn store_changes(
     file: PathBuf,
     last: Arc<Mutex<LastCredentials>>,
     mut changes: watch::Receiver<u64>,
@@ -101,15 +101,15 @@ pub(super) async fn keep(
     while changes.changed().await.is_ok() {
         tokio::time::sleep(PAUSE).await;
         changes.mark_unchanged();
-        let kept: Vec<_> = {
+        let stored: Vec<_> = {
             let last = lock(&last);
             let mut all: Vec<_> = last.credentials.iter().collect();
             all.sort_by_key(|(key, _)| *key);
-            all.into_iter().filter_map(|(key, one)| KeptCredential::of(key, one)).collect()
+            all.into_iter().filter_map(|(key, one)| StoredCredential::new(key, one)).collect()
         };
         let path = file.clone();
         let written = tokio::task::spawn_blocking(move || {
-            durable::replace(&path, &serde_json::to_vec(&kept)?, durable::SECRET)
+            durable::replace(&path, &serde_json::to_vec(&stored)?, durable::SECRET)
         });
         if let Ok(Err(error)) = written.await {
             warn!(path = %file.display(), %error, "cannot store the gateway credentials");

@@ -14,12 +14,12 @@ pub(super) struct SecretKind;
 
 /// The stored parts of a Secret.
 #[derive(Debug)]
-pub(super) struct KeptSecret {
+pub(super) struct StoredSecret {
     key: NamespacedName,
     pub(super) fields: SecretFields,
 }
 
-impl Keyed for KeptSecret {
+impl Keyed for StoredSecret {
     fn key(&self) -> NamespacedName {
         self.key.clone()
     }
@@ -67,12 +67,12 @@ impl<'a> Form<'a> for SecretForm<'a> {
 
 impl ObjectKind for SecretKind {
     type ObjectForm<'a> = SecretForm<'a>;
-    type Kept = KeptSecret;
-    type List = Vec<KeptSecret>;
+    type Stored = StoredSecret;
+    type List = Vec<StoredSecret>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(&self, form: SecretForm<'_>) -> KeptSecret {
+    fn convert(&self, form: SecretForm<'_>) -> StoredSecret {
         let Identity { namespace, name, .. } = form.metadata.identity();
         let key = NamespacedName { namespace: namespace.into(), name: name.into() };
         let CredentialKeys {
@@ -99,6 +99,6 @@ impl ObjectKind for SecretKind {
                 .filter(|text| !text.is_empty())
                 .map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes())),
         };
-        KeptSecret { key, fields }
+        StoredSecret { key, fields }
     }
 }

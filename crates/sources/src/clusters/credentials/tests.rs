@@ -107,7 +107,7 @@ async fn stored_credential_is_sent_after_a_restart_while_the_api_server_is_unrea
     world.keep_in(&file);
     assert!(world.holds_roots(&world.sent_to("gateway").await));
     let written = tokio::time::timeout(Duration::from_secs(10), async {
-        while kept::read(&file).is_ok_and(|kept| kept.is_empty()) {
+        while kept::read(&file).is_ok_and(|stored| stored.is_empty()) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });

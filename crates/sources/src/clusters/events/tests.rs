@@ -16,50 +16,50 @@ fn status(id: &str, state: ClusterState, reason: Option<&str>) -> ClusterStatus 
 
 #[test]
 fn state_is_reported_once_even_if_its_reason_changes_with_age() {
-    let mut told = EventHistory::default();
-    let mut said = |statuses: &[ClusterStatus]| {
-        told.look(statuses);
-        let news = std::mem::take(&mut told.due).into_values();
+    let mut history = EventHistory::default();
+    let mut new_events = |statuses: &[ClusterStatus]| {
+        history.observe(statuses);
+        let news = std::mem::take(&mut history.pending).into_values();
         news.map(|news| (news.warning, news.message)).collect::<Vec<_>>()
     };
     let plain = |text: &str| (false, text.to_owned());
-    assert!(said(&[status("east", ClusterState::Syncing, None)]).is_empty());
+    assert!(new_events(&[status("east", ClusterState::Syncing, None)]).is_empty());
     let live = [status("east", ClusterState::Live, None)];
-    assert_eq!(said(&live), [plain("cluster east is live")]);
-    assert!(said(&live).is_empty());
-    let draining = |left: &str| [status("east", ClusterState::Draining, Some(left))];
+    assert_eq!(new_events(&live), [plain("cluster east is live")]);
+    assert!(new_events(&live).is_empty());
+    let draining = |remaining: &str| [status("east", ClusterState::Draining, Some(remaining))];
     let text = "cluster east is draining: withdrawn in 30 s";
-    assert_eq!(said(&draining("withdrawn in 30 s")), [plain(text)]);
-    assert!(said(&draining("withdrawn in 29 s")).is_empty());
-    assert_eq!(said(&[]), [plain("cluster east is no longer a member")]);
+    assert_eq!(new_events(&draining("withdrawn in 30 s")), [plain(text)]);
+    assert!(new_events(&draining("withdrawn in 29 s")).is_empty());
+    assert_eq!(new_events(&[]), [plain("cluster east is no longer a member")]);
 
-    let refused = said(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
+    let refused = new_events(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };
     assert!(text.starts_with(&format!("cluster east is rejected: {REFUSED} (")), "{text}");
 }
 
 #[test]
 fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
-    let mut told = EventHistory::default();
-    let mut said = |seconds: i64, ends_soon: bool| {
+    let mut history = EventHistory::default();
+    let mut new_events = |seconds: i64, ends_soon: bool| {
         let expires = Timestamp::from_second(seconds).expect("a time");
         let token = super::super::status::TokenStatus { expires, ends_soon, renews_itself: false };
         let live =
             ClusterStatus { credential: Some(token), ..status("east", ClusterState::Live, None) };
-        told.look(&[live]);
-        let news = std::mem::take(&mut told.due).into_values();
+        history.observe(&[live]);
+        let news = std::mem::take(&mut history.pending).into_values();
         news.filter(|news| news.warning).map(|news| news.message).collect::<Vec<_>>()
     };
-    assert!(said(1_000, false).is_empty());
-    let [text] = &said(1_000, true)[..] else { panic!("one warning") };
+    assert!(new_events(1_000, false).is_empty());
+    let [text] = &new_events(1_000, true)[..] else { panic!("one warning") };
     assert!(
         text.starts_with("STR0316: the token of cluster east expires at 1970-01-01T00:16:40Z"),
         "{text}"
     );
     assert!(text.contains("strait cluster rotate east"), "{text}");
-    assert!(said(1_000, true).is_empty());
-    assert!(said(9_000, false).is_empty(), "it was renewed");
-    assert_eq!(said(9_000, true).len(), 1);
+    assert!(new_events(1_000, true).is_empty());
+    assert!(new_events(9_000, false).is_empty(), "it was renewed");
+    assert_eq!(new_events(9_000, true).len(), 1);
 }
 
 #[tokio::test]
@@ -73,12 +73,17 @@ async fn events_reach_the_config_cluster_and_wait_while_it_is_unreachable() {
         credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
     });
-    let bad = status("west", ClusterState::Rejected, Some(REFUSED));
-    let (statuses, seen) = watch::channel(Arc::new(vec![bad]));
+    let rejected = status("west", ClusterState::Rejected, Some(REFUSED));
+    let (statuses, statuses_receiver) = watch::channel(Arc::new(vec![rejected]));
     let tasks = Supervisor::new();
     tasks.spawn(
         "events",
-        run(access, "strait-system".into(), watch::channel(WriterRole::Writes).1, seen),
+        run(
+            access,
+            "strait-system".into(),
+            watch::channel(WriterRole::Writes).1,
+            statuses_receiver,
+        ),
     );
     let until = async |reason: &str| {
         let started = Instant::now();

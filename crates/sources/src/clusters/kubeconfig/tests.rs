@@ -81,8 +81,8 @@ fn refuse_in_time(name: &str, bytes: &[u8]) -> KubeconfigRefusal {
 /// system doesn't report CPU time.
 fn on_cpu() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = told.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = schedstat.and_then(|text| text.split_whitespace().next()?.parse().ok());
     nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
 }
 

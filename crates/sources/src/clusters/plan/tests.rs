@@ -31,7 +31,7 @@ fn refused() -> Result<MemberSpec, KubeconfigRefusal> {
 /// Creates a Secret with creation time `created` in seconds. `id=server` is a usable cluster, `id!`
 /// a refused one.
 fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
-    let one = |text: &&str| match text.split_once('=') {
+    let parse_entry = |text: &&str| match text.split_once('=') {
         Some((id, server)) => (ClusterId::from(id), Ok(member(server))),
         None => (ClusterId::from(text.trim_end_matches('!')), refused()),
     };
@@ -39,7 +39,7 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
         name: ObjectName::new("strait-system", name),
         created: (created > 0)
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
-        clusters: clusters.iter().map(one).collect(),
+        clusters: clusters.iter().map(parse_entry).collect(),
         invalid_keys: BTreeMap::new(),
         settings: None,
     }
@@ -78,7 +78,10 @@ impl World {
         }
         let again = plan(&self.running, secrets, Some(&config), grace, &has_data, now);
         assert_eq!(again.actions, [], "planning again finds nothing to do");
-        assert_eq!((&again.idle, &again.kept), (&self.plan.idle, &self.plan.kept));
+        assert_eq!(
+            (&again.idle, &again.unused_secrets),
+            (&self.plan.idle, &self.plan.unused_secrets)
+        );
         self.plan.actions.iter().map(short).collect()
     }
 
@@ -138,9 +141,9 @@ fn cluster_is_added_changed_and_removed() {
     assert_eq!(world.at(1, &[secret("a", 1, &["east=1", "west=3"])]), ["replace west by 3"]);
     assert_eq!(world.at(2, &[secret("a", 1, &["east=1"])]), ["grace of west"]);
     assert_eq!(world.at(31, &[secret("a", 1, &["east=1"])]), Vec::<String>::new());
-    assert!(world.plan.wake.is_some());
+    assert!(world.plan.next_change.is_some());
     assert_eq!(world.at(32, &[secret("a", 1, &["east=1"])]), ["withdraw west"]);
-    assert_eq!(world.plan.wake, None);
+    assert_eq!(world.plan.next_change, None);
     assert_eq!(world.at(33, &[]), ["grace of east"]);
 }
 
@@ -205,14 +208,14 @@ fn secret_that_becomes_invalid_keeps_its_cluster() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     let young = secret("b", 2, &["east=2"]);
-    let bad = secret("a", 1, &["east!"]);
-    assert_eq!(world.at(1, &[bad.clone(), young.clone()]), Vec::<String>::new());
-    assert_eq!(world.plan.kept["east"].code, &codes::RUNS_PROGRAM);
+    let invalid = secret("a", 1, &["east!"]);
+    assert_eq!(world.at(1, &[invalid.clone(), young.clone()]), Vec::<String>::new());
+    assert_eq!(world.plan.unused_secrets["east"].code, &codes::RUNS_PROGRAM);
     assert_eq!(world.idle(), ["b east STR0207"]);
     let fixed = secret("a", 1, &["east=3"]);
     assert_eq!(world.at(2, &[fixed, young.clone()]), ["replace east by 3"]);
-    assert!(world.plan.kept.is_empty());
-    assert_eq!(world.at(3, &[bad]), Vec::<String>::new());
+    assert!(world.plan.unused_secrets.is_empty());
+    assert_eq!(world.at(3, &[invalid]), Vec::<String>::new());
     assert_eq!(world.at(4, &[young]), ["adopt east from b"]);
 }
 
@@ -225,7 +228,7 @@ fn secret_that_becomes_invalid_before_sync_loses_its_id() {
     let turned = || secret("a", 1, &["east!", "west!"]);
     assert_eq!(world.at(1, &[turned(), younger()]), ["adopt east from b", "withdraw west"]);
     assert_eq!(world.idle(), ["a east STR0203", "a west STR0203"]);
-    assert!(world.plan.kept.is_empty());
+    assert!(world.plan.unused_secrets.is_empty());
     assert_eq!(world.at(2, &[turned()]), ["withdraw east"]);
 }
 
@@ -245,21 +248,21 @@ fn invalid_secret_does_not_stop_the_grace() {
     let mut world = World::new();
     world.at(0, &[secret("a", 1, &["east=1"])]);
     world.at(1, &[]);
-    let bad = secret("a", 9, &["east!"]);
-    assert_eq!(world.at(2, std::slice::from_ref(&bad)), Vec::<String>::new());
-    assert_eq!(world.at(31, &[bad]), ["withdraw east"]);
+    let invalid = secret("a", 9, &["east!"]);
+    assert_eq!(world.at(2, std::slice::from_ref(&invalid)), Vec::<String>::new());
+    assert_eq!(world.at(31, &[invalid]), ["withdraw east"]);
 }
 
 #[test]
 fn annotations_change_without_a_new_connection() {
     let mut world = World::new();
-    let mut held = secret("a", 1, &["east=1"]);
-    world.at(0, std::slice::from_ref(&held));
+    let mut secret = secret("a", 1, &["east=1"]);
+    world.at(0, std::slice::from_ref(&secret));
     let mut changed = member("1");
     changed.network = Some(NetworkId::from("eu"));
     changed.mode = Mode::Drain;
-    held.clusters.insert(ClusterId::from("east"), Ok(changed));
-    assert_eq!(world.at(1, &[held]), ["network of east", "mode of east"]);
+    secret.clusters.insert(ClusterId::from("east"), Ok(changed));
+    assert_eq!(world.at(1, &[secret]), ["network of east", "mode of east"]);
     let cluster = &world.running.clusters["east"];
     assert_eq!((cluster.network.clone(), cluster.mode), (Some("eu".into()), Mode::Drain));
 }
@@ -319,17 +322,17 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     for secret in secrets {
         for (id, member) in &secret.clusters {
             let holds = world.running.clusters.get(id).is_some_and(|cluster| {
-                cluster.secret == secret.name && matches!(cluster.hold, Hold::Held(_))
+                cluster.secret == secret.name && matches!(cluster.hold, Hold::BySecret(_))
             });
             let is_shown = shown.contains(&(&secret.name, id.as_str()));
             assert!(holds != is_shown, "{case}: {id} of {} is either held or shown", secret.name);
             if member.is_ok() {
                 let cluster = world.running.clusters.get(id).expect(case);
-                assert!(matches!(cluster.hold, Hold::Held(_)), "{case}: {id} is held");
+                assert!(matches!(cluster.hold, Hold::BySecret(_)), "{case}: {id} is held");
             }
             if holds && member.is_err() {
                 assert!(
-                    world.plan.kept.contains_key(id),
+                    world.plan.unused_secrets.contains_key(id),
                     "{case}: {id} has a reason for its old state"
                 );
             }
@@ -338,8 +341,8 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     for (id, cluster) in &world.running.clusters {
         match &cluster.hold {
             Hold::Assumed => panic!("{case}: {id} is presumed though the Secrets are read"),
-            Hold::Held(_) if world.plan.kept.contains_key(id) => {}
-            Hold::Held(_) => {
+            Hold::BySecret(_) if world.plan.unused_secrets.contains_key(id) => {}
+            Hold::BySecret(_) => {
                 // Only its age may be that of a deleted Secret.
                 let new = fresh.running.clusters.get(id).cloned();
                 let new = new.map(|new| PlannedCluster { created: cluster.created, ..new });
@@ -350,7 +353,7 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
                     *until > world.start + Duration::from_secs(second),
                     "{case}: {id} was removed"
                 );
-                assert!(world.plan.wake.is_some_and(|wake| wake <= *until), "{case}");
+                assert!(world.plan.next_change.is_some_and(|wake| wake <= *until), "{case}");
             }
         }
     }

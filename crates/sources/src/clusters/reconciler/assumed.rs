@@ -23,11 +23,12 @@ impl Reconciler {
         let assumed = assumed.map(|(id, cluster)| (id.clone(), cluster.secret.clone()));
         let remembered = self.remembered.iter();
         let remembered =
-            remembered.filter_map(|(id, known)| Some((id.clone(), known.assumed()?.secret)));
+            remembered.filter_map(|(id, member)| Some((id.clone(), member.assumed()?.secret)));
         let mut unread: BTreeMap<ObjectName, BTreeSet<ClusterId>> = BTreeMap::new();
         for (id, secret) in assumed.chain(remembered) {
-            let elsewhere = self.read.values().any(|(_, one)| one.clusters.contains_key(&id));
-            if !elsewhere && !self.read.contains_key(&secret) {
+            let is_in_other_secret =
+                self.read.values().any(|(_, secret)| secret.clusters.contains_key(&id));
+            if !is_in_other_secret && !self.read.contains_key(&secret) {
                 unread.entry(secret).or_default().insert(id);
             }
         }
@@ -44,7 +45,7 @@ impl Reconciler {
 
     /// Presumes that the remembered members exist until the Secrets can be read.
     pub(super) fn presume(&mut self) {
-        self.presume_at = None;
+        self.presume_after = None;
         self.assumed = true;
         warn!("cannot read the configuration yet; using the remembered members until then");
         for (id, remembered) in &self.remembered {
@@ -60,9 +61,9 @@ impl Reconciler {
         for (id, remembered) in &self.remembered {
             let Some(cluster) = remembered.assumed() else { continue };
             let secret = self.read.get(&cluster.secret).map(|(_, secret)| secret);
-            let turned_bad =
+            let became_invalid =
                 secret.and_then(|secret| secret.clusters.get(id)).is_some_and(Result::is_err);
-            if turned_bad && !self.members.contains_key(id) {
+            if became_invalid && !self.members.contains_key(id) {
                 self.running.clusters.entry(id.clone()).or_insert(cluster);
             }
         }

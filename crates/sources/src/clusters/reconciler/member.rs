@@ -63,7 +63,7 @@ pub(super) struct Run {
     pub(super) gate: watch::Sender<bool>,
     pub(super) delivered: watch::Receiver<bool>,
     /// The delayed loss of endpoints.
-    pub(super) held: watch::Receiver<Option<LossNotice>>,
+    pub(super) delayed_loss: watch::Receiver<Option<LossNotice>>,
     /// The client that it uses, once one exists.
     pub(super) client: watch::Receiver<Option<ApiClient>>,
 }
@@ -104,7 +104,7 @@ impl Member {
         let reads = |run: &Run| trouble(&run.status.borrow()).is_none();
         self.restored.is_some()
             && self.barred.is_none()
-            && self.held().is_none()
+            && self.delayed_loss().is_none()
             && (self.is_to_begin || self.serving.as_ref().is_some_and(reads))
     }
 
@@ -118,9 +118,9 @@ impl Member {
 
     /// Returns a client for the member's API server, if it is known to be the right cluster.
     pub(super) fn client(&self) -> Option<ApiClient> {
-        let speaks = |run: &&Run| *run.gate.borrow();
+        let is_open = |run: &&Run| *run.gate.borrow();
         let runs = [&self.next, &self.serving].into_iter().flatten();
-        runs.filter(speaks).find_map(|run| run.client.borrow().clone())
+        runs.filter(is_open).find_map(|run| run.client.borrow().clone())
     }
 
     /// Whether the serving run uses this access.
@@ -246,9 +246,9 @@ impl Member {
     }
 
     /// Returns the delayed loss of endpoints.
-    pub(super) fn held(&self) -> Option<LossNotice> {
+    pub(super) fn delayed_loss(&self) -> Option<LossNotice> {
         let runs = [&self.next, &self.serving];
-        runs.into_iter().flatten().find_map(|run| *run.held.borrow())
+        runs.into_iter().flatten().find_map(|run| *run.delayed_loss.borrow())
     }
 
     /// Returns the last contact with the API server if it is unreachable now. Time before
@@ -279,7 +279,7 @@ impl Member {
             && self.restored.is_none()
             && self.barred.is_none()
             && !self.is_to_begin
-            && self.held().is_none()
+            && self.delayed_loss().is_none()
             && self.flapping.stage(now.into_std()).is_none()
     }
 
@@ -301,7 +301,7 @@ impl Member {
     /// Returns the status to show, and the status of a run that is to take over. While no run
     /// serves, the newest run's status is shown.
     pub(super) fn shown(&self) -> (RunStatus, Option<RunStatus>) {
-        let of = |run: &Run| {
+        let shown_status = |run: &Run| {
             let mut status = run.status.borrow().clone();
             if self.has_data && !*run.delivered.borrow() {
                 // The served data is from an earlier run.
@@ -313,9 +313,11 @@ impl Member {
         };
         match (&self.serving, &self.next) {
             (None, _) => (self.last.clone(), None),
-            (Some(serving), None) => (of(serving), None),
-            (Some(serving), Some(next)) if self.has_data => (of(serving), Some(of(next))),
-            (Some(_), Some(next)) => (of(next), None),
+            (Some(serving), None) => (shown_status(serving), None),
+            (Some(serving), Some(next)) if self.has_data => {
+                (shown_status(serving), Some(shown_status(next)))
+            }
+            (Some(_), Some(next)) => (shown_status(next), None),
         }
     }
 }

@@ -23,20 +23,21 @@ use strait_model::{ClusterId, OwnTraffic};
 /// How long a first sync occupies its turn: a slow or dead one must not delay the others.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 
-/// Starts a run of the registry of `id`. `held` is the state of the previous run.
+/// Starts a run of the registry of `id`. `object_counts` is the state of the previous run.
 pub(super) fn start_run(
     context: &Arc<ReconcilerContext>,
     id: &ClusterId,
     how: &RunSettings,
     passed: &Passed,
-    held: ObjectCounts,
+    object_counts: ObjectCounts,
 ) -> Run {
     let tasks = context.tasks.child();
-    let (status, status_seen) = watch::channel(RunStatus { held, ..RunStatus::starting() });
-    let (gate, gate_seen) = watch::channel(false);
-    let (delivered, delivered_seen) = watch::channel(false);
-    let (holding, holding_seen) = watch::channel(None);
-    let (client, client_seen) = watch::channel(None);
+    let (status, status_receiver) =
+        watch::channel(RunStatus { object_counts, ..RunStatus::starting() });
+    let (gate, gate_receiver) = watch::channel(false);
+    let (delivered, delivered_receiver) = watch::channel(false);
+    let (holding, holding_receiver) = watch::channel(None);
+    let (client, client_receiver) = watch::channel(None);
     let shared = Arc::clone(context);
     let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
     tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
@@ -49,8 +50,8 @@ pub(super) fn start_run(
         });
         shared.note(&id);
         let (sender, updates) = mpsc::channel(1);
-        let (traffic, traffic_seen) = watch::channel(OwnTraffic {
-            is_wanted: shared.config.policy.borrow().takes_traffic_from(&id),
+        let (traffic, traffic_receiver) = watch::channel(OwnTraffic {
+            is_wanted: shared.config.policy.borrow().applies_traffic_from(&id),
             ..OwnTraffic::default()
         });
         let config = kube::RunConfig {
@@ -66,7 +67,7 @@ pub(super) fn start_run(
             mcs: shared.config.mcs,
             shared: shared.config.shared.clone(),
             writes: shared.config.writes.clone(),
-            traffic: traffic_seen,
+            traffic: traffic_receiver,
             epoch: shared.next_epoch(),
             client: client.clone(),
             updates: sender,
@@ -74,29 +75,30 @@ pub(super) fn start_run(
         };
         let run = MemberRun {
             context: Arc::clone(&shared),
-            gate: gate_seen.clone(),
+            gate: gate_receiver.clone(),
             delivered: delivered.clone(),
             status: status.subscribe(),
             id: id.clone(),
             guard: Guard::new(passed.clone()),
-            held: holding.clone(),
+            delayed_loss: holding.clone(),
         };
-        let (wanted, wanted_seen) = watch::channel(false);
+        let (wanted, wanted_receiver) = watch::channel(false);
         let policy = shared.config.policy.clone();
-        let own_traffic = member::follow(wanted_seen, client.subscribe(), run_how.limits, traffic);
         let own_traffic =
-            futures::future::join(wants_traffic(id.clone(), policy, wanted), own_traffic);
+            member::follow(wanted_receiver, client.subscribe(), run_how.limits, traffic);
+        let own_traffic =
+            futures::future::join(follow_traffic_policy(id.clone(), policy, wanted), own_traffic);
         run.run(config, updates, own_traffic)
     });
     Run {
         how: how.clone(),
-        token: Lifetime::of(&how.access),
+        token: Lifetime::from_access(&how.access),
         tasks,
-        status: status_seen,
+        status: status_receiver,
         gate,
-        delivered: delivered_seen,
-        held: holding_seen,
-        client: client_seen,
+        delivered: delivered_receiver,
+        delayed_loss: holding_receiver,
+        client: client_receiver,
     }
 }
 
@@ -108,7 +110,7 @@ struct MemberRun {
     status: watch::Receiver<RunStatus>,
     id: ClusterId,
     guard: Guard,
-    held: watch::Sender<Option<LossNotice>>,
+    delayed_loss: watch::Sender<Option<LossNotice>>,
 }
 
 impl MemberRun {
@@ -121,17 +123,17 @@ impl MemberRun {
         // Never closed: the semaphore lives as long as the context.
         let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
-        let Self { context, gate, delivered, status, id, guard, held } = self;
-        let told = id.clone();
+        let Self { context, gate, delivered, status, id, guard, delayed_loss } = self;
+        let announced_id = id.clone();
         let mut updates =
-            MemberUpdates { updates, gate, delivered, context: &context, id, guard, held };
+            MemberUpdates { updates, gate, delivered, context: &context, id, guard, delayed_loss };
         tokio::select! {
             () = registry => {}
             (never, ()) = own_traffic => match never {},
             () = updates.forward() => {}
-            () = announce(status.clone(), &context, &told) => {}
+            () = announce(status.clone(), &context, &announced_id) => {}
             never = async {
-                let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
+                let _ = tokio::time::timeout(FIRST_SYNC_TURN, wait_for_first_sync(status)).await;
                 drop(permit);
                 std::future::pending::<Infallible>().await
             } => match never {},
@@ -140,14 +142,14 @@ impl MemberRun {
 }
 
 /// Publishes whether the policy applies a cluster's traffic objects to its proxies.
-async fn wants_traffic(
+async fn follow_traffic_policy(
     id: ClusterId,
     mut policy: watch::Receiver<Arc<Policy>>,
     wanted: watch::Sender<bool>,
 ) -> Infallible {
     loop {
-        let now = policy.borrow_and_update().takes_traffic_from(&id);
-        wanted.send_if_modified(|held| std::mem::replace(held, now) != now);
+        let now = policy.borrow_and_update().applies_traffic_from(&id);
+        wanted.send_if_modified(|current| std::mem::replace(current, now) != now);
         if policy.changed().await.is_err() {
             return std::future::pending().await;
         }
@@ -155,7 +157,7 @@ async fn wants_traffic(
 }
 
 /// Waits until it is known whether the first sync succeeds.
-async fn over(mut status: watch::Receiver<RunStatus>) {
+async fn wait_for_first_sync(mut status: watch::Receiver<RunStatus>) {
     // An error means that the run has ended.
     let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
 }
@@ -168,7 +170,7 @@ struct MemberUpdates<'a> {
     context: &'a ReconcilerContext,
     id: ClusterId,
     guard: Guard,
-    held: watch::Sender<Option<LossNotice>>,
+    delayed_loss: watch::Sender<Option<LossNotice>>,
 }
 
 impl MemberUpdates<'_> {
@@ -177,7 +179,7 @@ impl MemberUpdates<'_> {
         // The shard and epoch of the last update, for a release without a new update.
         let mut last = None;
         loop {
-            let due = self.guard.holding().map(|held| Instant::from_std(held.until));
+            let release_at = self.guard.holding().map(|notice| Instant::from_std(notice.until));
             let update = tokio::select! {
                 update = self.updates.recv() => {
                     let Some(RegistryUpdate { shard, epoch, change }) = update else { return };
@@ -188,7 +190,7 @@ impl MemberUpdates<'_> {
                     let rule = self.context.config.policy.borrow().mass_withdrawal(&self.id);
                     self.guard.offer(change, rule, Instant::now().into_std())
                 }
-                () = until(due) => self.guard.release(Instant::now().into_std()),
+                () = until(release_at) => self.guard.release(Instant::now().into_std()),
             };
             self.report();
             let (Some(change), Some((shard, epoch))) = (update, last.clone()) else { continue };
@@ -205,9 +207,9 @@ impl MemberUpdates<'_> {
     /// Publishes the delayed loss of endpoints.
     fn report(&self) {
         let holding = self.guard.holding();
-        let changed = self.held.send_if_modified(|held| {
-            let differs = *held != holding;
-            *held = holding;
+        let changed = self.delayed_loss.send_if_modified(|current| {
+            let differs = *current != holding;
+            *current = holding;
             differs
         });
         if changed {

@@ -8,28 +8,29 @@ use crate::clusters::status::outdated;
 
 impl Reconciler {
     /// Publishes the status of these members after they were checked.
-    pub(super) fn publish(&mut self, ids: &[ClusterId], look: MembersToLookAt, now: Instant) {
+    pub(super) fn publish(&mut self, ids: &[ClusterId], look: MembersToCheck, now: Instant) {
         let wall = SystemTime::now();
         let withdrawn = self.withdrawn(wall);
-        let is_all = look == MembersToLookAt::All;
-        let (mut status_changed, mut known_changed) = (is_all, is_all);
+        let is_all = look == MembersToCheck::All;
+        let (mut status_changed, mut known_clusters_changed) = (is_all, is_all);
         for id in ids {
             let Some(member) = self.members.get(id) else { continue };
             let why = withdrawn.get(id).map(String::as_str);
             let mut shown = self.show(id, member, why, (now, wall));
-            self.date(&mut shown.status, wall);
+            self.set_state_start(&mut shown.status, wall);
             let before = self.shown.get(id);
             status_changed |= before.is_none_or(|before| before.status != shown.status);
-            known_changed |= before.is_none_or(|before| before.known != shown.known);
+            known_clusters_changed |= before.is_none_or(|before| before.known != shown.known);
             self.shown.insert(id.clone(), shown);
         }
         if is_all {
             self.shown.retain(|id, _| self.members.contains_key(id));
             self.show_idle(wall);
         }
-        if known_changed {
-            let known = |(id, shown): (&ClusterId, &MemberView)| (id.clone(), shown.known.clone());
-            let clusters = self.shown.iter().map(known).collect();
+        if known_clusters_changed {
+            let known_entry =
+                |(id, shown): (&ClusterId, &MemberView)| (id.clone(), shown.known.clone());
+            let clusters = self.shown.iter().map(known_entry).collect();
             publish(&self.context.known, Arc::new(KnownClusters { clusters }));
         }
         if status_changed {
@@ -52,21 +53,23 @@ impl Reconciler {
 
     /// Publishes the clients of these members, and removes the clients of former members.
     fn publish_clients(&self, ids: &[ClusterId]) {
-        let lent = |id: &ClusterId| self.members.get(id).and_then(Member::client);
-        self.context.clients.send_if_modified(|held| {
+        let client_of = |id: &ClusterId| self.members.get(id).and_then(Member::client);
+        self.context.clients.send_if_modified(|published| {
             let mut changes = Vec::new();
-            for id in ids.iter().chain(held.keys().filter(|id| !self.members.contains_key(*id))) {
-                let is_same = match (held.get(id), &lent(id)) {
-                    (Some(held), Some(now)) => held.is_same(now),
-                    (held, now) => held.is_none() && now.is_none(),
+            for id in
+                ids.iter().chain(published.keys().filter(|id| !self.members.contains_key(*id)))
+            {
+                let is_same = match (published.get(id), &client_of(id)) {
+                    (Some(published), Some(now)) => published.is_same(now),
+                    (published, now) => published.is_none() && now.is_none(),
                 };
                 if !is_same {
-                    changes.push((id.clone(), lent(id)));
+                    changes.push((id.clone(), client_of(id)));
                 }
             }
             let is_modified = !changes.is_empty();
             for (id, client) in changes {
-                let clients = Arc::make_mut(held);
+                let clients = Arc::make_mut(published);
                 match client {
                     Some(client) => drop(clients.insert(id, client)),
                     None => drop(clients.remove(&id)),
@@ -77,19 +80,19 @@ impl Reconciler {
     }
 
     /// Returns the token that a member's run uses or would use.
-    fn token_of(
+    fn token_status(
         &self,
         member: &Member,
         cluster: &PlannedCluster,
         wall: SystemTime,
     ) -> Option<TokenStatus> {
-        let held = || match &cluster.hold {
-            Hold::Held(access) => Lifetime::of(access),
+        let secret_lifetime = || match &cluster.hold {
+            Hold::BySecret(access) => Lifetime::from_access(access),
             Hold::Assumed | Hold::Leaving { .. } => None,
         };
         let lifetime = match member.shown_run() {
             Some(run) => run.token,
-            None => held(),
+            None => secret_lifetime(),
         }?;
         let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
         let secret = self.read.get(&cluster.secret);
@@ -110,43 +113,43 @@ impl Reconciler {
     ) -> MemberView {
         let cluster = self.running.clusters.get(id);
         let network = cluster.and_then(|cluster| cluster.network.clone());
-        let (mode, mode_by) = self.mode_of(id, cluster);
+        let (mode, mode_by) = self.effective_mode(id, cluster);
         let leaving_in = cluster.and_then(|cluster| match cluster.hold {
             Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
-            Hold::Held(_) | Hold::Assumed => None,
+            Hold::BySecret(_) | Hold::Assumed => None,
         });
         let limit = self.context.config.sync_timeout;
-        let late = !member.has_data && now.duration_since(member.since) >= limit;
+        let is_late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
             restored: member.restored.as_ref(),
-            timed_out: late.then_some(limit),
+            timed_out: is_late.then_some(limit),
             leaving_in,
             mode,
             mode_by: &mode_by,
             flapping: member.flapping.stage(now.into_std()),
-            held: member.held().map(|held| held.seen_at(now.into_std())),
+            delayed_loss: member.delayed_loss().map(|loss| loss.describe_at(now.into_std())),
             withdrawn,
             dark_tokens: self.policy.borrow().dark_token_grace(id),
-            kept: self.plan.kept.get(id),
+            unused_secret: self.plan.unused_secrets.get(id),
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
             successor: successor.as_ref(),
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
         };
-        let (state, reason) = judge(&facts);
+        let (state, reason) = evaluate(&facts);
         let outdated = match state {
             ClusterState::Stale => outdated(&facts).collect(),
             _ => Vec::new(),
         };
-        let never_synced = !member.has_data && !late && holds_up_readiness(state);
+        let never_synced = !member.has_data && !is_late && delays_readiness(state);
         let secret = cluster.map(|cluster| cluster.secret.to_string());
         let claimed = member.claimed.as_ref();
-        let trust_domain = self.trust_domain_of(id, cluster, claimed).unwrap_or_default();
-        let known = KnownCluster {
+        let trust_domain = self.effective_trust_domain(id, cluster, claimed).unwrap_or_default();
+        let known_cluster = KnownCluster {
             fixed_network: network.clone(),
             config: cluster.is_none(),
             created: cluster.and_then(|cluster| cluster.created),
@@ -155,18 +158,18 @@ impl Reconciler {
             trust_domain: Arc::clone(&trust_domain),
         };
         let place = (network, trust_domain);
-        let kept = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
+        let data_owner = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
         let entry = self.entry(id.as_str(), secret, (state, reason), place, &status);
         let mode = match mode {
             Mode::Normal => None,
             Mode::Drain => Some("drain"),
             Mode::Pause => Some("pause"),
         };
-        let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
+        let credential = cluster.and_then(|cluster| self.token_status(member, cluster, wall));
         MemberView {
-            status: ClusterStatus { kept, mode, credential, outdated, ..entry },
-            known,
-            is_awaited: never_synced || (self.fresh_by.is_some() && member.is_catching_up()),
+            status: ClusterStatus { kept: data_owner, mode, credential, outdated, ..entry },
+            known: known_cluster,
+            is_awaited: never_synced || (self.fresh_until.is_some() && member.is_catching_up()),
         }
     }
 
@@ -175,20 +178,20 @@ impl Reconciler {
     fn show_idle(&mut self, wall: SystemTime) {
         let mut idle: Vec<_> = self.plan.idle.iter().map(|idle| self.idle_entry(idle)).collect();
         for status in &mut idle {
-            self.date(status, wall);
+            self.set_state_start(status, wall);
         }
         self.idle = idle;
         let statuses = self.shown.values().map(|shown| &shown.status).chain(&self.idle);
-        let there: BTreeSet<_> =
+        let shown_keys: BTreeSet<_> =
             statuses.map(|status| (status.id.clone(), status.secret.clone())).collect();
-        self.states.retain(|key, _| there.contains(key));
+        self.states.retain(|key, _| shown_keys.contains(key));
     }
 
     /// Sets when the current state began.
-    fn date(&mut self, status: &mut ClusterStatus, wall: SystemTime) {
+    fn set_state_start(&mut self, status: &mut ClusterStatus, wall: SystemTime) {
         let key = (status.id.clone(), status.secret.clone());
-        let held = self.states.get(&key).filter(|(state, _)| *state == status.state);
-        let since = match held {
+        let current = self.states.get(&key).filter(|(state, _)| *state == status.state);
+        let since = match current {
             Some((_, since)) => *since,
             None => {
                 let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -261,7 +264,7 @@ fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
 }
 
 /// Whether a member in this state, which never synced, may still sync without intervention.
-fn holds_up_readiness(state: ClusterState) -> bool {
+fn delays_readiness(state: ClusterState) -> bool {
     !matches!(
         state,
         ClusterState::AuthFailed
@@ -272,10 +275,10 @@ fn holds_up_readiness(state: ClusterState) -> bool {
 }
 
 fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
-    to.send_if_modified(|held| {
-        let modified = *held != value;
+    to.send_if_modified(|current| {
+        let modified = *current != value;
         if modified {
-            *held = value;
+            *current = value;
         }
         modified
     });

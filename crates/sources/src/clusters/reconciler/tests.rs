@@ -56,9 +56,10 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
     let _alive = {
         let mut alive = lock(&doubles.alive);
         alive.push(format!("{cluster} {host}"));
-        let of_this = alive.iter().filter(|run| run.starts_with(&format!("{cluster} "))).count();
+        let runs_of_cluster =
+            alive.iter().filter(|run| run.starts_with(&format!("{cluster} "))).count();
         let mut most = lock(&doubles.most);
-        *most = (*most).max(of_this);
+        *most = (*most).max(runs_of_cluster);
         *lock(&doubles.started) += 1;
         lock(&doubles.trust_domain).clone_from(&config.trust_domain);
         Alive(Arc::clone(&doubles), format!("{cluster} {host}"))
@@ -66,7 +67,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
     if let Some((_, domain)) = host.split_once("says-") {
         let domain = domain.trim_end_matches(".example.org");
         let trust_domain = Some(Arc::from(domain));
-        let own = Some(kube::Own { trust_domain, problem: None });
+        let own = Some(kube::ClusterClaims { trust_domain, problem: None });
         config.status.send_modify(|status| status.own = own);
         if config.trust_domain != domain && matches!(config.own_mesh, OwnMesh::Counts(_)) {
             return std::future::pending().await;
@@ -96,8 +97,8 @@ async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
     }
     let shard = ShardKey::kubernetes(cluster.clone());
     let reset = ShardChange::Reset(Contents::default());
-    let word = RegistryUpdate { shard, epoch: config.epoch, change: reset };
-    let _ = config.updates.send(word).await;
+    let update = RegistryUpdate { shard, epoch: config.epoch, change: reset };
+    let _ = config.updates.send(update).await;
     config.status.send_modify(|status| {
         status.synced = true;
         (status.contact, status.reached) = (ApiContact::Good, true);
@@ -160,7 +161,7 @@ struct World {
     objects: watch::Sender<Option<Arc<Objects>>>,
     mesh_trust_domain: watch::Sender<Option<Arc<str>>>,
     outputs: ReconcilerOutputs,
-    words: mpsc::Receiver<RegistryUpdate>,
+    received: mpsc::Receiver<RegistryUpdate>,
     tasks: Supervisor,
 }
 
@@ -189,19 +190,18 @@ impl Default for Setup {
 impl World {
     fn new(setup: Setup) -> Self {
         let doubles = Arc::new(Doubles::default());
-        let (objects, objects_seen) = watch::channel(None);
-        let (updates, words) = mpsc::channel(10_000);
+        let (objects, objects_receiver) = watch::channel(None);
+        let (updates, received) = mpsc::channel(10_000);
         let tasks = Supervisor::new();
         let for_runner = Arc::clone(&doubles);
-        let (mesh_trust_domain, mesh_trust_domain_seen) =
-            watch::channel(Some("example.org".into()));
+        let (mesh_trust_domain, trust_domain_receiver) = watch::channel(Some("example.org".into()));
         let config = ReconcilerConfig {
-            objects: objects_seen,
+            objects: objects_receiver,
             config_cluster: setup.config_cluster,
             loopback: Loopback::Refused,
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
-            trust_domain: mesh_trust_domain_seen,
+            trust_domain: trust_domain_receiver,
             metadata: Default::default(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
@@ -216,7 +216,7 @@ impl World {
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
         let outputs = start(config, &tasks);
-        Self { doubles, objects, mesh_trust_domain, outputs, words, tasks }
+        Self { doubles, objects, mesh_trust_domain, outputs, received, tasks }
     }
 
     /// Sets the Secrets: name, clusters as `id=host`, annotations as `strait.dev/…=value`.
@@ -289,13 +289,13 @@ impl World {
     }
 
     /// Returns all updates so far in short form; `+` for a reset, `-` for an end.
-    fn words(&mut self) -> Vec<String> {
-        let mut words = Vec::new();
-        while let Ok(word) = self.words.try_recv() {
-            let sign = if matches!(word.change, ShardChange::Removed) { '-' } else { '+' };
-            words.push(format!("{sign}{}", word.shard.cluster));
+    fn received(&mut self) -> Vec<String> {
+        let mut received = Vec::new();
+        while let Ok(update) = self.received.try_recv() {
+            let sign = if matches!(update.change, ShardChange::Removed) { '-' } else { '+' };
+            received.push(format!("{sign}{}", update.shard.cluster));
         }
-        words
+        received
     }
 }
 
@@ -335,7 +335,7 @@ async fn failing_cluster_does_not_affect_others() {
         ])
         .await;
     world.until_settled(MembersSettled::Waiting(vec!["west".into()])).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     let known: Vec<_> = world.outputs.known.borrow().clusters.keys().cloned().collect();
     assert_eq!(known, ["auth".into(), "east".into(), "tls".into(), ClusterId::from("west")]);
     let shown = format!("{:?}", world.outputs);
@@ -369,12 +369,12 @@ async fn changed_kubeconfig_starts_a_new_run_before_the_old_one_stops() {
     world.secrets(&[("a", &["east=slow-2"])]);
     world.until(&["east live: the new kubeconfig doesn't serve yet"]).await;
     world.until_alive(&["east good-1", "east slow-2"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.release("slow-2");
     world.until_alive(&["east slow-2"]).await;
     world.until(&["east live"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].reason, None);
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn kubeconfig_that_never_works_leaves_the_old_run_serving() {
     // The previous kubeconfig is back: no new run is needed.
     world.secrets(&[("a", &["east=good-1"])]);
     world.until_alive(&["east good-1"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.secrets(&[("a", &["east=good-3"])]);
     world.until_alive(&["east good-3"]).await;
 }
@@ -447,14 +447,14 @@ async fn deleted_secret_drops_its_credential_at_once_and_its_data_after_the_grac
     let mut world = World::new(Setup { grace: Duration::from_secs(2), ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.secrets(&[]);
     world.until(&["east draining: withdrawn in"]).await;
     world.until_alive(&[]).await;
-    assert_eq!(world.words(), Vec::<String>::new());
+    assert_eq!(world.received(), Vec::<String>::new());
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
     world.until(&[]).await;
-    assert_eq!(world.words(), ["-east"]);
+    assert_eq!(world.received(), ["-east"]);
     assert!(!world.outputs.known.borrow().contains(&"east".into()));
 }
 
@@ -469,7 +469,7 @@ async fn cluster_removed_while_its_kubeconfig_changes_leaves_no_state() {
     world.until(&[]).await;
     world.until_alive(&[]).await;
     world.release("slow-2");
-    assert_eq!(world.words(), ["+east", "-east"]);
+    assert_eq!(world.received(), ["+east", "-east"]);
 }
 
 #[tokio::test]
@@ -479,7 +479,7 @@ async fn without_grace_a_deleted_secret_removes_its_cluster() {
     world.until(&["east live"]).await;
     world.secrets(&[]);
     world.until(&[]).await;
-    assert_eq!(world.words(), ["+east", "-east"]);
+    assert_eq!(world.received(), ["+east", "-east"]);
     world.until_alive(&[]).await;
 }
 
@@ -496,7 +496,7 @@ async fn recreated_secret_takes_over_without_a_gap() {
     world.until_settled(MembersSettled::All).await;
     world.release("slow");
     world.until(&["east live b"]).await;
-    assert_eq!(world.words(), ["+east", "+east"]);
+    assert_eq!(world.received(), ["+east", "+east"]);
 }
 
 #[tokio::test]
@@ -508,7 +508,7 @@ async fn standby_is_shown_and_takes_over_after_the_first_is_deleted() {
     world.secrets(&[("b", &["east=good-2"])]);
     world.until(&["east live b"]).await;
     world.until_alive(&["east good-2"]).await;
-    assert_eq!(world.words(), ["+east", "+east"]);
+    assert_eq!(world.received(), ["+east", "+east"]);
 }
 
 #[tokio::test]
@@ -541,7 +541,7 @@ async fn credential_is_dropped_with_its_secret_although_a_standby_takes_over() {
     world.secrets(&[("c", &["east=good-3"])]);
     world.until(&["east live c"]).await;
     world.until_alive(&["east good-3"]).await;
-    assert_eq!(world.words(), ["+east", "+east"]);
+    assert_eq!(world.received(), ["+east", "+east"]);
 }
 
 #[tokio::test]
@@ -567,7 +567,7 @@ thread_local! {
 }
 
 /// Called for each member that a step of a reconciler checks.
-pub(super) fn looked_at(id: &ClusterId) {
+pub(super) fn count_look(id: &ClusterId) {
     LOOKS.with_borrow_mut(|looks| *looks.entry(id.clone()).or_default() += 1);
 }
 
@@ -583,10 +583,10 @@ async fn only_changed_members_are_checked() {
     tokio::time::timeout(LIMIT, statuses.wait_for(has_grown)).await.expect("in time").expect("on");
     world.until(&["east live", "north live", "west live"]).await;
     LOOKS.with_borrow(|looks| {
-        let of = |id: &str| looks.get(&ClusterId::from(id)).copied().unwrap_or_default();
-        assert!(of("north") >= 7, "{looks:?}");
+        let looks_at = |id: &str| looks.get(&ClusterId::from(id)).copied().unwrap_or_default();
+        assert!(looks_at("north") >= 7, "{looks:?}");
         // Changes during the start may be seen once more.
-        assert!(of("east") <= 1 && of("west") <= 1, "{looks:?}");
+        assert!(looks_at("east") <= 1 && looks_at("west") <= 1, "{looks:?}");
     });
 }
 
@@ -625,7 +625,7 @@ async fn panic_of_the_reconciler_loses_no_member() {
     world.until(&["east draining", "north live", "west live"]).await;
     assert_eq!(world.tasks.panics(), 1);
     // Neither withdrawn nor restarted.
-    assert_eq!(world.words(), ["+east", "+north", "+west"]);
+    assert_eq!(world.received(), ["+east", "+north", "+west"]);
     world.until_alive(&["north good-2", "west good-3"]).await;
 }
 
@@ -686,8 +686,8 @@ async fn unreachable_clusters_do_not_delay_the_first_sync_of_others() {
 
 #[tokio::test]
 async fn the_config_cluster_is_a_member_without_a_secret() {
-    let (renew, seen) = watch::channel(access("good-1uid-one"));
-    let config_cluster = Some(ConfigCluster { id: "config".into(), access: seen });
+    let (renew, access_receiver) = watch::channel(access("good-1uid-one"));
+    let config_cluster = Some(ConfigCluster { id: "config".into(), access: access_receiver });
     let mut world = World::new(Setup { config_cluster, ..Setup::default() });
     world.secrets(&[("a", &["config=good-2", "alpha=good-3uid-one", "beta=good-4uid-two"])]);
     world
@@ -702,9 +702,9 @@ async fn the_config_cluster_is_a_member_without_a_secret() {
     world.until_settled(MembersSettled::All).await;
     renew.send_replace(access("good-5uid-one"));
     world.until_alive(&["alpha good-3uid-one", "beta good-4uid-two", "config good-5uid-one"]).await;
-    let mut words = world.words();
-    words.sort();
-    assert_eq!(words, ["+beta", "+config", "+config"]);
+    let mut received = world.received();
+    received.sort();
+    assert_eq!(received, ["+beta", "+config", "+config"]);
 }
 
 #[tokio::test]
@@ -714,10 +714,10 @@ async fn cluster_under_two_ids_is_a_member_once() {
     world.until(&["east live"]).await;
     world.secrets(&[("a", &["east=good-1uid-x"]), ("b", &["other=good-2uid-x"])]);
     world.until(&["east live", "other conflict: STR0220"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.secrets(&[("b", &["other=good-2uid-x"])]);
     world.until(&["other live"]).await;
-    assert_eq!(world.words(), ["-east", "+other"]);
+    assert_eq!(world.received(), ["-east", "+other"]);
 }
 
 #[tokio::test]
@@ -728,11 +728,11 @@ async fn kubeconfig_of_a_different_cluster_is_not_followed() {
     world.secrets(&[("a", &["east=good-2uid-y"])]);
     world.until(&["east identityChanged: STR0306: the cluster's UID was x and is y"]).await;
     world.until_alive(&["east good-1uid-x", "east good-2uid-y"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     // Another Secret is a new instruction of the operator.
     world.secrets(&[("b", &["east=good-2uid-y"])]);
     world.until(&["east live b"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
 }
 
 #[tokio::test]
@@ -744,11 +744,11 @@ async fn different_cluster_is_accepted_if_the_operator_pins_its_uid() {
     let reason =
         "the cluster's UID is y, and the Secret's annotation strait.dev/cluster-uid names z";
     world.until(&[&format!("east identityChanged: STR0306: {reason}")]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.secrets(&[("a", &["east=good-2uid-y", "strait.dev/cluster-uid=y"])]);
     world.until(&["east live"]).await;
     world.until_alive(&["east good-2uid-y"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     // A pin also applies to the first contact.
     world.secrets(&[("b", &["west=good-3uid-w", "strait.dev/cluster-uid=v"])]);
     world.until(&["east draining", "west identityChanged: STR0306"]).await;
@@ -835,7 +835,7 @@ async fn flapping_cluster_is_frozen_at_its_last_known_state() {
     world.until(&["east quarantined: STR0308", "west live"]).await;
     world.until_alive(&["west good"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps its data");
-    assert_eq!(world.words(), ["+east", "+west"]);
+    assert_eq!(world.received(), ["+east", "+west"]);
 }
 
 #[tokio::test]
@@ -863,6 +863,6 @@ async fn a_hundred_clusters_come_and_go() {
     world.secrets(&[]);
     world.until(&[]).await;
     world.until_alive(&[]).await;
-    assert_eq!(world.words().len(), 200);
+    assert_eq!(world.received().len(), 200);
     assert!(world.tasks.shut_down(LIMIT).await);
 }

@@ -70,8 +70,8 @@ async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
         let text = BASE64.decode(now["data"]["east"].as_str().expect("data")).expect("base64");
         if text != kubeconfig.as_bytes() {
             let read = kubeconfig::parse(&text, None, Loopback::Allowed).expect("a kubeconfig");
-            let old = Lifetime::of_token(&first).expect("a lifetime");
-            let new = Lifetime::of(&read).expect("a lifetime");
+            let old = Lifetime::from_token(&first).expect("a lifetime");
+            let new = Lifetime::from_access(&read).expect("a lifetime");
             assert!(new.expires > old.expires, "{new:?}");
             break;
         }

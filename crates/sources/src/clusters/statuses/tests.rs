@@ -34,17 +34,17 @@ impl Written {
         if let Some(fault) = fault {
             sim.fault(fault);
         }
-        let (access, access_seen) = watch::channel(Access {
+        let (access, access_receiver) = watch::channel(Access {
             server: sim.url().parse().expect("a URI"),
             ca_pem: Some(sim.certificate_authority().into()),
             tls_server_name: None,
             credential: ApiCredential::Token(Redacted::new(sim.token())),
             loopback: Loopback::Allowed,
         });
-        let (role, role_seen) = watch::channel(WriterRole::Writes);
-        let (wanted, wanted_seen) = watch::channel(Arc::default());
+        let (role, role_receiver) = watch::channel(WriterRole::Writes);
+        let (wanted, wanted_receiver) = watch::channel(Arc::default());
         let tasks = Supervisor::new();
-        tasks.spawn("statuses", run(access_seen, role_seen, wanted_seen));
+        tasks.spawn("statuses", run(access_receiver, role_receiver, wanted_receiver));
         Self { sim, role, wanted, _access: access, _tasks: tasks }
     }
 
@@ -53,7 +53,7 @@ impl Written {
         found.map(|object| object.value()).unwrap_or_default()
     }
 
-    fn want(&self, name: &str, reason: &'static str) -> WantedStatus {
+    fn wanted_status(&self, name: &str, reason: &'static str) -> WantedStatus {
         let conditions = vec![StatusCondition {
             kind: "Accepted",
             is_true: reason == "Accepted",
@@ -68,7 +68,7 @@ impl Written {
         })
     }
 
-    fn said(&self, name: &str) -> Value {
+    fn written_reason(&self, name: &str) -> Value {
         let entries = self.route(name)["status"]["parents"].clone();
         let entries = entries.as_array().cloned().unwrap_or_default();
         let ours = entries.iter().find(|entry| entry["controllerName"] == GATEWAY_CONTROLLER);
@@ -88,10 +88,10 @@ fn object(name: &str) -> Value {
     })
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
+async fn until(expected: &str, is_reached: impl Fn() -> bool) {
     let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < LIMIT, "{what}");
+    while !is_reached() {
+        assert!(started.elapsed() < LIMIT, "{expected}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -107,15 +107,17 @@ async fn status_is_written_once_and_keeps_entries_of_others() {
     (route["apiVersion"], route["kind"]) = (object("a")["apiVersion"].clone(), json!("HTTPRoute"));
     route["status"] = json!({ "parents": [other.clone()] });
     written.sim.store().apply(route).expect("a status");
-    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("the status is written", || written.said("a") == "Accepted").await;
+    written.wanted.send_replace(Arc::new(vec![written.wanted_status("a", "Accepted")]));
+    until("the status is written", || written.written_reason("a") == "Accepted").await;
     assert_eq!(written.route("a")["status"]["parents"][0], other);
     // Wanted again, as if the successful write had not been observed yet.
-    written
-        .wanted
-        .send_replace(Arc::new(vec![written.want("a", "Accepted"), written.want("gone", "x")]));
-    written.wanted.send_replace(Arc::new(vec![written.want("a", "NoMatchingParent")]));
-    until("the status is written again", || written.said("a") == "NoMatchingParent").await;
+    written.wanted.send_replace(Arc::new(vec![
+        written.wanted_status("a", "Accepted"),
+        written.wanted_status("gone", "x"),
+    ]));
+    written.wanted.send_replace(Arc::new(vec![written.wanted_status("a", "NoMatchingParent")]));
+    until("the status is written again", || written.written_reason("a") == "NoMatchingParent")
+        .await;
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 2);
 }
@@ -123,13 +125,15 @@ async fn status_is_written_once_and_keeps_entries_of_others() {
 #[tokio::test]
 async fn status_of_an_outdated_route_is_not_written() {
     let written = Written::start(&["a"], None).await;
-    let WantedStatus::Route(now) = written.want("a", "Accepted") else { panic!("it is a route") };
-    let late = RouteStatus { generation: 77, ..now };
-    written.wanted.send_replace(Arc::new(vec![WantedStatus::Route(late)]));
+    let WantedStatus::Route(current) = written.wanted_status("a", "Accepted") else {
+        panic!("it is a route")
+    };
+    let outdated = RouteStatus { generation: 77, ..current };
+    written.wanted.send_replace(Arc::new(vec![WantedStatus::Route(outdated)]));
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
-    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("the status is written", || written.said("a") == "Accepted").await;
+    written.wanted.send_replace(Arc::new(vec![written.wanted_status("a", "Accepted")]));
+    until("the status is written", || written.written_reason("a") == "Accepted").await;
 }
 
 #[tokio::test]
@@ -142,31 +146,31 @@ async fn istio_objects_are_found_in_any_version_of_the_server() {
         })
     };
     written.sim.store().apply(filter("v1alpha3")).expect("a filter");
-    let gone = of_istio(ISTIO_SECURITY, "AuthorizationPolicy", "gone");
-    let there = of_istio(ISTIO_NETWORKING, "EnvoyFilter", "a");
-    written.wanted.send_replace(Arc::new(vec![gone, there]));
-    let said = || {
+    let gone = istio_status(ISTIO_SECURITY, "AuthorizationPolicy", "gone");
+    let existing = istio_status(ISTIO_NETWORKING, "EnvoyFilter", "a");
+    written.wanted.send_replace(Arc::new(vec![gone, existing]));
+    let accepted_type = || {
         let found = written.sim.store().get("envoyfilters", "shop", "a");
         found.map(|object| object.value()["status"]["conditions"][0]["type"].clone())
     };
-    until("the status is written", || said() == Some(json!("Accepted"))).await;
+    until("the status is written", || accepted_type() == Some(json!("Accepted"))).await;
 }
 
 #[tokio::test]
 async fn one_of_several_control_planes_writes() {
     let written = Written::start(&["a"], None).await;
     written.role.send_replace(WriterRole::Waits);
-    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
+    written.wanted.send_replace(Arc::new(vec![written.wanted_status("a", "Accepted")]));
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.role.send_replace(WriterRole::Writes);
-    until("the status is written", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.written_reason("a") == "Accepted").await;
 }
 
 #[tokio::test]
 async fn denied_writes_are_not_retried() {
     let written = Written::start(&["a", "b", "c"], Some(Fault::ReadOnly)).await;
-    let all = |reason| ["a", "b", "c"].map(|name| written.want(name, reason)).to_vec();
+    let all = |reason| ["a", "b", "c"].map(|name| written.wanted_status(name, reason)).to_vec();
     written.wanted.send_replace(Arc::new(all("Accepted")));
     until("a write is tried", || written.patches() > 0).await;
     written.wanted.send_replace(Arc::new(all("NoMatchingParent")));
@@ -185,7 +189,7 @@ fn wanted(name: &str) -> WantedStatus {
 }
 
 /// Creates a wanted status of an Istio object.
-fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
+fn istio_status(group: &str, kind: &str, name: &str) -> WantedStatus {
     let (is_true, reason, message) = (true, "InForce", String::new());
     let conditions = vec![StatusCondition { kind: "Accepted", is_true, reason, message }];
     let key = key(group, kind, name);
@@ -195,37 +199,39 @@ fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
 #[test]
 fn error_with_one_object_does_not_delay_others() {
     let answer = |code| ApiStatus { code, message: "it fails".to_owned() };
-    let of_one = [
+    let object_errors = [
         ApiError::Server(answer(500)),
         ApiError::Rejected(answer(CONFLICT)),
         ApiError::Misbehaving("it fails".to_owned()),
     ];
-    for error in of_one {
+    for error in object_errors {
         let (mut tried, now) = (TriedStatuses::default(), Instant::now());
         let text = error.to_string();
         assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Go, "{text}");
-        assert!(tried.lets(&wanted("b"), now), "{text}");
-        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not repeatedly: {text}");
-        assert_eq!(tried.again(&[wanted("a")]), Some(now + PAUSE), "{text}");
-        assert_eq!(tried.again(&[wanted("b")]), None, "it is no longer wanted: {text}");
-        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not finished: {text}");
+        assert!(tried.may_try(&wanted("b"), now), "{text}");
+        assert!(!tried.may_try(&wanted("a"), now + PAUSE / 2), "not repeatedly: {text}");
+        assert_eq!(tried.next_try(&[wanted("a")]), Some(now + PAUSE), "{text}");
+        assert_eq!(tried.next_try(&[wanted("b")]), None, "it is no longer wanted: {text}");
+        assert!(tried.may_try(&wanted("a"), now + PAUSE), "it is not finished: {text}");
     }
-    let of_all = [
+    let server_errors = [
         ApiError::Unreachable("refused".to_owned()),
         ApiError::Tls("unknown".to_owned()),
         ApiError::Silent { request: "GET".to_owned(), limit: PAUSE },
         ApiError::TooManyRequests { retry_after: None },
     ];
-    for error in of_all {
+    for error in server_errors {
         let (mut tried, now) = (TriedStatuses::default(), Instant::now());
         assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Pause);
-        assert!(tried.lets(&wanted("a"), now) && tried.again(&[wanted("a")]).is_none());
+        assert!(tried.may_try(&wanted("a"), now) && tried.next_try(&[wanted("a")]).is_none());
     }
     for done in [Ok(()), Err(ApiError::Rejected(answer(422)))] {
         let (mut tried, now) = (TriedStatuses::default(), Instant::now());
         assert_eq!(tried.note(&wanted("a"), done, now), NextWrite::Go);
-        assert!(!tried.lets(&wanted("a"), now + PAUSE) && tried.again(&[wanted("a")]).is_none());
-        assert!(tried.lets(&wanted("a"), now + REST));
+        assert!(
+            !tried.may_try(&wanted("a"), now + PAUSE) && tried.next_try(&[wanted("a")]).is_none()
+        );
+        assert!(tried.may_try(&wanted("a"), now + REST));
     }
 }
 
@@ -234,15 +240,15 @@ fn missing_permission_for_one_kind_does_not_block_others() {
     let denied = || ApiError::Forbidden("not permitted".to_owned());
     let (mut tried, now) = (TriedStatuses::default(), Instant::now());
     let [policy, other] =
-        ["a", "b"].map(|name| of_istio(ISTIO_SECURITY, "AuthorizationPolicy", name));
-    let rule = of_istio(ISTIO_NETWORKING, "VirtualService", "a");
+        ["a", "b"].map(|name| istio_status(ISTIO_SECURITY, "AuthorizationPolicy", name));
+    let rule = istio_status(ISTIO_NETWORKING, "VirtualService", "a");
     assert_eq!(tried.note(&policy, Err(denied()), now), NextWrite::Go);
     assert!(
-        !tried.lets(&policy, now) && !tried.lets(&other, now),
+        !tried.may_try(&policy, now) && !tried.may_try(&other, now),
         "the permission applies to the kind"
     );
-    assert!(tried.lets(&rule, now) && tried.lets(&wanted("a"), now));
-    assert!(tried.lets(&policy, now + REST), "the permission may have been granted");
+    assert!(tried.may_try(&rule, now) && tried.may_try(&wanted("a"), now));
+    assert!(tried.may_try(&policy, now + REST), "the permission may have been granted");
     assert_eq!(tried.note(&policy, Ok(()), now + REST), NextWrite::Go);
-    assert!(tried.lets(&other, now + REST));
+    assert!(tried.may_try(&other, now + REST));
 }

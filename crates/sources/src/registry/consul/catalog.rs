@@ -98,7 +98,7 @@ where
 /// Instances, and the reasons why others are omitted.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
-    pub(super) good: Vec<Instance>,
+    pub(super) valid: Vec<Instance>,
     pub(super) invalid: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
     let mut instances = Instances::default();
     for (at, text) in texts.into_iter().enumerate() {
         match serde_json::from_str(text.get()) {
-            Ok(instance) => instances.good.push(instance),
+            Ok(instance) => instances.valid.push(instance),
             Err(error) => {
                 let fact = one_line(&error.to_string());
                 instances.invalid.push(format!("instance {} is invalid: {fact}", at + 1));

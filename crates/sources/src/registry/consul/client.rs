@@ -83,7 +83,7 @@ impl ConsulClient {
     ///
     /// # Errors
     /// Fails without a usable response. The error never contains the token.
-    pub(super) async fn ask(&self, query: &Query<'_>) -> Result<ConsulResponse, ApiError> {
+    pub(super) async fn send(&self, query: &Query<'_>) -> Result<ConsulResponse, ApiError> {
         let wait = query.wait.map_or(Duration::ZERO, |(_, wait)| wait);
         let limit = wait + wait / JITTER + GRACE;
         let name = format!("/v1/{}", query.path);
@@ -104,13 +104,13 @@ impl ConsulClient {
             headers.insert("x-consul-token", token);
         }
         let sent = self.transport.clone().oneshot(request).await;
-        let response = sent.map_err(|error| ApiError::of_exchange(name, &*error))?;
+        let response = sent.map_err(|error| ApiError::from_exchange(name, &*error))?;
         let status = response.status().as_u16();
         let (index, filtered) = (index(response.headers()), filtered(response.headers()));
         let body = take(name, response).await?;
         if status != 200 {
-            let said = body.get(..body.len().min(400)).unwrap_or_default();
-            return Err(ApiError::of_status(status, &String::from_utf8_lossy(said), None));
+            let start = body.get(..body.len().min(400)).unwrap_or_default();
+            return Err(ApiError::from_status(status, &String::from_utf8_lossy(start), None));
         }
         Ok(ConsulResponse { index, filtered, body })
     }
@@ -167,7 +167,7 @@ async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, ApiErro
                 "the response to {name} has more than {most} MiB"
             ));
         }
-        ApiError::of_exchange(name, &*error)
+        ApiError::from_exchange(name, &*error)
     })
 }
 

@@ -78,7 +78,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         }
     }
     members.sort_by(|a, b| key(a.instance).cmp(&key(b.instance)));
-    keep_one_kind(&mut members, &mut invalid);
+    select_one_kind(&mut members, &mut invalid);
     let Some(first) = members.first() else { return Converted { record: None, invalid } };
     let mesh_external = first.external;
     let ports = ports(&members, &mut invalid);
@@ -147,11 +147,11 @@ fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
     if ip.is_none() && !is_name(address) {
         return Err(format!("{address:?} is neither an IP address nor a DNS name"));
     }
-    let says =
+    let is_set =
         |value: Option<&Arc<str>>| value.is_some_and(|text| !matches!(&**text, "" | "false" | "0"));
-    let external = says(labels.get("external"))
-        || says(instance.node.meta.get("external"))
-        || says(instance.node.meta.get("external-node"));
+    let external = is_set(labels.get("external"))
+        || is_set(instance.node.meta.get("external"))
+        || is_set(instance.node.meta.get("external-node"));
     Ok(Some(ConsulInstance { instance, labels, address, ip, number, target, external }))
 }
 
@@ -175,7 +175,7 @@ fn labels(instance: &Instance) -> Labels {
 
 /// Keeps the instances inside the mesh if there are any, else those outside. Of those inside, keeps
 /// the ones with an IP address if there are any.
-fn keep_one_kind(members: &mut Vec<ConsulInstance<'_>>, invalid: &mut Vec<String>) {
+fn select_one_kind(members: &mut Vec<ConsulInstance<'_>>, invalid: &mut Vec<String>) {
     if members.iter().any(|member| !member.external) {
         leave_out(
             members,
@@ -227,9 +227,9 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
             target: TargetPort::Number(member.target),
         });
         if port.protocol != protocol {
-            let (id, held) = (&member.instance.service.id, port.protocol.as_str());
+            let (id, first_protocol) = (&member.instance.service.id, port.protocol.as_str());
             invalid.push(format!(
-                "instance {id:?}: port {number} has protocol {held} in another instance"
+                "instance {id:?}: port {number} has protocol {first_protocol} in another instance"
             ));
         }
     }
@@ -306,17 +306,17 @@ fn locality(member: &ConsulInstance<'_>, datacentre: &str) -> Locality {
         let (region, zone) = (Arc::clone(region), Arc::clone(zone));
         return Locality { region, zone, subzone: Arc::default() };
     }
-    let said = |keys: [&str; 2]| {
+    let first_value = |keys: [&str; 2]| {
         let found = keys
             .iter()
             .find_map(|key| member.labels.get(*key).or_else(|| instance.node.meta.get(*key)));
         found.cloned().filter(|text| !text.is_empty())
     };
     Locality {
-        region: said(["topology.kubernetes.io/region", "region"])
+        region: first_value(["topology.kubernetes.io/region", "region"])
             .unwrap_or_else(|| datacentre.into()),
-        zone: said(["topology.kubernetes.io/zone", "zone"]).unwrap_or_default(),
-        subzone: said(["topology.istio.io/subzone", "subzone"]).unwrap_or_default(),
+        zone: first_value(["topology.kubernetes.io/zone", "zone"]).unwrap_or_default(),
+        subzone: first_value(["topology.istio.io/subzone", "subzone"]).unwrap_or_default(),
     }
 }
 

@@ -11,7 +11,7 @@ const POLL: Duration = Duration::from_secs(5);
 /// The pause after a change: further changes in this time arrive with the next response.
 const SETTLE: Duration = Duration::from_millis(100);
 /// A response without a change before this time means that the server did not block.
-const AT_ONCE: Duration = Duration::from_millis(200);
+const FAST_RESPONSE: Duration = Duration::from_millis(200);
 /// The maximum pause for a server that does not block.
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -43,14 +43,15 @@ impl QueryCursor {
     }
 
     /// Processes the index of a response that took this long.
-    pub(super) fn answered(&mut self, index: Option<u64>, took: Duration) -> Answered {
+    pub(super) fn answered(&mut self, index: Option<u64>, duration: Duration) -> Answered {
         let Some(index) = index.filter(|index| *index > 0) else {
             self.forget();
             return Answered { news: true, rest: POLL };
         };
         match self.index {
             Some(last) if index == last => {
-                self.fruitless = if took < AT_ONCE { self.fruitless.saturating_add(1) } else { 0 };
+                self.fruitless =
+                    if duration < FAST_RESPONSE { self.fruitless.saturating_add(1) } else { 0 };
                 let rest = match self.fruitless {
                     0 => Duration::ZERO,
                     times => SETTLE.saturating_mul(1 << times.min(8)).min(REST_MAX),

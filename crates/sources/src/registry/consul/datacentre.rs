@@ -50,7 +50,7 @@ pub(super) struct Datacentre {
     pub(super) name: String,
     pub(super) shard: ShardKey,
     /// The services from before this process started.
-    pub(super) known: BTreeMap<Hostname, ServiceRecord>,
+    pub(super) restored: BTreeMap<Hostname, ServiceRecord>,
     pub(super) epoch: Epoch,
     pub(super) updates: mpsc::Sender<RegistryUpdate>,
     pub(super) source_statuses: SourceStatusTable,
@@ -82,7 +82,7 @@ impl Datacentre {
         let name: Arc<str> = self.shard.cluster.as_str().into();
         let mut state = DatacentreRun {
             name: Arc::clone(&name),
-            index: ConsulIndex::knowing(&self.name, self.known),
+            index: ConsulIndex::with_remembered(&self.name, self.restored),
             facts: SourceFacts::starting("consul", self.address.clone()),
             catalogue: None,
             contact: None,
@@ -140,10 +140,10 @@ impl DatacentreRun<'_> {
         match input {
             DatacentreInput::Catalogue(Ok((names, filtered)), reader) => {
                 self.facts.last_contact = Some(now);
-                let taken = self.index.catalogue(names, filtered, Instant::now());
+                let outcome = self.index.catalogue(names, filtered, Instant::now());
                 // A reader that has ended needs no reply.
-                let _ = reader.send(matches!(taken, CatalogOutcome::Doubtful(_)));
-                match taken {
+                let _ = reader.send(matches!(outcome, CatalogOutcome::Doubtful(_)));
+                match outcome {
                     CatalogOutcome::Yes { come, gone } => {
                         self.catalogue = None;
                         self.follow(come, &gone);
@@ -158,12 +158,12 @@ impl DatacentreRun<'_> {
             }
             DatacentreInput::Catalogue(Err(error), _) => {
                 self.facts.failures += 1;
-                self.catalogue = Some((error.to_string(), code_of(&error)));
+                self.catalogue = Some((error.to_string(), error_code(&error)));
             }
             DatacentreInput::Service(name, Ok((instances, filtered)), reader) => {
                 self.facts.last_contact = Some(now);
-                let taken = self.index.service(&name, instances, filtered, Instant::now());
-                let _ = reader.send(!taken);
+                let outcome = self.index.service(&name, instances, filtered, Instant::now());
+                let _ = reader.send(!outcome);
             }
             DatacentreInput::Service(name, Err(error), _) => {
                 self.facts.failures += 1;
@@ -173,13 +173,13 @@ impl DatacentreRun<'_> {
                 self.facts.last_contact = Some(now);
                 if self.contact.take().is_some() {
                     // Queries that were blocked when contact was lost may never complete.
-                    self.start_again();
+                    self.restart_readers();
                     self.readers.revived.notify_waiters();
                 }
             }
             DatacentreInput::Probed(Err(error)) => {
                 self.facts.failures += 1;
-                self.contact = Some((error.to_string(), code_of(&error)));
+                self.contact = Some((error.to_string(), error_code(&error)));
             }
         }
         self.note_trouble(now);
@@ -216,11 +216,11 @@ impl DatacentreRun<'_> {
         } else {
             // Queries with a long wait would delay queries for other services.
             self.wait = wait;
-            self.start_again();
+            self.restart_readers();
         }
     }
 
-    fn start_again(&mut self) {
+    fn restart_readers(&mut self) {
         for reader in std::mem::take(&mut self.reading).into_values() {
             reader.abort();
         }
@@ -252,7 +252,7 @@ fn wait(services: usize) -> Duration {
     }
 }
 
-pub(super) fn code_of(error: &ApiError) -> &'static Code {
+pub(super) fn error_code(error: &ApiError) -> &'static Code {
     match error {
         ApiError::Unauthorized(_) | ApiError::Forbidden(_) => &codes::CONSUL_DENIED,
         ApiError::Tls(_) => &codes::CONSUL_TLS,
@@ -284,16 +284,16 @@ impl Readers {
         let path = format!("health/service/{}", escape(&name));
         let read =
             |answer: &ConsulResponse| Ok((catalog::instances(&answer.body)?, answer.filtered));
-        let tell = |result, reader| DatacentreInput::Service(Arc::clone(&name), result, reader);
-        self.follow(&path, wait, Some(&self.slots), read, tell).await;
+        let to_input = |result, reader| DatacentreInput::Service(Arc::clone(&name), result, reader);
+        self.follow(&path, wait, Some(&self.slots), read, to_input).await;
     }
 
     /// Sends probes, independent of the queries.
     async fn probe(&self) {
         loop {
             let query = Query { path: "status/leader", datacentre: &self.datacentre, wait: None };
-            let asked = tokio::time::timeout(PROBE_LIMIT, self.client.ask(&query)).await;
-            let result = match asked {
+            let response = tokio::time::timeout(PROBE_LIMIT, self.client.send(&query)).await;
+            let result = match response {
                 Err(_) => Err(ApiError::Silent { request: "a probe".into(), limit: PROBE_LIMIT }),
                 Ok(Ok(answer)) if answer.body.trim_ascii() == b"\"\"" => {
                     Err(ApiError::Unreachable("it has no leader".into()))
@@ -314,7 +314,7 @@ impl Readers {
         wait: Duration,
         slots: Option<&Semaphore>,
         read: impl Fn(&ConsulResponse) -> Result<T, String>,
-        tell: impl Fn(Result<T, ApiError>, oneshot::Sender<Unconfirmed>) -> DatacentreInput,
+        to_input: impl Fn(Result<T, ApiError>, oneshot::Sender<Unconfirmed>) -> DatacentreInput,
     ) {
         let mut cursor = QueryCursor::default();
         let mut failures = Backoff::new(REST.0, REST.1);
@@ -323,18 +323,18 @@ impl Readers {
                 Some(slots) => slots.acquire().await.ok(),
                 None => None,
             };
-            let asked = Instant::now();
-            let held = wait.mul_f64(0.8 + rand::random::<f64>() / 5.0);
+            let sent_at = Instant::now();
+            let wait_limit = wait.mul_f64(0.8 + rand::random::<f64>() / 5.0);
             let query = Query {
                 path,
                 datacentre: &self.datacentre,
-                wait: cursor.index().map(|index| (index, held)),
+                wait: cursor.index().map(|index| (index, wait_limit)),
             };
-            let answer = self.client.ask(&query).await;
+            let answer = self.client.send(&query).await;
             drop(slot);
             let (result, rest) = match answer {
                 Ok(answer) => {
-                    let answered = cursor.answered(answer.index, asked.elapsed());
+                    let answered = cursor.answered(answer.index, sent_at.elapsed());
                     if !answered.news {
                         tokio::time::sleep(answered.rest).await;
                         continue;
@@ -345,7 +345,7 @@ impl Readers {
             };
             let failed = result.is_err();
             let (reader, doubted) = oneshot::channel();
-            if self.sink.send(tell(result, reader)).await.is_err() {
+            if self.sink.send(to_input(result, reader)).await.is_err() {
                 return;
             }
             if failed {

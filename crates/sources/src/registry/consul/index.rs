@@ -29,7 +29,7 @@ pub(super) struct ConsulIndex {
     unusable: Vec<String>,
     listed: bool,
     /// Responses that must be confirmed.
-    guard: MassDeletionGuard<Asked>,
+    guard: MassDeletionGuard<QuerySubject>,
     is_sent: bool,
     /// Hosts with unreported changes, each with the service that owns it.
     pending: BTreeMap<Hostname, Arc<str>>,
@@ -37,7 +37,7 @@ pub(super) struct ConsulIndex {
 
 /// The subject of a query.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Asked {
+enum QuerySubject {
     /// The names of all services.
     Catalogue,
     /// The instances of one service.
@@ -48,7 +48,7 @@ enum Asked {
 struct CatalogService {
     /// Whether the catalogue has contained it; otherwise it is remembered from before the start.
     listed: bool,
-    heard: bool,
+    has_response: bool,
     failures: u32,
     record: Option<ServiceRecord>,
     /// The instances of the last response that are not used, with reasons.
@@ -86,12 +86,18 @@ impl ConsulIndex {
 
     /// Creates the state of a datacentre with services from before this process started. They stay
     /// until it reports otherwise.
-    pub(super) fn knowing(datacentre: &str, known: BTreeMap<Hostname, ServiceRecord>) -> Self {
-        let held = |record: ServiceRecord| {
+    pub(super) fn with_remembered(
+        datacentre: &str,
+        remembered: BTreeMap<Hostname, ServiceRecord>,
+    ) -> Self {
+        let restored_service = |record: ServiceRecord| {
             let name = Arc::clone(&record.service.name);
             (name, CatalogService { record: Some(record), ..CatalogService::default() })
         };
-        Self { services: known.into_values().map(held).collect(), ..Self::new(datacentre) }
+        Self {
+            services: remembered.into_values().map(restored_service).collect(),
+            ..Self::new(datacentre)
+        }
     }
 
     /// Processes the names in the catalogue. `filtered` is whether the token may not see all of
@@ -108,9 +114,11 @@ impl ConsulIndex {
             );
         }
         let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
-        if !self.guard.admits(Asked::Catalogue, self.services.len(), found, now) {
+        if !self.guard.admits(QuerySubject::Catalogue, self.services.len(), found, now) {
             let mut doubts = self.guard.waiting();
-            let doubt = doubts.find_map(|(of, doubt)| (*of == Asked::Catalogue).then_some(doubt));
+            let doubt = doubts.find_map(|(subject, doubt)| {
+                (*subject == QuerySubject::Catalogue).then_some(doubt)
+            });
             let fact = doubt.map_or_else(String::new, ToString::to_string);
             return CatalogOutcome::Doubtful(format!("the catalogue {fact}"));
         }
@@ -133,14 +141,14 @@ impl ConsulIndex {
         let gone: Vec<_> =
             self.services.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in &gone {
-            self.guard.forget(&Asked::Service(Arc::clone(name)));
+            self.guard.forget(&QuerySubject::Service(Arc::clone(name)));
             if let Some(CatalogService { record: Some(_), .. }) = self.services.remove(name) {
                 self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
             }
         }
         let is_new = |name: &Arc<str>| {
-            let held = self.services.entry(Arc::clone(name)).or_default();
-            !std::mem::replace(&mut held.listed, true)
+            let service = self.services.entry(Arc::clone(name)).or_default();
+            !std::mem::replace(&mut service.listed, true)
         };
         let come: Vec<_> = names.into_iter().filter(is_new).collect();
         CatalogOutcome::Yes { come, gone }
@@ -155,32 +163,36 @@ impl ConsulIndex {
         filtered: bool,
         now: Instant,
     ) -> bool {
-        let Some(held) = self.services.get_mut(name) else { return true };
-        held.heard = true;
-        held.failures = 0;
-        if instances.good.is_empty() && filtered && held.record.is_some() {
+        let Some(service) = self.services.get_mut(name) else { return true };
+        service.has_response = true;
+        service.failures = 0;
+        if instances.valid.is_empty() && filtered && service.record.is_some() {
             let fact =
                 "the token may no longer read its instances; the last known ones stay in use";
-            held.trouble = Some(fact.to_owned());
+            service.trouble = Some(fact.to_owned());
             return false;
         }
         // Some instances may well be gone. Only the loss of all is doubtful, even more so while the
         // catalogue is doubtful.
-        let has_some = !(instances.good.is_empty() && instances.invalid.is_empty());
-        let (known, found) = (usize::from(held.record.is_some()), usize::from(has_some));
-        let is_catalogue_doubted = self.guard.waiting().any(|(of, _)| *of == Asked::Catalogue);
-        let asked = Asked::Service(Arc::clone(name));
-        if found < known && is_catalogue_doubted || !self.guard.admits(asked, known, found, now) {
+        let has_some = !(instances.valid.is_empty() && instances.invalid.is_empty());
+        let (known_count, found_count) =
+            (usize::from(service.record.is_some()), usize::from(has_some));
+        let is_catalogue_doubted =
+            self.guard.waiting().any(|(subject, _)| *subject == QuerySubject::Catalogue);
+        let subject = QuerySubject::Service(Arc::clone(name));
+        if found_count < known_count && is_catalogue_doubted
+            || !self.guard.admits(subject, known_count, found_count, now)
+        {
             let fact = "it suddenly has no instances; the last known ones stay in use until a second response confirms this";
-            held.trouble = Some(fact.to_owned());
+            service.trouble = Some(fact.to_owned());
             return false;
         }
-        held.trouble = None;
-        let converted = convert::service(name, &self.datacentre, &instances.good);
-        held.invalid = instances.invalid;
-        held.invalid.extend(converted.invalid);
-        if held.record != converted.record {
-            held.record = converted.record;
+        service.trouble = None;
+        let converted = convert::service(name, &self.datacentre, &instances.valid);
+        service.invalid = instances.invalid;
+        service.invalid.extend(converted.invalid);
+        if service.record != converted.record {
+            service.record = converted.record;
             self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
         }
         true
@@ -188,15 +200,15 @@ impl ConsulIndex {
 
     /// Records that a service could not be read. It keeps its state.
     pub(super) fn failed(&mut self, name: &Arc<str>, fact: &str) {
-        let Some(held) = self.services.get_mut(name) else { return };
-        held.failures += 1;
-        held.heard |= held.failures >= FIRST_FAILURES;
-        held.trouble = Some(format!("{fact}; its last known instances stay in use"));
+        let Some(service) = self.services.get_mut(name) else { return };
+        service.failures += 1;
+        service.has_response |= service.failures >= FIRST_FAILURES;
+        service.trouble = Some(format!("{fact}; its last known instances stay in use"));
     }
 
     /// Whether all services have been read once, or the first report was sent.
     pub(super) fn is_complete(&self) -> bool {
-        self.listed && (self.is_sent || self.services.values().all(|held| held.heard))
+        self.listed && (self.is_sent || self.services.values().all(|service| service.has_response))
     }
 
     /// Whether there are unreported changes.
@@ -222,9 +234,9 @@ impl ConsulIndex {
         }
         let mut causes = Causes::default();
         let services = pending.into_iter().map(|(host, name)| {
-            let held = self.services.get(&name);
+            let service = self.services.get(&name);
             causes.add(Cause::named(ClusterId::default(), "ConsulService", &*name));
-            (host, held.and_then(|held| held.record.clone()))
+            (host, service.and_then(|service| service.record.clone()))
         });
         let services = services.collect();
         Some(ShardChange::Update(Contents { services, causes, ..Contents::default() }))
@@ -249,16 +261,17 @@ impl ConsulIndex {
 
     /// Returns the parts of responses that are not used, sorted and limited.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let of_services = self.services.iter().flat_map(|(name, held)| {
-            held.trouble
+        let service_warnings = self.services.iter().flat_map(|(name, service)| {
+            service
+                .trouble
                 .iter()
-                .chain(&held.invalid)
+                .chain(&service.invalid)
                 .map(move |fact| format!("service {name:?}: {fact}"))
         });
-        self.unusable.iter().cloned().chain(of_services).take(WARNINGS_MAX).collect()
+        self.unusable.iter().cloned().chain(service_warnings).take(WARNINGS_MAX).collect()
     }
 
     fn records(&self) -> impl Iterator<Item = &ServiceRecord> {
-        self.services.values().filter_map(|held| held.record.as_ref())
+        self.services.values().filter_map(|service| service.record.as_ref())
     }
 }

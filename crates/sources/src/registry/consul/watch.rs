@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::address::{ConsulAddress, is_datacentre};
 use super::catalog;
 use super::client::{ConsulClient, ConsulToken, Query};
-use super::datacentre::{Datacentre, code_of};
+use super::datacentre::{Datacentre, error_code};
 use strait_base::source_status::{RememberedSource, SourceFacts, SourceStatusTable};
 use strait_base::task::Supervisor;
 use strait_kube_client::{ApiError, Redacted};
@@ -52,7 +52,7 @@ type DatacentreServices = BTreeMap<Hostname, ServiceRecord>;
 /// Starts a task for each Consul under `tasks`. Returns the remembered state of their datacentres,
 /// to be applied before all their reports.
 pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
-    let mut words = Vec::new();
+    let mut updates = Vec::new();
     let mut remembered = config.remembered;
     let only = config.addresses.len() == 1;
     let epochs = Arc::new(AtomicU64::new(0));
@@ -72,10 +72,13 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
                 (None, None) => ConsulToken::None,
             },
         };
-        let known = take_known(&mut remembered, &name, &address);
+        let restored = take_remembered(&mut remembered, &name, &address);
         let consul = Arc::new(Consul {
             name: name.into(),
-            known: known.iter().map(|(name, known)| (name.clone(), known.held.clone())).collect(),
+            restored: restored
+                .iter()
+                .map(|(name, restored)| (name.clone(), restored.held.clone()))
+                .collect(),
             ca_file: address.ca_file.clone().or(variable("CONSUL_CACERT").map(PathBuf::from)),
             credential: Arc::new(credential),
             address: Arc::new(address),
@@ -86,36 +89,36 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
         let label = format!("registry {}", consul.name);
         let facts = || SourceFacts::starting("consul", consul.address.to_string());
         // The status of a remembered Consul comes from the datacentre with the newest contact.
-        let newest = known.values().max_by_key(|known| known.last_contact);
+        let newest = restored.values().max_by_key(|restored| restored.last_contact);
         consul
             .source_statuses
-            .report(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
-        for (datacentre, known) in known {
+            .report(&consul.name, &newest.map_or_else(facts, |restored| facts().with(restored)));
+        for (datacentre, restored) in restored {
             let shard = consul.shard(&datacentre);
             let name: Arc<str> = shard.cluster.as_str().into();
-            let endpoints = known.held.values().map(|record| record.endpoints.len()).sum();
-            let services = known.held.len();
+            let endpoints = restored.held.values().map(|record| record.endpoints.len()).sum();
+            let services = restored.held.len();
             consul
                 .source_statuses
-                .report(&name, &SourceFacts { services, endpoints, ..facts().with(&known) });
+                .report(&name, &SourceFacts { services, endpoints, ..facts().with(&restored) });
             info!(registry = %name, services, "datacentre restored from disk, until it is read");
-            let services = known.held.into_iter().map(|(host, record)| (host, Some(record)));
+            let services = restored.held.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
             // Older than any run, so that the first update of any run replaces it.
             let change = ShardChange::Reset(contents);
-            words.push(RegistryUpdate { shard, epoch: Epoch(0), change });
+            updates.push(RegistryUpdate { shard, epoch: Epoch(0), change });
         }
         tasks.spawn_restarting(label, Duration::from_secs(1), move || {
             let consul = Arc::clone(&consul);
             async move { consul.run().await }
         });
     }
-    words
+    updates
 }
 
 /// Removes and returns the remembered datacentres of this Consul that are read, by their names in
 /// it.
-fn take_known(
+fn take_remembered(
     remembered: &mut BTreeMap<ClusterId, RememberedSource<DatacentreServices>>,
     consul: &str,
     address: &ConsulAddress,
@@ -123,22 +126,24 @@ fn take_known(
     let wanted = |name: &str| {
         address.datacentres.is_empty() || address.datacentres.iter().any(|one| one == name)
     };
-    let mut known = BTreeMap::new();
-    for (shard, of_it) in std::mem::take(remembered) {
+    let mut taken = BTreeMap::new();
+    for (shard, source) in std::mem::take(remembered) {
         match shard.as_str().split_once('/') {
-            Some((of, name)) if of == consul && is_datacentre(name) && wanted(name) => {
-                known.insert(name.to_owned(), of_it);
+            Some((name_of_consul, name))
+                if name_of_consul == consul && is_datacentre(name) && wanted(name) =>
+            {
+                taken.insert(name.to_owned(), source);
             }
-            _ => _ = remembered.insert(shard, of_it),
+            _ => _ = remembered.insert(shard, source),
         }
     }
-    known
+    taken
 }
 
 struct Consul {
     name: Arc<str>,
     /// The services from before this process started, by datacentre.
-    known: BTreeMap<String, DatacentreServices>,
+    restored: BTreeMap<String, DatacentreServices>,
     address: Arc<ConsulAddress>,
     ca_file: Option<PathBuf>,
     credential: Arc<ConsulToken>,
@@ -155,13 +160,13 @@ impl Consul {
     /// then.
     async fn run(&self) {
         let mut facts = SourceFacts::starting("consul", self.address.to_string());
-        let mut known = self.known.clone();
-        let mut datacentres = Datacentres::knowing(known.keys());
+        let mut restored = self.restored.clone();
+        let mut datacentres = Datacentres::with_remembered(restored.keys());
         let mut ca = None;
         let mut reading: BTreeMap<String, AbortHandle> = BTreeMap::new();
         let mut running = DatacentreTasks::new();
         loop {
-            let listed = beside(&mut running, self.list()).await;
+            let listed = while_running(&mut running, self.list()).await;
             let now = SystemTime::now();
             let rest = match listed {
                 Ok(DatacentreList { client, ca: ca_now, names }) => {
@@ -177,15 +182,15 @@ impl Consul {
                         if let Some(before) = reading.insert(name.clone(), handle) {
                             before.abort();
                         }
-                        let known = known.remove(&name).unwrap_or_default();
-                        let datacentre = self.datacentre(&client, name, known);
+                        let restored = restored.remove(&name).unwrap_or_default();
+                        let datacentre = self.datacentre(&client, name, restored);
                         running.push(Abortable::new(Box::pin(datacentre.run()), registration));
                     }
                     for name in gone {
                         if let Some(reader) = reading.remove(&name) {
                             reader.abort();
                         }
-                        if beside(&mut running, self.withdraw(&name)).await.is_err() {
+                        if while_running(&mut running, self.withdraw(&name)).await.is_err() {
                             return;
                         }
                     }
@@ -195,13 +200,13 @@ impl Consul {
                     if facts.trouble.is_none() {
                         warn!(registry = %self.name, %error, "cannot list datacentres; the known ones stay");
                     }
-                    facts.failed(now, error.to_string(), code_of(&error));
+                    facts.failed(now, error.to_string(), error_code(&error));
                     LIST_AGAIN
                 }
             };
             self.source_statuses.report(&self.name, &facts);
             let rest = rest.mul_f64(0.8 + rand::random::<f64>() / 5.0);
-            beside(&mut running, tokio::time::sleep(rest)).await;
+            while_running(&mut running, tokio::time::sleep(rest)).await;
         }
     }
 
@@ -216,7 +221,7 @@ impl Consul {
         let client = ConsulClient::new(&self.address, ca.as_deref(), &self.credential)?;
         let names = if self.address.datacentres.is_empty() {
             let query = Query { path: "catalog/datacenters", ..Query::default() };
-            let answer = client.ask(&query).await?;
+            let answer = client.send(&query).await?;
             let names = catalog::datacentres(&answer.body).map_err(ApiError::Misbehaving)?;
             names.into_iter().filter(|name| is_datacentre(name)).take(DATACENTRES_MAX).collect()
         } else {
@@ -229,12 +234,12 @@ impl Consul {
         &self,
         client: &ConsulClient,
         name: String,
-        known: DatacentreServices,
+        restored: DatacentreServices,
     ) -> Datacentre {
         Datacentre {
             client: client.clone(),
             shard: self.shard(&name),
-            known,
+            restored,
             name,
             epoch: Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1),
             updates: self.updates.clone(),
@@ -266,7 +271,7 @@ struct DatacentreList {
 }
 
 /// Waits for `work` while readers run.
-async fn beside<T>(running: &mut DatacentreTasks<'_>, work: impl Future<Output = T>) -> T {
+async fn while_running<T>(running: &mut DatacentreTasks<'_>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
         tokio::select! {
@@ -278,10 +283,10 @@ async fn beside<T>(running: &mut DatacentreTasks<'_>, work: impl Future<Output =
 
 /// The set of datacentres. Pure.
 #[derive(Debug, Default)]
-struct Datacentres(BTreeMap<String, KnownDatacentre>);
+struct Datacentres(BTreeMap<String, ListedDatacentre>);
 
 #[derive(Debug, Clone, Copy, Default)]
-struct KnownDatacentre {
+struct ListedDatacentre {
     /// Number of consecutive lists without it.
     lacking: u32,
     /// Whether any list contained it; otherwise it is remembered from before the start.
@@ -296,20 +301,20 @@ struct Changed {
 
 impl Datacentres {
     /// Creates the set of datacentres from before this process started.
-    fn knowing<'a>(names: impl Iterator<Item = &'a String>) -> Self {
-        Self(names.map(|name| (name.clone(), KnownDatacentre::default())).collect())
+    fn with_remembered<'a>(names: impl Iterator<Item = &'a String>) -> Self {
+        Self(names.map(|name| (name.clone(), ListedDatacentre::default())).collect())
     }
 
     /// Processes a list. A list that lacks a datacentre may be from a Consul that has temporarily
     /// lost contact with it.
     fn apply(&mut self, names: BTreeSet<String>) -> Changed {
-        for (name, known) in &mut self.0 {
-            known.lacking = if names.contains(name) { 0 } else { known.lacking + 1 };
+        for (name, datacentre) in &mut self.0 {
+            datacentre.lacking = if names.contains(name) { 0 } else { datacentre.lacking + 1 };
         }
-        let is_gone = |known: &KnownDatacentre| known.lacking >= LACKING;
-        let gone = self.0.iter().filter(|(_, known)| is_gone(known));
+        let is_gone = |datacentre: &ListedDatacentre| datacentre.lacking >= LACKING;
+        let gone = self.0.iter().filter(|(_, datacentre)| is_gone(datacentre));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
-        self.0.retain(|_, known| !is_gone(known));
+        self.0.retain(|_, datacentre| !is_gone(datacentre));
         let is_new = |name: &String| {
             !std::mem::replace(&mut self.0.entry(name.clone()).or_default().listed, true)
         };
@@ -319,7 +324,11 @@ impl Datacentres {
 
     /// Returns the names of the listed datacentres.
     fn names(&self) -> Vec<String> {
-        self.0.iter().filter(|(_, known)| known.listed).map(|(name, _)| name.clone()).collect()
+        self.0
+            .iter()
+            .filter(|(_, datacentre)| datacentre.listed)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 
@@ -333,28 +342,31 @@ mod tests {
 
     #[test]
     fn datacentre_is_removed_only_after_many_lists_without_it() {
-        let mut known = Datacentres::default();
-        assert_eq!(known.apply(list(&["a", "b"])).come, ["a", "b"]);
+        let mut datacentres = Datacentres::default();
+        assert_eq!(datacentres.apply(list(&["a", "b"])).come, ["a", "b"]);
         for _ in 1..LACKING {
-            assert_eq!(known.apply(list(&["a"])), Changed { come: vec![], gone: vec![] });
+            assert_eq!(datacentres.apply(list(&["a"])), Changed { come: vec![], gone: vec![] });
         }
-        assert_eq!(known.apply(list(&["a", "b"])), Changed { come: vec![], gone: vec![] });
+        assert_eq!(datacentres.apply(list(&["a", "b"])), Changed { come: vec![], gone: vec![] });
         for _ in 1..LACKING {
-            assert!(known.apply(list(&["a"])).gone.is_empty());
+            assert!(datacentres.apply(list(&["a"])).gone.is_empty());
         }
-        assert_eq!(known.apply(list(&["a"])).gone, ["b"]);
-        assert_eq!(known.apply(list(&["a", "b"])).come, ["b"]);
+        assert_eq!(datacentres.apply(list(&["a"])).gone, ["b"]);
+        assert_eq!(datacentres.apply(list(&["a", "b"])).come, ["b"]);
     }
 
     #[test]
     fn remembered_datacentre_is_read_when_listed_and_removed_like_any_other() {
         let before = ["a".to_owned(), "b".to_owned()];
-        let mut known = Datacentres::knowing(before.iter());
-        assert_eq!(known.apply(list(&["a"])), Changed { come: vec!["a".into()], gone: vec![] });
-        assert_eq!(known.names(), ["a"]);
+        let mut datacentres = Datacentres::with_remembered(before.iter());
+        assert_eq!(
+            datacentres.apply(list(&["a"])),
+            Changed { come: vec!["a".into()], gone: vec![] }
+        );
+        assert_eq!(datacentres.names(), ["a"]);
         for _ in 2..LACKING {
-            assert_eq!(known.apply(list(&["a"])), Changed { come: vec![], gone: vec![] });
+            assert_eq!(datacentres.apply(list(&["a"])), Changed { come: vec![], gone: vec![] });
         }
-        assert_eq!(known.apply(list(&["a"])).gone, ["b"]);
+        assert_eq!(datacentres.apply(list(&["a"])).gone, ["b"]);
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct Contacts {
     /// Readers that received a response, without a later sign that the server is gone.
     answered: BTreeSet<ReaderId>,
     listed: BTreeSet<IndexedKind>,
-    ever: bool,
+    was_in_contact: bool,
 }
 
 impl Contacts {
@@ -59,7 +59,7 @@ impl Contacts {
 
     /// Records that a reader received a list, a change or the response to a probe.
     pub(super) fn answered(&mut self, reader: ReaderId) {
-        self.ever = true;
+        self.was_in_contact = true;
         self.answered.insert(reader);
         self.troubles.remove(&reader);
         self.reopened.remove(&reader);
@@ -104,7 +104,7 @@ impl Contacts {
     }
 
     /// The last error of a kind, if it has not ended.
-    fn error_of(&self, kind: IndexedKind) -> Option<&ApiError> {
+    fn reader_error(&self, kind: IndexedKind) -> Option<&ApiError> {
         self.troubles.get(&ReaderId::Kind(kind)).map(|failure| &failure.error)
     }
 
@@ -144,12 +144,15 @@ impl Contacts {
     /// Whether a kind may not be read or does not exist, and the cluster works without it.
     fn does_without(&self, kind: IndexedKind) -> bool {
         kind.optional().is_some()
-            && matches!(self.error_of(kind), Some(ApiError::Forbidden(_) | ApiError::NotFound(_)))
+            && matches!(
+                self.reader_error(kind),
+                Some(ApiError::Forbidden(_) | ApiError::NotFound(_))
+            )
     }
 
     /// Whether the cluster does not serve a kind that may be absent.
     fn is_absent(&self, kind: IndexedKind) -> bool {
-        kind.may_be_absent() && matches!(self.error_of(kind), Some(ApiError::NotFound(_)))
+        kind.may_be_absent() && matches!(self.reader_error(kind), Some(ApiError::NotFound(_)))
     }
 
     /// Returns the restrictions of the current operation, sorted.
@@ -158,7 +161,7 @@ impl Contacts {
             .into_iter()
             .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
             .filter_map(|kind| {
-                let error = self.error_of(kind)?;
+                let error = self.reader_error(kind)?;
                 let code = match error {
                     ApiError::Forbidden(_) => &codes::RIGHT_MISSING,
                     ApiError::Misbehaving(_) | ApiError::OverBudget(_) => &codes::MISBEHAVING,
@@ -177,15 +180,16 @@ impl Contacts {
         let troubles = self.troubles.iter().filter_map(|(reader, failure)| {
             let contact = match reader {
                 ReaderId::Kind(kind) if self.does_without(*kind) => return None,
-                ReaderId::Kind(kind) => of_error(&failure.error, Some(*kind)),
-                ReaderId::Probe => of_error(&failure.error, None),
+                ReaderId::Kind(kind) => contact_for_error(&failure.error, Some(*kind)),
+                ReaderId::Probe => contact_for_error(&failure.error, None),
             };
             Some((failure.since, contact))
         });
-        let good = if self.ever { ApiContact::Good } else { ApiContact::Connecting };
+        let without_failure =
+            if self.was_in_contact { ApiContact::Good } else { ApiContact::Connecting };
         // Of equally severe failures the longest one is reported; `min_by_key` returns the first of equals.
         let worst = troubles.min_by_key(|(since, contact)| (severity(contact), *since));
-        worst.map_or(good, |(_, contact)| contact)
+        worst.map_or(without_failure, |(_, contact)| contact)
     }
 }
 
@@ -199,7 +203,7 @@ fn severity(contact: &ApiContact) -> u8 {
     }
 }
 
-fn of_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
+fn contact_for_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
     let text = match kind {
         Some(kind) => format!("{}: {error}", kind.plural()),
         None => error.to_string(),
@@ -225,7 +229,7 @@ fn of_error(error: &ApiError, kind: Option<IndexedKind>) -> ApiContact {
 }
 
 /// Returns the contact of a cluster whose access is unusable.
-pub(super) fn of_access(error: &AccessError) -> ApiContact {
+pub(super) fn contact_for_access(error: &AccessError) -> ApiContact {
     let text = error.to_string();
     match error {
         AccessError::Server(_) | AccessError::Address { .. } => ApiContact::Unreachable(text),

@@ -133,8 +133,9 @@ impl Slice {
 
     /// Whether a member is this pod.
     pub(super) fn names(&self, pod: WorkloadRef<'_>) -> bool {
-        let of_set = |set: WorkloadRef<'_>| (set.namespace, set.stem) == (pod.namespace, pod.stem);
-        self.sets().any(of_set) && self.members().any(|member| member.pod == Some(pod))
+        let is_set_of_pod =
+            |set: WorkloadRef<'_>| (set.namespace, set.stem) == (pod.namespace, pod.stem);
+        self.sets().any(is_set_of_pod) && self.members().any(|member| member.pod == Some(pod))
     }
 
     /// Whether a member is in this zone.
@@ -161,7 +162,7 @@ impl ReadKind for Slice {
     type List = Vec<IndexedObject<Self>>;
 
     /// Ignores a slice of host names, a slice without a Service, and an imported slice.
-    fn keep(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let SliceForm { metadata, address_type, endpoints, ports } = form;
         let key = scope.key(metadata.identity());
         let owner = metadata.labels.get(SERVICE_LABEL).filter(|owner| !owner.is_empty());
@@ -181,7 +182,7 @@ impl ReadKind for Slice {
         }
         let service =
             NamespacedName { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
-        let (ports, odd_port) = keep_ports(ports, scope);
+        let (ports, invalid_port) = usable_ports(ports, scope);
         let Rows { rows, sets, tails, nodes, zones, ipv6, invalid, .. } = endpoints;
         let mut names = scope.names();
         let sets = sets.entries.iter().map(|(namespace, stem)| {
@@ -211,22 +212,22 @@ impl ReadKind for Slice {
             zones,
             ipv6: ipv6.into(),
         };
-        IndexedObject { key, value: Some(value), invalid: invalid.or(odd_port) }
+        IndexedObject { key, value: Some(value), invalid: invalid.or(invalid_port) }
     }
 }
 
 /// Returns the ports of a slice by name and number, and the reason if some are invalid.
-fn keep_ports(ports: Vec<SlicePort<'_>>, scope: &Scope) -> (SlicePorts, Option<Box<str>>) {
-    let (mut kept, mut invalid) = (Vec::with_capacity(ports.len()), None);
+fn usable_ports(ports: Vec<SlicePort<'_>>, scope: &Scope) -> (SlicePorts, Option<Box<str>>) {
+    let (mut usable, mut invalid) = (Vec::with_capacity(ports.len()), None);
     for port in ports {
         // No number means every port, which a proxy cannot use.
         let Some(number) = port.port else { continue };
         match u16::try_from(number) {
-            Ok(number) if number > 0 => kept.push((scope.text(&port.name), number)),
+            Ok(number) if number > 0 => usable.push((scope.text(&port.name), number)),
             _ => invalid = Some(format!("{number} is not a port").into()),
         }
     }
-    (scope.ports(kept), invalid)
+    (scope.ports(usable), invalid)
 }
 
 fn utf8<'a>(text: &'a Raw<'_>) -> Option<&'a str> {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::index::{
-    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names, name_of,
+    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names,
+    workload_key,
 };
 use super::namespace::network;
 use super::scope::Scope;
@@ -79,7 +80,7 @@ impl ReadKind for DeclaredGateway {
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: GatewayForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: GatewayForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let GatewayForm { metadata, spec } = form;
         let key = scope.key(metadata.identity());
         let labels = scope.labels(metadata.labels);
@@ -121,11 +122,11 @@ impl Indexed for DeclaredGateway {
     const KIND: IndexedKind = IndexedKind::Gateways;
 
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_gateway(name_of(&key), Some(self), touched);
+        index.note_gateway(workload_key(&key), Some(self), touched);
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_gateway(name_of(key), None, touched);
+        index.note_gateway(workload_key(key), None, touched);
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {

@@ -25,7 +25,8 @@ pub(super) use self::state::{IndexChanges, Indexed, KubeIndex};
 use super::chosen::ChosenNamespaces;
 use super::endpoint_slice::{Slice, SliceEndpoint};
 pub(super) use super::kind::{
-    IndexEvent, IndexedKind, IndexedObject, ListOf, ReadAs, ReadKind, missing, name_of, names,
+    IndexEvent, IndexedKind, IndexedObject, ObjectList, ReadAs, ReadKind, missing, names,
+    workload_key,
 };
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
@@ -128,7 +129,7 @@ impl KubeIndex {
 
     fn put<T: Indexed>(&mut self, object: IndexedObject<T>, touched: &mut IndexChanges) {
         let IndexedObject { key, value, invalid } = object;
-        self.note_of(T::KIND, &key, invalid);
+        self.note_invalid(T::KIND, &key, invalid);
         match value {
             Some(value) => value.put(key, self, touched),
             None => T::remove(&key, self, touched),
@@ -136,7 +137,7 @@ impl KubeIndex {
     }
 
     /// Replaces the note about invalid parts of an object.
-    fn note_of(&mut self, kind: IndexedKind, key: &NamespacedName, invalid: Option<Box<str>>) {
+    fn note_invalid(&mut self, kind: IndexedKind, key: &NamespacedName, invalid: Option<Box<str>>) {
         match invalid {
             Some(reason) => self.note(kind, Some(key.clone()), reason),
             None if self.invalid.is_empty() => {}
@@ -175,14 +176,14 @@ impl KubeIndex {
             }
             let is_news = sent != record.as_ref();
             // Reuses the service's own hostname, if it exists, so that it is stored once.
-            let held = record.as_ref().or(sent);
-            let hostname = held.map(|record| record.service.hostname.clone());
+            let existing = record.as_ref().or(sent);
+            let hostname = existing.map(|record| record.service.hostname.clone());
             if self.shared.has_set() {
-                self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
+                self.add_clusterset_change(key, belongs.then_some(record.as_ref()), &mut contents);
             }
             let Some(hostname) = hostname.filter(|_| is_news) else { continue };
             let before = match (&record, self.last_sent.services.get_mut(key)) {
-                (Some(record), Some(held)) => Some(std::mem::replace(held, record.clone())),
+                (Some(record), Some(existing)) => Some(std::mem::replace(existing, record.clone())),
                 (Some(record), None) => self.last_sent.services.insert(key.clone(), record.clone()),
                 (None, _) => self.last_sent.services.remove(key),
             };
@@ -210,11 +211,11 @@ impl KubeIndex {
                 contents.facts = Some(facts);
             }
         }
-        let something = !contents.services.is_empty()
+        let has_changes = !contents.services.is_empty()
             || contents.workloads.is_some()
             || contents.network_label.is_some()
             || contents.facts.is_some();
-        something.then_some(contents)
+        has_changes.then_some(contents)
     }
 
     /// Returns the complete contents.
@@ -237,7 +238,7 @@ impl KubeIndex {
     fn record(&self, key: &NamespacedName, sent: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
         let mut listed: Vec<ListedEndpoint<'_>> = Vec::new();
-        for slice in self.slices.of_service(key) {
+        for slice in self.slices.for_service(key) {
             listed.reserve(slice.len() * slice.ports.len());
             for member in slice.members() {
                 let health = member.conditions.health(found.persistent_sessions);
@@ -284,14 +285,14 @@ impl KubeIndex {
     /// Whether a listed endpoint is a ready pod on a node.
     fn is_ready_on(&self, namespace: &Namespace, listed: &ListedEndpoint<'_>, node: &str) -> bool {
         let ListedEndpoint { member, health, is_mirror, .. } = listed;
-        let of_pod = || {
+        let pod_node = || {
             let name = member.pod.or_else(|| self.pod_at(namespace, member.address))?;
             self.pods.find_next(&mut Near::default(), name)?.node.as_ref()
         };
-        let is_there = |at: &Arc<Arc<str>>| ***at == *node;
+        let is_node = |at: &Arc<Arc<str>>| ***at == *node;
         *health == Health::Healthy
             && !is_mirror
-            && member.node.or_else(of_pod).is_some_and(is_there)
+            && member.node.or_else(pod_node).is_some_and(is_node)
     }
 
     fn endpoint<'a>(
@@ -302,8 +303,8 @@ impl KubeIndex {
     ) -> EndpointRef<'a> {
         let ListedEndpoint { member, health, port_name, port, is_mirror } = *listed;
         let node_counts = service.node_local || service.prefers == Distribution::SameNode;
-        let at_address = || self.pod_at(&service.namespace, member.address);
-        let name = if is_mirror { None } else { member.pod.or_else(at_address) };
+        let pod_at_address = || self.pod_at(&service.namespace, member.address);
+        let name = if is_mirror { None } else { member.pod.or_else(pod_at_address) };
         let pod = name.and_then(|name| self.pods.find_next(near, name));
         let state = match (pod, member.pod) {
             _ if is_mirror => PodState::Mirrored,
@@ -341,14 +342,16 @@ impl KubeIndex {
         node: Option<&Arc<Arc<str>>>,
         zone: Option<&'a Arc<Locality>>,
     ) -> &'a Arc<Locality> {
-        let of_node = |node: &Arc<Arc<str>>| {
-            let known = self.nodes.get(&***node).map(|node| &node.locality);
-            known.filter(|locality| !locality.is_empty())
+        let node_locality = |node: &Arc<Arc<str>>| {
+            let locality = self.nodes.get(&***node).map(|node| &node.locality);
+            locality.filter(|locality| !locality.is_empty())
         };
         let claimed = pod.and_then(|pod| pod.locality.as_ref());
-        let of_pod = || pod.and_then(|pod| of_node(pod.node.as_ref()?));
-        let of_zone = || zone.map(|named| self.zones.of_name(&named.zone).unwrap_or(named));
-        let found = claimed.or_else(of_pod).or_else(|| of_node(node?)).or_else(of_zone);
+        let pod_locality = || pod.and_then(|pod| node_locality(pod.node.as_ref()?));
+        let zone_locality =
+            || zone.map(|named| self.zones.region_zone(&named.zone).unwrap_or(named));
+        let found =
+            claimed.or_else(pod_locality).or_else(|| node_locality(node?)).or_else(zone_locality);
         found.unwrap_or(&NOWHERE)
     }
 
@@ -359,18 +362,18 @@ impl KubeIndex {
         if self.last_sent.services.is_empty() {
             return;
         }
-        for slice in self.slices.that_name(reference) {
+        for slice in self.slices.naming(reference) {
             touched.service(&slice.service);
         }
     }
 
     /// Returns the ranges from which its nodes assign pod addresses, merged and sorted.
     pub(super) fn pod_ranges(&mut self) -> Arc<[IpNet]> {
-        let of_nodes = || {
+        let aggregate = || {
             let all = self.nodes.values().flat_map(|node| node.pod_ranges.iter().copied());
             IpNet::aggregate(&all.collect()).into()
         };
-        Arc::clone(self.pod_ranges.get_or_insert_with(of_nodes))
+        Arc::clone(self.pod_ranges.get_or_insert_with(aggregate))
     }
 
     /// Replaces the locality of a node. Marks the services of slices that name a zone whose region
@@ -394,19 +397,20 @@ impl KubeIndex {
     /// through nodes, and if the node's locality changed, the services of slices that name it or a
     /// pod on it.
     fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
-        let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
-        touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
+        let node_services =
+            self.services.iter().filter(|(_, service)| service.node_selector.is_some());
+        touched.services.extend(node_services.map(|(key, _)| key.clone()));
         if moved && !self.last_sent.services.is_empty() {
             for slice in self.slices.on_node(name) {
                 touched.service(&slice.service);
             }
-            let mut of_pods = IndexChanges::default();
+            let mut pod_changes = IndexChanges::default();
             for (key, pod) in self.pods.iter() {
                 if pod.node.as_ref().is_some_and(|node| ***node == *name) {
-                    self.touch_pod(key, pod, &mut of_pods);
+                    self.touch_pod(key, pod, &mut pod_changes);
                 }
             }
-            touched.services.extend(of_pods.services);
+            touched.services.extend(pod_changes.services);
         }
     }
 }
@@ -423,7 +427,7 @@ impl Indexed for KubeService {
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         // A later import with this name is a different one.
-        index.shared.taken_away.remove(key);
+        index.shared.declined.remove(key);
         // Its slices stay: the service may be created again before they are deleted.
         if index.services.remove(key).is_some() {
             touched.services.insert(key.clone());
@@ -471,12 +475,12 @@ impl Indexed for NodeRecord {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
-            let held = before.map(|before| Arc::clone(&before.locality));
+            let old_locality = before.map(|before| Arc::clone(&before.locality));
             if before.is_none_or(|before| before.pod_ranges != self.pod_ranges) {
                 index.pod_ranges = None;
             }
             index.note_locality(&key.name, Some(&self.locality), touched);
-            index.note_zones([held.as_ref(), Some(&self.locality)], touched);
+            index.note_zones([old_locality.as_ref(), Some(&self.locality)], touched);
             index.nodes.insert(Arc::clone(&key.name), self);
             index.touch_node(&key.name, moved, touched);
         }

@@ -120,22 +120,22 @@ pub(super) trait ReadKind: MemoryWeight + Sized + Send + 'static {
     /// Its decoded form.
     type Form<'a>: Form<'a>;
     /// Its list.
-    type List: ListOf<Self>;
+    type List: ObjectList<Self>;
 
     /// Whether it can be decoded from protobuf. Kinds of CustomResourceDefinitions cannot.
     const PROTOBUF: bool = true;
 
     /// Converts the decoded form to the stored object.
-    fn keep(form: Self::Form<'_>, scope: &Scope) -> IndexedObject<Self>;
+    fn convert(form: Self::Form<'_>, scope: &Scope) -> IndexedObject<Self>;
 }
 
 /// A list of objects that are stored as `T`.
-pub(super) trait ListOf<T>: Gather<IndexedObject<T>> {
+pub(super) trait ObjectList<T>: Gather<IndexedObject<T>> {
     /// Returns the number of objects with an effect.
     fn count(&self) -> usize;
 }
 
-impl<T: MemoryWeight + Send + 'static> ListOf<T> for Vec<IndexedObject<T>> {
+impl<T: MemoryWeight + Send + 'static> ObjectList<T> for Vec<IndexedObject<T>> {
     fn count(&self) -> usize {
         self.iter().filter(|one| one.value.is_some()).count()
     }
@@ -155,13 +155,13 @@ impl<'a, T> ReadAs<'a, T> {
 
 impl<T: ReadKind> strait_kube_client::ObjectKind for ReadAs<'_, T> {
     type ObjectForm<'a> = T::Form<'a>;
-    type Kept = IndexedObject<T>;
+    type Stored = IndexedObject<T>;
     type List = T::List;
 
     const PROTOBUF: bool = T::PROTOBUF;
 
-    fn keep(&self, form: Self::ObjectForm<'_>) -> IndexedObject<T> {
-        T::keep(form, self.0)
+    fn convert(&self, form: Self::ObjectForm<'_>) -> IndexedObject<T> {
+        T::convert(form, self.0)
     }
 }
 
@@ -184,6 +184,6 @@ pub(super) fn names<T>(list: &[IndexedObject<T>]) -> BTreeSet<(&str, &str)> {
 }
 
 /// Returns the name under which an object is stored.
-pub(super) fn name_of(key: &NamespacedName) -> WorkloadKey {
+pub(super) fn workload_key(key: &NamespacedName) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }

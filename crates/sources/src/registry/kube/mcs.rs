@@ -137,8 +137,8 @@ impl ReadKind for Export {
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
-        let of = |one: &ConditionForm<'_>| ExportCondition {
+    fn convert(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+        let condition = |one: &ConditionForm<'_>| ExportCondition {
             kind: (*one.r#type).into(),
             status: (*one.status).into(),
             reason: (*one.reason).into(),
@@ -146,7 +146,7 @@ impl ReadKind for Export {
             since: (*one.last_transition_time).into(),
             observed: one.observed_generation,
         };
-        let conditions = form.status.conditions.iter().map(of).collect();
+        let conditions = form.status.conditions.iter().map(condition).collect();
         let generation = form.metadata.generation;
         let key = scope.key(form.metadata.identity());
         IndexedObject { key, value: Some(Self { conditions, generation }), invalid: None }
@@ -159,7 +159,7 @@ impl ReadKind for Import {
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let McsForm { metadata, spec, status } = form;
         let mut invalid = None;
         let mut vips = Vec::new();

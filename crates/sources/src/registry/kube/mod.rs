@@ -44,7 +44,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::index::IndexedKind;
 pub use last_contact::LastContact;
-pub use own_mesh::{Own, OwnMesh};
+pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, RootsStatus};
 pub use run::run;
 use strait_kube_client::{Access, ApiClient, ReadLimits};
@@ -134,14 +134,14 @@ pub struct RunStatus {
     pub doubts: u64,
     /// Object counts of the last state. Before the sync, the counts of the previous run: a first
     /// list that lacks most of these objects is requested again.
-    pub held: ObjectCounts,
+    pub object_counts: ObjectCounts,
     /// The UID of the namespace `kube-system`: the identity of the cluster, if it may be read.
     pub cluster_uid: Option<String>,
     /// Whether the API server now belongs to a different cluster than at first. The other cluster's
     /// objects are not reported.
     pub replaced: bool,
     /// The cluster's own claims, once they have been read.
-    pub own: Option<Own>,
+    pub own: Option<ClusterClaims>,
     /// Approximate memory of all its data in bytes, as last computed: at least after each list.
     pub memory_bytes: usize,
     /// How far the mesh's roots have been distributed in it; `None` if none are written.
@@ -244,7 +244,7 @@ impl RunStatus {
             degraded: Vec::new(),
             doubted: None,
             doubts: 0,
-            held: ObjectCounts::default(),
+            object_counts: ObjectCounts::default(),
             cluster_uid: None,
             replaced: false,
             own: None,

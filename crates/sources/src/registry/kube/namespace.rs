@@ -27,7 +27,7 @@ impl<'a> ProtobufMessage<'a> for NamespaceForm<'a> {
 }
 
 impl<'a> Form<'a> for NamespaceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -53,7 +53,7 @@ impl ReadKind for NamespaceFacts {
     type Form<'a> = NamespaceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: NamespaceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: NamespaceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let key = scope.key(form.metadata.identity());
         let uid = Arc::from(&*form.metadata.uid);
         let prefers = distribution(&form.metadata).unwrap_or_default();

@@ -95,7 +95,7 @@ impl<'a> ProtobufMessage<'a> for NodeAddress<'a> {
 }
 
 impl<'a> Form<'a> for NodeForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -121,7 +121,7 @@ impl ReadKind for NodeRecord {
     type Form<'a> = NodeForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: NodeForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: NodeForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let key = scope.key(form.metadata.identity());
         let labels = scope.labels(form.metadata.labels);
         let external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
@@ -130,7 +130,7 @@ impl ReadKind for NodeRecord {
         let node = Self {
             external_addresses: [true, false].into_iter().filter_map(first).collect(),
             pod_ranges: form.spec.pod_ranges(),
-            locality: Arc::new(of_labels(&labels)),
+            locality: Arc::new(locality_from_labels(&labels)),
             labels,
         };
         IndexedObject { key, value: Some(node), invalid: None }
@@ -147,7 +147,7 @@ impl NodeSpec<'_> {
     }
 }
 
-fn of_labels(labels: &Labels) -> Locality {
+fn locality_from_labels(labels: &Labels) -> Locality {
     let first = |names: &[&str]| {
         let given = |name: &&str| labels.get(*name).filter(|text| !text.is_empty());
         names.iter().find_map(given).cloned().unwrap_or_default()

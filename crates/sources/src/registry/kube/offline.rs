@@ -36,7 +36,7 @@ impl Offline {
 
     /// Creates an empty state with this DNS domain, trust domain and system namespace.
     pub fn in_mesh(domain: &str, trust_domain: &str, system_namespace: &str) -> Self {
-        Self::of(
+        Self::with_settings(
             ReadSettings {
                 domain: domain.into(),
                 trust_domain: trust_domain.into(),
@@ -59,10 +59,10 @@ impl Offline {
             system_namespace: "strait-system".into(),
             metadata,
         };
-        Self::of(settings, piece)
+        Self::with_settings(settings, piece)
     }
 
-    fn of(settings: ReadSettings, piece: usize) -> Self {
+    fn with_settings(settings: ReadSettings, piece: usize) -> Self {
         let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
         Self {
             index: KubeIndex::new(Arc::clone(&scope)),
@@ -80,32 +80,32 @@ impl Offline {
     pub fn take(
         &mut self,
         plural: &str,
-        what: OfflineResponse,
+        response: OfflineResponse,
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<usize, String> {
         match plural {
-            "services" => self.take_as::<KubeService>(what, encoding, bytes),
-            "endpointslices" => self.take_as::<Slice>(what, encoding, bytes),
-            "pods" => self.take_as::<PodRecord>(what, encoding, bytes),
-            "nodes" => self.take_as::<NodeRecord>(what, encoding, bytes),
-            "namespaces" => self.take_as::<NamespaceFacts>(what, encoding, bytes),
-            "serviceexports" => self.take_as::<Export>(what, encoding, bytes),
-            "serviceimports" => self.take_as::<Import>(what, encoding, bytes),
-            "gateways" => self.take_as::<DeclaredGateway>(what, encoding, bytes),
-            "workloadentries" => self.take_as::<WorkloadEntryRecord>(what, encoding, bytes),
+            "services" => self.apply_as::<KubeService>(response, encoding, bytes),
+            "endpointslices" => self.apply_as::<Slice>(response, encoding, bytes),
+            "pods" => self.apply_as::<PodRecord>(response, encoding, bytes),
+            "nodes" => self.apply_as::<NodeRecord>(response, encoding, bytes),
+            "namespaces" => self.apply_as::<NamespaceFacts>(response, encoding, bytes),
+            "serviceexports" => self.apply_as::<Export>(response, encoding, bytes),
+            "serviceimports" => self.apply_as::<Import>(response, encoding, bytes),
+            "gateways" => self.apply_as::<DeclaredGateway>(response, encoding, bytes),
+            "workloadentries" => self.apply_as::<WorkloadEntryRecord>(response, encoding, bytes),
             _ => Ok(0),
         }
     }
 
-    fn take_as<T: Indexed>(
+    fn apply_as<T: Indexed>(
         &mut self,
-        what: OfflineResponse,
+        response: OfflineResponse,
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<usize, String> {
         let kind = ReadAs::<T>::with(&self.scope);
-        match what {
+        match response {
             OfflineResponse::List => {
                 let event = read_list(&kind, encoding, bytes, self.piece)?;
                 self.touched.merge(self.index.apply(event));

@@ -23,13 +23,13 @@ pub(super) enum OracleState {
     Flag,
     Texts,
     Pairs,
-    One(Schema),
+    Nested(Schema),
     Many(Schema),
     /// Seconds in a message, RFC 3339 in JSON.
     Time,
     NumberOrText,
 }
-use OracleState::{Flag, Many, Number, NumberOrText, One, Pairs, Text, Texts, Time};
+use OracleState::{Flag, Many, Nested, Number, NumberOrText, Pairs, Text, Texts, Time};
 
 const META: Schema = &[
     ("name", 1, Text),
@@ -44,7 +44,7 @@ const META: Schema = &[
     ("finalizers", 14, Texts),
 ];
 const SLICE: Schema = &[
-    ("metadata", 1, One(META)),
+    ("metadata", 1, Nested(META)),
     ("addressType", 4, Text),
     (
         "endpoints",
@@ -57,12 +57,12 @@ const SLICE: Schema = &[
             (
                 "conditions",
                 2,
-                One(&[("ready", 1, Flag), ("serving", 2, Flag), ("terminating", 3, Flag)]),
+                Nested(&[("ready", 1, Flag), ("serving", 2, Flag), ("terminating", 3, Flag)]),
             ),
             (
                 "targetRef",
                 4,
-                One(&[
+                Nested(&[
                     ("kind", 1, Text),
                     ("namespace", 2, Text),
                     ("name", 3, Text),
@@ -90,11 +90,11 @@ const CONTAINER: Schema = &[
     ("ports", 6, Many(&[("name", 1, Text), ("hostPort", 2, Number), ("containerPort", 3, Number)])),
 ];
 pub(super) const POD: Schema = &[
-    ("metadata", 1, One(META)),
+    ("metadata", 1, Nested(META)),
     (
         "spec",
         2,
-        One(&[
+        Nested(&[
             ("containers", 2, Many(CONTAINER)),
             ("initContainers", 20, Many(CONTAINER)),
             ("serviceAccountName", 8, Text),
@@ -107,7 +107,7 @@ pub(super) const POD: Schema = &[
     (
         "status",
         3,
-        One(&[
+        Nested(&[
             ("phase", 1, Text),
             ("message", 3, Text),
             ("hostIP", 5, Text),
@@ -117,11 +117,11 @@ pub(super) const POD: Schema = &[
     ),
 ];
 const SERVICE: Schema = &[
-    ("metadata", 1, One(META)),
+    ("metadata", 1, Nested(META)),
     (
         "spec",
         2,
-        One(&[
+        Nested(&[
             (
                 "ports",
                 1,
@@ -144,7 +144,7 @@ const SERVICE: Schema = &[
             (
                 "sessionAffinityConfig",
                 14,
-                One(&[("clientIP", 1, One(&[("timeoutSeconds", 1, Number)]))]),
+                Nested(&[("clientIP", 1, Nested(&[("timeoutSeconds", 1, Number)]))]),
             ),
             ("clusterIPs", 18, Texts),
             ("internalTrafficPolicy", 22, Text),
@@ -154,19 +154,19 @@ const SERVICE: Schema = &[
     (
         "status",
         3,
-        One(&[(
+        Nested(&[(
             "loadBalancer",
             1,
-            One(&[("ingress", 1, Many(&[("ip", 1, Text), ("hostname", 2, Text)]))]),
+            Nested(&[("ingress", 1, Many(&[("ip", 1, Text), ("hostname", 2, Text)]))]),
         )]),
     ),
 ];
 const NODE: Schema = &[
-    ("metadata", 1, One(META)),
-    ("spec", 2, One(&[("podCIDR", 1, Text), ("podCIDRs", 7, Texts)])),
-    ("status", 3, One(&[("addresses", 5, Many(&[("type", 1, Text), ("address", 2, Text)]))])),
+    ("metadata", 1, Nested(META)),
+    ("spec", 2, Nested(&[("podCIDR", 1, Text), ("podCIDRs", 7, Texts)])),
+    ("status", 3, Nested(&[("addresses", 5, Many(&[("type", 1, Text), ("address", 2, Text)]))])),
 ];
-const NAMESPACE: Schema = &[("metadata", 1, One(META))];
+const NAMESPACE: Schema = &[("metadata", 1, Nested(META))];
 
 fn varint(mut number: u64, to: &mut Vec<u8>) {
     while number >= 0x80 {
@@ -215,7 +215,7 @@ pub(super) fn message(value: &Value, schema: Schema, random: &mut dyn RngCore) -
                 };
                 fields.push(field(*number, &parts.concat()));
             }
-            One(schema) => fields.push(field(*number, &message(value, schema, random))),
+            Nested(schema) => fields.push(field(*number, &message(value, schema, random))),
             // The order of these fields matters: they stay together.
             Texts => {
                 let all = value.as_array().expect("a list").iter();
@@ -285,8 +285,8 @@ fn maybe(object: &mut Value, name: &str, value: Value, random: &mut dyn RngCore)
     }
 }
 
-fn pick<'a>(random: &mut dyn RngCore, of: &[&'a str]) -> &'a str {
-    of.choose(random).expect("not empty")
+fn pick<'a>(random: &mut dyn RngCore, choices: &[&'a str]) -> &'a str {
+    choices.choose(random).expect("not empty")
 }
 
 fn address(random: &mut dyn RngCore) -> &'static str {
@@ -428,15 +428,15 @@ type Write<'a> = dyn FnMut(&[Value], &[Value], Schema) -> Vec<u8> + 'a;
 /// # Panics
 /// Panics if they differ.
 pub fn json_protobuf_and_a_full_decode_say_the_same(random: &mut dyn RngCore) {
-    let of =
+    let random_objects =
         |random: &mut dyn RngCore, names: &[&str], make: fn(&mut dyn RngCore, &str) -> Value| {
             names.iter().map(|name| make(random, name)).collect::<Vec<Value>>()
         };
-    let nodes = of(random, &["node-1", "node-2"], a_node);
-    let pods = of(random, &["a", "b", "c"], a_pod);
-    let slices = of(random, &["cart-1", "cart-2"], a_slice);
-    let services = of(random, &["cart"], a_service);
-    let namespaces = of(
+    let nodes = random_objects(random, &["node-1", "node-2"], a_node);
+    let pods = random_objects(random, &["a", "b", "c"], a_pod);
+    let slices = random_objects(random, &["cart-1", "cart-2"], a_slice);
+    let services = random_objects(random, &["cart"], a_service);
+    let namespaces = random_objects(
         random,
         &["strait-system"],
         |random, name| json!({"metadata": a_node(random, name)["metadata"]}),
@@ -454,18 +454,18 @@ pub fn json_protobuf_and_a_full_decode_say_the_same(random: &mut dyn RngCore) {
             .map(|(kind, plain, full, schema)| (*kind, List, encoding, list(plain, full, schema)))
             .collect();
         let mut cluster = Offline::new(100);
-        for (kind, what, encoding, bytes) in &all {
-            cluster.take(kind, *what, *encoding, bytes).expect("a good answer");
+        for (kind, response, encoding, bytes) in &all {
+            cluster.take(kind, *response, *encoding, bytes).expect("a good answer");
         }
         (cluster.skipped().count, cluster.everything())
     };
     let (invalid, slim) = lists(Json, &mut |plain, _, _| json_list(plain));
-    let (odd_full, full) = lists(Json, &mut |_, full, _| json_list(full));
-    let (odd_binary, binary) =
+    let (full_invalid, full) = lists(Json, &mut |_, full, _| json_list(full));
+    let (binary_invalid, binary) =
         lists(Protobuf, &mut |plain, _, schema| protobuf_list(plain, schema, random));
     assert_same(&slim, &full, "a full decode");
     assert_same(&slim, &binary, "protobuf");
-    assert_eq!((invalid, invalid), (odd_full, odd_binary));
+    assert_eq!((invalid, invalid), (full_invalid, binary_invalid));
 }
 
 pub(super) fn assert_same(left: &Contents, right: &Contents, context: &str) {

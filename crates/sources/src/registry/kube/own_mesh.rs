@@ -20,7 +20,7 @@ use strait_model::mesh_config::own_trust_domain;
 /// each of thousands of clusters.
 const EVERY: Duration = Duration::from_secs(300);
 /// The first and the maximum pause after a failure.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// Number of failed responses after which the cluster counts as having no claims, so that it does
 /// not wait forever.
 const TRIES: u32 = 3;
@@ -41,7 +41,7 @@ pub enum OwnMesh {
 
 /// The own claims of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct ClusterClaims {
     /// The trust domain of the workloads, if the cluster names one.
     pub trust_domain: Option<Arc<str>>,
     /// Why its claims are not used.
@@ -56,13 +56,17 @@ struct OwnMeshConfigMap {
 
 /// Publishes the cluster's claims, now and on each change. Publishes nothing while the API server
 /// is unreachable.
-pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Sender<Option<Own>>) {
-    let (mut backoff, mut tries) = (Backoff::new(AGAIN.0, AGAIN.1), 0);
+pub(super) async fn follow(
+    client: &ApiClient,
+    namespace: &str,
+    claims: &watch::Sender<Option<ClusterClaims>>,
+) {
+    let (mut backoff, mut tries) = (Backoff::new(RETRY.0, RETRY.1), 0);
     loop {
         // Boxed: it takes no memory between two checks.
-        let own = match Box::pin(ask(client, namespace)).await {
+        let own = match Box::pin(read_claims(client, namespace)).await {
             Ok(own) => Some(own),
-            Err(ApiError::Forbidden(_) | ApiError::NotFound(_)) => Some(Own::default()),
+            Err(ApiError::Forbidden(_) | ApiError::NotFound(_)) => Some(ClusterClaims::default()),
             // The request was not answered.
             Err(
                 ApiError::Tls(_)
@@ -74,21 +78,21 @@ pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Se
             Err(error) => {
                 tries += 1;
                 let problem = Some(format!("cannot read its mesh ConfigMap: {error}"));
-                (tries >= TRIES).then_some(Own { trust_domain: None, problem })
+                (tries >= TRIES).then_some(ClusterClaims { trust_domain: None, problem })
             }
         };
-        let is_told = own.is_some();
-        said.send_if_modified(|held| {
+        let is_known = own.is_some();
+        claims.send_if_modified(|current| {
             // Known claims stay while they cannot be read.
-            let new = own.filter(|own| tries == 0 || held.is_none() || own.problem.is_none());
-            let differs = new.is_some() && *held != new;
+            let new = own.filter(|own| tries == 0 || current.is_none() || own.problem.is_none());
+            let differs = new.is_some() && *current != new;
             if differs {
-                *held = new;
+                *current = new;
             }
             differs
         });
-        if is_told {
-            (backoff, tries) = (Backoff::new(AGAIN.0, AGAIN.1), 0);
+        if is_known {
+            (backoff, tries) = (Backoff::new(RETRY.0, RETRY.1), 0);
             sleep(EVERY).await;
         } else {
             sleep(backoff.pause(rand::random())).await;
@@ -96,7 +100,7 @@ pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Se
     }
 }
 
-async fn ask(client: &ApiClient, namespace: &str) -> Result<Own, ApiError> {
+async fn read_claims(client: &ApiClient, namespace: &str) -> Result<ClusterClaims, ApiError> {
     let path = |name| format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let [ours, istios] = CONFIG_MAPS.map(path);
     // Concurrently: a slow cluster must not have started to report before both are known.
@@ -111,16 +115,16 @@ async fn ask(client: &ApiClient, namespace: &str) -> Result<Own, ApiError> {
             Err(error) => return Err(error),
         }
     }
-    Ok(Own::default())
+    Ok(ClusterClaims::default())
 }
 
-fn read(name: &str, data: &BTreeMap<String, String>) -> Own {
+fn read(name: &str, data: &BTreeMap<String, String>) -> ClusterClaims {
     let text = data.get("mesh").map(String::as_str).unwrap_or_default();
     match own_trust_domain(text) {
-        Ok(domain) => Own { trust_domain: domain.map(Arc::from), problem: None },
+        Ok(domain) => ClusterClaims { trust_domain: domain.map(Arc::from), problem: None },
         Err(fact) => {
             let problem = Some(format!("its ConfigMap {name} is not used, key mesh: {fact}"));
-            Own { trust_domain: None, problem }
+            ClusterClaims { trust_domain: None, problem }
         }
     }
 }
@@ -131,17 +135,17 @@ mod tests {
 
     #[test]
     fn only_the_trust_domain_is_read() {
-        let says = |text: &str| read("istio", &[("mesh".to_owned(), text.to_owned())].into());
-        let domain = |text: &str| says(text).trust_domain.as_deref().map(str::to_owned);
+        let parse = |text: &str| read("istio", &[("mesh".to_owned(), text.to_owned())].into());
+        let domain = |text: &str| parse(text).trust_domain.as_deref().map(str::to_owned);
         assert_eq!(
             domain("trustDomain: west.example\nconnectTimeout: -1s"),
             Some("west.example".into())
         );
         for silent in ["", "trustDomain: ''", "accessLogFile: /dev/stdout"] {
-            assert_eq!(says(silent), Own::default(), "{silent}");
+            assert_eq!(parse(silent), ClusterClaims::default(), "{silent}");
         }
-        for bad in ["trustDomain: West", "trustDomain: [a]", "a: b: c"] {
-            let problem = says(bad).problem.expect(bad);
+        for invalid in ["trustDomain: West", "trustDomain: [a]", "a: b: c"] {
+            let problem = parse(invalid).problem.expect(invalid);
             assert!(problem.contains("ConfigMap istio is not used"), "{problem}");
         }
     }

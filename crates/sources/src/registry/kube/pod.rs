@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::kind::{IndexedObject, ListOf, ReadKind, name_of};
+use super::kind::{IndexedObject, ObjectList, ReadKind, workload_key};
 use super::namespace::network;
 use super::scope::Scope;
 use strait_kube_client::{
@@ -215,7 +215,7 @@ impl<'a> ProtobufMessage<'a> for PodIp<'a> {
 }
 
 impl<'a> Form<'a> for PodForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -237,7 +237,7 @@ impl ReadKind for PodRecord {
     type Form<'a> = PodForm<'a>;
     type List = PodList;
 
-    fn keep(form: PodForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: PodForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let PodForm { metadata, spec, status } = form;
         let key = scope.key(metadata.identity());
         // It never runs again, and another pod may have its address.
@@ -277,7 +277,7 @@ impl ReadKind for PodRecord {
         let labels = metadata.labels.sorted();
         let telemetry = (scope.settings.metadata == EndpointMetadata::Full).then(|| {
             let label = |name: &str| {
-                labels.iter().find(|(held, _)| **held == *name).map(|(_, value)| &**value)
+                labels.iter().find(|(label, _)| **label == *name).map(|(_, value)| &**value)
             };
             telemetry(
                 workload_name(&metadata.name, &metadata.controller, label),
@@ -375,9 +375,9 @@ impl Gather<IndexedObject<PodRecord>> for PodList {
         let IndexedObject { key, value, invalid } = object;
         let Some(PodRecord { workload, ready }) = value else { return self.forget(&key) };
         if !ready && !workload.addresses.is_empty() {
-            self.unready.insert(name_of(&key));
+            self.unready.insert(workload_key(&key));
         } else if !self.unready.is_empty() {
-            self.unready.remove(&name_of(&key));
+            self.unready.remove(&workload_key(&key));
         }
         self.pods.put(&key.namespace, &key.name, workload);
         match invalid {
@@ -388,7 +388,7 @@ impl Gather<IndexedObject<PodRecord>> for PodList {
 
     fn forget(&mut self, key: &NamespacedName) {
         self.pods.remove(&key.namespace, &key.name);
-        self.unready.remove(&name_of(key));
+        self.unready.remove(&workload_key(key));
         self.invalid.remove(key);
     }
 
@@ -397,7 +397,7 @@ impl Gather<IndexedObject<PodRecord>> for PodList {
     }
 }
 
-impl ListOf<PodRecord> for PodList {
+impl ObjectList<PodRecord> for PodList {
     fn count(&self) -> usize {
         self.pods.len()
     }

@@ -21,9 +21,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use self::judge::{KEY, RootsHeld, RootsMap, WRITTEN, digest, judge};
+use self::judge::{KEY, RootsContent, RootsMap, WRITTEN, classify, digest};
 pub use self::state::RootsStatus;
-use self::state::{JudgedMap, MapEvent, NamespaceName, RootsState};
+use self::state::{ClassifiedMap, MapEvent, NamespaceName, RootsState};
 use strait_kube_client::{
     ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
     ReadLimits, null_as_default,
@@ -120,8 +120,8 @@ impl Publisher<'_> {
     async fn run(self, limits: ReadLimits) {
         let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..limits };
         // A channel allocates room for 32 messages, whatever its capacity: here these are pointers.
-        let (usual, usual_taken) = mpsc::channel(EVENTS_MAX);
-        let (beside, beside_taken) = mpsc::channel(EVENTS_MAX);
+        let (usual, usual_receiver) = mpsc::channel(EVENTS_MAX);
+        let (additional, additional_receiver) = mpsc::channel(EVENTS_MAX);
         let (need, needed) = watch::channel(false);
         let (client, bundle) = (self.client, Arc::clone(&self.bundle));
         let read = |map: RootsMap, sink: mpsc::Sender<Box<MapEvent>>| {
@@ -133,24 +133,24 @@ impl Publisher<'_> {
             tokio::join!(read_usual, async {
                 // Few clusters have ConfigMaps of the second name: most watches for them would be
                 // useless.
-                if !Box::pin(any_beside(client)).await {
+                if !Box::pin(any_additional(client)).await {
                     let mut needed = needed;
                     let _ = needed.wait_for(|needed| *needed).await;
                 }
                 // Boxed only now: it would take some KB for each cluster that does not need it.
-                Box::pin(read(RootsMap::Beside, beside)).await;
+                Box::pin(read(RootsMap::Additional, additional)).await;
             });
         };
         tokio::select! {
             () = readers => {}
-            never = self.write(usual_taken, beside_taken, need) => match never {},
+            never = self.write(usual_receiver, additional_receiver, need) => match never {},
         }
     }
 
     async fn write(
         mut self,
         mut usual: mpsc::Receiver<Box<MapEvent>>,
-        mut beside: mpsc::Receiver<Box<MapEvent>>,
+        mut additional: mpsc::Receiver<Box<MapEvent>>,
         need: watch::Sender<bool>,
     ) -> std::convert::Infallible {
         let mut next = tokio::time::Instant::now();
@@ -160,24 +160,26 @@ impl Publisher<'_> {
             self.show(now);
             need.send_if_modified(|need| {
                 !*need && {
-                    *need = self.state.needs_beside(now);
+                    *need = self.state.needs_additional(now);
                     *need
                 }
             });
-            let due = match *self.role.borrow_and_update() {
+            let pending = match *self.role.borrow_and_update() {
                 WriterRole::Waits => Vec::new(),
-                WriterRole::Creates | WriterRole::Writes => self.state.due(now),
+                WriterRole::Creates | WriterRole::Writes => self.state.pending_writes(now),
             };
             tokio::select! {
                 Some(event) = usual.recv() => self.take(RootsMap::Usual, *event, &mut usual),
-                Some(event) = beside.recv() => self.take(RootsMap::Beside, *event, &mut beside),
+                Some(event) = additional.recv() => {
+                    self.take(RootsMap::Additional, *event, &mut additional);
+                }
                 Ok(()) = self.namespaces.changed() => {
                     self.state.namespaces(self.namespaces.borrow_and_update().clone());
                 }
                 Ok(()) = self.role.changed() => {}
-                () = tokio::time::sleep_until(next), if !due.is_empty() => {
+                () = tokio::time::sleep_until(next), if !pending.is_empty() => {
                     // Boxed, so that its memory is released after the writes.
-                    let pause = Box::pin(self.wave(due)).await;
+                    let pause = Box::pin(self.write_batch(pending)).await;
                     next = tokio::time::Instant::now() + pause;
                 }
                 // A ConfigMap that was reverted too often may be tried again.
@@ -196,19 +198,19 @@ impl Publisher<'_> {
 
     fn show(&self, now: Instant) {
         let new = Some(self.state.status(now));
-        self.status.send_if_modified(|held| {
-            let differs = *held != new;
+        self.status.send_if_modified(|current| {
+            let differs = *current != new;
             if differs {
-                *held = new;
+                *current = new;
             }
             differs
         });
     }
 
     /// Writes the pending ConfigMaps. Returns the pause after them.
-    async fn wave(&mut self, due: Vec<(NamespaceName, RootsMap)>) -> Duration {
+    async fn write_batch(&mut self, pending: Vec<(NamespaceName, RootsMap)>) -> Duration {
         let mut written = 0;
-        for (namespace, map) in due {
+        for (namespace, map) in pending {
             let permit = WRITES.acquire().await;
             // The role may have changed since the first write.
             let role = *self.role.borrow();
@@ -219,10 +221,10 @@ impl Publisher<'_> {
             drop(permit);
             match result {
                 // Another process may be the one to change it.
-                Ok(RootsHeld::Lacking) if role == WriterRole::Creates => {}
-                Ok(held) => {
-                    written += usize::from(held == RootsHeld::Ours);
-                    self.state.written(&namespace, map, held);
+                Ok(RootsContent::Lacking) if role == WriterRole::Creates => {}
+                Ok(content) => {
+                    written += usize::from(content == RootsContent::Ours);
+                    self.state.written(&namespace, map, content);
                 }
                 // The namespace is being deleted, or no longer exists.
                 Err(ApiError::Forbidden(fact)) if fact.contains("being terminated") => {}
@@ -251,13 +253,13 @@ impl Publisher<'_> {
 
 /// Returns whether the cluster has ConfigMaps of the second name. If that is unknown, they are
 /// read.
-async fn any_beside(client: &ApiClient) -> bool {
+async fn any_additional(client: &ApiClient) -> bool {
     #[derive(Deserialize)]
     struct Items {
         #[serde(default, deserialize_with = "null_as_default")]
         items: Vec<serde::de::IgnoredAny>,
     }
-    let name = RootsMap::Beside.name();
+    let name = RootsMap::Additional.name();
     let path = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{name}&limit=1");
     client.get::<Items>(&path).await.map_or(true, |found| !found.items.is_empty())
 }
@@ -274,11 +276,11 @@ async fn write(
     map: RootsMap,
     bundle: &RootBundle,
     role: WriterRole,
-) -> Result<RootsHeld, ApiError> {
+) -> Result<RootsContent, ApiError> {
     let all = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let one = format!("{all}/{}", map.name());
-    let mut object: Value = match client.get(&one).await {
-        Ok(there) => there,
+    let path = format!("{all}/{}", map.name());
+    let mut object: Value = match client.get(&path).await {
+        Ok(existing) => existing,
         Err(ApiError::NotFound(_)) => {
             let mut new = json!({
                 "apiVersion": "v1", "kind": "ConfigMap",
@@ -286,17 +288,17 @@ async fn write(
             });
             put(&mut new, bundle);
             let made = client.create::<Value>(&all, &new).await?;
-            return Ok(judge_object(map, &made, bundle));
+            return Ok(classify_object(map, &made, bundle));
         }
         Err(error) => return Err(error),
     };
-    match judge_object(map, &object, bundle) {
-        RootsHeld::Lacking if role == WriterRole::Writes => {
+    match classify_object(map, &object, bundle) {
+        RootsContent::Lacking if role == WriterRole::Writes => {
             put(&mut object, bundle);
-            let replaced = client.replace::<Value>(&one, &object).await?;
-            Ok(judge_object(map, &replaced, bundle))
+            let replaced = client.replace::<Value>(&path, &object).await?;
+            Ok(classify_object(map, &replaced, bundle))
         }
-        held => Ok(held),
+        content => Ok(content),
     }
 }
 
@@ -307,10 +309,10 @@ fn put(object: &mut Value, bundle: &RootBundle) {
     object["metadata"]["annotations"][WRITTEN] = json!(digest(&bundle.pem));
 }
 
-fn judge_object(map: RootsMap, object: &Value, bundle: &RootBundle) -> RootsHeld {
+fn classify_object(map: RootsMap, object: &Value, bundle: &RootBundle) -> RootsContent {
     let text = object["data"][KEY].as_str();
     let written = object["metadata"]["annotations"][WRITTEN].as_str();
-    judge(map, text, written, bundle, SystemTime::now())
+    classify(map, text, written, bundle, SystemTime::now())
 }
 
 /// The decoded part of a ConfigMap with roots.
@@ -344,17 +346,17 @@ struct MapKind {
 
 impl ObjectKind for MapKind {
     type ObjectForm<'a> = MapForm<'a>;
-    type Kept = JudgedMap;
-    type List = Vec<JudgedMap>;
+    type Stored = ClassifiedMap;
+    type List = Vec<ClassifiedMap>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(&self, form: MapForm<'_>) -> JudgedMap {
+    fn convert(&self, form: MapForm<'_>) -> ClassifiedMap {
         let Identity { namespace, name, .. } = form.metadata.identity();
         let key = NamespacedName { namespace: namespace.into(), name: name.into() };
         let written = form.metadata.annotations.get(WRITTEN);
         let text = form.data.roots.as_deref();
-        let held = judge(self.map, text, written, &self.bundle, SystemTime::now());
-        JudgedMap { key, held }
+        let content = classify(self.map, text, written, &self.bundle, SystemTime::now());
+        ClassifiedMap { key, content }
     }
 }

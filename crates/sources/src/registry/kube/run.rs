@@ -14,9 +14,9 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::contact::{Contacts, ReaderId, of_access};
+use super::contact::{Contacts, ReaderId, contact_for_access};
 use super::endpoint_slice::Slice;
-use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ListOf, ReadAs};
+use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ObjectList, ReadAs};
 use super::mcs::{self, Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
@@ -27,7 +27,7 @@ use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteBack};
-use super::{ApiContact, ObjectCounts, Own, OwnMesh, RunConfig, RunStatus, own_mesh};
+use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh};
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
@@ -75,35 +75,35 @@ pub async fn run(config: RunConfig) {
     let client = match ApiClient::new(&access) {
         Ok(client) => client,
         Err(error) => {
-            config.status.send_modify(|status| status.contact = of_access(&error));
+            config.status.send_modify(|status| status.contact = contact_for_access(&error));
             // Only a different access helps, in a new run.
             return config.updates.closed().await;
         }
     };
     config.client.send_replace(Some(client.clone()));
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
-    let (own, own_seen) = watch::channel(None);
+    let (claims, claims_receiver) = watch::channel(None);
     let mesh_namespace = system_namespace.clone();
     let read_own = own_mesh != OwnMesh::Unread;
-    let trust = Trust { domain: trust_domain.clone(), own_mesh, own: own_seen };
+    let trust = Trust { domain: trust_domain.clone(), own_mesh, own: claims_receiver };
     let settings = ReadSettings { domain, trust_domain, system_namespace, metadata };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
-    let (wish, wishes) = watch::channel(Vec::new());
-    let (version, version_seen) = watch::channel(None);
+    let (desired, desired_receiver) = watch::channel(Vec::new());
+    let (version, version_receiver) = watch::channel(None);
     let (identity_check, doubts) = identity_check();
     let role = config.writes.role.clone();
-    let (writable, writable_seen) = watch::channel(None);
-    let (roots_status, roots_seen) = watch::channel(None);
-    let held = config.status.borrow().held;
-    let status = RunStatus { held, ..RunStatus::starting() };
+    let (writable, writable_receiver) = watch::channel(None);
+    let (roots_status, roots_receiver) = watch::channel(None);
+    let object_counts = config.status.borrow().object_counts;
+    let status = RunStatus { object_counts, ..RunStatus::starting() };
     let member = ClusterInputState {
         cluster: cluster.clone(),
-        write_back: WriteBack::new(cluster.clone(), config.shared, wish),
+        write_back: WriteBack::new(cluster.clone(), config.shared, desired),
         index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),
         writable,
         writable_stale: true,
-        roots: roots_seen,
+        roots: roots_receiver,
         pending: IndexChanges::default(),
         causes: Causes::default(),
         pending_pods: PendingPods::default(),
@@ -111,7 +111,7 @@ pub async fn run(config: RunConfig) {
         guard: MassDeletionGuard::default(),
         limits,
         over_budget: None,
-        held: MemoryEstimate::default(),
+        memory: MemoryEstimate::default(),
         client: client.clone(),
         trust,
         traffic: config.traffic,
@@ -128,11 +128,11 @@ pub async fn run(config: RunConfig) {
         () = member.serve(inputs, namespaces, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
-        () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
+        () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
-        // It ends together with the sender of wishes.
-        () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_seen, roots_status)) => {}
-        () = write_back::run(client.clone(), role, wishes, version_seen), if config.mcs != Mcs::Off => {}
+        // It ends together with the sender of desired objects.
+        () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_receiver, roots_status)) => {}
+        () = write_back::run(client.clone(), role, desired_receiver, version_receiver), if config.mcs != Mcs::Off => {}
     }
 }
 
@@ -143,7 +143,7 @@ async fn read(
     limits: ReadLimits,
     sink: &mpsc::Sender<RunInput>,
 ) {
-    let of = |kind: IndexedKind| {
+    let selection = |kind: IndexedKind| {
         let group = match kind {
             IndexedKind::EndpointSlices => "discovery.k8s.io",
             IndexedKind::Gateways => GATEWAY_API,
@@ -161,20 +161,20 @@ async fn read(
         let is_optional = kind.may_be_absent();
         ListSelection { is_optional, ..ListSelection::all(group, "v1", kind.plural()) }
     };
-    let mut pods = of(IndexedKind::Pods);
+    let mut pods = selection(IndexedKind::Pods);
     // Ended pods stay for long and have no effect here.
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
-    let mut gateways = of(IndexedKind::Gateways);
+    let mut gateways = selection(IndexedKind::Gateways);
     gateways.labels = Some(NETWORK_LABEL.into());
     // They are decoded completely, which takes a multiple of their size.
     let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
-    let kept_whole = ReadLimits { object_bytes, ..limits };
-    let slices = of(IndexedKind::EndpointSlices);
-    let entries = of(IndexedKind::WorkloadEntries);
+    let entry_limits = ReadLimits { object_bytes, ..limits };
+    let slices = selection(IndexedKind::EndpointSlices);
+    let entries = selection(IndexedKind::WorkloadEntries);
     let readers: [BoxFuture<'_, ()>; 8] = [
         Box::pin(client.read(
             ReadAs::<KubeService>::with(scope),
-            of(IndexedKind::Services),
+            selection(IndexedKind::Services),
             limits,
             sink,
         )),
@@ -182,13 +182,13 @@ async fn read(
         Box::pin(client.read(ReadAs::<PodRecord>::with(scope), pods, limits, sink)),
         Box::pin(client.read(
             ReadAs::<NodeRecord>::with(scope),
-            of(IndexedKind::Nodes),
+            selection(IndexedKind::Nodes),
             limits,
             sink,
         )),
         Box::pin(client.read(
             ReadAs::<NamespaceFacts>::with(scope),
-            of(IndexedKind::Namespaces),
+            selection(IndexedKind::Namespaces),
             limits,
             sink,
         )),
@@ -196,7 +196,7 @@ async fn read(
         Box::pin(client.read(
             ReadAs::<WorkloadEntryRecord>::with(scope),
             entries,
-            kept_whole,
+            entry_limits,
             sink,
         )),
         Box::pin(client.keep_probing(sink)),
@@ -220,9 +220,12 @@ async fn read_shared(
         let pause = match mcs::served(client).await {
             Ok(served) => {
                 version.send_replace(Some(served));
-                let of = |kind: IndexedKind| ListSelection::all(mcs::GROUP, served, kind.plural());
-                let (exports, imports) =
-                    (of(IndexedKind::ServiceExports), of(IndexedKind::ServiceImports));
+                let selection =
+                    |kind: IndexedKind| ListSelection::all(mcs::GROUP, served, kind.plural());
+                let (exports, imports) = (
+                    selection(IndexedKind::ServiceExports),
+                    selection(IndexedKind::ServiceImports),
+                );
                 let read = async {
                     tokio::join!(
                         client.read(ReadAs::<Export>::with(scope), exports, limits, sink),
@@ -285,10 +288,10 @@ enum RunInput {
 }
 
 macro_rules! inputs {
-    ($($told:ty => $variant:ident,)*) => {
-        $(impl From<$told> for RunInput {
-            fn from(told: $told) -> Self {
-                Self::$variant(told)
+    ($($input:ty => $variant:ident,)*) => {
+        $(impl From<$input> for RunInput {
+            fn from(input: $input) -> Self {
+                Self::$variant(input)
             }
         })*
     };
@@ -334,7 +337,7 @@ impl Receiver {
 struct Trust {
     domain: String,
     own_mesh: OwnMesh,
-    own: watch::Receiver<Option<Own>>,
+    own: watch::Receiver<Option<ClusterClaims>>,
 }
 
 impl Trust {
@@ -343,13 +346,14 @@ impl Trust {
     fn is_right(&self) -> bool {
         let OwnMesh::Counts(mesh) = &self.own_mesh else { return true };
         let own = self.own.borrow();
-        let names = |own: &Own| **own.trust_domain.as_ref().unwrap_or(mesh) == *self.domain;
+        let names =
+            |own: &ClusterClaims| **own.trust_domain.as_ref().unwrap_or(mesh) == *self.domain;
         own.as_ref().is_some_and(names)
     }
 
     /// Returns notes for the operator.
     fn remarks(&self) -> impl Iterator<Item = String> {
-        let Own { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
+        let ClusterClaims { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
         let overruled = match (&self.own_mesh, trust_domain) {
             (OwnMesh::Overruled(why), Some(own)) if *own != *self.domain => Some(format!(
                 "its own mesh config names trust domain {own}, which has no effect: {why}"
@@ -422,7 +426,7 @@ struct ClusterInputState {
     /// The kind and the reason if a watch exceeded the budget.
     over_budget: Option<(IndexedKind, String)>,
     /// The approximate memory use of all data.
-    held: MemoryEstimate,
+    memory: MemoryEstimate,
     client: ApiClient,
     trust: Trust,
     /// Its traffic objects, if they apply.
@@ -439,15 +443,15 @@ impl ClusterInputState {
         mut namespaces: Namespaces,
         to: &Receiver,
     ) {
-        let mut known = self.filter(&mut namespaces);
+        let mut namespaces_known = self.filter(&mut namespaces);
         self.take_traffic();
         loop {
-            let something_to_say = if !self.may_speak() {
+            let has_report = if !self.may_report() {
                 false
             } else if self.status.synced {
                 !self.pending.is_empty()
             } else {
-                known
+                namespaces_known
                     && self.contacts.complete()
                     && self.trust.is_right()
                     && self.traffic.borrow().is_read()
@@ -461,22 +465,22 @@ impl ClusterInputState {
                         self.take(input);
                     }
                 }
-                () = changed(&mut namespaces) => known |= self.filter(&mut namespaces),
+                () = changed(&mut namespaces) => namespaces_known |= self.filter(&mut namespaces),
                 Ok(()) = self.trust.own.changed() => {}
                 () = self.identity_check.answered() => self.status.replaced |= self.identity_check.is_lost(),
-                room = to.updates.reserve(), if something_to_say => {
+                room = to.updates.reserve(), if has_report => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
                         room.send(to.update(change));
                     }
                 }
-                over = self.pending_pods.over(), if !something_to_say => self.pending.services(over),
-                () = to.updates.closed(), if !something_to_say => return,
+                over = self.pending_pods.over(), if !has_report => self.pending.services(over),
+                () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
                 Ok(()) = self.traffic.changed() => self.take_traffic(),
-                () = self.write_back.due(), if self.may_speak() && self.status.synced => self.write_back.look(&self.index),
+                () = self.write_back.next_look(), if self.may_report() && self.status.synced => self.write_back.look(&self.index),
             }
-            self.tell_writable();
+            self.publish_writable();
             self.publish();
         }
     }
@@ -493,24 +497,24 @@ impl ClusterInputState {
         if !touched.is_empty() {
             // They may belong to another cluster.
             self.identity_check.doubt();
-            self.held.weighed(self.index.weight());
-            self.client.account().hold(self.held.bytes());
+            self.memory.weighed(self.index.weight());
+            self.client.account().set_stored(self.memory.bytes());
         }
         self.pending.merge(touched);
     }
 
     /// Publishes the namespaces that can be written into, once they are known to belong to the
     /// right cluster.
-    fn tell_writable(&mut self) {
-        if !self.writable_stale || !self.may_speak() || !self.status.synced {
+    fn publish_writable(&mut self) {
+        if !self.writable_stale || !self.may_report() || !self.status.synced {
             return;
         }
         self.writable_stale = false;
         let new: BTreeSet<_> = self.index.writable_namespaces().cloned().collect();
-        self.writable.send_if_modified(|held| {
-            let differs = held.as_deref() != Some(&new);
+        self.writable.send_if_modified(|current| {
+            let differs = current.as_deref() != Some(&new);
             if differs {
-                *held = Some(Arc::new(new));
+                *current = Some(Arc::new(new));
             }
             differs
         });
@@ -546,7 +550,7 @@ impl ClusterInputState {
             RunInput::Entry(event) => self.event(event),
             RunInput::Probed(Probed(Ok(()))) => {
                 self.contacts.answered(ReaderId::Probe);
-                self.heard();
+                self.note_contact();
             }
             RunInput::Probed(Probed(Err(error))) => {
                 self.status.errors += 1;
@@ -573,7 +577,7 @@ impl ClusterInputState {
             WatchEvent::Restarted { objects, .. } => {
                 self.identity_check.doubt();
                 if !self.admits(T::KIND, objects.count()) {
-                    return self.heard();
+                    return self.note_contact();
                 }
                 if self.contacts.listed(T::KIND) {
                     self.status.relists += 1;
@@ -584,7 +588,7 @@ impl ClusterInputState {
             | WatchEvent::Invalid(_)
             | WatchEvent::Failed(_) => {}
         }
-        self.heard();
+        self.note_contact();
         let applied = match &event {
             WatchEvent::Applied(object) => Some((object.key.clone(), object.weight())),
             _ => None,
@@ -600,12 +604,12 @@ impl ClusterInputState {
             self.causes.add(self.cause(T::KIND, changed));
         }
         self.pending.merge(touched);
-        self.held.grow(applied.as_ref().map_or(0, |(_, weight)| *weight));
-        if is_list || self.held.is_stale(self.limits.memory_bytes) {
-            self.held.weighed(self.index.weight());
+        self.memory.grow(applied.as_ref().map_or(0, |(_, weight)| *weight));
+        if is_list || self.memory.is_stale(self.limits.memory_bytes) {
+            self.memory.weighed(self.index.weight());
         }
         self.budget::<T>(applied);
-        self.client.account().hold(self.held.bytes());
+        self.client.account().set_stored(self.memory.bytes());
     }
 
     /// Returns the change of an object as a cause; without a name, the change of the whole kind.
@@ -618,11 +622,11 @@ impl ClusterInputState {
     /// Whether a list with this number of objects is accepted; otherwise it is requested again. A
     /// first list is compared with the objects of the previous run.
     fn admits(&mut self, kind: IndexedKind, count: usize) -> bool {
-        let known = match self.contacts.is_listed(kind) {
+        let known_count = match self.contacts.is_listed(kind) {
             true => self.index.count(kind),
-            false => self.status.held.count(kind),
+            false => self.status.object_counts.count(kind),
         };
-        let admitted = self.guard.admits(kind, known, count, Instant::now());
+        let admitted = self.guard.admits(kind, known_count, count, Instant::now());
         if !admitted {
             self.client.list_again(kind.plural());
         }
@@ -633,11 +637,11 @@ impl ClusterInputState {
     /// end, and objects that a watch adds beyond the limit are omitted.
     fn budget<T: Indexed>(&mut self, applied: Option<(NamespacedName, usize)>) {
         let (count, limit) = (self.index.count(T::KIND), self.limits.objects);
-        let (bytes, most) = (self.held.bytes(), self.limits.memory_bytes);
+        let (bytes, most) = (self.memory.bytes(), self.limits.memory_bytes);
         if let Some((key, weight)) = applied.filter(|_| count > limit || bytes > most) {
             let touched = self.index.apply::<T>(WatchEvent::Deleted(key));
             self.pending.merge(touched);
-            self.held.shrink(weight);
+            self.memory.shrink(weight);
             let plural = T::KIND.plural();
             let fact = match count > limit {
                 true => format!("it has more than {limit} {plural}, which is the limit"),
@@ -655,7 +659,7 @@ impl ClusterInputState {
         }
     }
 
-    fn heard(&mut self) {
+    fn note_contact(&mut self) {
         self.status.last_contact.renew(SystemTime::now());
     }
 
@@ -664,8 +668,8 @@ impl ClusterInputState {
         let pending = std::mem::take(&mut self.pending);
         self.write_back.note();
         if self.status.synced {
-            let waits = |key: &NamespacedName, said: Option<&_>, next: Option<&_>| {
-                self.pending_pods.waits(key, said, next)
+            let waits = |key: &NamespacedName, sent: Option<&_>, next: Option<&_>| {
+                self.pending_pods.waits(key, sent, next)
             };
             let contents = self.index.contents_but(&pending, waits);
             // If services wait for pods, the causes are reported when these are sent.
@@ -691,7 +695,7 @@ impl ClusterInputState {
         self.status.reached = self.contacts.reached();
         self.status.outdated = self.contacts.outdated();
         let is_trouble = matches!(self.status.contact, ApiContact::Misbehaving(_));
-        self.status.next_attempt = self.client.account().again().filter(|_| is_trouble);
+        self.status.next_attempt = self.client.account().next_requests().filter(|_| is_trouble);
         let doubted = self.guard.waiting().next();
         self.status.doubted =
             doubted.map(|(kind, doubt)| format!("the list of {} {doubt}", kind.plural()));
@@ -706,7 +710,7 @@ impl ClusterInputState {
         self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());
         self.status.own = self.trust.own.borrow().clone();
         self.status.roots = self.roots.borrow_and_update().clone();
-        if self.may_speak() {
+        if self.may_report() {
             self.count();
         }
         self.published.send_if_modified(|published| {
@@ -719,14 +723,14 @@ impl ClusterInputState {
     }
 
     /// Whether the data is known to be of the cluster that was read first.
-    fn may_speak(&self) -> bool {
+    fn may_report(&self) -> bool {
         !self.identity_check.is_open() && !self.status.replaced
     }
 
     /// Updates the counts in the status.
     fn count(&mut self) {
         // The last exact value: otherwise each change would be a new status.
-        self.status.memory_bytes = self.held.weighed;
+        self.status.memory_bytes = self.memory.weighed;
 
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();
@@ -735,7 +739,8 @@ impl ClusterInputState {
         self.status.skipped = self.index.skipped();
         self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
         if self.status.synced {
-            self.status.held = ObjectCounts(IndexedKind::ALL.map(|kind| self.index.count(kind)));
+            self.status.object_counts =
+                ObjectCounts(IndexedKind::ALL.map(|kind| self.index.count(kind)));
         }
     }
 }

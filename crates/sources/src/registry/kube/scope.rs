@@ -89,16 +89,16 @@ impl Default for SharedPools {
 impl SharedPools {
     fn text(&self, text: &str) -> Arc<str> {
         let hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
-        self.texts.one(hash, text)
+        self.texts.intern(hash, text)
     }
 
     /// Returns the shared value that equals this one.
-    fn one<T, V>(&self, pools: &Pools<u64, T>, value: V) -> Arc<T>
+    fn intern<T, V>(&self, pools: &Pools<u64, T>, value: V) -> Arc<T>
     where
         T: Eq + std::hash::Hash + ?Sized,
         V: Borrow<T> + Into<Arc<T>>,
     {
-        pools.one(self.hasher.hash_one(value.borrow()), value)
+        pools.intern(self.hasher.hash_one(value.borrow()), value)
     }
 
     /// Removes unused values. Returns how many are left. Texts come last, because all other values
@@ -145,8 +145,8 @@ impl Scope {
     pub(super) fn profile(&self, text: &[u8], make: impl FnOnce() -> Profile) -> Arc<Profile> {
         let hash = xxh3_128_with_seed(text, self.common.seed);
         let profiles = &self.common.profiles;
-        if let Some(held) = profiles.part(hash).get(hash) {
-            return Arc::clone(held);
+        if let Some(shared) = profiles.part(hash).get(hash) {
+            return Arc::clone(shared);
         }
         let new = Arc::new(make());
         profiles.part(hash).put(hash, &new);
@@ -156,22 +156,22 @@ impl Scope {
     /// Returns the shared value of this definition. A definition whose hash collides with another
     /// gets a separate value.
     pub(super) fn definition(&self, definition: Definition) -> Arc<Definition> {
-        self.common.one(&self.common.definitions, definition)
+        self.common.intern(&self.common.definitions, definition)
     }
 
     /// Returns the shared list of these ports, by name and number.
     pub(super) fn ports(&self, ports: Vec<(Arc<str>, u16)>) -> Arc<[(Arc<str>, u16)]> {
-        self.common.one(&self.common.ports, ports)
+        self.common.intern(&self.common.ports, ports)
     }
 
     /// Returns the shared list of these sets of pods.
     pub(super) fn sets(&self, sets: Vec<Set>) -> Arc<[Set]> {
-        self.common.one(&self.common.sets, sets)
+        self.common.intern(&self.common.sets, sets)
     }
 
     /// Returns the shared list of these groups of endpoints.
     pub(super) fn kinds(&self, kinds: Vec<EndpointGroup>) -> Arc<[EndpointGroup]> {
-        self.common.one(&self.common.kinds, kinds)
+        self.common.intern(&self.common.kinds, kinds)
     }
 
     /// Returns labels with shared texts.
@@ -198,11 +198,11 @@ impl Scope {
 
     /// Returns the number of stored values.
     #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn value_count(&self) -> usize {
         let Places { nodes, zones } = &mut *self.names().places;
         zones.sweep();
         nodes.sweep();
-        zones.held.len() + nodes.held.len() + self.common.sweep()
+        zones.values.len() + nodes.values.len() + self.common.sweep()
     }
 }
 
@@ -222,8 +222,8 @@ impl InternedNames<'_> {
     pub(super) fn node(&mut self, name: &[u8]) -> Option<Arc<Arc<str>>> {
         let nodes = &mut self.places.nodes;
         let hash = xxh3_64_with_seed(name, self.common.seed);
-        if let Some(held) = nodes.get(hash).filter(|held| held.as_bytes() == name) {
-            return Some(Arc::clone(held));
+        if let Some(shared) = nodes.get(hash).filter(|shared| shared.as_bytes() == name) {
+            return Some(Arc::clone(shared));
         }
         let new = Arc::new(self.common.text(std::str::from_utf8(name).ok()?));
         nodes.put(hash, &new);
@@ -234,8 +234,8 @@ impl InternedNames<'_> {
     pub(super) fn zone(&mut self, zone: &[u8]) -> Option<Arc<Locality>> {
         let zones = &mut self.places.zones;
         let hash = xxh3_64_with_seed(zone, self.common.seed);
-        if let Some(held) = zones.get(hash).filter(|held| held.zone.as_bytes() == zone) {
-            return Some(Arc::clone(held));
+        if let Some(shared) = zones.get(hash).filter(|shared| shared.zone.as_bytes() == zone) {
+            return Some(Arc::clone(shared));
         }
         let zone = self.common.text(std::str::from_utf8(zone).ok()?);
         let new = Arc::new(Locality { zone, ..Locality::default() });
@@ -264,13 +264,13 @@ impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
 
     /// Returns the shared value that equals this one and has this hash. A value whose hash collides
     /// with another gets a separate one.
-    fn one<V: Borrow<T> + Into<Arc<T>>>(&self, hash: H, value: V) -> Arc<T>
+    fn intern<V: Borrow<T> + Into<Arc<T>>>(&self, hash: H, value: V) -> Arc<T>
     where
         T: Eq,
     {
         let mut part = self.part(hash);
-        if let Some(held) = part.get(hash).filter(|held| ***held == *value.borrow()) {
-            return Arc::clone(held);
+        if let Some(shared) = part.get(hash).filter(|shared| ***shared == *value.borrow()) {
+            return Arc::clone(shared);
         }
         let new = value.into();
         part.put(hash, &new);
@@ -286,34 +286,34 @@ impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
 /// Values by the hash of their content.
 #[derive(Debug)]
 struct Pool<H, T: ?Sized> {
-    held: HashMap<H, Arc<T>, BuildHasherDefault<AsItIs>>,
+    values: HashMap<H, Arc<T>, BuildHasherDefault<AsItIs>>,
     sweep_at: usize,
 }
 
 impl<H, T: ?Sized> Default for Pool<H, T> {
     fn default() -> Self {
-        Self { held: HashMap::default(), sweep_at: POOL_MIN }
+        Self { values: HashMap::default(), sweep_at: POOL_MIN }
     }
 }
 
 impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, T> {
     fn get(&self, hash: H) -> Option<&Arc<T>> {
-        self.held.get(&hash)
+        self.values.get(&hash)
     }
 
     fn put(&mut self, hash: H, value: &Arc<T>) {
-        if self.held.len() >= self.sweep_at {
+        if self.values.len() >= self.sweep_at {
             self.sweep();
         }
-        self.held.entry(hash).or_insert_with(|| Arc::clone(value));
+        self.values.entry(hash).or_insert_with(|| Arc::clone(value));
     }
 
     /// Removes unused values. Returns how many are left.
     fn sweep(&mut self) -> usize {
-        self.held.retain(|_, value| Arc::strong_count(value) > 1);
-        self.sweep_at = (2 * self.held.len()).max(POOL_MIN);
-        self.held.shrink_to(self.sweep_at);
-        self.held.len()
+        self.values.retain(|_, value| Arc::strong_count(value) > 1);
+        self.sweep_at = (2 * self.values.len()).max(POOL_MIN);
+        self.values.shrink_to(self.sweep_at);
+        self.values.len()
     }
 }
 
@@ -365,12 +365,12 @@ mod tests {
         let profile = scope.profile(b"x", Profile::default);
         assert!(Arc::ptr_eq(&profile, &scope.profile(b"x", Profile::default)));
         drop((a, b, zone, node, profile));
-        assert_eq!(scope.held(), 0);
+        assert_eq!(scope.value_count(), 0);
         for number in 0..100_000 {
             scope.text(&number.to_string());
         }
-        let held = |part: &Mutex<Pool<u64, str>>| part.lock().expect("whole").held.len();
-        let texts: usize = scope.common.texts.0.iter().map(held).sum();
+        let pool_len = |part: &Mutex<Pool<u64, str>>| part.lock().expect("whole").values.len();
+        let texts: usize = scope.common.texts.0.iter().map(pool_len).sum();
         assert!(texts <= PARTS * POOL_MIN, "unused values are removed automatically");
     }
 
@@ -384,11 +384,11 @@ mod tests {
             Scope::new(settings, Arc::clone(&common))
         };
         let (east, west) = (scope("td"), scope("td"));
-        let of = |scope: &Scope, name: &str| {
+        let hostname = |scope: &Scope, name: &str| {
             scope.definition(strait_model::testing::service(name).definition.as_ref().clone())
         };
-        let (a, b) = (of(&east, "web.shop"), of(&west, "web.shop"));
-        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &of(&west, "db.shop")));
+        let (a, b) = (hostname(&east, "web.shop"), hostname(&west, "web.shop"));
+        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &hostname(&west, "db.shop")));
         assert!(Arc::ptr_eq(&east.text("shop"), &west.text("shop")));
         drop((b, west));
         let texts = |scope: &Scope| scope.common.definitions.sweep();

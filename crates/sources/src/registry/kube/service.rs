@@ -214,7 +214,7 @@ impl<'a> ProtobufMessage<'a> for LoadBalancerIngress<'a> {
 }
 
 impl<'a> Form<'a> for ServiceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -243,7 +243,7 @@ pub(super) struct KubeService {
 
 /// Whether a Service's label is stored: only labels that make it a gateway are. Its pods are found
 /// by its selector, not by its labels.
-fn means_something(label: &str) -> bool {
+fn is_used_label(label: &str) -> bool {
     let (domain, _) = label.split_once('/').unwrap_or_default();
     matches!(domain, "topology.istio.io" | "networking.istio.io")
 }
@@ -254,11 +254,11 @@ impl KubeService {
     /// node.
     pub(super) fn reached_by<'a>(
         &self,
-        of_namespace: Distribution,
+        namespace_default: Distribution,
         nodes: impl Iterator<Item = (&'a Arc<str>, &'a NodeRecord)>,
         runs_pod: impl Fn(&str) -> bool,
     ) -> Arc<Service> {
-        let prefers = if self.namespace_prefers { of_namespace } else { self.service.prefers };
+        let prefers = if self.namespace_prefers { namespace_default } else { self.service.prefers };
         let Some(selector) = &self.node_selector else {
             if prefers == self.service.prefers {
                 return Arc::clone(&self.service);
@@ -293,7 +293,7 @@ impl ReadKind for KubeService {
     type Form<'a> = ServiceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: ServiceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: ServiceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let ServiceForm { metadata, spec, status } = form;
         // The name also occurs in slices and labels, and in other clusters.
         let name = scope.text(&metadata.name);
@@ -372,8 +372,8 @@ impl ReadKind for KubeService {
             )
             .collect();
 
-        let said = spec.traffic_distribution.given().map(Distribution::parse);
-        let said = said.or_else(|| distribution(&metadata));
+        let distribution_value = spec.traffic_distribution.given().map(Distribution::parse);
+        let distribution_value = distribution_value.or_else(|| distribution(&metadata));
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
         let declines_export = annotation(AUTO_EXPORT) == Some("false");
@@ -391,17 +391,20 @@ impl ReadKind for KubeService {
             export_to: annotation(EXPORT_TO)
                 .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
             node_local: *spec.internal_traffic_policy == *"Local",
-            prefers: said.unwrap_or_default(),
+            prefers: distribution_value.unwrap_or_default(),
             is_cluster_local: false,
             publish_not_ready: spec.publish_not_ready_addresses,
             affinity_seconds: (*spec.session_affinity == *"ClientIP").then(|| {
-                let told = spec.session_affinity_config.client_ip.timeout_seconds;
-                u32::try_from(told).ok().filter(|told| *told > 0).unwrap_or(AFFINITY_SECONDS)
+                let timeout = spec.session_affinity_config.client_ip.timeout_seconds;
+                u32::try_from(timeout)
+                    .ok()
+                    .filter(|timeout| *timeout > 0)
+                    .unwrap_or(AFFINITY_SECONDS)
             }),
             ports,
             name: Arc::clone(&key.name),
             namespace,
-            labels: scope.labels(metadata.labels.only(means_something)),
+            labels: scope.labels(metadata.labels.only(is_used_label)),
         };
         vips.shrink_to_fit();
         let service = Service {
@@ -421,7 +424,7 @@ impl ReadKind for KubeService {
             service: Arc::new(service),
             node_selector,
             only_nodes_with_pods: *spec.external_traffic_policy == *"Local",
-            namespace_prefers: said.is_none(),
+            namespace_prefers: distribution_value.is_none(),
             persistent_sessions,
             declines_export,
         };

@@ -36,14 +36,14 @@ impl<'a> ProtobufMessage<'a> for SliceForm<'a> {
 }
 
 impl<'a> Form<'a> for SliceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+    fn from_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         // An endpoint takes at least about 100 bytes.
         form.endpoints.reserve(bytes.len() / 96);
         form.merge(bytes).map(|()| form)
     }
 
-    fn of_plain_json(json: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    fn from_plain_json(json: &'a [u8]) -> Option<(Self, &'a [u8])> {
         plain::slice(json)
     }
 

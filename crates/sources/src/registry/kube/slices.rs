@@ -45,12 +45,12 @@ impl Slices {
 
     /// Returns all slices with their keys.
     pub(super) fn all(&self) -> impl Iterator<Item = (&NamespacedName, &Slice)> {
-        self.slots.iter().flatten().map(|held| (&held.0, &held.1))
+        self.slots.iter().flatten().map(|slot| (&slot.0, &slot.1))
     }
 
     /// Returns the keys of all slices.
     pub(super) fn keys(&self) -> impl Iterator<Item = &NamespacedName> {
-        self.slots.iter().flatten().map(|held| &held.0)
+        self.slots.iter().flatten().map(|slot| &slot.0)
     }
 
     /// Returns the slice with this key.
@@ -59,7 +59,7 @@ impl Slices {
     }
 
     /// Returns the slices of a service, sorted by key.
-    pub(super) fn of_service(&self, service: &NamespacedName) -> impl Iterator<Item = &Slice> {
+    pub(super) fn for_service(&self, service: &NamespacedName) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(Reference::Service(service));
         let found = found.filter_map(|number| self.slot(number));
         let mut slices: Vec<_> = found.filter(|(_, slice)| slice.service == *service).collect();
@@ -68,7 +68,7 @@ impl Slices {
     }
 
     /// Returns the slices with a reference, and possibly others.
-    pub(super) fn that_name(&self, reference: Reference<'_>) -> impl Iterator<Item = &Slice> {
+    pub(super) fn naming(&self, reference: Reference<'_>) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(reference).filter_map(|number| self.slot(number));
         let found = found.map(|(_, slice)| slice);
         found.filter(move |slice| match reference {
@@ -91,20 +91,20 @@ impl Slices {
     /// Returns the slices that name a node. Searches all slices: a node rarely moves, and an index
     /// of nodes would take as much memory as that of all pods.
     pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
-        let slices = self.slots.iter().flatten().map(|held| &held.1);
+        let slices = self.slots.iter().flatten().map(|slot| &slot.1);
         slices.filter(move |slice| slice.names_node(name))
     }
 
     /// Inserts a slice. Returns the previous slice with this key.
     pub(super) fn insert(&mut self, key: NamespacedName, slice: Slice) -> Option<Slice> {
         if let Some(number) = self.number(&key) {
-            let held = self.slots.get_mut(place(number))?.as_mut()?;
-            let old = std::mem::replace(&mut held.1, slice);
+            let slot = self.slots.get_mut(place(number))?.as_mut()?;
+            let old = std::mem::replace(&mut slot.1, slice);
             // Usually, its references are unchanged.
-            if held.1.names_as(&old) {
+            if slot.1.names_as(&old) {
                 return Some(old);
             }
-            let (before, hashes) = (hashes(&key, &old), hashes(&key, &held.1));
+            let (before, hashes) = (hashes(&key, &old), hashes(&key, &slot.1));
             for hash in before.iter().filter(|hash| hashes.binary_search(hash).is_err()) {
                 self.named.remove(&(*hash, number));
             }
@@ -149,7 +149,8 @@ impl Slices {
     }
 
     fn number(&self, key: &NamespacedName) -> Option<u32> {
-        let is_it = |number: &u32| self.slot(*number).is_some_and(|(held, _)| held == key);
+        let is_it =
+            |number: &u32| self.slot(*number).is_some_and(|(stored_key, _)| stored_key == key);
         self.numbers(Reference::Slice(key)).find(is_it)
     }
 
@@ -181,21 +182,22 @@ fn hashes(key: &NamespacedName, slice: &Slice) -> Vec<u32> {
 
 /// Returns the hash of a reference: two bits for its type, then thirty bits.
 pub(super) fn hash(reference: Reference<'_>) -> u32 {
-    let of = |bytes: &[u8]| xxh3_64(bytes);
-    let of_key = |key: &NamespacedName| {
-        of(key.namespace.as_bytes()).rotate_left(1) ^ of(key.name.as_bytes())
+    let hash_bytes = |bytes: &[u8]| xxh3_64(bytes);
+    let hash_key = |key: &NamespacedName| {
+        hash_bytes(key.namespace.as_bytes()).rotate_left(1) ^ hash_bytes(key.name.as_bytes())
     };
     let (kind, hash) = match reference {
-        Reference::Slice(key) => (0, of_key(key)),
-        Reference::Service(key) => (1, of_key(key)),
-        Reference::Pod(WorkloadRef { namespace, stem, .. }) => {
-            (2, of(namespace.as_str().as_bytes()).rotate_left(1) ^ of(stem.as_bytes()))
-        }
+        Reference::Slice(key) => (0, hash_key(key)),
+        Reference::Service(key) => (1, hash_key(key)),
+        Reference::Pod(WorkloadRef { namespace, stem, .. }) => (
+            2,
+            hash_bytes(namespace.as_str().as_bytes()).rotate_left(1) ^ hash_bytes(stem.as_bytes()),
+        ),
         Reference::Address(namespace, IpAddr::V4(address)) => {
-            (3, of(namespace.as_bytes()).rotate_left(1) ^ of(&address.octets()))
+            (3, hash_bytes(namespace.as_bytes()).rotate_left(1) ^ hash_bytes(&address.octets()))
         }
         Reference::Address(namespace, IpAddr::V6(address)) => {
-            (3, of(namespace.as_bytes()).rotate_left(1) ^ of(&address.octets()))
+            (3, hash_bytes(namespace.as_bytes()).rotate_left(1) ^ hash_bytes(&address.octets()))
         }
     };
     kind << 30 | u32::try_from(hash & 0x3fff_ffff).unwrap_or_default()

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::index::{
-    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names, name_of,
+    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names,
+    workload_key,
 };
 use super::scope::Scope;
 use strait_kube_client::{Form, Identity, Meta, NamespacedName, Pairs, null_as_default};
@@ -46,7 +47,7 @@ impl ReadKind for WorkloadEntryRecord {
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: EntryForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+    fn convert(form: EntryForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let EntryForm { metadata, spec, status } = form;
         let key = scope.key(metadata.identity());
         let map = |pairs: Pairs<'_>| -> Map<String, Value> {
@@ -54,7 +55,7 @@ impl ReadKind for WorkloadEntryRecord {
             sorted.map(|(name, value)| (name.to_string(), Value::from(&*value))).collect()
         };
         // Versions and managed fields change without changing the meaning.
-        let kept = json!({
+        let object = json!({
             "metadata": {
                 "name": *key.name,
                 "namespace": *key.namespace,
@@ -64,7 +65,7 @@ impl ReadKind for WorkloadEntryRecord {
             "spec": spec,
             "status": status,
         });
-        IndexedObject { key, value: Some(Self(Arc::new(kept))), invalid: None }
+        IndexedObject { key, value: Some(Self(Arc::new(object))), invalid: None }
     }
 }
 
@@ -72,11 +73,11 @@ impl Indexed for WorkloadEntryRecord {
     const KIND: IndexedKind = IndexedKind::WorkloadEntries;
 
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_entry(name_of(&key), Some(self.0), touched);
+        index.note_entry(workload_key(&key), Some(self.0), touched);
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_entry(name_of(key), None, touched);
+        index.note_entry(workload_key(key), None, touched);
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {

@@ -1,10 +1,10 @@
 //! Writes into a cluster: conditions of ServiceExports, clusters of ServiceImports, and automatic
 //! exports (`--mcs-auto-export`). This module writes no other objects.
 //!
-//! [`KubeIndex::wishes`] compares the current with the desired state; [`run`] writes, one object at
-//! a time. A denied or ineffective write has no other consequences. A written value that another
-//! controller reverts is not written again for a while, so that two controllers that disagree don't
-//! overwrite each other continuously.
+//! [`KubeIndex::desired_objects`] compares the current with the desired state; [`run`] writes, one
+//! object at a time. A denied or ineffective write has no other consequences. A written value that
+//! another controller reverts is not written again for a while, so that two controllers that
+//! disagree don't overwrite each other continuously.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ const MANAGER: &str = "strait";
 
 /// The desired state of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct DesiredObject {
     key: NamespacedName,
-    what: What,
+    state: DesiredState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum DesiredState {
     /// A ServiceExport needs these conditions.
     Conditions(Vec<ExportCondition>),
     /// A ServiceImport needs these clusters.
@@ -51,53 +51,60 @@ enum What {
 
 /// A permission that may be denied independently of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Right {
+enum WritePermission {
     Conditions,
     Clusters,
     Export,
 }
 
-impl Wish {
+impl DesiredObject {
     /// Returns the wish without times, for comparisons.
     fn undated(mut self) -> Self {
-        if let What::Conditions(conditions) = &mut self.what {
+        if let DesiredState::Conditions(conditions) = &mut self.state {
             conditions.iter_mut().for_each(|one| one.since = Box::default());
         }
         self
     }
 
-    fn right(&self) -> Right {
-        match self.what {
-            What::Conditions(_) => Right::Conditions,
-            What::Clusters(_) => Right::Clusters,
-            What::Export => Right::Export,
+    fn permission(&self) -> WritePermission {
+        match self.state {
+            DesiredState::Conditions(_) => WritePermission::Conditions,
+            DesiredState::Clusters(_) => WritePermission::Clusters,
+            DesiredState::Export => WritePermission::Export,
         }
     }
 }
 
 impl KubeIndex {
     /// Returns the objects that must be written into `cluster`, by name.
-    pub(super) fn wishes(&self, cluster: &ClusterId, shared: &SharedServices) -> Vec<Wish> {
-        let of_mesh = |key: &NamespacedName| {
+    pub(super) fn desired_objects(
+        &self,
+        cluster: &ClusterId,
+        shared: &SharedServices,
+    ) -> Vec<DesiredObject> {
+        let shared_service = |key: &NamespacedName| {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
         };
         let exports = self.shared_exports().filter_map(|(key, export)| {
-            let mut wanted = conditions(self.last_sent_resolution(key), of_mesh(key), cluster);
+            let mut wanted =
+                conditions(self.last_sent_resolution(key), shared_service(key), cluster);
             wanted.iter_mut().for_each(|one| one.observed = export.generation);
             let differ = |wanted: &ExportCondition| {
-                let held = export.conditions.iter().find(|held| held.kind == wanted.kind);
-                held.is_none_or(|held| !says_the_same(held, wanted))
+                let current = export.conditions.iter().find(|current| current.kind == wanted.kind);
+                current.is_none_or(|current| !has_same_state(current, wanted))
             };
             wanted.iter().any(differ).then(|| {
                 let dated = wanted.into_iter().map(|one| dated(one, &export.conditions));
-                Wish { key: key.clone(), what: What::Conditions(dated.collect()) }
+                DesiredObject { key: key.clone(), state: DesiredState::Conditions(dated.collect()) }
             })
         });
         let imports = self.shared_imports().filter_map(|(key, import)| {
-            let wanted = of_mesh(key).map(|service| service.clusters.clone()).unwrap_or_default();
+            let wanted =
+                shared_service(key).map(|service| service.clusters.clone()).unwrap_or_default();
             let same =
                 wanted.iter().map(ClusterId::as_str).eq(import.clusters.iter().map(|one| &**one));
-            (!same).then(|| Wish { key: key.clone(), what: What::Clusters(wanted) })
+            (!same)
+                .then(|| DesiredObject { key: key.clone(), state: DesiredState::Clusters(wanted) })
         });
         let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
             let key = NamespacedName {
@@ -105,9 +112,9 @@ impl KubeIndex {
                 name: Arc::clone(&wanted.name),
             };
             // Shared services are reported a moment after the exports.
-            let due = !self.is_exported(&key) && self.last_sent_resolution(&key).is_some();
-            let due = due && !self.declines_export(&key);
-            due.then_some(Wish { key, what: What::Export })
+            let is_due = !self.is_exported(&key) && self.last_sent_resolution(&key).is_some();
+            let is_due = is_due && !self.declines_export(&key);
+            is_due.then_some(DesiredObject { key, state: DesiredState::Export })
         });
         exports.chain(imports).chain(missing).collect()
     }
@@ -117,7 +124,7 @@ impl KubeIndex {
 /// any.
 fn conditions(
     service: Option<&Resolution>,
-    of_mesh: Option<&SharedService>,
+    shared_service: Option<&SharedService>,
     cluster: &ClusterId,
 ) -> Vec<ExportCondition> {
     let condition = |kind: &str, status: bool, reason: &str, message: &str| ExportCondition {
@@ -140,7 +147,7 @@ fn conditions(
         Some(_) => {}
     }
     let is = |clusters: &[ClusterId]| clusters.contains(cluster);
-    let ready = match of_mesh {
+    let ready = match shared_service {
         Some(shared) if is(&shared.clusters) => {
             condition("Ready", true, "Exported", "proxies of all clusters receive its endpoints")
         }
@@ -152,21 +159,21 @@ fn conditions(
         ),
         _ => condition("Ready", false, "Pending", "the mesh does not have it yet"),
     };
-    let conflict = match of_mesh.and_then(|shared| shared.conflict.as_ref()) {
+    let conflict = match shared_service.and_then(|shared| shared.conflict.as_ref()) {
         Some(conflict) => condition("Conflict", true, &conflict.reason, &conflict.message),
         None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
     };
     vec![condition("Valid", true, "Valid", "a Service with this name exists"), ready, conflict]
 }
 
-fn says_the_same(a: &ExportCondition, b: &ExportCondition) -> bool {
+fn has_same_state(a: &ExportCondition, b: &ExportCondition) -> bool {
     (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
 }
 
 /// Returns the condition with its last transition time. An unchanged status keeps its time.
-fn dated(wanted: ExportCondition, held: &[ExportCondition]) -> ExportCondition {
+fn dated(wanted: ExportCondition, current: &[ExportCondition]) -> ExportCondition {
     let same = |one: &&ExportCondition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
-    let since = held.iter().find(same).map(|held| held.since.clone());
+    let since = current.iter().find(same).map(|current| current.since.clone());
     ExportCondition { since: since.unwrap_or_default(), ..wanted }
 }
 
@@ -174,7 +181,7 @@ fn dated(wanted: ExportCondition, held: &[ExportCondition]) -> ExportCondition {
 pub(super) struct WriteBack {
     cluster: ClusterId,
     shared: watch::Receiver<Arc<SharedServices>>,
-    wishes: watch::Sender<Vec<Wish>>,
+    desired: watch::Sender<Vec<DesiredObject>>,
     stale: bool,
     looked: Instant,
 }
@@ -183,9 +190,9 @@ impl WriteBack {
     pub(super) fn new(
         cluster: ClusterId,
         shared: watch::Receiver<Arc<SharedServices>>,
-        wishes: watch::Sender<Vec<Wish>>,
+        desired: watch::Sender<Vec<DesiredObject>>,
     ) -> Self {
-        Self { cluster, shared, wishes, stale: true, looked: Instant::now() }
+        Self { cluster, shared, desired, stale: true, looked: Instant::now() }
     }
 
     /// Records that the cluster has changed.
@@ -194,7 +201,7 @@ impl WriteBack {
     }
 
     /// Waits until the next comparison is due.
-    pub(super) async fn due(&mut self) {
+    pub(super) async fn next_look(&mut self) {
         while !self.stale {
             if self.shared.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -208,21 +215,21 @@ impl WriteBack {
     pub(super) fn look(&mut self, index: &KubeIndex) {
         (self.stale, self.looked) = (false, Instant::now());
         let shared = Arc::clone(&self.shared.borrow_and_update());
-        let wishes = index.wishes(&self.cluster, &shared);
-        self.wishes.send_if_modified(|held| {
-            let differ = *held != wishes;
-            *held = wishes;
+        let desired = index.desired_objects(&self.cluster, &shared);
+        self.desired.send_if_modified(|current| {
+            let differ = *current != desired;
+            *current = desired;
             differ
         });
     }
 }
 
-/// Writes the wishes while this process has the writer role. Ends when the sender of wishes is
+/// Writes the desired objects while this process has the writer role. Ends when their sender is
 /// dropped. `version` is that of the API, once known.
 pub(super) async fn run(
     client: ApiClient,
     mut role: watch::Receiver<WriterRole>,
-    mut wishes: watch::Receiver<Vec<Wish>>,
+    mut desired: watch::Receiver<Vec<DesiredObject>>,
     mut version: watch::Receiver<Option<&'static str>>,
 ) {
     let mut memory = WriteBackState::default();
@@ -234,30 +241,32 @@ pub(super) async fn run(
         if role.wait_for(|role| *role == WriterRole::Writes).await.is_err() {
             return;
         }
-        let wanted = wishes.borrow_and_update().clone();
+        let wanted = desired.borrow_and_update().clone();
         let mut rest = REST;
-        for wish in wanted {
+        for object in wanted {
             // The role may have changed since the first write.
             if *role.borrow() != WriterRole::Writes {
                 break;
             }
-            if !memory.lets(&wish, Instant::now()) {
+            if !memory.may_try(&object, Instant::now()) {
                 continue;
             }
-            let result = write(&client, served, &wish).await;
-            let Wish { key, .. } = &wish;
+            let result = write(&client, served, &object).await;
+            let DesiredObject { key, .. } = &object;
             match &result {
-                Ok(()) => debug!(object = %key, right = ?wish.right(), "written"),
-                Err(error) => debug!(object = %key, right = ?wish.right(), %error, "not written"),
+                Ok(()) => debug!(object = %key, right = ?object.permission(), "written"),
+                Err(error) => {
+                    debug!(object = %key, right = ?object.permission(), %error, "not written")
+                }
             }
-            let passes = memory.note(wish, &result, Instant::now());
+            let passes = memory.note(object, &result, Instant::now());
             if passes {
                 rest = PAUSE;
                 break;
             }
         }
         tokio::select! {
-            changed = wishes.changed() => if changed.is_err() { return },
+            changed = desired.changed() => if changed.is_err() { return },
             () = sleep(rest) => {}
         }
         if rest == PAUSE {
@@ -269,25 +278,25 @@ pub(super) async fn run(
 /// The values that were written, and the denied permissions.
 #[derive(Debug, Default)]
 struct WriteBackState {
-    last: BTreeMap<(Right, NamespacedName), (Wish, Instant)>,
-    denied: BTreeMap<Right, Instant>,
+    last: BTreeMap<(WritePermission, NamespacedName), (DesiredObject, Instant)>,
+    denied: BTreeMap<WritePermission, Instant>,
 }
 
 impl WriteBackState {
     /// Whether a wish may be tried now.
-    fn lets(&self, wish: &Wish, now: Instant) -> bool {
+    fn may_try(&self, object: &DesiredObject, now: Instant) -> bool {
         let rests = |since: &Instant| now.duration_since(*since) < REST;
-        let tried = self.last.get(&(wish.right(), wish.key.clone()));
-        !self.denied.get(&wish.right()).is_some_and(rests)
-            && !tried.is_some_and(|(last, since)| *last == wish.clone().undated() && rests(since))
+        let tried = self.last.get(&(object.permission(), object.key.clone()));
+        !self.denied.get(&object.permission()).is_some_and(rests)
+            && !tried.is_some_and(|(last, since)| *last == object.clone().undated() && rests(since))
     }
 
     /// Records the result of a write. Returns whether it failed for a transient reason that affects
     /// every write.
-    fn note(&mut self, wish: Wish, result: &Result<(), ApiError>, now: Instant) -> bool {
+    fn note(&mut self, object: DesiredObject, result: &Result<(), ApiError>, now: Instant) -> bool {
         match result {
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => {
-                self.denied.insert(wish.right(), now);
+                self.denied.insert(object.permission(), now);
                 return false;
             }
             // The object was deleted, or the value is not accepted.
@@ -295,13 +304,13 @@ impl WriteBackState {
             Err(_) => return true,
         }
         self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
-        self.last.insert((wish.right(), wish.key.clone()), (wish.undated(), now));
+        self.last.insert((object.permission(), object.key.clone()), (object.undated(), now));
         false
     }
 }
 
-async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), ApiError> {
-    let NamespacedName { namespace, name } = &wish.key;
+async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Result<(), ApiError> {
+    let NamespacedName { namespace, name } = &object.key;
     let api_version = format!("{GROUP}/{version}");
     let below = format!("/apis/{api_version}/namespaces/{namespace}");
     let apply = async |kind: &str, plural: &str, status: Value| {
@@ -312,8 +321,8 @@ async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), Api
         let path = format!("{below}/{plural}/{name}/status");
         client.patch::<IgnoredAny>(&path, Patch::Apply(MANAGER), &object).await.map(drop)
     };
-    match &wish.what {
-        What::Conditions(conditions) => {
+    match &object.state {
+        DesiredState::Conditions(conditions) => {
             let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             let json = |one: &ExportCondition| {
                 let since = if one.since.is_empty() { now.as_str() } else { &one.since };
@@ -329,12 +338,12 @@ async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), Api
             let conditions: Vec<Value> = conditions.iter().map(json).collect();
             apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await
         }
-        What::Clusters(clusters) => {
+        DesiredState::Clusters(clusters) => {
             let clusters: Vec<Value> =
                 clusters.iter().map(|cluster| json!({ "cluster": cluster.as_str() })).collect();
             apply("ServiceImport", "serviceimports", json!({ "clusters": clusters })).await
         }
-        What::Export => {
+        DesiredState::Export => {
             // It is deleted together with the Service.
             let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
             let service: Value = client.get(&service).await?;
@@ -365,7 +374,7 @@ mod tests {
     #[test]
     fn conditions_report_whether_an_export_is_valid_ready_and_undisputed() {
         let alias = Resolution::Alias("elsewhere.example".into());
-        for (service, of_mesh, expected) in [
+        for (service, shared_service, expected) in [
             (None, None, "Valid=False NoService, Ready=False Pending"),
             (Some(&alias), None, "Valid=False InvalidServiceType, Ready=False Pending"),
             (
@@ -384,7 +393,7 @@ mod tests {
                 "Valid=True Valid, Ready=False Failed, Conflict=True PortConflict",
             ),
         ] {
-            let found = conditions(service, of_mesh.as_ref(), &"east".into());
+            let found = conditions(service, shared_service.as_ref(), &"east".into());
             let found: Vec<_> = found
                 .iter()
                 .map(|one| format!("{}={} {}", one.kind, one.status, one.reason))
@@ -403,38 +412,45 @@ mod tests {
             since: since.into(),
             observed: 1,
         };
-        let held = [at("True", "2026-01-01T00:00:00Z")];
-        assert_eq!(&*dated(at("True", ""), &held).since, "2026-01-01T00:00:00Z");
-        assert_eq!(&*dated(at("False", ""), &held).since, "");
+        let current = [at("True", "2026-01-01T00:00:00Z")];
+        assert_eq!(&*dated(at("True", ""), &current).since, "2026-01-01T00:00:00Z");
+        assert_eq!(&*dated(at("False", ""), &current).since, "");
         // A changed object needs a new report, even with the same value.
         let later = ExportCondition { observed: 2, ..at("True", "") };
-        assert!(says_the_same(&at("True", ""), &held[0]) && !says_the_same(&later, &held[0]));
+        assert!(
+            has_same_state(&at("True", ""), &current[0]) && !has_same_state(&later, &current[0])
+        );
     }
 
     #[test]
     fn write_without_effect_is_not_repeated_for_a_while() {
-        let wish = |name: &str, clusters: &[&str]| Wish {
+        let object = |name: &str, clusters: &[&str]| DesiredObject {
             key: NamespacedName { namespace: "shop".into(), name: name.into() },
-            what: What::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
+            state: DesiredState::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
         };
         let (now, later) = (Instant::now(), Instant::now() + REST);
         let mut memory = WriteBackState::default();
-        assert!(memory.lets(&wish("cart", &["a"]), now));
-        assert!(!memory.note(wish("cart", &["a"]), &Ok(()), now));
-        assert!(!memory.lets(&wish("cart", &["a"]), now), "another writer reverted it");
-        assert!(memory.lets(&wish("cart", &["a", "b"]), now));
-        assert!(memory.lets(&wish("cart", &["a"]), later));
+        assert!(memory.may_try(&object("cart", &["a"]), now));
+        assert!(!memory.note(object("cart", &["a"]), &Ok(()), now));
+        assert!(!memory.may_try(&object("cart", &["a"]), now), "another writer reverted it");
+        assert!(memory.may_try(&object("cart", &["a", "b"]), now));
+        assert!(memory.may_try(&object("cart", &["a"]), later));
         // A missing permission applies to all objects.
-        let denied = Err(ApiError::of_status(403, "no", None));
-        assert!(!memory.note(wish("loan", &["a"]), &denied, now));
+        let denied = Err(ApiError::from_status(403, "no", None));
+        assert!(!memory.note(object("loan", &["a"]), &denied, now));
         assert!(
-            !memory.lets(&wish("other", &["a"]), now) && memory.lets(&wish("other", &["a"]), later)
+            !memory.may_try(&object("other", &["a"]), now)
+                && memory.may_try(&object("other", &["a"]), later)
         );
-        let export = Wish { key: wish("cart", &[]).key, what: What::Export };
-        assert!(memory.lets(&export, now));
-        let exists = Err(ApiError::of_status(409, "already exists", None));
+        let export = DesiredObject { key: object("cart", &[]).key, state: DesiredState::Export };
+        assert!(memory.may_try(&export, now));
+        let exists = Err(ApiError::from_status(409, "already exists", None));
         assert!(!memory.note(export.clone(), &exists, now), "another writer was faster");
-        assert!(!memory.lets(&export, now));
-        assert!(memory.note(wish("cart", &[]), &Err(ApiError::of_status(503, "busy", None)), now));
+        assert!(!memory.may_try(&export, now));
+        assert!(memory.note(
+            object("cart", &[]),
+            &Err(ApiError::from_status(503, "busy", None)),
+            now
+        ));
     }
 }

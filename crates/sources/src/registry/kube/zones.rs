@@ -20,7 +20,7 @@ struct ZoneRecord {
 
 impl ZoneRegions {
     /// Returns the zone with its region.
-    pub(super) fn of_name(&self, zone: &str) -> Option<&Arc<Locality>> {
+    pub(super) fn region_zone(&self, zone: &str) -> Option<&Arc<Locality>> {
         self.0.get(zone)?.place.as_ref()
     }
 

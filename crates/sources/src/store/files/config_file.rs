@@ -17,7 +17,7 @@ pub(super) struct ConfigFile {
     /// Changes whenever the content may have changed.
     pub(super) stamp: Option<Stamp>,
     /// Whether its whole content has been valid once.
-    pub(super) was_good: bool,
+    pub(super) was_valid: bool,
     /// The effective objects of the current content: all objects of a valid one.
     pub(super) objects: Vec<(ObjectId, StoreObject)>,
     /// Additional effective objects from the file's earlier content, while the current content is
@@ -44,7 +44,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    pub(super) fn of(metadata: &Metadata) -> Self {
+    pub(super) fn new(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -62,37 +62,37 @@ impl ConfigFile {
     }
 
     /// Returns its effective objects.
-    pub(super) fn counting(&self) -> impl Iterator<Item = &(ObjectId, StoreObject)> {
+    pub(super) fn effective(&self) -> impl Iterator<Item = &(ObjectId, StoreObject)> {
         self.objects.iter().chain(&self.earlier)
     }
 
     /// Applies an invalid content with these readable objects. Earlier objects that it lacks stay.
     /// If the file was valid once, changed objects keep their earlier versions and new ones are
     /// ignored, because half of an edit must not apply.
-    pub(super) fn take_bad(&mut self, good: Vec<(ObjectId, StoreObject)>) {
+    pub(super) fn apply_invalid(&mut self, valid: Vec<(ObjectId, StoreObject)>) {
         let mut before = std::mem::take(&mut self.objects);
         before.append(&mut self.earlier);
         let found: BTreeMap<&ObjectId, &StoreObject> =
-            good.iter().map(|(id, object)| (id, object)).collect();
-        if self.was_good {
+            valid.iter().map(|(id, object)| (id, object)).collect();
+        if self.was_valid {
             let is_same = |(id, object): &(ObjectId, StoreObject)| found.get(id) == Some(&object);
             (self.objects, self.earlier) = before.into_iter().partition(is_same);
         } else {
             before.retain(|(id, _)| !found.contains_key(id));
             drop(found);
-            (self.objects, self.earlier) = (good, before);
+            (self.objects, self.earlier) = (valid, before);
         }
     }
 
-    /// Describes how objects of an invalid content are handled. `is_kept` is whether contents are
-    /// stored for restarts.
-    pub(super) fn fate(&self, is_kept: bool) -> String {
+    /// Describes how objects of an invalid content are handled. `is_persisted` is whether contents
+    /// are stored for restarts.
+    pub(super) fn fate(&self, is_persisted: bool) -> String {
         let (objects, earlier) = (self.objects.len(), self.earlier.len());
-        if self.was_good {
+        if self.was_valid {
             return format!("its last valid objects ({}) stay in use", objects + earlier);
         }
         let counts = format!("its valid objects ({objects}) apply");
-        match (earlier, is_kept) {
+        match (earlier, is_persisted) {
             (0, true) => format!("{counts}, and no earlier content of it is known"),
             (0, false) => format!(
                 "{counts}, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
@@ -104,14 +104,14 @@ impl ConfigFile {
     }
 
     /// Updates the keys of the effective objects.
-    pub(super) fn note_counting(&mut self) {
-        let keys: Vec<_> = self.counting().map(|(id, _)| id.key()).collect();
+    pub(super) fn update_keys(&mut self) {
+        let keys: Vec<_> = self.effective().map(|(id, _)| id.key()).collect();
         if *self.keys != keys {
             self.keys = Arc::new(keys);
         }
-        let policies = self.counting().zip(&*self.keys).filter_map(|((_, object), key)| {
+        let policies = self.effective().zip(&*self.keys).filter_map(|((_, object), key)| {
             let StoreObject::Other(object) = object else { return None };
-            Some((key.clone(), PolicyEffect::of(key, object)?))
+            Some((key.clone(), PolicyEffect::from_object(key, object)?))
         });
         self.policies = policies.collect();
     }

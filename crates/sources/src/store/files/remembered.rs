@@ -17,7 +17,7 @@ use strait_model::ObjectKey;
 #[derive(Default)]
 pub(super) struct RememberedFiles {
     /// Whether contents are stored for restarts at all.
-    pub(super) is_kept: bool,
+    pub(super) is_persisted: bool,
     /// The objects of each file whose content is remembered.
     contents: BTreeMap<Arc<str>, Vec<(ObjectId, StoreObject)>>,
     /// Objects whose content is remembered, but not their file.
@@ -28,39 +28,42 @@ pub(super) struct RememberedFiles {
 }
 
 impl RememberedFiles {
-    pub(super) fn of(known: &RememberedStore) -> Self {
-        let entries = known.entries.iter();
+    pub(super) fn new(store: &RememberedStore) -> Self {
+        let entries = store.entries.iter();
         let entries =
             entries.map(|(key, object)| (key.clone(), StoreObject::Other(object.clone())));
-        let config_map = known.config_map.iter().map(|map| {
+        let config_map = store.config_map.iter().map(|map| {
             let key = ObjectId::config_map(&map.name).key();
             (key, StoreObject::ConfigMap(Arc::clone(map)))
         });
         let mut objects: BTreeMap<ObjectKey, StoreObject> = entries.chain(config_map).collect();
-        let secrets = known.secrets.iter().map(|name| ObjectId::secret(name).key());
+        let secrets = store.secrets.iter().map(|name| ObjectId::secret(name).key());
         let mut places: BTreeMap<ObjectKey, Option<Arc<str>>> =
             objects.keys().cloned().chain(secrets).map(|key| (key, None)).collect();
-        let policies = known.entries.iter();
+        let policies = store.entries.iter();
         let policies = policies
-            .filter_map(|(key, object)| Some((key.clone(), PolicyEffect::of(key, object)?)))
+            .filter_map(|(key, object)| {
+                Some((key.clone(), PolicyEffect::from_object(key, object)?))
+            })
             .collect();
         let mut contents = BTreeMap::new();
-        for (file, keys) in &*known.files {
-            let mut held = Vec::new();
+        for (file, keys) in &*store.files {
+            let mut file_objects = Vec::new();
             for key in &**keys {
                 places.insert(key.clone(), Some(Arc::clone(file)));
-                held.extend(objects.remove(key).map(|object| (ObjectId::of(key), object)));
+                file_objects
+                    .extend(objects.remove(key).map(|object| (ObjectId::from_key(key), object)));
             }
-            contents.insert(Arc::clone(file), held);
+            contents.insert(Arc::clone(file), file_objects);
         }
         let unplaced =
-            objects.into_iter().map(|(key, object)| (ObjectId::of(&key), object)).collect();
-        Self { is_kept: known.is_kept, contents, unplaced, places, policies }
+            objects.into_iter().map(|(key, object)| (ObjectId::from_key(&key), object)).collect();
+        Self { is_persisted: store.is_persisted, contents, unplaced, places, policies }
     }
 
     /// Returns the remembered objects of a file.
-    pub(super) fn of_file(&self, name: &str) -> &[(ObjectId, StoreObject)] {
-        self.contents.get(name).map_or(&[], |held| held)
+    pub(super) fn objects_in(&self, name: &str) -> &[(ObjectId, StoreObject)] {
+        self.contents.get(name).map_or(&[], |objects| objects)
     }
 
     /// Adds objects of an unknown file to the first file that cannot be read completely, unless a
@@ -69,37 +72,38 @@ impl RememberedFiles {
         if self.unplaced.is_empty() {
             return;
         }
-        let there: BTreeSet<&ObjectKey> = found.values().flat_map(|file| &*file.keys).collect();
-        let lacking = self.unplaced.iter().filter(|(id, _)| !there.contains(&id.key()));
+        let existing: BTreeSet<&ObjectKey> = found.values().flat_map(|file| &*file.keys).collect();
+        let lacking = self.unplaced.iter().filter(|(id, _)| !existing.contains(&id.key()));
         let lacking: Vec<_> = lacking.cloned().collect();
-        if let Some(file) = found.values_mut().find(|file| !file.was_good) {
+        if let Some(file) = found.values_mut().find(|file| !file.was_valid) {
             let file = Arc::make_mut(file);
             file.earlier.extend(lacking);
-            file.note_counting();
+            file.update_keys();
         }
     }
 
-    /// Returns the keys that these files, with the objects `there`, must contain, and the policies
-    /// among them. Objects that may be in an unreadable file are not missing.
+    /// Returns the keys that these files, with the objects `existing`, must contain, and the
+    /// policies among them. Objects that may be in an unreadable file are not missing.
     pub(super) fn expected<'a>(
         &'a self,
         found: &BTreeMap<String, Arc<ConfigFile>>,
-        there: &BTreeSet<&ObjectKey>,
+        existing: &BTreeSet<&ObjectKey>,
     ) -> (BTreeSet<&'a ObjectKey>, Vec<&'a (ObjectKey, PolicyEffect)>) {
-        let all_good = found.values().all(|file| file.was_good);
+        let all_valid = found.values().all(|file| file.was_valid);
         let may_lack = |place: &Option<Arc<str>>| match place {
-            Some(file) => found.get(&**file).is_some_and(|file| !file.was_good),
-            None => !all_good,
+            Some(file) => found.get(&**file).is_some_and(|file| !file.was_valid),
+            None => !all_valid,
         };
-        let known = self.places.iter();
-        let known = known.filter(|(key, place)| there.contains(key) || !may_lack(place));
-        let known: BTreeSet<&ObjectKey> = known.map(|(key, _)| key).collect();
-        let policies = self.policies.iter().filter(|(key, _)| known.contains(key)).collect();
-        (known, policies)
+        let known_keys = self.places.iter();
+        let known_keys =
+            known_keys.filter(|(key, place)| existing.contains(key) || !may_lack(place));
+        let known_keys: BTreeSet<&ObjectKey> = known_keys.map(|(key, _)| key).collect();
+        let policies = self.policies.iter().filter(|(key, _)| known_keys.contains(key)).collect();
+        (known_keys, policies)
     }
 
     /// Forgets the contents: everything has been read.
     pub(super) fn forget(&mut self) {
-        *self = Self { is_kept: self.is_kept, ..Self::default() };
+        *self = Self { is_persisted: self.is_persisted, ..Self::default() };
     }
 }

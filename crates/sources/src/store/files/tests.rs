@@ -39,15 +39,15 @@ impl Fixture {
     }
 
     fn look(&mut self) -> bool {
-        self.look_at(Instant::now())
+        self.look_as_of(Instant::now())
     }
 
     /// Scans long after the last scan.
     fn look_later(&mut self) -> bool {
-        self.look_at(Instant::now() + ASK_AGAIN)
+        self.look_as_of(Instant::now() + ASK_AGAIN)
     }
 
-    fn look_at(&mut self, now: Instant) -> bool {
+    fn look_as_of(&mut self, now: Instant) -> bool {
         let changed = self.files.look(self.directory.path(), now);
         let news = changed.is_some();
         self.objects = changed.unwrap_or_else(|| self.objects.clone());
@@ -118,16 +118,16 @@ fn all_objects_of_a_cluster_may_be_in_one_file() {
 fn string_data_wins_over_data() {
     let data = "data: {east: b2xk, west: b2xk}\nstringData: {east: new}";
     let fixture = Fixture::with(&[("a.yaml", &secret("a", data))]);
-    let held = &fixture.objects.secrets[0].data;
-    assert_eq!(held["east"].reveal(), b"new");
-    assert_eq!(held["west"].reveal(), b"old");
+    let data = &fixture.objects.secrets[0].data;
+    assert_eq!(data["east"].reveal(), b"new");
+    assert_eq!(data["west"].reveal(), b"old");
 }
 
 #[test]
 fn invalid_file_keeps_its_last_valid_objects() {
-    let good = secret("a", "");
-    let mut fixture = Fixture::with(&[("a.yaml", &good), ("b.yaml", &secret("b", ""))]);
-    for (bad, where_and_why) in [
+    let valid = secret("a", "");
+    let mut fixture = Fixture::with(&[("a.yaml", &valid), ("b.yaml", &secret("b", ""))]);
+    for (invalid, warning) in [
         ("kind: [", "a.yaml, document 1, line 1"),
         (
             "kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\n---\n- 1\n",
@@ -138,11 +138,11 @@ fn invalid_file_keeps_its_last_valid_objects() {
         (&secret("a", "data: {east: '%'}"), "data.east is not base64"),
         ("\u{0}", "a.yaml"),
     ] {
-        fixture.write("a.yaml", bad);
-        assert!(fixture.look(), "{bad}");
-        assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{bad}");
+        fixture.write("a.yaml", invalid);
+        assert!(fixture.look(), "{invalid}");
+        assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{invalid}");
         let warnings = fixture.warnings().join("\n");
-        assert!(warnings.contains(where_and_why), "{bad}: {warnings}");
+        assert!(warnings.contains(warning), "{invalid}: {warnings}");
         assert!(warnings.contains("STR0219") && warnings.contains("stay in use"), "{warnings}");
     }
     fixture.write("a.yaml", &secret("c", ""));
@@ -154,10 +154,11 @@ fn invalid_file_keeps_its_last_valid_objects() {
 #[test]
 fn file_that_was_never_valid_contributes_its_valid_objects() {
     let (a, b) = (secret("a", ""), secret("b", ""));
-    for bad in ["kind: [\n", "kind: Secret\napiVersion: v1\nmetadata: {}\n", "\tx: {\n"] {
-        for text in
-            [format!("{a}---\n{bad}---\n{b}"), format!("# one\n---\n{bad}--- \n{b}---\n{a}")]
-        {
+    for invalid in ["kind: [\n", "kind: Secret\napiVersion: v1\nmetadata: {}\n", "\tx: {\n"] {
+        for text in [
+            format!("{a}---\n{invalid}---\n{b}"),
+            format!("# one\n---\n{invalid}--- \n{b}---\n{a}"),
+        ] {
             let mut fixture = Fixture::with(&[("x.yaml", &text)]);
             assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{text}");
             let warnings = fixture.warnings().join("\n");
@@ -171,7 +172,7 @@ fn file_that_was_never_valid_contributes_its_valid_objects() {
             assert_eq!(fixture.secrets(), ["strait-system/a"], "missing objects are removed");
             assert_eq!(fixture.objects.partial, None);
             // From now on, all valid objects stay.
-            fixture.write("x.yaml", &format!("{b}---\n{bad}"));
+            fixture.write("x.yaml", &format!("{b}---\n{invalid}"));
             assert!(fixture.look());
             assert_eq!(
                 (fixture.secrets(), &fixture.objects.partial),
@@ -217,18 +218,42 @@ fn duplicate_key_is_reported() {
 
 #[test]
 fn the_first_file_by_name_wins() {
-    let one = secret("a", "stringData: {east: one}");
-    let two = secret("a", "stringData: {east: two}");
-    let mut fixture = Fixture::with(&[("2.yaml", &two), ("1.yaml", &one)]);
+    let first = secret("a", "stringData: {east: one}");
+    let second = secret("a", "stringData: {east: two}");
+    let mut fixture = Fixture::with(&[("2.yaml", &second), ("1.yaml", &first)]);
     let east = |fixture: &Fixture| fixture.objects.secrets[0].data["east"].reveal().clone();
     assert_eq!(east(&fixture), b"one");
     assert_eq!(
         fixture.warnings(),
-        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one is used"]
+        ["1.yaml: Secret strait-system/a is in 2.yaml as well; the one here is used"]
     );
     fs::remove_file(fixture.directory.path().join("1.yaml")).expect("removed");
     assert!(fixture.look());
     assert_eq!(east(&fixture), b"two");
+}
+
+#[test]
+fn variants_of_one_object_are_one_warning() {
+    let text = secret("a", "stringData: {east: one}");
+    let names: Vec<String> = (1..=8).map(|at| format!("{at}.yaml")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, &*text)).collect();
+    let expected = "1.yaml: Secret strait-system/a is in 2.yaml, 3.yaml, 4.yaml, 5.yaml, 6.yaml and 2 more as well; \
+                    the one here is used";
+    assert_eq!(Fixture::with(&files).warnings(), [expected]);
+}
+
+#[test]
+fn objects_without_a_namespace_are_placed_and_named() {
+    let text = "apiVersion: v1\nkind: List\nitems:\n\
+        - {apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a}}\n\
+        - {apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: b, namespace: shop}}\n\
+        - {apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: c}}\n";
+    let namespaces = ManifestNamespaces { of_objects: "default", system: Some("strait-system") };
+    let contents = read_manifests([("a.yaml".to_owned(), text.into())], namespaces);
+    let place = |key: &ObjectKey| format!("{}/{}", key.namespace, key.name);
+    let all: Vec<_> = contents.objects.others.iter().map(|(key, _)| place(key)).collect();
+    assert_eq!(all, ["/c", "default/a", "shop/b"]);
+    assert_eq!(contents.unnamed.iter().map(place).collect::<Vec<_>>(), ["default/a"]);
 }
 
 #[test]
@@ -274,11 +299,11 @@ fn unchanged_file_is_not_opened() {
         let mut touched = false;
         loop {
             let event = events.recv_timeout(Duration::from_secs(20)).expect("an event in time");
-            let of = |name: &str| event.paths.iter().any(|path| path.ends_with(name));
-            if of(mark) {
+            let concerns = |name: &str| event.paths.iter().any(|path| path.ends_with(name));
+            if concerns(mark) {
                 return (news, touched);
             }
-            touched |= of("a.yaml") && event.kind.is_access();
+            touched |= concerns("a.yaml") && event.kind.is_access();
         }
     };
     assert_eq!(is_touched(&mut fixture, "mark-1"), (false, false));
@@ -334,7 +359,7 @@ async fn changes_are_detected_by_the_watch() {
     let path = fixture.directory.path().to_owned();
     let mut objects = watch(path, "strait-system".to_owned(), RememberedStore::default(), &tasks);
     let mut names = async |wanted: &[&str]| {
-        let held = objects.wait_for(|objects| {
+        let both_objects = objects.wait_for(|objects| {
             objects.as_deref().is_some_and(|objects| {
                 objects
                     .secrets
@@ -343,7 +368,10 @@ async fn changes_are_detected_by_the_watch() {
                     .eq(wanted.iter().copied())
             })
         });
-        tokio::time::timeout(Duration::from_secs(10), held).await.expect("in time").expect("alive");
+        tokio::time::timeout(Duration::from_secs(10), both_objects)
+            .await
+            .expect("in time")
+            .expect("alive");
     };
     names(&[]).await;
     fixture.write("a.yaml", &secret("a", ""));
@@ -386,14 +414,14 @@ fn directory_that_suddenly_lacks_most_objects_is_read_again() {
 #[test]
 fn directory_that_lacks_most_remembered_objects_is_read_again() {
     let secrets: BTreeSet<_> = [ObjectName::new("strait-system", "a")].into();
-    let known = RememberedStore { secrets, ..RememberedStore::default() };
+    let remembered = RememberedStore { secrets, ..RememberedStore::default() };
     let mut fixture = Fixture::new();
-    fixture.files.remembered = RememberedFiles::of(&known);
+    fixture.files.remembered = RememberedFiles::new(&remembered);
     assert!(!fixture.look() && !fixture.files.read_once, "it is not read yet");
     fixture.write("a.yaml", &secret("a", ""));
     assert!(fixture.look());
     let mut empty = Fixture::new();
-    empty.files.remembered = RememberedFiles::of(&known);
+    empty.files.remembered = RememberedFiles::new(&remembered);
     assert!(!empty.look() && empty.look_later() && empty.files.read_once);
 }
 
@@ -410,16 +438,16 @@ fn entry(name: &str) -> String {
 }
 
 /// Returns the contents of a directory that the next process would remember.
-fn known(fixture: &Fixture) -> RememberedStore {
+fn remembered(fixture: &Fixture) -> RememberedStore {
     let files = Arc::clone(&fixture.objects.files);
-    RememberedStore { files, is_kept: true, ..RememberedStore::of(&fixture.objects) }
+    RememberedStore { files, is_persisted: true, ..RememberedStore::from_objects(&fixture.objects) }
 }
 
 impl Fixture {
-    /// Restarts with the same directory. `known` is the remembered content.
-    fn restarted(self, known: &RememberedStore) -> Self {
+    /// Restarts with the same directory. `remembered` is the remembered content.
+    fn restarted(self, remembered: &RememberedStore) -> Self {
         let mut files = DirectoryFiles::new("strait-system".to_owned());
-        files.remembered = RememberedFiles::of(known);
+        files.remembered = RememberedFiles::new(remembered);
         Self { files, objects: Objects::default(), ..self }
     }
 
@@ -454,15 +482,15 @@ fn file_that_is_invalid_at_start_keeps_its_remembered_objects() {
         fixture.others(),
         ["allow ALLOW", "deny DENY", "gone DENY", "less DENY", "more DENY"]
     );
-    let known = RememberedStore {
+    let remembered = RememberedStore {
         config_map: fixture.objects.config_maps.first().cloned(),
-        ..known(&fixture)
+        ..remembered(&fixture)
     };
     // One file is invalid, one was deleted, and one lacks an object.
     fixture.write("all.yaml", &format!("kind: [\n---\n{narrow}"));
     fs::remove_file(fixture.directory.path().join("gone.yaml")).expect("removed");
     fixture.write("less.yaml", &policy("more", "DENY"));
-    let mut second = fixture.restarted(&known);
+    let mut second = fixture.restarted(&remembered);
     second.look();
     assert_eq!(second.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
     assert_eq!(second.unread(), ["deny"]);
@@ -471,7 +499,7 @@ fn file_that_is_invalid_at_start_keeps_its_remembered_objects() {
         second.warnings()[0].contains("other objects that it contained before (2) stay in use")
     );
     // The next start has the same result.
-    let next = RememberedStore { config_map: known.config_map, ..self::known(&second) };
+    let next = RememberedStore { config_map: remembered.config_map, ..self::remembered(&second) };
     let mut third = second.restarted(&next);
     third.look();
     assert_eq!((third.others().len(), third.unread()), (3, vec!["deny"]));
@@ -505,9 +533,9 @@ fn changed_objects_of_a_file_that_becomes_invalid_are_reported_as_unread() {
 fn remembered_objects_of_an_unknown_file_may_be_in_an_unreadable_file() {
     let fixture =
         Fixture::with(&[("a.yaml", &policy("a", "DENY")), ("b.yaml", &policy("b", "DENY"))]);
-    let known = RememberedStore { files: Arc::default(), ..known(&fixture) };
+    let remembered = RememberedStore { files: Arc::default(), ..remembered(&fixture) };
     fixture.write("a.yaml", "kind: [\n");
-    let mut second = fixture.restarted(&known);
+    let mut second = fixture.restarted(&remembered);
     second.look();
     assert_eq!(
         (second.others(), second.unread()),
@@ -522,13 +550,13 @@ fn warning_states_that_nothing_is_remembered_without_a_state_directory() {
     assert!(fixture.warnings()[0].ends_with(
         "its valid objects (1) apply, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
     ), "{:?}", fixture.warnings());
-    let mut kept =
-        fixture.restarted(&RememberedStore { is_kept: true, ..RememberedStore::default() });
-    kept.look();
+    let mut persisted =
+        fixture.restarted(&RememberedStore { is_persisted: true, ..RememberedStore::default() });
+    persisted.look();
     assert!(
-        kept.warnings()[0].ends_with("and no earlier content of it is known"),
+        persisted.warnings()[0].ends_with("and no earlier content of it is known"),
         "{:?}",
-        kept.warnings()
+        persisted.warnings()
     );
 }
 
@@ -573,9 +601,9 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     assert!(fixture.look());
     assert_eq!((fixture.others().len(), fixture.warnings().len()), (202, 0));
     // The same applies to contents from before the start.
-    let known = known(&fixture);
+    let remembered = remembered(&fixture);
     fixture.write("deny.yaml", "");
-    let mut second = fixture.restarted(&known);
+    let mut second = fixture.restarted(&remembered);
     assert!(!second.look() && !second.files.read_once);
     assert!(second.look_later());
     assert_eq!(second.others().len(), 200);

@@ -13,17 +13,17 @@ use strait_kube_client::{ApiClient, ApiError, Probed, WatchEvent};
 pub(super) async fn probe(client: &ApiClient, facts: &watch::Sender<SourceFacts>) {
     // Capacity 1: no receiver is waited for.
     let (sink, mut probes) = mpsc::channel::<Probed>(1);
-    let told = async {
+    let update = async {
         while let Some(Probed(found)) = probes.recv().await {
             match found {
-                Ok(()) => heard(facts, |code| *code == codes::UNREACHABLE),
+                Ok(()) => note_contact(facts, |code| *code == codes::UNREACHABLE),
                 Err(error) => failed(facts, &error),
             }
         }
     };
     tokio::select! {
         () = client.keep_probing(&sink) => {}
-        () = told => {}
+        () = update => {}
     }
 }
 
@@ -35,15 +35,15 @@ pub(super) fn note(facts: &watch::Sender<SourceFacts>, StoreInput { reader, even
         // Versions expire; the reader lists again.
         WatchEvent::Failed(ApiError::Gone(_) | ApiError::VersionAhead(_)) => {}
         WatchEvent::Failed(error) => failed(facts, error),
-        _ => heard(facts, |_| true),
+        _ => note_contact(facts, |_| true),
     }
 }
 
-/// Records a response. Only the end of a problem whose code satisfies `mended` is published: no
+/// Records a response. Only the end of a problem whose code satisfies `is_fixed` is published: no
 /// receiver waits for the time of the last contact.
-fn heard(facts: &watch::Sender<SourceFacts>, mended: impl Fn(&Code) -> bool) {
+fn note_contact(facts: &watch::Sender<SourceFacts>, is_fixed: impl Fn(&Code) -> bool) {
     facts.send_if_modified(|facts| match facts.trouble.as_ref().map(|trouble| trouble.code) {
-        Some(code) if !mended(code) => false,
+        Some(code) if !is_fixed(code) => false,
         trouble => {
             facts.heard(SystemTime::now());
             trouble.is_some()
@@ -73,25 +73,25 @@ mod tests {
     fn contact_follows_the_readers_of_secrets_and_the_probes() {
         let facts = watch::Sender::new(SourceFacts::starting("cluster", "config"));
         let trouble = || facts.borrow().trouble.as_ref().map(|trouble| trouble.code.id);
-        let told = |reader, event| note(&facts, &StoreInput { reader, event });
+        let note_event = |reader, event| note(&facts, &StoreInput { reader, event });
         let away = || ApiError::Unreachable("connection refused".to_owned());
-        told(StoreReader::Kept(&crate::store::kinds::ALL[0]), WatchEvent::Failed(away()));
+        note_event(StoreReader::Config(&crate::store::kinds::ALL[0]), WatchEvent::Failed(away()));
         assert_eq!(trouble(), None);
-        told(StoreReader::Secrets, WatchEvent::Failed(away()));
+        note_event(StoreReader::Secrets, WatchEvent::Failed(away()));
         assert_eq!(trouble(), Some("STR0301"));
-        told(StoreReader::Namespaces, WatchEvent::Answered);
+        note_event(StoreReader::Namespaces, WatchEvent::Answered);
         assert_eq!(trouble(), Some("STR0301"));
-        heard(&facts, |code| *code == codes::UNREACHABLE);
+        note_contact(&facts, |code| *code == codes::UNREACHABLE);
         assert_eq!(trouble(), None);
         assert!(facts.borrow().last_contact.is_some());
         // A server that responds to probes may still reject all reads.
-        told(
+        note_event(
             StoreReader::IstioSecrets,
             WatchEvent::Failed(ApiError::Unauthorized("401".to_owned())),
         );
-        heard(&facts, |code| *code == codes::UNREACHABLE);
+        note_contact(&facts, |code| *code == codes::UNREACHABLE);
         assert_eq!(trouble(), Some("STR0304"));
-        told(StoreReader::IstioSecrets, WatchEvent::Answered);
+        note_event(StoreReader::IstioSecrets, WatchEvent::Answered);
         assert_eq!(trouble(), None);
         assert_eq!(facts.borrow().failures, 2);
     }

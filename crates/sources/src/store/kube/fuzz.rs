@@ -1,6 +1,8 @@
 //! Fuzz target for responses of the config cluster: see [`strait_base::testing::fuzz`].
 
-use super::{ConfigMapObject, KeptObject, NamespaceObject, OwnedObject, ReadObject, SecretObject};
+use super::{
+    ConfigMapObject, ConfigObject, NamespaceObject, OwnedObject, ReadObject, SecretObject,
+};
 
 /// Parses any bytes as the response to a list. The first byte selects the kind.
 pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
@@ -17,6 +19,6 @@ pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
         0 => read::<SecretObject>(bytes),
         1 => read::<ConfigMapObject>(bytes),
         2 => read::<NamespaceObject>(bytes),
-        _ => read::<KeptObject>(bytes),
+        _ => read::<ConfigObject>(bytes),
     }
 }

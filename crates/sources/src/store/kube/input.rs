@@ -12,12 +12,12 @@ pub(in crate::store) enum StoreReader {
     Secrets,
     ConfigMap,
     IstioConfigMap,
-    Kept(&'static StoreKind),
+    Config(&'static StoreKind),
     Namespaces,
 }
 
 impl StoreReader {
-    const OF_CORE: [Self; 5] = [
+    const CORE: [Self; 5] = [
         Self::IstioSecrets,
         Self::Secrets,
         Self::ConfigMap,
@@ -26,7 +26,7 @@ impl StoreReader {
     ];
 
     pub(super) fn every() -> impl Iterator<Item = Self> {
-        Self::OF_CORE.into_iter().chain(kinds::ALL.iter().map(Self::Kept))
+        Self::CORE.into_iter().chain(kinds::ALL.iter().map(Self::Config))
     }
 
     /// Whether the mesh works without its objects.
@@ -34,21 +34,21 @@ impl StoreReader {
         match self {
             Self::IstioSecrets | Self::Secrets => false,
             // Without the restrictions, all callers would be accepted.
-            Self::Kept(kind) => !kind.restricts(),
+            Self::Config(kind) => !kind.restricts(),
             Self::ConfigMap | Self::IstioConfigMap | Self::Namespaces => true,
         }
     }
 
     /// Whether its kind may be missing in the cluster.
     pub(super) fn may_lack(self) -> bool {
-        self.is_optional() || matches!(self, Self::Kept(_))
+        self.is_optional() || matches!(self, Self::Config(_))
     }
 
     pub(in crate::store) fn plural(self) -> &'static str {
         match self {
             Self::IstioSecrets | Self::Secrets => "secrets",
             Self::ConfigMap | Self::IstioConfigMap => "configmaps",
-            Self::Kept(kind) => kind.plural,
+            Self::Config(kind) => kind.plural,
             Self::Namespaces => "namespaces",
         }
     }
@@ -58,7 +58,7 @@ impl StoreReader {
         match self {
             Self::IstioSecrets | Self::Secrets => [Self::IstioSecrets, Self::Secrets],
             Self::ConfigMap | Self::IstioConfigMap => [Self::ConfigMap, Self::IstioConfigMap],
-            Self::Kept(_) | Self::Namespaces => [self, self],
+            Self::Config(_) | Self::Namespaces => [self, self],
         }
     }
 
@@ -80,6 +80,6 @@ pub(in crate::store) enum ReadObject {
     Namespace(ObjectName, WatchedNamespace),
     /// An object that is stored unchanged, except for its kind, which lists omit. It is packed,
     /// because a list may contain thousands.
-    Kept(ObjectName, ObjectJson),
+    Config(ObjectName, ObjectJson),
     Unusable(ObjectName, String),
 }

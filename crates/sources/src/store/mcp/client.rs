@@ -34,8 +34,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const PING_AFTER: Duration = Duration::from_secs(330);
 /// gRPC servers with the default configuration close connections that are pinged more often ("too
 /// many pings").
-const PINGS_BORNE: Duration = Duration::from_secs(300);
-const _: () = assert!(PING_AFTER.as_secs() > PINGS_BORNE.as_secs());
+const PINGS_ALLOWED_AFTER: Duration = Duration::from_secs(300);
+const _: () = assert!(PING_AFTER.as_secs() > PINGS_ALLOWED_AFTER.as_secs());
 /// The time limit of the response to a ping.
 const PONG_LIMIT: Duration = Duration::from_secs(10);
 /// The time limit of the response for each type. Types without a response by then are not served.
@@ -53,11 +53,11 @@ struct McpStreamEnd {
     code: &'static Code,
 }
 
-/// Follows a server until dropped. `known` is its content from before.
-pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known: Collection) {
-    let mut state = McpState::knowing(&known);
+/// Follows a server until dropped. `remembered` is its content from before.
+pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, remembered: Collection) {
+    let mut state = McpState::with_remembered(&remembered);
     let mut facts = SourceFacts::starting("mcp", format!("xds://{}", server.address));
-    facts.objects = known.len();
+    facts.objects = remembered.len();
     let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
     // Whether any contents have been published. Their receiver then reports that the source has
     // been read.
@@ -71,7 +71,7 @@ pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known:
         }
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.report(&facts);
-        failures.held(began.elapsed());
+        failures.record_duration(began.elapsed());
         let doubts = state.doubts();
         let pause = match std::mem::replace(&mut facts.doubts, doubts) == doubts {
             true => failures.pause(rand::random()),
@@ -95,7 +95,7 @@ async fn stream(
         Ok(channel) => channel,
         Err(ended) => return ended,
     };
-    let (requests, taken) = mpsc::channel(REQUESTS);
+    let (requests, request_receiver) = mpsc::channel(REQUESTS);
     let mut node = Some(node(&server.node));
     for mut request in state.begin() {
         request.node = node.take();
@@ -104,7 +104,7 @@ async fn stream(
     }
     let mut client =
         AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
-    let opened = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+    let opened = client.stream_aggregated_resources(ReceiverStream::new(request_receiver)).await;
     let mut responses = match opened {
         Ok(responses) => responses.into_inner(),
         Err(status) => {
@@ -130,11 +130,11 @@ async fn stream(
             Ok(None) => return unreachable("the server ended the stream".into()),
             Err(status) => return unreachable(format!("the stream broke: {}", status.message())),
         };
-        let taken = state.answer(&response, Instant::now());
-        if let McpOutcome::Doubtful(fact) = taken {
+        let outcome = state.answer(&response, Instant::now());
+        if let McpOutcome::Doubtful(fact) = outcome {
             return McpStreamEnd { fact, code: &codes::MASS_WITHDRAWAL };
         }
-        if let McpOutcome::Yes(request) = taken {
+        if let McpOutcome::Yes(request) = outcome {
             if facts.trouble.is_some() {
                 info!(server = server.address, "the stream is back");
             }
@@ -147,7 +147,7 @@ async fn stream(
                 return unreachable("the server accepts no further requests".into());
             }
             // The first stream must deliver all types; later ones update existing contents.
-            *published |= settled || state.is_heard();
+            *published |= settled || state.has_all_responses();
             if *published {
                 publish(state, facts, line);
             }
@@ -159,7 +159,7 @@ fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
     let objects = state.objects();
     facts.objects = objects.len();
     facts.warnings = state.warnings();
-    line.hold(objects.into());
+    line.set_contents(objects.into());
     line.report(facts);
 }
 
@@ -214,7 +214,7 @@ async fn connect(server: &McpServer) -> Result<Channel, McpStreamEnd> {
             let fact = format!("no connection within {} s", CONNECT_LIMIT.as_secs());
             Err(McpStreamEnd { fact, code: &codes::MCP_UNREACHABLE })
         },
-        |connected| connected.map_err(|error| of_transport(&error)),
+        |connected| connected.map_err(|error| stream_end(&error)),
     )
 }
 
@@ -230,8 +230,8 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
-fn of_transport(error: &tonic::transport::Error) -> McpStreamEnd {
-    if let ApiError::Tls(fact) = ApiError::of_exchange("a connection", error) {
+fn stream_end(error: &tonic::transport::Error) -> McpStreamEnd {
+    if let ApiError::Tls(fact) = ApiError::from_exchange("a connection", error) {
         return McpStreamEnd { fact, code: &codes::MCP_TLS };
     }
     let mut deepest: &dyn std::error::Error = error;

@@ -23,7 +23,7 @@ pub(super) struct UnusableDocument {
 /// Converts one object of `kind`.
 pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
     let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
-    if name_of(&any.type_url) != RESOURCE {
+    if message_name(&any.type_url) != RESOURCE {
         return Err(nameless(&format!("{:?} is not {RESOURCE}", any.type_url)));
     }
     let resource = Resource::decode(&*any.value);
@@ -31,19 +31,19 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     let metadata = resource.metadata.ok_or_else(|| nameless("a resource has no metadata"))?;
     let key = key(kind, &metadata.name)
         .ok_or_else(|| nameless(&format!("{:?} is not NAMESPACE/NAME", metadata.name)))?;
-    let bad = |fact: &str| UnusableDocument { key: Some(key.clone()), fact: fact.to_owned() };
-    let body = resource.body.ok_or_else(|| bad("it has no body"))?;
+    let unusable = |fact: &str| UnusableDocument { key: Some(key.clone()), fact: fact.to_owned() };
+    let body = resource.body.ok_or_else(|| unusable("it has no body"))?;
     // The version in the message name has no effect: all versions have one form.
-    let message = name_of(&body.type_url);
+    let message = message_name(&body.type_url);
     let package = kind.group.split('.').next().unwrap_or_default();
-    let of_package = message.strip_prefix("istio.").and_then(|rest| rest.strip_prefix(package));
-    let fits = of_package.is_some_and(|rest| rest.starts_with('.'))
+    let is_in_package = message.strip_prefix("istio.").and_then(|rest| rest.strip_prefix(package));
+    let fits = is_in_package.is_some_and(|rest| rest.starts_with('.'))
         && message.rsplit('.').next() == Some(kind.kind);
     if !fits {
-        return Err(bad(&format!("its body is {message:?}, not a {}", kind.kind)));
+        return Err(unusable(&format!("its body is {message:?}, not a {}", kind.kind)));
     }
-    let read = kind.spec.ok_or_else(|| bad("its kind is not requested from MCP servers"))?;
-    let spec = read(&body.value).map_err(|_| bad("its body can't be decoded"))?;
+    let read = kind.spec.ok_or_else(|| unusable("its kind is not requested from MCP servers"))?;
+    let spec = read(&body.value).map_err(|_| unusable("its body can't be decoded"))?;
     let mut object = json!({
         "metadata": {
             "namespace": key.namespace,
@@ -59,7 +59,7 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
 }
 
 /// Returns the message name in a type URL.
-fn name_of(url: &str) -> &str {
+fn message_name(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 

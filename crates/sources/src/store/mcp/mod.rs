@@ -60,9 +60,9 @@ pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
         let (message, rest) = rest.split_at(length.min(rest.len()));
         bytes = rest;
         let Ok(response) = DiscoveryResponse::decode(message) else { continue };
-        let said = state.answer(&response, std::time::Instant::now());
+        let outcome = state.answer(&response, std::time::Instant::now());
         assert!(
-            !matches!(said, state::McpOutcome::Yes(said) if said.response_nonce != response.nonce)
+            !matches!(outcome, state::McpOutcome::Yes(reply) if reply.response_nonce != response.nonce)
         );
     }
     state.settle();

@@ -20,7 +20,7 @@ const OBJECTS_MAX: usize = 200_000;
 /// gRPC's "invalid argument".
 const INVALID_ARGUMENT: i32 = 3;
 /// Maximum number of reported errors of a response; the rest is counted.
-const TOLD: usize = 5;
+const REPORTED_MAX: usize = 5;
 
 /// A subscribed type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ impl Type {
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
         };
-        kinds::of_mcp().flat_map(versions)
+        kinds::mcp_kinds().flat_map(versions)
     }
 
     fn url(self) -> String {
@@ -76,7 +76,7 @@ pub(super) enum McpOutcome {
 #[derive(Debug, Default)]
 struct McpCollection {
     /// Whether this stream has received a response.
-    heard: bool,
+    has_response: bool,
     /// The last version that was accepted completely on this stream.
     accepted: String,
     objects: BTreeMap<ObjectKey, ObjectJson>,
@@ -87,25 +87,25 @@ impl McpCollection {
     /// Returns the part of the stored objects in a set that a response with these keys contains.
     fn part<K>(
         &self,
-        of: K,
+        subject: K,
         answered: &BTreeMap<ObjectKey, ObjectJson>,
-        is_meant: impl Fn(&ObjectKey, &ObjectJson) -> bool,
+        is_selected: impl Fn(&ObjectKey, &ObjectJson) -> bool,
     ) -> GuardedPart<K> {
-        let meant = self.objects.iter().filter(|(key, object)| is_meant(key, object));
-        let (left, gone): (Vec<_>, Vec<_>) =
-            meant.map(|(key, _)| key).partition(|key| answered.contains_key(*key));
-        GuardedPart::of(of, left.len() + gone.len(), left.len()).lacking(gone)
+        let selected = self.objects.iter().filter(|(key, object)| is_selected(key, object));
+        let (remaining, gone): (Vec<_>, Vec<_>) =
+            selected.map(|(key, _)| key).partition(|key| answered.contains_key(*key));
+        GuardedPart::of(subject, remaining.len() + gone.len(), remaining.len()).lacking(gone)
     }
 }
 
 impl McpState {
     /// Creates a state with known objects, of a server without any response since.
-    pub(super) fn knowing(objects: &Collection) -> Self {
+    pub(super) fn with_remembered(objects: &Collection) -> Self {
         let mut types: BTreeMap<Type, McpCollection> = BTreeMap::new();
         for (key, object) in objects.iter() {
-            if let Some(kind) = StoreKind::of(key) {
-                let held = types.entry(Type { kind, version: 0 }).or_default();
-                held.objects.insert(key.clone(), object.clone());
+            if let Some(kind) = StoreKind::find(key) {
+                let collection = types.entry(Type { kind, version: 0 }).or_default();
+                collection.objects.insert(key.clone(), object.clone());
             }
         }
         Self { types, guard: MassDeletionGuard::default() }
@@ -115,9 +115,9 @@ impl McpState {
     /// their type.
     pub(super) fn begin(&mut self) -> Vec<DiscoveryRequest> {
         let requests = Type::all().map(|kind| {
-            let held = self.types.entry(kind).or_default();
-            held.heard = false;
-            held.accepted.clear();
+            let collection = self.types.entry(kind).or_default();
+            collection.has_response = false;
+            collection.accepted.clear();
             DiscoveryRequest { type_url: kind.url(), ..DiscoveryRequest::default() }
         });
         requests.collect()
@@ -130,45 +130,49 @@ impl McpState {
 
     /// Processes a response. It is accepted, or rejected with the errors.
     pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> McpOutcome {
-        let Some(asked) = Type::all().find(|one| one.url() == response.type_url) else {
+        let Some(requested) = Type::all().find(|one| one.url() == response.type_url) else {
             return McpOutcome::Not;
         };
-        let held = self.types.entry(asked).or_default();
-        let mut bad: Vec<UnusableDocument> = Vec::new();
+        let collection = self.types.entry(requested).or_default();
+        let mut unusable: Vec<UnusableDocument> = Vec::new();
         if response.resources.len() > OBJECTS_MAX {
             let fact = format!("{} objects, more than {OBJECTS_MAX}", response.resources.len());
-            bad.push(UnusableDocument { key: None, fact });
+            unusable.push(UnusableDocument { key: None, fact });
         } else {
             let mut objects = BTreeMap::new();
             for resource in &response.resources {
-                match convert::object(asked.kind, resource) {
+                match convert::object(requested.kind, resource) {
                     Ok((key, object)) => {
                         let object = ObjectJson::from(object);
-                        let before = held.objects.get(&key).filter(|before| **before == object);
+                        let before =
+                            collection.objects.get(&key).filter(|before| **before == object);
                         let object = before.cloned().unwrap_or(object);
                         objects.insert(key, object);
                     }
-                    Err(fault) => bad.push(fault),
+                    Err(fault) => unusable.push(fault),
                 }
             }
             // The previous version of an object stays. If not even the name is known, any missing
             // object may be it.
-            let nameless = bad.iter().any(|bad| bad.key.is_none());
-            let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
-            for (key, before) in &held.objects {
+            let nameless = unusable.iter().any(|unusable| unusable.key.is_none());
+            let faulty: BTreeSet<_> =
+                unusable.iter().filter_map(|unusable| unusable.key.as_ref()).collect();
+            for (key, before) in &collection.objects {
                 if nameless || faulty.contains(key) {
                     objects.entry(key.clone()).or_insert_with(|| before.clone());
                 }
             }
             let parts = [
-                held.part((asked, AnsweredObjects::All), &objects, |_, _| true),
-                held.part((asked, AnsweredObjects::Restricting), &objects, |key, object| {
-                    PolicyEffect::of(key, object).is_some_and(|effect| effect.restricts())
-                })
-                .of_several(),
+                collection.part((requested, AnsweredObjects::All), &objects, |_, _| true),
+                collection
+                    .part((requested, AnsweredObjects::Restricting), &objects, |key, object| {
+                        PolicyEffect::from_object(key, object)
+                            .is_some_and(|effect| effect.restricts())
+                    })
+                    .of_several(),
             ];
             if !self.guard.admits_all(parts, now) {
-                let doubts = self.guard.waiting().filter(|((one, _), _)| *one == asked);
+                let doubts = self.guard.waiting().filter(|((one, _), _)| *one == requested);
                 let doubts: Vec<_> = doubts
                     .map(|((one, objects), doubt)| match objects {
                         AnsweredObjects::All => format!("its list of {} {doubt}", one.url()),
@@ -180,24 +184,31 @@ impl McpState {
                     .collect();
                 return McpOutcome::Doubtful(doubts.join("; "));
             }
-            held.objects = objects;
+            collection.objects = objects;
         }
-        held.heard = true;
-        held.invalid = bad.iter().map(|bad| message(asked.kind, bad)).collect();
-        let error_detail = (!bad.is_empty()).then(|| {
-            let mut message =
-                held.invalid.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
-            if held.invalid.len() > TOLD {
-                message.push_str(&format!("; and {} more", held.invalid.len() - TOLD));
+        collection.has_response = true;
+        collection.invalid =
+            unusable.iter().map(|unusable| message(requested.kind, unusable)).collect();
+        let error_detail = (!unusable.is_empty()).then(|| {
+            let mut message = collection
+                .invalid
+                .iter()
+                .take(REPORTED_MAX)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("; ");
+            if collection.invalid.len() > REPORTED_MAX {
+                message
+                    .push_str(&format!("; and {} more", collection.invalid.len() - REPORTED_MAX));
             }
             rpc::Status { code: INVALID_ARGUMENT, message, details: Vec::new() }
         });
         if error_detail.is_none() {
-            held.accepted.clone_from(&response.version_info);
+            collection.accepted.clone_from(&response.version_info);
         }
         McpOutcome::Yes(Box::new(DiscoveryRequest {
             type_url: response.type_url.clone(),
-            version_info: held.accepted.clone(),
+            version_info: collection.accepted.clone(),
             response_nonce: response.nonce.clone(),
             error_detail,
             ..DiscoveryRequest::default()
@@ -205,20 +216,27 @@ impl McpState {
     }
 
     /// Whether each kind has received a response on this stream, in at least one version.
-    pub(super) fn is_heard(&self) -> bool {
-        let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
-        kinds::of_mcp().all(heard)
+    pub(super) fn has_all_responses(&self) -> bool {
+        let has_response = |kind| {
+            self.types.iter().any(|(one, collection)| one.kind == kind && collection.has_response)
+        };
+        kinds::mcp_kinds().all(has_response)
     }
 
     /// Ends the time for responses: a version without a response on this stream is no longer served
     /// if there was a response for another version of the kind.
     pub(super) fn settle(&mut self) {
-        for kind in kinds::of_mcp() {
-            let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
-            let unheard =
-                self.types.iter_mut().filter(|(one, held)| one.kind == kind && !held.heard);
-            if heard {
-                unheard.for_each(|(_, held)| held.objects.clear());
+        for kind in kinds::mcp_kinds() {
+            let has_response = self
+                .types
+                .iter()
+                .any(|(one, collection)| one.kind == kind && collection.has_response);
+            let unanswered = self
+                .types
+                .iter_mut()
+                .filter(|(one, collection)| one.kind == kind && !collection.has_response);
+            if has_response {
+                unanswered.for_each(|(_, collection)| collection.objects.clear());
             }
         }
     }
@@ -226,8 +244,8 @@ impl McpState {
     /// Returns all objects; the newer of two versions applies.
     pub(super) fn objects(&self) -> Collection {
         let mut all = Collection::default();
-        for held in self.types.values().rev() {
-            for (key, object) in &held.objects {
+        for collection in self.types.values().rev() {
+            for (key, object) in &collection.objects {
                 all.insert(key.clone(), object.clone());
             }
         }
@@ -236,14 +254,14 @@ impl McpState {
 
     /// Returns the unused parts of the last responses.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let invalid = self.types.values().flat_map(|held| held.invalid.iter().cloned());
+        let invalid = self.types.values().flat_map(|collection| collection.invalid.iter().cloned());
         invalid.take(WARNINGS_MAX).collect()
     }
 }
 
-fn message(kind: &StoreKind, bad: &UnusableDocument) -> String {
-    let fact = &bad.fact;
-    match &bad.key {
+fn message(kind: &StoreKind, unusable: &UnusableDocument) -> String {
+    let fact = &unusable.fact;
+    match &unusable.key {
         Some(key) => format!("{key}: {fact}; its previous version stays in use"),
         None => format!("{}: {fact}; no missing object is deleted", kind.kind),
     }
@@ -312,24 +330,24 @@ mod tests {
     #[test]
     fn response_is_complete_and_missing_objects_are_deleted() {
         let mut state = McpState::default();
-        let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
-        assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
-        let versions = kinds::of_mcp().map(|kind| kind.versions.len().min(2));
-        assert_eq!(asked.len(), versions.sum::<usize>());
-        assert!(asked.len() < REQUESTS, "with the reply to a response");
+        let requests: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
+        assert_eq!(requests[0], "networking.istio.io/v1/ServiceEntry");
+        let versions = kinds::mcp_kinds().map(|kind| kind.versions.len().min(2));
+        assert_eq!(requests.len(), versions.sum::<usize>());
+        assert!(requests.len() < REQUESTS, "with the reply to a response");
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("requested");
-        assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
-        assert!(said.error_detail.is_none() && !state.is_heard());
+        let reply = state.take(&response("v1/ServiceEntry", "1", two)).expect("requested");
+        assert_eq!((&*reply.version_info, &*reply.response_nonce), ("1", "n1"));
+        assert!(reply.error_detail.is_none() && !state.has_all_responses());
         state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("requested");
-        for kind in kinds::of_mcp().skip(2) {
-            assert!(!state.is_heard());
+        for kind in kinds::mcp_kinds().skip(2) {
+            assert!(!state.has_all_responses());
             let version = kind.versions.last().expect("one");
             let type_url = format!("{}/{version}/{}", kind.group, kind.kind);
             let empty = DiscoveryResponse { type_url, ..response("", "1", vec![]) };
             state.take(&empty).expect("requested");
         }
-        assert!(state.is_heard(), "one version of each kind");
+        assert!(state.has_all_responses(), "one version of each kind");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let objects = state.objects();
         let object = objects.values().next().expect("one").to_value();
@@ -349,7 +367,7 @@ mod tests {
         state.take(&response("v1/ServiceEntry", "1", two));
         let workload = WorkloadEntry::default().encode_to_vec();
         let url = "type.googleapis.com/istio.networking.v1.";
-        for (bad, fact, kept) in [
+        for (invalid, fact, is_stored) in [
             (
                 resource("shop/a", &format!("{url}ServiceEntry"), vec![0xff]),
                 "shop/a: its body can't",
@@ -365,17 +383,17 @@ mod tests {
             (any("/istio.mcp.v1alpha1.Resource", vec![0xff]), "can't be decoded", true),
         ] {
             let answer =
-                response("v1/ServiceEntry", "2", vec![bad, entry("shop/b", "new.example")]);
-            let said = state.take(&answer).expect("requested");
-            let refused = said.error_detail.expect("refused");
+                response("v1/ServiceEntry", "2", vec![invalid, entry("shop/b", "new.example")]);
+            let reply = state.take(&answer).expect("requested");
+            let refused = reply.error_detail.expect("refused");
             assert!(refused.message.contains(fact), "{}", refused.message);
-            assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n2"));
+            assert_eq!((&*reply.version_info, &*reply.response_nonce), ("1", "n2"));
             assert_eq!(hosts(&state), ["a.example", "new.example"], "{fact}");
-            assert_eq!(state.warnings().len(), usize::from(kept));
+            assert_eq!(state.warnings().len(), usize::from(is_stored));
         }
         let none = vec![entry("shop/a", "a.example")];
-        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("requested");
-        assert!(said.error_detail.is_none());
+        let reply = state.take(&response("v1/ServiceEntry", "3", none)).expect("requested");
+        assert!(reply.error_detail.is_none());
         assert_eq!(hosts(&state), ["a.example"]);
         assert!(state.warnings().is_empty());
     }
@@ -390,7 +408,7 @@ mod tests {
             again.iter().all(|one| one.version_info.is_empty()),
             "everything is requested again"
         );
-        assert!(!state.is_heard());
+        assert!(!state.has_all_responses());
         assert_eq!(hosts(&state), ["a.example"]);
         // The new server supports only an older version of the kind.
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
@@ -405,11 +423,11 @@ mod tests {
         first.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
         first.take(&response("v1/ServiceEntry", "1", two));
-        let mut second = McpState::knowing(&first.objects());
+        let mut second = McpState::with_remembered(&first.objects());
         assert_eq!(second.objects(), first.objects());
         second.begin();
-        let bad = resource("shop/a", "x/ServiceEntry", vec![0xff]);
-        second.take(&response("v1/ServiceEntry", "2", vec![bad]));
+        let invalid = resource("shop/a", "x/ServiceEntry", vec![0xff]);
+        second.take(&response("v1/ServiceEntry", "2", vec![invalid]));
         assert_eq!(hosts(&second), ["a.example"]);
     }
 
@@ -462,8 +480,8 @@ mod tests {
     fn response_without_most_objects_applies_when_the_next_stream_confirms_it() {
         let mut state = McpState::default();
         state.begin();
-        let one = || vec![entry("shop/a", "a.example")];
-        state.take(&response("v1/ServiceEntry", "1", one()));
+        let entries = || vec![entry("shop/a", "a.example")];
+        state.take(&response("v1/ServiceEntry", "1", entries()));
         let start = Instant::now();
         let empty = response("v1/ServiceEntry", "2", vec![]);
         let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
@@ -473,7 +491,7 @@ mod tests {
         assert!(fact.contains(lacking), "{fact}");
         state.begin();
         assert!(matches!(
-            state.answer(&response("v1/ServiceEntry", "3", one()), start),
+            state.answer(&response("v1/ServiceEntry", "3", entries()), start),
             McpOutcome::Yes(_)
         ));
         assert_eq!(hosts(&state), ["a.example"]);

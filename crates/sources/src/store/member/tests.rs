@@ -5,17 +5,17 @@ use super::*;
 use strait_kube_client::{InvalidField, NamespacedName};
 
 fn kind(plural: &str) -> &'static StoreKind {
-    kinds::of_members().find(|one| one.plural == plural).expect(plural)
+    kinds::member_kinds().find(|one| one.plural == plural).expect(plural)
 }
 
 fn event(plural: &str, event: WatchEvent<ReadObject>) -> StoreInput {
-    StoreInput { reader: StoreReader::Kept(kind(plural)), event }
+    StoreInput { reader: StoreReader::Config(kind(plural)), event }
 }
 
 fn object(name: &str) -> ReadObject {
     let object =
         json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"hosts": [name]}});
-    ReadObject::Kept(ObjectName::new("shop", name), object.into())
+    ReadObject::Config(ObjectName::new("shop", name), object.into())
 }
 
 fn list(names: &[&str]) -> WatchEvent<ReadObject> {
@@ -26,7 +26,7 @@ fn list(names: &[&str]) -> WatchEvent<ReadObject> {
 /// Creates an index of a cluster in which only VirtualServices are installed.
 fn index() -> MemberIndex {
     let mut index = MemberIndex::default();
-    for kind in kinds::of_members().filter(|kind| kind.plural != "virtualservices") {
+    for kind in kinds::member_kinds().filter(|kind| kind.plural != "virtualservices") {
         let absent = WatchEvent::Failed(ApiError::NotFound("no such path".to_owned()));
         index.apply(event(kind.plural, absent), Instant::now());
     }
@@ -40,7 +40,7 @@ fn names(index: &MemberIndex) -> Option<Vec<String>> {
 
 #[test]
 fn only_traffic_objects_of_members_apply_and_no_access_policies() {
-    let all: Vec<_> = kinds::of_members().map(|one| one.plural).collect();
+    let all: Vec<_> = kinds::member_kinds().map(|one| one.plural).collect();
     let expected = [
         "destinationrules",
         "envoyfilters",
@@ -65,7 +65,7 @@ fn first_report_waits_for_every_installed_kind() {
     assert_eq!(names(&index), Some(vec!["VirtualService shop/web".to_owned()]));
     assert!(index.found().problems.is_empty());
     let (_, stored) =
-        index.kept.iter().next().map(|(key, one)| (key.clone(), one.to_value())).expect("one");
+        index.objects.iter().next().map(|(key, one)| (key.clone(), one.to_value())).expect("one");
     assert_eq!(stored["kind"], "VirtualService");
     index.apply(event("virtualservices", WatchEvent::Applied(object("db"))), Instant::now());
     let key = NamespacedName { namespace: "shop".into(), name: "web".into() };

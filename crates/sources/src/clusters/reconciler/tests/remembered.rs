@@ -4,7 +4,7 @@ use super::*;
 
 /// Creates remembered members from ID, Secret and UID.
 pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, RememberedMember> {
-    let one = |(id, secret, uid): &(&str, &str, &str)| {
+    let member = |(id, secret, uid): &(&str, &str, &str)| {
         let remembered = RememberedMember {
             secret: Some(format!("strait-system/{secret}").into()),
             uid: Some((*uid).to_owned()),
@@ -13,7 +13,7 @@ pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, 
         };
         ((*id).into(), remembered)
     };
-    members.iter().map(one).collect()
+    members.iter().map(member).collect()
 }
 
 #[tokio::test]
@@ -34,9 +34,9 @@ async fn remembered_data_is_served_at_once_and_replaced_by_the_first_sync() {
     world.release("slow-uid-1");
     world.until(&["east live a", "new live b", "north restored b"]).await;
     world.until_settled(MembersSettled::All).await;
-    let mut words = world.words();
-    words.sort();
-    assert_eq!(words, ["+east", "+east", "+new", "+north"]);
+    let mut received = world.received();
+    received.sort();
+    assert_eq!(received, ["+east", "+east", "+new", "+north"]);
     // A new Secret for a cluster that no Secret named at the start finds no remembered data.
     world.secrets(&[("a", &["east=slow-uid-1"]), ("gone", &["west=dark"])]);
     world.until(&["east live a", "new draining b", "north draining b", "west syncing gone"]).await;

@@ -5,15 +5,15 @@ use super::*;
 
 #[tokio::test]
 async fn secret_that_became_invalid_meanwhile_keeps_the_last_known_state() {
-    for bad in [&["east=exec"][..], &["east=good-uid-1", "strait.dev/mode=sleep"]] {
+    for invalid in [&["east=exec"][..], &["east=good-uid-1", "strait.dev/mode=sleep"]] {
         let members = remembered(&[("east", "a", "1")]);
         let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-        world.secrets(&[("a", bad)]);
+        world.secrets(&[("a", invalid)]);
         world.until(&["east rejected a: from disk, last contact 10 min ago"]).await;
         world.until(&["east rejected a: STR02"]).await;
         world.until_settled(MembersSettled::All).await;
         world.until_alive(&[]).await;
-        assert_eq!(world.words(), ["+east"], "{bad:?}");
+        assert_eq!(world.received(), ["+east"], "{invalid:?}");
         // The UID of the cluster is still known.
         world.secrets(&[("a", &["east=good-uid-9"])]);
         world.until(&["east identityChanged a"]).await;
@@ -27,7 +27,7 @@ async fn secret_that_became_invalid_meanwhile_keeps_the_last_known_state() {
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.secrets(&[("b", &["east=exec"])]);
     world.until(&["east rejected b: STR0203"]).await;
-    assert_eq!(world.words(), [""; 0]);
+    assert_eq!(world.received(), [""; 0]);
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn cluster_keeps_its_uid_when_another_secret_takes_over() {
     world.until(&["c1 live s1", "c2 conflict s2: STR0220"]).await;
     world.secrets(&[("s1", other)]);
     world.until(&["c1 identityChanged s1: UID was x and is y"]).await;
-    assert_eq!(world.words(), ["+c1", "-c2"]);
+    assert_eq!(world.received(), ["+c1", "-c2"]);
 }
 
 #[tokio::test]

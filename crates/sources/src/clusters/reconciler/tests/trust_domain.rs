@@ -24,8 +24,8 @@ impl World {
     /// Waits until these clusters are known with these trust domains.
     async fn until_in(&mut self, wanted: &[(&str, &str)]) {
         let known = self.outputs.known.wait_for(|known| {
-            let domain_of = |id: &str| known.clusters.get(id).map(|one| &*one.trust_domain);
-            wanted.iter().all(|(id, domain)| domain_of(id) == Some(domain))
+            let trust_domain = |id: &str| known.clusters.get(id).map(|one| &*one.trust_domain);
+            wanted.iter().all(|(id, domain)| trust_domain(id) == Some(domain))
         });
         let known = tokio::time::timeout(LIMIT, known).await;
         assert!(known.is_ok(), "wanted {wanted:?}");
@@ -76,7 +76,7 @@ async fn claimed_trust_domain_is_used_unless_the_secret_names_one() {
     // The first run discovered it, and reported nothing.
     world.until_read_in("own.local", 2).await;
     world.until_alive(&["east says-own.local"]).await;
-    assert_eq!(world.words(), ["+east"]);
+    assert_eq!(world.received(), ["+east"]);
     world.mesh_trust_domain.send_replace(Some("other.example".into()));
     world.until_read_in("own.local", 3).await;
     world.secrets(&[("a", &["east=says-own.local", "strait.dev/trust-domain=east.example"])]);
@@ -86,11 +86,11 @@ async fn claimed_trust_domain_is_used_unless_the_secret_names_one() {
 
 #[tokio::test]
 async fn cluster_cannot_claim_the_trust_domain_of_another_or_one_that_policy_denies() {
-    const OF_WEST: &str = "strait.dev/trust-domain=west.example";
+    const WEST_DOMAIN: &str = "strait.dev/trust-domain=west.example";
     let (change, policy) = rules("");
     let mut world = World::new(Setup { policy, ..Setup::default() });
     let east: (&str, &[&str]) = ("a", &["east=says-west.example"]);
-    world.secrets(&[east, ("b", &["west=good-1", OF_WEST])]);
+    world.secrets(&[east, ("b", &["west=good-1", WEST_DOMAIN])]);
     // A domain that belongs to another cluster is not accepted, in any order of contact; the
     // cluster is not affected otherwise.
     world.until(&["east live", "west live"]).await;
@@ -102,7 +102,7 @@ async fn cluster_cannot_claim_the_trust_domain_of_another_or_one_that_policy_den
     world.until(&["east live", "west live"]).await;
 
     // A domain that no other Secret names is accepted, unless policy denies it.
-    world.secrets(&[("a", &["east=says-own.local"]), ("b", &["west=good-1", OF_WEST])]);
+    world.secrets(&[("a", &["east=says-own.local"]), ("b", &["west=good-1", WEST_DOMAIN])]);
     change.send_replace(parsed("clusters: {east: {mode: normal}}"));
     world.until_in(&[("east", "own.local"), ("west", "west.example")]).await;
     change.send_replace(parsed("mesh: {trustDomains: []}"));

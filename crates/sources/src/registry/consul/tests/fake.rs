@@ -162,11 +162,11 @@ async fn serve(
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
-        let mut seen = state.subscribe();
+        let mut receiver = state.subscribe();
         if let Some(index) = option("index").and_then(|text| text.parse::<u64>().ok()) {
             let wait = option("wait").unwrap_or_default();
             let wait = wait.trim_end_matches("ms").parse().unwrap_or(0);
-            let newer = seen.wait_for(|state| state.index != index);
+            let newer = receiver.wait_for(|state| state.index != index);
             let _ = tokio::time::timeout(Duration::from_millis(wait), newer).await;
         }
         let now = state.borrow().clone();

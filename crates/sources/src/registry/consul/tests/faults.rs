@@ -21,8 +21,8 @@ struct Rig {
     fake: FakeConsul,
     updates: mpsc::Receiver<RegistryUpdate>,
     source_statuses: SourceStatusTable,
-    held: BTreeMap<String, BTreeMap<String, ServiceRecord>>,
-    words: usize,
+    contents: BTreeMap<String, BTreeMap<String, ServiceRecord>>,
+    update_count: usize,
     tasks: Supervisor,
 }
 
@@ -30,10 +30,10 @@ impl Rig {
     async fn start(options: &str, prepare: impl FnOnce(&FakeConsul)) -> Self {
         let tasks = Supervisor::new();
         let fake = FakeConsul::start(&tasks, false).await;
-        Self::of(fake, tasks, "http", options, prepare)
+        Self::with_scheme(fake, tasks, "http", options, prepare)
     }
 
-    fn of(
+    fn with_scheme(
         fake: FakeConsul,
         tasks: Supervisor,
         scheme: &str,
@@ -51,28 +51,28 @@ impl Rig {
             remembered: BTreeMap::new(),
         };
         start(config, &tasks);
-        Self { fake, updates, source_statuses, held: BTreeMap::new(), words: 0, tasks }
+        Self { fake, updates, source_statuses, contents: BTreeMap::new(), update_count: 0, tasks }
     }
 
     fn take(&mut self, update: RegistryUpdate) {
-        self.words += 1;
+        self.update_count += 1;
         let shard = update.shard.cluster.to_string();
         let contents = match update.change {
             ShardChange::Removed => {
-                self.held.remove(&shard);
+                self.contents.remove(&shard);
                 return;
             }
             ShardChange::Reset(contents) => {
-                self.held.remove(&shard);
+                self.contents.remove(&shard);
                 contents
             }
             ShardChange::Update(contents) => contents,
         };
-        let held = self.held.entry(shard).or_default();
+        let services = self.contents.entry(shard).or_default();
         for (host, record) in contents.services {
             match record {
-                Some(record) => held.insert(host.to_string(), record),
-                None => held.remove(host.as_str()),
+                Some(record) => services.insert(host.to_string(), record),
+                None => services.remove(host.as_str()),
             };
         }
     }
@@ -80,7 +80,7 @@ impl Rig {
     /// Returns the addresses of a host in the first datacentre, with `!` before an address that
     /// receives no traffic.
     fn addresses(&self, host: &str) -> Option<Vec<String>> {
-        let record = self.held.get("consul/dc1")?.get(host)?;
+        let record = self.contents.get("consul/dc1")?.get(host)?;
         let shown = record.endpoints.iter().map(|endpoint| {
             let mark = if endpoint.health.as_str() == "healthy" { "" } else { "!" };
             format!("{mark}{}:{}", endpoint.address, endpoint.port)
@@ -94,7 +94,7 @@ impl Rig {
             != wanted
                 .map(|list| list.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
                 .as_deref()
-            || !self.held.contains_key("consul/dc1")
+            || !self.contents.contains_key("consul/dc1")
         {
             let update = tokio::time::timeout_at(limit, self.updates.recv()).await;
             let update = update
@@ -119,14 +119,14 @@ async fn services_are_reported_completely_and_then_as_differences() {
     })
     .await;
     rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
-    assert_eq!(rig.words, 1, "the first update is complete");
+    assert_eq!(rig.update_count, 1, "the first update is complete");
     assert_eq!(rig.addresses("db.service.consul"), Some(vec!["10.9.9.9:5432".to_owned()]));
 
     let mut critical = instance("web-2", "10.0.0.2", 80);
     critical["Checks"] = json!([{"Status": "critical"}]);
     rig.fake.set("web", vec![instance("web-1", "10.0.0.1", 80), critical]);
     rig.until("web.service.consul", Some(&["10.0.0.1:80", "!10.0.0.2:80"])).await;
-    assert_eq!(rig.words, 2, "db has not changed");
+    assert_eq!(rig.update_count, 2, "db has not changed");
 
     rig.fake.change(|state| {
         state.services.remove("web");
@@ -260,12 +260,12 @@ async fn every_datacentre_is_a_shard_and_options_select_datacentres() {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
     };
     let mut rig = Rig::start("", two).await;
-    while rig.held.len() < 2 {
+    while rig.contents.len() < 2 {
         let update = tokio::time::timeout(LIMIT, rig.updates.recv()).await.expect("in time");
         rig.take(update.expect("it runs"));
     }
     let regions: Vec<_> = rig
-        .held
+        .contents
         .values()
         .flat_map(|services| services.values())
         .flat_map(|record| record.endpoints.iter().map(|one| one.locality.to_string()))
@@ -276,7 +276,7 @@ async fn every_datacentre_is_a_shard_and_options_select_datacentres() {
     let mut rig = Rig::start("?dc=dc2&name=old", two).await;
     let update = tokio::time::timeout(LIMIT, rig.updates.recv()).await.expect("in time");
     rig.take(update.expect("it runs"));
-    assert_eq!(rig.held.keys().collect::<Vec<_>>(), ["old/dc2"]);
+    assert_eq!(rig.contents.keys().collect::<Vec<_>>(), ["old/dc2"]);
     assert!(rig.source_statuses.waiting_for().is_empty(), "{:?}", rig.source_statuses.show());
     rig.tasks.shut_down(LIMIT).await;
 }
@@ -291,10 +291,14 @@ async fn unchanged_consul_receives_few_requests() {
     .await;
     rig.until("s0.service.consul", Some(&["10.0.0.1:80"])).await;
     // Each service twice, once for its state and once blocking; also lists, catalogue, probes.
-    let asked = rig.fake.requests();
-    let held = tokio::time::timeout(Duration::from_secs(2), rig.updates.recv()).await;
-    assert!(held.is_err(), "nothing changed");
-    assert!(rig.fake.requests() <= asked + 25 && asked <= 45, "{asked}, {}", rig.fake.requests());
+    let requests = rig.fake.requests();
+    let update = tokio::time::timeout(Duration::from_secs(2), rig.updates.recv()).await;
+    assert!(update.is_err(), "nothing changed");
+    assert!(
+        rig.fake.requests() <= requests + 25 && requests <= 45,
+        "{requests}, {}",
+        rig.fake.requests()
+    );
     rig.tasks.shut_down(LIMIT).await;
 }
 
@@ -334,14 +338,14 @@ async fn certificate_must_chain_to_the_named_ca_and_can_be_fixed_at_runtime() {
     let fake = FakeConsul::start(&tasks, true).await;
     let right = fake.certificate.clone().expect("a certificate");
     let options = format!("?ca-file={}", file.display());
-    let mut rig = Rig::of(fake, tasks, "https", &options, |fake| {
+    let mut rig = Rig::with_scheme(fake, tasks, "https", &options, |fake| {
         fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
     });
     rig.until_board("consul", |facts| {
         facts.trouble.as_ref().is_some_and(|trouble| trouble.code.id == "STR0322")
     })
     .await;
-    assert_eq!(rig.words, 0);
+    assert_eq!(rig.update_count, 0);
     std::fs::write(&file, right).expect("written");
     rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
     rig.until_board("consul", |facts| facts.trouble.is_none()).await;

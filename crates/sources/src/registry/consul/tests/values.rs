@@ -19,7 +19,7 @@ fn read(instances: &[Value]) -> Instances {
 }
 
 fn convert(instances: &[Value]) -> Converted {
-    convert::service(&"Web".into(), "dc1", &read(instances).good)
+    convert::service(&"Web".into(), "dc1", &read(instances).valid)
 }
 
 fn record(instances: &[Value]) -> ServiceRecord {
@@ -30,10 +30,10 @@ fn record(instances: &[Value]) -> ServiceRecord {
 
 /// Creates an instance with a change.
 fn with(path: &str, value: Value) -> Value {
-    let mut one = instance("web-1", "10.0.0.1", 8080);
+    let mut changed = instance("web-1", "10.0.0.1", 8080);
     let (parent, key) = path.rsplit_once('/').expect("a path");
-    one.pointer_mut(parent).expect("there")[key] = value;
-    one
+    changed.pointer_mut(parent).expect("there")[key] = value;
+    changed
 }
 
 #[test]
@@ -72,9 +72,9 @@ fn checks_decide_health_and_weight() {
         (vec!["passing"], weights(i64::MAX, 1), Health::Healthy, 65_535),
         (vec!["passing"], Value::Null, Health::Healthy, 1),
     ] {
-        let mut one = with("/Service/Weights", weights);
-        one["Checks"] = statuses.iter().map(|status| json!({"Status": status})).collect();
-        let record = record(&[one]);
+        let mut weighted = with("/Service/Weights", weights);
+        weighted["Checks"] = statuses.iter().map(|status| json!({"Status": status})).collect();
+        let record = record(&[weighted]);
         let endpoint = record.endpoints.iter().next().expect("one");
         assert_eq!((endpoint.health, endpoint.weight), (health, weight), "{statuses:?}");
     }
@@ -82,15 +82,16 @@ fn checks_decide_health_and_weight() {
 
 #[test]
 fn tags_and_metadata_define_protocol_network_tls_and_port() {
-    let mut one = with("/Service/Meta", json!({"protocol": "tcp", "network": "n0", "zone": "z9"}));
-    one["Service"]["Tags"] = json!([
+    let mut tagged =
+        with("/Service/Meta", json!({"protocol": "tcp", "network": "n0", "zone": "z9"}));
+    tagged["Service"]["Tags"] = json!([
         "plain",
         "protocol|http",
         "topology.istio.io/network|n1",
         "security.istio.io/tlsMode|istio",
         "service-port|80",
     ]);
-    let record = record(&[one]);
+    let record = record(&[tagged]);
     let port = &record.service.ports[0];
     assert_eq!((&*port.name, port.number, port.protocol), ("http-80", 80, Protocol::Http));
     let endpoint = record.endpoints.iter().next().expect("one");
@@ -105,13 +106,13 @@ fn locality_comes_from_the_instance_then_the_node_then_the_datacentre() {
     let place = |zone: &str| json!({"Region": "eu", "Zone": zone});
     let mut both = with("/Service/Locality", place("a"));
     both["Node"]["Locality"] = place("b");
-    for (one, expected) in [
+    for (located, expected) in [
         (both, "eu/a"),
         (with("/Node/Locality", place("b")), "eu/b"),
         (with("/Node/Meta", json!({"region": "us", "zone": "c"})), "us/c"),
         (instance("web-1", "10.0.0.1", 80), "dc1"),
     ] {
-        let record = record(&[one]);
+        let record = record(&[located]);
         let endpoint = record.endpoints.iter().next().expect("one");
         assert_eq!(endpoint.locality.to_string(), expected);
     }
@@ -120,9 +121,9 @@ fn locality_comes_from_the_instance_then_the_node_then_the_datacentre() {
 #[test]
 fn instances_inside_and_outside_the_mesh_do_not_mix() {
     let outside = |address: &str| {
-        let mut one = instance("out", address, 443);
-        one["Node"]["Meta"] = json!({"external": "true"});
-        one
+        let mut outside = instance("out", address, 443);
+        outside["Node"]["Meta"] = json!({"external": "true"});
+        outside
     };
     let only = record(&[outside("api.example.com")]);
     assert!(only.service.mesh_external);
@@ -141,8 +142,8 @@ fn instances_inside_and_outside_the_mesh_do_not_mix() {
 
 #[test]
 fn invalid_instance_does_not_affect_others() {
-    let good = instance("good", "10.0.0.1", 80);
-    for (bad, said) in [
+    let valid = instance("good", "10.0.0.1", 80);
+    for (invalid, reason) in [
         (with("/Service/Port", json!(70_000)), "port 70000"),
         (with("/Service/Port", json!(-1)), "port -1"),
         (with("/Service/Address", json!("0.0.0.0")), "not a valid instance address"),
@@ -150,18 +151,18 @@ fn invalid_instance_does_not_affect_others() {
         (with("/Service/Address", json!("name.example")), "has a host name as address"),
         (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is not a port"),
     ] {
-        let converted = convert(&[good.clone(), bad]);
-        assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{said}");
-        assert!(converted.invalid[0].contains(said), "{:?}", converted.invalid);
+        let converted = convert(&[valid.clone(), invalid]);
+        assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{reason}");
+        assert!(converted.invalid[0].contains(reason), "{:?}", converted.invalid);
     }
-    for bad in [json!(7), json!({"Service": {"Port": "x"}}), json!({"Checks": 1})] {
-        let read = read(&[good.clone(), bad]);
-        assert_eq!((read.good.len(), read.invalid.len()), (1, 1));
+    for invalid in [json!(7), json!({"Service": {"Port": "x"}}), json!({"Checks": 1})] {
+        let read = read(&[valid.clone(), invalid]);
+        assert_eq!((read.valid.len(), read.invalid.len()), (1, 1));
     }
-    for bad in ["", "{", "[1", "{}", "7", "\"x\""] {
-        catalog::instances(bad.as_bytes()).expect_err(bad);
+    for invalid in ["", "{", "[1", "{}", "7", "\"x\""] {
+        catalog::instances(invalid.as_bytes()).expect_err(invalid);
     }
-    assert!(catalog::instances(b"null").expect("nothing").good.is_empty());
+    assert!(catalog::instances(b"null").expect("nothing").valid.is_empty());
     // Consul's own proxies, and instances without a port, are omitted without a report.
     for none in [with("/Service/Kind", json!("connect-proxy")), instance("i", "10.0.0.1", 0)] {
         assert_eq!(convert(&[none]), Converted::default());
@@ -253,11 +254,11 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
 fn names_with_a_shared_or_invalid_host_are_reported() {
     let mut index = ConsulIndex::new("dc1");
     let now = Instant::now();
-    let taken = index.catalogue(names(&["Web", "web", "a b", "ok"]), false, now);
-    assert_eq!(taken, CatalogOutcome::Yes { come: names(&["Web", "ok"]), gone: vec![] });
+    let outcome = index.catalogue(names(&["Web", "web", "a b", "ok"]), false, now);
+    assert_eq!(outcome, CatalogOutcome::Yes { come: names(&["Web", "ok"]), gone: vec![] });
     assert_eq!(index.warnings().len(), 2, "{:?}", index.warnings());
-    let taken = index.catalogue(names(&["web", "ok"]), false, now);
-    assert_eq!(taken, CatalogOutcome::Yes { come: names(&["web"]), gone: names(&["Web"]) });
+    let outcome = index.catalogue(names(&["web", "ok"]), false, now);
+    assert_eq!(outcome, CatalogOutcome::Yes { come: names(&["web"]), gone: names(&["Web"]) });
 }
 
 #[test]

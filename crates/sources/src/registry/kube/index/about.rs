@@ -36,17 +36,19 @@ impl KubeIndex {
     ) {
         let prefers = |facts: Option<&NamespaceFacts>| facts.map(|facts| facts.prefers);
         let old = self.namespaces.get(name);
-        let (left, entered) = (self.chosen.admits(old), self.chosen.admits(facts.as_ref()));
-        let other = prefers(old).unwrap_or_default() != prefers(facts.as_ref()).unwrap_or_default();
-        if left != entered {
+        let (was_admitted, is_admitted) =
+            (self.chosen.admits(old), self.chosen.admits(facts.as_ref()));
+        let differs =
+            prefers(old).unwrap_or_default() != prefers(facts.as_ref()).unwrap_or_default();
+        if was_admitted != is_admitted {
             (touched.workloads, touched.facts) = (true, true);
-            if entered {
+            if is_admitted {
                 self.chosen.enter(name, &self.pods);
             } else {
                 self.chosen.leave(name, &self.pods);
             }
         }
-        if other || left != entered {
+        if differs || was_admitted != is_admitted {
             self.touch_namespace(name, touched);
         }
         match facts {

@@ -44,7 +44,7 @@ impl Indexed for Import {
 impl KubeIndex {
     /// Adds the change of a service under its clusterset name to the contents. `own` is the
     /// cluster's record, `None` if its namespace does not belong to the mesh.
-    pub(super) fn say_in_set(
+    pub(super) fn add_clusterset_change(
         &mut self,
         key: &NamespacedName,
         own: Option<Option<&ServiceRecord>>,
@@ -120,16 +120,16 @@ impl KubeIndex {
             touched.services.insert(key.clone());
         }
         if exported {
-            self.shared.taken_away.remove(key);
+            self.shared.declined.remove(key);
         } else if was.is_some() && self.services.contains_key(key) {
-            self.shared.taken_away.insert(key.clone());
+            self.shared.declined.insert(key.clone());
         }
     }
 
     /// Whether a service is excluded from automatic export, by its annotation or because its export
     /// was deleted.
     pub(in crate::registry::kube) fn declines_export(&self, key: &NamespacedName) -> bool {
-        self.shared.taken_away.contains(key)
+        self.shared.declined.contains(key)
             || self.services.get(key).is_some_and(|service| service.declines_export)
     }
 

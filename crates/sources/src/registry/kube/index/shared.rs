@@ -21,7 +21,7 @@ pub(super) struct SharedWithMesh {
     /// Records under the clusterset name, by the key of the service.
     pub(super) last_sent: BTreeMap<NamespacedName, ServiceRecord>,
     /// Existing services whose export was deleted. They are not exported automatically again.
-    pub(super) taken_away: BTreeSet<NamespacedName>,
+    pub(super) declined: BTreeSet<NamespacedName>,
 }
 
 impl SharedWithMesh {

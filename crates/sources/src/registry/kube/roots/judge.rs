@@ -21,7 +21,7 @@ pub(super) enum RootsMap {
     /// The ConfigMap that agents and injected pods read.
     Usual,
     /// The additional ConfigMap for namespaces whose usual one contains another writer's roots.
-    Beside,
+    Additional,
 }
 
 impl RootsMap {
@@ -29,14 +29,14 @@ impl RootsMap {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Usual => "istio-ca-root-cert",
-            Self::Beside => "strait-ca-root-cert",
+            Self::Additional => "strait-ca-root-cert",
         }
     }
 }
 
 /// The content of a ConfigMap of roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RootsHeld {
+pub(super) enum RootsContent {
     /// All of Strait's roots, possibly with roots of others.
     Ours,
     /// Unusable content, or content written by Strait before: to be replaced.
@@ -51,28 +51,28 @@ pub(super) fn digest(pem: &str) -> String {
 }
 
 /// Evaluates the text of a ConfigMap; `written` is its annotation [`WRITTEN`].
-pub(super) fn judge(
+pub(super) fn classify(
     map: RootsMap,
     text: Option<&str>,
     written: Option<&str>,
     bundle: &RootBundle,
     now: SystemTime,
-) -> RootsHeld {
+) -> RootsContent {
     let text = text.unwrap_or_default();
     if text == &*bundle.pem {
-        return RootsHeld::Ours;
+        return RootsContent::Ours;
     }
     // Text written by Strait is replaced whatever its content: withdrawn roots must be removed.
-    if map == RootsMap::Beside || written.is_some_and(|written| written == digest(text)) {
-        return RootsHeld::Lacking;
+    if map == RootsMap::Additional || written.is_some_and(|written| written == digest(text)) {
+        return RootsContent::Lacking;
     }
     let found = valid(text, bundle, now);
     if found.is_superset(&bundle.certificates) {
-        RootsHeld::Ours
+        RootsContent::Ours
     } else if found.is_subset(&bundle.certificates) {
-        RootsHeld::Lacking
+        RootsContent::Lacking
     } else {
-        RootsHeld::Foreign
+        RootsContent::Foreign
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::judge::{RootsHeld, RootsMap};
+use super::judge::{RootsContent, RootsMap};
 use strait_kube_client::{ApiError, Keyed, NamespacedName, WatchEvent};
 
 /// Namespaces without workloads of the mesh; other meshes exclude the same ones.
@@ -43,51 +43,51 @@ pub struct RootsStatus {
 
 /// The stored part of a ConfigMap of roots.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct JudgedMap {
+pub(super) struct ClassifiedMap {
     pub(super) key: NamespacedName,
-    pub(super) held: RootsHeld,
+    pub(super) content: RootsContent,
 }
 
-impl Keyed for JudgedMap {
+impl Keyed for ClassifiedMap {
     fn key(&self) -> NamespacedName {
         self.key.clone()
     }
 }
 
 /// An event of either reader.
-pub(super) type MapEvent = WatchEvent<JudgedMap>;
+pub(super) type MapEvent = WatchEvent<ClassifiedMap>;
 
 /// A name of a namespace.
 pub(super) type NamespaceName = Arc<str>;
 
 /// The ConfigMaps with one name.
 #[derive(Debug, Default)]
-struct KnownMaps {
+struct KnownConfigMaps {
     /// Whether all of them have been listed once.
     listed: bool,
-    held: BTreeMap<NamespaceName, RootsHeld>,
+    content: BTreeMap<NamespaceName, RootsContent>,
     /// How often Strait's roots were reverted, and the start of that count.
     undone: BTreeMap<NamespaceName, (u32, Instant)>,
     /// Why they cannot be read.
     denied: Option<String>,
 }
 
-impl KnownMaps {
+impl KnownConfigMaps {
     fn take(&mut self, event: MapEvent, now: Instant) {
         match event {
             WatchEvent::Restarted { objects, .. } => {
                 (self.listed, self.denied) = (true, None);
                 let new: BTreeMap<_, _> =
-                    objects.into_iter().map(|map| (map.key.namespace, map.held)).collect();
-                let before = std::mem::replace(&mut self.held, new);
-                for (namespace, held) in before {
-                    let after = self.held.get(&namespace).copied();
-                    self.compare(&namespace, Some(held), after, now);
+                    objects.into_iter().map(|map| (map.key.namespace, map.content)).collect();
+                let before = std::mem::replace(&mut self.content, new);
+                for (namespace, content) in before {
+                    let after = self.content.get(&namespace).copied();
+                    self.compare(&namespace, Some(content), after, now);
                 }
             }
             WatchEvent::Applied(map) => {
-                let before = self.held.insert(Arc::clone(&map.key.namespace), map.held);
-                self.compare(&map.key.namespace, before, Some(map.held), now);
+                let before = self.content.insert(Arc::clone(&map.key.namespace), map.content);
+                self.compare(&map.key.namespace, before, Some(map.content), now);
             }
             WatchEvent::Deleted(key) => self.gone(&key.namespace, now),
             WatchEvent::Invalid(field) => {
@@ -104,18 +104,18 @@ impl KnownMaps {
     }
 
     fn gone(&mut self, namespace: &NamespaceName, now: Instant) {
-        let before = self.held.remove(namespace);
+        let before = self.content.remove(namespace);
         self.compare(namespace, before, None, now);
     }
 
     fn compare(
         &mut self,
         namespace: &NamespaceName,
-        before: Option<RootsHeld>,
-        after: Option<RootsHeld>,
+        before: Option<RootsContent>,
+        after: Option<RootsContent>,
         now: Instant,
     ) {
-        if before == Some(RootsHeld::Ours) && after != Some(RootsHeld::Ours) {
+        if before == Some(RootsContent::Ours) && after != Some(RootsContent::Ours) {
             self.note_undone(namespace, now);
         }
     }
@@ -137,8 +137,8 @@ impl KnownMaps {
 pub(super) struct RootsState {
     /// The namespaces that need the roots; `None` until they are known.
     namespaces: Option<Arc<BTreeSet<NamespaceName>>>,
-    usual: KnownMaps,
-    beside: KnownMaps,
+    usual: KnownConfigMaps,
+    additional: KnownConfigMaps,
     /// Why none may be written.
     denied: Option<String>,
 }
@@ -151,18 +151,23 @@ impl RootsState {
 
     /// Applies a reader's event.
     pub(super) fn take(&mut self, map: RootsMap, event: MapEvent, now: Instant) {
-        self.of_mut(map).take(event, now);
+        self.maps_mut(map).take(event, now);
     }
 
     /// Records the content of a ConfigMap after a write.
-    pub(super) fn written(&mut self, namespace: &NamespaceName, map: RootsMap, held: RootsHeld) {
+    pub(super) fn written(
+        &mut self,
+        namespace: &NamespaceName,
+        map: RootsMap,
+        content: RootsContent,
+    ) {
         self.denied = None;
-        self.of_mut(map).held.insert(Arc::clone(namespace), held);
+        self.maps_mut(map).content.insert(Arc::clone(namespace), content);
     }
 
     /// Records that the API server did not accept a ConfigMap.
     pub(super) fn rejected(&mut self, namespace: &NamespaceName, map: RootsMap, now: Instant) {
-        self.of_mut(map).note_undone(namespace, now);
+        self.maps_mut(map).note_undone(namespace, now);
     }
 
     /// Records that no ConfigMap may be written.
@@ -171,31 +176,31 @@ impl RootsState {
     }
 
     /// Whether any namespace needs Strait's roots in addition to another writer's.
-    pub(super) fn needs_beside(&self, now: Instant) -> bool {
+    pub(super) fn needs_additional(&self, now: Instant) -> bool {
         self.wanted().any(|namespace| self.is_foreign(namespace, now))
     }
 
     /// Returns the pending writes in a stable order.
-    pub(super) fn due(&self, now: Instant) -> Vec<(NamespaceName, RootsMap)> {
-        let mut due = Vec::new();
+    pub(super) fn pending_writes(&self, now: Instant) -> Vec<(NamespaceName, RootsMap)> {
+        let mut pending = Vec::new();
         for namespace in self.wanted() {
-            for map in [RootsMap::Usual, RootsMap::Beside] {
-                let known = self.of(map);
+            for map in [RootsMap::Usual, RootsMap::Additional] {
+                let maps = self.maps(map);
                 let is_wanted = match map {
                     RootsMap::Usual => !self.is_foreign(namespace, now),
                     // An existing one is updated: pods may mount it.
-                    RootsMap::Beside => {
-                        (self.is_foreign(namespace, now) || known.held.contains_key(namespace))
-                            && !known.is_contested(namespace, now)
+                    RootsMap::Additional => {
+                        (self.is_foreign(namespace, now) || maps.content.contains_key(namespace))
+                            && !maps.is_contested(namespace, now)
                     }
                 };
-                let is_there = known.held.get(namespace) == Some(&RootsHeld::Ours);
-                if known.listed && is_wanted && !is_there {
-                    due.push((Arc::clone(namespace), map));
+                let is_current = maps.content.get(namespace) == Some(&RootsContent::Ours);
+                if maps.listed && is_wanted && !is_current {
+                    pending.push((Arc::clone(namespace), map));
                 }
             }
         }
-        due
+        pending
     }
 
     /// Returns how far the roots have been distributed.
@@ -206,10 +211,10 @@ impl RootsState {
         };
         for namespace in self.wanted() {
             status.namespaces += 1;
-            let ours = |map| self.of(map).held.get(namespace) == Some(&RootsHeld::Ours);
+            let ours = |map| self.maps(map).content.get(namespace) == Some(&RootsContent::Ours);
             if self.is_foreign(namespace, now) {
                 status.foreign += 1;
-                status.beside += usize::from(ours(RootsMap::Beside));
+                status.beside += usize::from(ours(RootsMap::Additional));
                 if status.foreign_first.len() < NAMED {
                     status.foreign_first.push(namespace.to_string());
                 }
@@ -228,22 +233,22 @@ impl RootsState {
     /// Whether the usual ConfigMap belongs to another writer: it contains another's roots, or
     /// Strait's roots are reverted.
     fn is_foreign(&self, namespace: &str, now: Instant) -> bool {
-        let held = self.usual.held.get(namespace);
-        held == Some(&RootsHeld::Foreign)
-            || held != Some(&RootsHeld::Ours) && self.usual.is_contested(namespace, now)
+        let content = self.usual.content.get(namespace);
+        content == Some(&RootsContent::Foreign)
+            || content != Some(&RootsContent::Ours) && self.usual.is_contested(namespace, now)
     }
 
-    fn of(&self, map: RootsMap) -> &KnownMaps {
+    fn maps(&self, map: RootsMap) -> &KnownConfigMaps {
         match map {
             RootsMap::Usual => &self.usual,
-            RootsMap::Beside => &self.beside,
+            RootsMap::Additional => &self.additional,
         }
     }
 
-    fn of_mut(&mut self, map: RootsMap) -> &mut KnownMaps {
+    fn maps_mut(&mut self, map: RootsMap) -> &mut KnownConfigMaps {
         match map {
             RootsMap::Usual => &mut self.usual,
-            RootsMap::Beside => &mut self.beside,
+            RootsMap::Additional => &mut self.additional,
         }
     }
 }

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::judge::{RootsHeld, RootsMap, digest, judge};
-use super::state::{JudgedMap, MapEvent, RootsState, RootsStatus};
+use super::judge::{RootsContent, RootsMap, classify, digest};
+use super::state::{ClassifiedMap, MapEvent, RootsState, RootsStatus};
 use strait_kube_client::{ApiError, NamespacedName, WatchEvent};
 use strait_model::RootBundle;
 
@@ -34,14 +34,14 @@ fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
     let ours = bundle(&[&a, &b]);
     let now = SystemTime::now();
     let judged =
-        |map, text: &str, written: Option<&str>| judge(map, Some(text), written, &ours, now);
+        |map, text: &str, written: Option<&str>| classify(map, Some(text), written, &ours, now);
     let usual = |text: &str| judged(RootsMap::Usual, text, None);
-    assert_eq!(usual(&ours.pem), RootsHeld::Ours);
-    assert_eq!(usual(&format!("{}{}{}", foreign.0, b.0, a.0)), RootsHeld::Ours, "contains ours");
-    assert_eq!(usual(&foreign.0), RootsHeld::Foreign);
+    assert_eq!(usual(&ours.pem), RootsContent::Ours);
+    assert_eq!(usual(&format!("{}{}{}", foreign.0, b.0, a.0)), RootsContent::Ours, "contains ours");
+    assert_eq!(usual(&foreign.0), RootsContent::Foreign);
     assert_eq!(
         usual(&format!("{}{}", foreign.0, a.0)),
-        RootsHeld::Foreign,
+        RootsContent::Foreign,
         "lacks one of Strait's roots"
     );
     for (text, why) in [
@@ -51,18 +51,22 @@ fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
         (&*ended.0, "an expired root"),
         (&*foreign.0.replace("MII", "AAA"), "garbage within PEM"),
     ] {
-        assert_eq!(usual(text), RootsHeld::Lacking, "{why}");
+        assert_eq!(usual(text), RootsContent::Lacking, "{why}");
     }
-    assert_eq!(judge(RootsMap::Usual, None, None, &ours, now), RootsHeld::Lacking, "no such key");
+    assert_eq!(
+        classify(RootsMap::Usual, None, None, &ours, now),
+        RootsContent::Lacking,
+        "no such key"
+    );
     // Text written by Strait is never foreign, even with a root that was withdrawn since.
     let before = format!("{}{}{}", a.0, b.0, foreign.0);
-    assert_eq!(judged(RootsMap::Usual, &before, None), RootsHeld::Ours);
-    assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsHeld::Lacking);
+    assert_eq!(judged(RootsMap::Usual, &before, None), RootsContent::Ours);
+    assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsContent::Lacking);
     let by_another = judged(RootsMap::Usual, &foreign.0, Some(&digest(&before)));
-    assert_eq!(by_another, RootsHeld::Foreign, "the annotation belongs to earlier content");
+    assert_eq!(by_another, RootsContent::Foreign, "the annotation belongs to earlier content");
     assert_eq!(
-        judged(RootsMap::Beside, &foreign.0, None),
-        RootsHeld::Lacking,
+        judged(RootsMap::Additional, &foreign.0, None),
+        RootsContent::Lacking,
         "the name is reserved for Strait"
     );
 }
@@ -71,18 +75,18 @@ fn namespaces(names: &[&str]) -> Option<Arc<BTreeSet<Arc<str>>>> {
     Some(Arc::new(names.iter().map(|name| Arc::from(*name)).collect()))
 }
 
-fn map(namespace: &str, held: RootsHeld) -> JudgedMap {
+fn map(namespace: &str, content: RootsContent) -> ClassifiedMap {
     let key = NamespacedName { namespace: namespace.into(), name: "istio-ca-root-cert".into() };
-    JudgedMap { key, held }
+    ClassifiedMap { key, content }
 }
 
-fn listed(maps: Vec<JudgedMap>) -> MapEvent {
+fn listed(maps: Vec<ClassifiedMap>) -> MapEvent {
     WatchEvent::Restarted { objects: maps, invalid: Vec::new() }
 }
 
-fn due(state: &RootsState, now: Instant) -> Vec<String> {
-    let due = state.due(now);
-    due.iter().map(|(namespace, map)| format!("{namespace}/{}", map.name())).collect()
+fn pending_writes(state: &RootsState, now: Instant) -> Vec<String> {
+    let pending_writes = state.pending_writes(now);
+    pending_writes.iter().map(|(namespace, map)| format!("{namespace}/{}", map.name())).collect()
 }
 
 #[test]
@@ -90,15 +94,18 @@ fn roots_are_written_only_into_namespaces_that_lack_them() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["kube-node-lease", "kube-public", "kube-system", "pay", "shop"]));
-    assert!(due(&state, now).is_empty(), "the existing ConfigMaps are not known yet");
-    let maps = vec![map("pay", RootsHeld::Ours), map("gone", RootsHeld::Lacking)];
+    assert!(pending_writes(&state, now).is_empty(), "the existing ConfigMaps are not known yet");
+    let maps = vec![map("pay", RootsContent::Ours), map("gone", RootsContent::Lacking)];
     state.take(RootsMap::Usual, listed(maps), now);
-    assert_eq!(due(&state, now), ["kube-system/istio-ca-root-cert", "shop/istio-ca-root-cert"]);
-    state.written(&"kube-system".into(), RootsMap::Usual, RootsHeld::Ours);
-    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
-    assert!(due(&state, now).is_empty());
+    assert_eq!(
+        pending_writes(&state, now),
+        ["kube-system/istio-ca-root-cert", "shop/istio-ca-root-cert"]
+    );
+    state.written(&"kube-system".into(), RootsMap::Usual, RootsContent::Ours);
+    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsContent::Ours)), now);
+    assert!(pending_writes(&state, now).is_empty());
     state.namespaces(namespaces(&["kube-system", "new", "pay", "shop"]));
-    assert_eq!(due(&state, now), ["new/istio-ca-root-cert"]);
+    assert_eq!(pending_writes(&state, now), ["new/istio-ca-root-cert"]);
     let status = state.status(now);
     assert_eq!((status.namespaces, status.current, status.foreign), (4, 3, 0));
 }
@@ -108,13 +115,16 @@ fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["pay", "shop"]));
-    let maps = vec![map("pay", RootsHeld::Ours), map("shop", RootsHeld::Foreign)];
+    let maps = vec![map("pay", RootsContent::Ours), map("shop", RootsContent::Foreign)];
     state.take(RootsMap::Usual, listed(maps), now);
-    assert!(state.needs_beside(now));
-    assert!(due(&state, now).is_empty(), "the ConfigMaps of the second name are not known yet");
-    state.take(RootsMap::Beside, listed(vec![]), now);
-    assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
-    state.written(&"shop".into(), RootsMap::Beside, RootsHeld::Ours);
+    assert!(state.needs_additional(now));
+    assert!(
+        pending_writes(&state, now).is_empty(),
+        "the ConfigMaps of the second name are not known yet"
+    );
+    state.take(RootsMap::Additional, listed(vec![]), now);
+    assert_eq!(pending_writes(&state, now), ["shop/strait-ca-root-cert"]);
+    state.written(&"shop".into(), RootsMap::Additional, RootsContent::Ours);
     let expected = RootsStatus {
         namespaces: 2,
         current: 1,
@@ -125,9 +135,9 @@ fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
     };
     assert_eq!(state.status(now), expected);
     // An existing one is updated even after the other writer's roots are gone: pods may mount it.
-    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
-    state.take(RootsMap::Beside, WatchEvent::Applied(map("shop", RootsHeld::Lacking)), now);
-    assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
+    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsContent::Ours)), now);
+    state.take(RootsMap::Additional, WatchEvent::Applied(map("shop", RootsContent::Lacking)), now);
+    assert_eq!(pending_writes(&state, now), ["shop/strait-ca-root-cert"]);
 }
 
 #[test]
@@ -135,20 +145,20 @@ fn repeatedly_reverted_write_is_paused() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));
-    state.take(RootsMap::Usual, listed(vec![map("shop", RootsHeld::Ours)]), now);
-    state.take(RootsMap::Beside, listed(vec![]), now);
-    let key = map("shop", RootsHeld::Ours).key;
+    state.take(RootsMap::Usual, listed(vec![map("shop", RootsContent::Ours)]), now);
+    state.take(RootsMap::Additional, listed(vec![]), now);
+    let key = map("shop", RootsContent::Ours).key;
     for round in 0..3 {
         state.take(RootsMap::Usual, WatchEvent::Deleted(key.clone()), now);
         let expected =
             if round < 2 { "shop/istio-ca-root-cert" } else { "shop/strait-ca-root-cert" };
-        assert_eq!(due(&state, now), [expected], "round {round}");
-        state.written(&"shop".into(), RootsMap::Usual, RootsHeld::Ours);
+        assert_eq!(pending_writes(&state, now), [expected], "round {round}");
+        state.written(&"shop".into(), RootsMap::Usual, RootsContent::Ours);
     }
     state.take(RootsMap::Usual, WatchEvent::Deleted(key), now);
     assert_eq!(state.status(now).foreign, 1);
     let later = now + Duration::from_secs(600);
-    assert_eq!(due(&state, later), ["shop/istio-ca-root-cert"]);
+    assert_eq!(pending_writes(&state, later), ["shop/istio-ca-root-cert"]);
 }
 
 #[test]
@@ -156,14 +166,14 @@ fn missing_permission_is_reported_until_it_is_granted() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));
-    let denied = ApiError::of_status(403, "configmaps is forbidden", None);
+    let denied = ApiError::from_status(403, "configmaps is forbidden", None);
     state.take(RootsMap::Usual, WatchEvent::Failed(denied), now);
     assert_eq!(state.status(now).denied.as_deref(), Some("configmaps is forbidden"));
-    assert!(due(&state, now).is_empty());
+    assert!(pending_writes(&state, now).is_empty());
     state.take(RootsMap::Usual, listed(vec![]), now);
     assert_eq!(state.status(now).denied, None);
     state.denied("cannot create".to_owned());
     assert_eq!(state.status(now).denied.as_deref(), Some("cannot create"));
-    state.written(&"shop".into(), RootsMap::Usual, RootsHeld::Ours);
+    state.written(&"shop".into(), RootsMap::Usual, RootsContent::Ours);
     assert_eq!(state.status(now).denied, None);
 }

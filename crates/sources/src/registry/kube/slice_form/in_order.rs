@@ -13,8 +13,8 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
     let mut rest = InOrder(bytes);
     let address = Some(rest.take(1)?);
     while rest.take(1).is_some() {}
-    let conditions = match rest.take_known_conditions() {
-        Some(known) => known,
+    let conditions = match rest.take_usual_conditions() {
+        Some(conditions) => conditions,
         None => conditions(rest.take(2).unwrap_or_default())?,
     };
     let _hostname = rest.take(3);
@@ -61,7 +61,7 @@ impl<'a> InOrder<'a> {
     /// Returns conditions if they are next and all three are known: eight bytes that are constant
     /// except for three bits.
     #[inline]
-    fn take_known_conditions(&mut self) -> Option<Conditions> {
+    fn take_usual_conditions(&mut self) -> Option<Conditions> {
         const WRITTEN: u64 = u64::from_le_bytes([0x12, 6, 0x08, 0, 0x10, 0, 0x18, 0]);
         const FLAGS: u64 = u64::from_le_bytes([0, 0, 0, 1, 0, 1, 0, 1]);
         let (eight, after) = self.0.split_first_chunk()?;

@@ -15,21 +15,21 @@ pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
     let (mut plain, mut slice) = (JsonScanner(json), SliceForm::default());
     // An endpoint takes at least about 230 bytes.
     slice.endpoints.reserve(json.len() / 220);
-    let mut seen = SeenNames::default();
+    let mut seen_names = SeenNames::default();
     plain.members(|plain| {
         if plain.takes(b"\"metadata\":") {
-            seen.first(1)?;
+            seen_names.first(1)?;
             slice.metadata = plain.value()?;
         } else if plain.takes(b"\"endpoints\":[") {
-            seen.first(2)?;
+            seen_names.first(2)?;
             plain.elements(|plain| {
                 plain.endpoint().map(|endpoint| slice.endpoints.push(endpoint))
             })?;
         } else if plain.takes(b"\"ports\":") {
-            seen.first(4)?;
+            seen_names.first(4)?;
             slice.ports = plain.value()?;
         } else if plain.takes(b"\"addressType\":\"") {
-            seen.first(8)?;
+            seen_names.first(8)?;
             slice.address_type = std::str::from_utf8(plain.text()?).ok()?.into();
         } else if plain.takes(b"\"kind\":\"") || plain.takes(b"\"apiVersion\":\"") {
             plain.text()?;
@@ -59,37 +59,37 @@ impl SeenNames {
 
 impl<'a> JsonScanner<'a> {
     #[inline]
-    fn takes(&mut self, what: &[u8]) -> bool {
-        let rest = self.0.strip_prefix(what);
+    fn takes(&mut self, expected: &[u8]) -> bool {
+        let rest = self.0.strip_prefix(expected);
         self.0 = rest.unwrap_or(self.0);
         rest.is_some()
     }
 
     #[inline]
-    fn take(&mut self, what: &[u8]) -> Option<()> {
-        self.takes(what).then_some(())
+    fn take(&mut self, expected: &[u8]) -> Option<()> {
+        self.takes(expected).then_some(())
     }
 
     /// Scans an object, name by name.
     #[inline]
     fn members(&mut self, member: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take(b"{")?;
-        self.rest_of(b"}", member)
+        self.until(b"}", member)
     }
 
     /// Scans a list whose opening bracket has been consumed, element by element.
     #[inline]
     fn elements(&mut self, element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.rest_of(b"]", element)
+        self.until(b"]", element)
     }
 
     #[inline]
-    fn rest_of(&mut self, end: &[u8], mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+    fn until(&mut self, end: &[u8], mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         if self.takes(end) {
             return Some(());
         }
         loop {
-            one(self)?;
+            item(self)?;
             if self.takes(end) {
                 return Some(());
             }
@@ -98,26 +98,26 @@ impl<'a> JsonScanner<'a> {
     }
 
     fn endpoint(&mut self) -> Option<EndpointForm<&'a [u8]>> {
-        let (mut endpoint, mut seen) = (EndpointForm::default(), SeenNames::default());
+        let (mut endpoint, mut seen_names) = (EndpointForm::default(), SeenNames::default());
         self.members(|plain| {
             if plain.takes(b"\"addresses\":[\"") {
-                seen.first(1)?;
+                seen_names.first(1)?;
                 endpoint.address = Some(plain.text()?);
                 while plain.takes(b",\"") {
                     plain.text()?;
                 }
                 plain.take(b"]")?;
             } else if plain.takes(b"\"conditions\":") {
-                seen.first(2)?;
+                seen_names.first(2)?;
                 endpoint.conditions = plain.conditions()?;
             } else if plain.takes(b"\"targetRef\":") {
-                seen.first(4)?;
+                seen_names.first(4)?;
                 endpoint.target = plain.target()?;
             } else if plain.takes(b"\"nodeName\":\"") {
-                seen.first(8)?;
+                seen_names.first(8)?;
                 endpoint.node = plain.text()?;
             } else if plain.takes(b"\"zone\":\"") {
-                seen.first(16)?;
+                seen_names.first(16)?;
                 endpoint.zone = plain.text()?;
             } else if plain.takes(b"\"hostname\":\"") {
                 plain.text()?;
@@ -133,14 +133,14 @@ impl<'a> JsonScanner<'a> {
 
     #[inline]
     fn conditions(&mut self) -> Option<Conditions> {
-        let (mut conditions, mut seen) = (Conditions::default(), SeenNames::default());
+        let (mut conditions, mut seen_names) = (Conditions::default(), SeenNames::default());
         self.members(|plain| {
             let condition = if plain.takes(b"\"ready\":") {
-                seen.first(1).map(|()| &mut conditions.ready)
+                seen_names.first(1).map(|()| &mut conditions.ready)
             } else if plain.takes(b"\"serving\":") {
-                seen.first(2).map(|()| &mut conditions.serving)
+                seen_names.first(2).map(|()| &mut conditions.serving)
             } else if plain.takes(b"\"terminating\":") {
-                seen.first(4).map(|()| &mut conditions.terminating)
+                seen_names.first(4).map(|()| &mut conditions.terminating)
             } else {
                 None
             };
@@ -152,16 +152,16 @@ impl<'a> JsonScanner<'a> {
 
     #[inline]
     fn target(&mut self) -> Option<TargetRef<&'a [u8]>> {
-        let (mut target, mut seen) = (TargetRef::default(), SeenNames::default());
+        let (mut target, mut seen_names) = (TargetRef::default(), SeenNames::default());
         self.members(|plain| {
             if plain.takes(b"\"kind\":\"") {
-                seen.first(1)?;
+                seen_names.first(1)?;
                 target.kind = plain.text()?;
             } else if plain.takes(b"\"namespace\":\"") {
-                seen.first(2)?;
+                seen_names.first(2)?;
                 target.namespace = plain.text()?;
             } else if plain.takes(b"\"name\":\"") {
-                seen.first(4)?;
+                seen_names.first(4)?;
                 target.name = plain.text()?;
             } else if plain.takes(b"\"uid\":\"") || plain.takes(b"\"resourceVersion\":\"") {
                 plain.text()?;
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn other_encodings_are_left_to_the_general_parser() {
-        for (what, instead) in [
+        for (part, replacement) in [
             ("web-7d8-abcde", "web-7d8-\\u0061"),
             ("web-7d8-abcde", "web-\u{e4}"),
             ("web-7d8-abcde", "web-\n"),
@@ -311,7 +311,7 @@ mod tests {
             (r#""ports":["#, r#""ports":"no","endpoints":["#),
             (r#""addressType":"IPv4","#, r#""addressType":"IPv4","endpoints":[],"#),
         ] {
-            let changed = WRITTEN.replacen(what, instead, 1);
+            let changed = WRITTEN.replacen(part, replacement, 1);
             assert_ne!(changed, WRITTEN);
             assert!(!is_plain(changed.as_bytes()), "{changed}");
         }

@@ -83,15 +83,15 @@ pub(in crate::registry::kube) struct Conditions {
 impl Conditions {
     /// Encodes the conditions in six bits: two for each, where 0 is unknown.
     fn pack(self) -> u8 {
-        let two = |known: Option<bool>| known.map_or(0, |yes| 1 + u8::from(yes));
-        two(self.ready) | two(self.serving) << 2 | two(self.terminating) << 4
+        let two_bits = |value: Option<bool>| value.map_or(0, |yes| 1 + u8::from(yes));
+        two_bits(self.ready) | two_bits(self.serving) << 2 | two_bits(self.terminating) << 4
     }
 
     /// Decodes the conditions in [`SliceRow::bits`].
     pub(in crate::registry::kube) fn unpack(bits: u8) -> Self {
         let two = |shift: u8| match bits >> shift & 3 {
             0 => None,
-            known => Some(known == 2),
+            value => Some(value == 2),
         };
         Self { ready: two(0), serving: two(2), terminating: two(4) }
     }
@@ -147,8 +147,8 @@ impl<'a> Rows<'a> {
             }
         };
         let set = self.set(target);
-        let node = self.nodes.place_of_name(node);
-        let zone = self.zones.place_of_name(zone);
+        let node = self.nodes.intern(node);
+        let zone = self.zones.intern(zone);
         let bits = conditions.pack() | family;
         let tail = place(self.tails.len());
         self.rows.push(SliceRow { address, tail, set, node, zone, bits });
@@ -174,14 +174,16 @@ impl<'a> Rows<'a> {
         let namespace = target.namespace.as_ref();
         // Most endpoints belong to the same set as the previous one.
         if let Some(SliceRow { set, .. }) = self.rows.last()
-            && let Some((of, held)) = self.sets.get(*set)
-            && same(held, stem)
-            && same(of, namespace)
+            && let Some((set_namespace, set_stem)) = self.sets.get(*set)
+            && same(set_stem, stem)
+            && same(set_namespace, namespace)
         {
             return *set;
         }
         let (slot, length) = (slot(stem), stem.len());
-        let found = self.sets.find(slot, |(of, held)| **held == *stem && **of == *namespace);
+        let found = self.sets.find(slot, |(set_namespace, set_stem)| {
+            **set_stem == *stem && **set_namespace == *namespace
+        });
         found.unwrap_or_else(|| {
             self.sets.add(slot, (target.namespace.into(), target.name.into().cut(length)))
         })

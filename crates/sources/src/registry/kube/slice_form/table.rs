@@ -71,7 +71,7 @@ impl<T> SharedTable<T> {
 impl<'a> SharedTable<Raw<'a>> {
     /// Returns the position of a name, which is added if it is new; 0 for an empty name.
     #[inline(always)]
-    pub(super) fn place_of_name<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
+    pub(super) fn intern<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
         let text = name.as_ref();
         if text.is_empty() {
             return 0;
@@ -79,12 +79,12 @@ impl<'a> SharedTable<Raw<'a>> {
         let slot = slot(text);
         // Nearly always it is the latest entry in the slot, which needs no call.
         let latest = self.latest(slot);
-        if let Some(held) = self.get(latest)
-            && same(held, text)
+        if let Some(stored) = self.get(latest)
+            && same(stored, text)
         {
             return latest;
         }
-        let found = self.find(slot, |held| **held == *text);
+        let found = self.find(slot, |stored| **stored == *text);
         found.unwrap_or_else(|| self.add(slot, name.into()))
     }
 }
@@ -94,9 +94,9 @@ impl<'a> SharedTable<Raw<'a>> {
 #[inline(always)]
 pub(super) fn slot(name: &[u8]) -> usize {
     let mix =
-        |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let (words, rest) = name.as_chunks();
-    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+        |hash: u64, chunk: u64| (hash.rotate_left(5) ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (chunks, rest) = name.as_chunks();
+    let hash = chunks.iter().fold(0, |hash, chunk| mix(hash, u64::from_le_bytes(*chunk)));
     let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
     let last = match (name.last_chunk(), ends(name)) {
         (Some(last), _) => u64::from_le_bytes(*last),
@@ -110,12 +110,12 @@ pub(super) fn slot(name: &[u8]) -> usize {
 /// Whether two names are equal. Short names are compared inline, which is faster than calling
 /// `memcmp`.
 #[inline(always)]
-pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len()
-        && match one.len() {
-            4..8 => ends::<4>(one) == ends::<4>(other),
-            8..=16 => ends::<8>(one) == ends::<8>(other),
-            _ => one == other,
+pub(super) fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len()
+        && match left.len() {
+            4..8 => ends::<4>(left) == ends::<4>(right),
+            8..=16 => ends::<8>(left) == ends::<8>(right),
+            _ => left == right,
         }
 }
 
@@ -136,17 +136,17 @@ mod tests {
         let mut table = SharedTable::default();
         for _ in 0..2 {
             for (number, name) in (1..).zip(&names) {
-                assert_eq!(table.place_of_name(name.as_bytes()), number);
+                assert_eq!(table.intern(name.as_bytes()), number);
             }
         }
-        assert_eq!(table.place_of_name(&b""[..]), 0);
+        assert_eq!(table.intern(&b""[..]), 0);
         assert_eq!(table.entries.len(), names.len());
 
         let mut table = SharedTable::default();
         // Names with equal ends, names shorter than a machine word, and repetitions after others.
         let names: [&[u8]; 7] =
             [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
-        let places = names.map(|name| table.place_of_name(name));
+        let places = names.map(|name| table.intern(name));
         assert_eq!(places, [1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(table.entries.len(), 3);
     }
@@ -172,11 +172,11 @@ mod tests {
         let mut table = SharedTable::default();
         let many = u16::try_from(LOOKS).expect("a few") + 1;
         for number in 0..many {
-            assert_eq!(table.find(0, |held| *held == number), None);
+            assert_eq!(table.find(0, |stored| *stored == number), None);
             assert_eq!(table.add(0, number), number + 1);
         }
-        assert_eq!(table.find(0, |held| *held == 1), Some(2));
-        assert_eq!(table.find(0, |held| *held == 0), None, "it is too far back");
-        assert_eq!(table.find(1, |held| *held == 1), None, "it is in another slot");
+        assert_eq!(table.find(0, |stored| *stored == 1), Some(2));
+        assert_eq!(table.find(0, |stored| *stored == 0), None, "it is too far back");
+        assert_eq!(table.find(1, |stored| *stored == 1), None, "it is in another slot");
     }
 }

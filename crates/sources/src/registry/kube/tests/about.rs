@@ -107,8 +107,8 @@ fn gateways(index: &mut KubeIndex, labels: Value, spec: Value) -> Vec<DeclaredGa
         json!({"metadata": {"namespace": "shop", "name": "gw", "labels": labels}, "spec": spec});
     let json = object.to_string();
     let form = serde_json::from_str(&json).expect("a well-formed object");
-    let kept = DeclaredGateway::keep(form, index.scope());
-    index.apply(WatchEvent::Applied(kept));
+    let object = DeclaredGateway::convert(form, index.scope());
+    index.apply(WatchEvent::Applied(object));
     index.everything().facts.expect("said").gateways.values().cloned().collect()
 }
 
@@ -156,8 +156,8 @@ fn machines_are_stored_unchanged_and_removed_by_a_list_without_them() {
     };
     let apply = |index: &mut KubeIndex, object: &str| {
         let form = serde_json::from_str(object).expect("a well-formed object");
-        let kept = WorkloadEntryRecord::keep(form, index.scope());
-        index.apply(WatchEvent::Applied(kept)).is_empty()
+        let object = WorkloadEntryRecord::convert(form, index.scope());
+        index.apply(WatchEvent::Applied(object)).is_empty()
     };
     assert!(!apply(&mut index, &form("10.7.0.1", "1")));
     assert!(apply(&mut index, &form("10.7.0.1", "2")), "the version has no effect");

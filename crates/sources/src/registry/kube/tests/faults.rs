@@ -24,13 +24,13 @@ const LIMIT: Duration = Duration::from_secs(45);
 
 /// The reports about a cluster so far.
 #[derive(Debug, Clone, Default)]
-struct Heard {
+struct Reported {
     resets: usize,
     updates: usize,
     services: BTreeMap<Hostname, ServiceRecord>,
 }
 
-impl Heard {
+impl Reported {
     fn apply(&mut self, update: RegistryUpdate) {
         let contents = match update.change {
             ShardChange::Reset(contents) => {
@@ -68,7 +68,7 @@ impl Heard {
 /// A simulated cluster and the run that reads it.
 struct Member {
     sim: SimCluster,
-    heard: watch::Receiver<Heard>,
+    reported: watch::Receiver<Reported>,
     status: watch::Receiver<RunStatus>,
     _tasks: Supervisor,
 }
@@ -105,7 +105,7 @@ pub(super) fn config(
     access: Access,
     updates: mpsc::Sender<RegistryUpdate>,
 ) -> (RunConfig, watch::Receiver<RunStatus>) {
-    let (status, seen) = watch::channel(RunStatus::starting());
+    let (status, status_receiver) = watch::channel(RunStatus::starting());
     let config = RunConfig {
         cluster: ClusterId::from("east"),
         access,
@@ -125,7 +125,7 @@ pub(super) fn config(
         updates,
         status,
     };
-    (config, seen)
+    (config, status_receiver)
 }
 
 impl Member {
@@ -146,13 +146,13 @@ impl Member {
         let (updates, mut received) = mpsc::channel(16);
         let (config, status) = config(access, updates);
         tasks.spawn("run", run(change(config)));
-        let (hear, heard) = watch::channel(Heard::default());
+        let (sender, reported) = watch::channel(Reported::default());
         tasks.spawn("hear", async move {
             while let Some(update) = received.recv().await {
-                hear.send_modify(|heard| heard.apply(update));
+                sender.send_modify(|reported| reported.apply(update));
             }
         });
-        Self { sim, heard, status, _tasks: tasks }
+        Self { sim, reported, status, _tasks: tasks }
     }
 
     fn begin_with(sim: SimCluster, limits: ReadLimits) -> Self {
@@ -176,9 +176,9 @@ impl Member {
         member
     }
 
-    async fn until(&self, good: impl Fn(&RunStatus) -> bool) -> RunStatus {
+    async fn until(&self, is_reached: impl Fn(&RunStatus) -> bool) -> RunStatus {
         let mut status = self.status.clone();
-        let found = tokio::time::timeout(LIMIT, status.wait_for(|status| good(status))).await;
+        let found = tokio::time::timeout(LIMIT, status.wait_for(|status| is_reached(status))).await;
         match found {
             Ok(status) => status.expect("the run continues").clone(),
             Err(_) => panic!("not within {LIMIT:?}: {:?}", self.status.borrow()),
@@ -186,13 +186,13 @@ impl Member {
     }
 
     async fn until_cart(&self, addresses: &[&str]) {
-        self.until_heard(|heard| heard.cart() == addresses).await;
+        self.until_reported(|reported| reported.cart() == addresses).await;
     }
 
-    async fn until_heard(&self, good: impl FnMut(&Heard) -> bool) {
-        let mut heard = self.heard.clone();
-        let found = tokio::time::timeout(LIMIT, heard.wait_for(good)).await;
-        assert!(found.is_ok(), "not within {LIMIT:?}: {:?}", self.heard.borrow());
+    async fn until_reported(&self, is_reached: impl FnMut(&Reported) -> bool) {
+        let mut reported = self.reported.clone();
+        let found = tokio::time::timeout(LIMIT, reported.wait_for(is_reached)).await;
+        assert!(found.is_ok(), "not within {LIMIT:?}: {:?}", self.reported.borrow());
     }
 
     /// Waits for the first probe, which changes the time of the last contact.
@@ -219,9 +219,9 @@ impl Member {
 
     /// Checks the state that every fault must leave unchanged: one complete report, never
     /// withdrawn.
-    fn assert_kept(&self, addresses: &[&str]) {
-        assert_eq!(self.heard.borrow().cart(), addresses);
-        assert_eq!(self.heard.borrow().resets, 1);
+    fn assert_unchanged(&self, addresses: &[&str]) {
+        assert_eq!(self.reported.borrow().cart(), addresses);
+        assert_eq!(self.reported.borrow().resets, 1);
     }
 
     /// Ends all faults, and checks that changes of the cluster are reported again.
@@ -230,7 +230,7 @@ impl Member {
         cart(&self.sim, &["1", "7"]);
         self.until_cart(&["1", "7"]).await;
         self.until(|status| status.contact == ApiContact::Good).await;
-        assert_eq!(self.heard.borrow().resets, 1, "healing needs no reset");
+        assert_eq!(self.reported.borrow().resets, 1, "healing needs no reset");
     }
 
     fn relists(&self) -> u64 {
@@ -239,7 +239,7 @@ impl Member {
 
     /// Returns the number of requested lists of all kinds, by pages or as initial events.
     fn lists(&self) -> usize {
-        let of = |request: &strait_sim::Request| {
+        let is_list = |request: &strait_sim::Request| {
             // Kinds that are not installed are requested repeatedly.
             let installed =
                 !["/gateways", "/workloadentries"].iter().any(|one| request.path.ends_with(one));
@@ -247,7 +247,7 @@ impl Member {
             let lists = request.verb == "list" && !request.query.contains("limit=1&");
             installed && (lists || request.query.contains("sendInitialEvents"))
         };
-        self.sim.requests(of).len()
+        self.sim.requests(is_list).len()
     }
 }
 
@@ -303,12 +303,12 @@ fn unreachable(status: &RunStatus) -> bool {
 #[tokio::test]
 async fn complete_report_comes_first_and_then_changes() {
     let member = Member::synced().await;
-    assert_eq!(member.heard.borrow().updates, 0, "nothing before the complete report");
+    assert_eq!(member.reported.borrow().updates, 0, "nothing before the complete report");
     cart(&member.sim, &["1", "2"]);
     member.until_cart(&["1", "2"]).await;
     member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
-    assert_eq!(member.heard.borrow().resets, 1);
+    assert_eq!(member.reported.borrow().resets, 1);
     let status = member.status.borrow().clone();
     assert!(status.cluster_uid.is_some() && status.last_contact.get().is_some());
     assert_eq!((status.services, status.endpoints, status.relists), (1, 0, 0));
@@ -339,20 +339,20 @@ async fn slice_that_arrives_before_its_pods_removes_no_endpoint() {
     let member = Member::begin(sim.clone());
     member.until_cart(&["1"]).await;
     for next in ["2", "3"] {
-        let before = member.heard.borrow().cart();
+        let before = member.reported.borrow().cart();
         slice("cart", next);
         slice("marker", "1");
-        member.until_heard(|heard| heard.endpoints("marker").len() == 1).await;
-        assert_eq!(member.heard.borrow().cart(), before, "the service waits for its pod");
+        member.until_reported(|reported| reported.endpoints("marker").len() == 1).await;
+        assert_eq!(member.reported.borrow().cart(), before, "the service waits for its pod");
         pod(next);
         member.until_cart(&[next]).await;
         sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it exists");
-        member.until_heard(|heard| heard.endpoints("marker").is_empty()).await;
+        member.until_reported(|reported| reported.endpoints("marker").is_empty()).await;
     }
     // A pod that does not arrive is not waited for indefinitely.
     slice("cart", "4");
     member.until_cart(&["4"]).await;
-    assert_eq!(member.heard.borrow().endpoints("cart")[0].pod, PodState::Missing);
+    assert_eq!(member.reported.borrow().endpoints("cart")[0].pod, PodState::Missing);
     // A deleted slice is removed at once, and does not delay others.
     sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
@@ -367,7 +367,7 @@ async fn rejected_streaming_list_is_replaced_by_pages() {
         member.until_cart(&["1"]).await;
         cart(&member.sim, &["1", "2"]);
         member.until_cart(&["1", "2"]).await;
-        assert_eq!(member.heard.borrow().resets, 1, "{how:?}");
+        assert_eq!(member.reported.borrow().resets, 1, "{how:?}");
         member.until(|status| status.contact == ApiContact::Good).await;
     }
 }
@@ -386,12 +386,12 @@ async fn killed_server_keeps_its_data() {
         let member = Member::synced_with(options).await;
         member.sim.stop().await;
         member.until(|status| format!("{:?}", status.contact).contains("refused")).await;
-        member.assert_kept(&["1"]);
+        member.assert_unchanged(&["1"]);
         cart(&member.sim, &["1", "2"]);
         member.sim.restart().await;
         member.until_cart(&["1", "2"]).await;
         member.until(|status| status.contact == ApiContact::Good).await;
-        assert_eq!((member.relists(), member.heard.borrow().resets), (0, 1), "resumed");
+        assert_eq!((member.relists(), member.reported.borrow().resets), (0, 1), "resumed");
     })
     .await;
 }
@@ -404,7 +404,7 @@ async fn hung_server_is_reported_within_20_seconds_and_keeps_its_data() {
         let hung = Instant::now();
         member.until(unreachable).await;
         assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
-        member.assert_kept(&["1"]);
+        member.assert_unchanged(&["1"]);
         member.assert_heals().await;
     })
     .await;
@@ -460,7 +460,7 @@ async fn repeatedly_reset_connections_cause_no_list() {
             member.until_cart(&["1", round]).await;
         }
         assert_eq!(member.relists(), 0);
-        assert_eq!(member.heard.borrow().resets, 1);
+        assert_eq!(member.reported.borrow().resets, 1);
     })
     .await;
 }
@@ -472,7 +472,7 @@ async fn server_that_is_down_does_not_affect_another() {
     dark.until(unreachable).await;
     cart(&bright.sim, &["5"]);
     bright.until_cart(&["5"]).await;
-    dark.assert_kept(&["1"]);
+    dark.assert_unchanged(&["1"]);
 }
 
 #[tokio::test]
@@ -484,9 +484,9 @@ async fn retry_after_of_a_server_is_respected() {
     member.sim.end_fault(&Fault::CloseWatches { after_ms: 1 });
     let before = member.sim.request_count("watch", "services");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let asked = member.sim.request_count("watch", "services") - before;
-    assert!(asked <= 2, "{asked} requests in 5 s");
-    member.assert_kept(&["1"]);
+    let requests = member.sim.request_count("watch", "services") - before;
+    assert!(requests <= 2, "{requests} requests in 5 s");
+    member.assert_unchanged(&["1"]);
     member.assert_heals().await;
 }
 
@@ -496,7 +496,7 @@ async fn server_errors_are_retried() {
     member.sim.fault(Fault::Errors { codes: vec![500, 503, 504] });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
     member.until(unreachable).await;
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
     member.assert_heals().await;
     assert_eq!(member.relists(), 0);
 }
@@ -540,7 +540,7 @@ async fn expired_token_keeps_the_data_and_is_reported() {
     let member = Member::synced().await;
     member.sim.fault(Fault::Unauthorized);
     member.until(|status| matches!(status.contact, ApiContact::AuthFailed(_))).await;
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
     member.assert_heals().await;
 }
 
@@ -568,7 +568,7 @@ async fn forbidden_required_kind_is_an_authorization_failure() {
     let status = member.until(|status| matches!(status.contact, ApiContact::Denied(_))).await;
     assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
     assert!(!status.synced);
-    assert_eq!(member.heard.borrow().resets, 0, "no incomplete report");
+    assert_eq!(member.reported.borrow().resets, 0, "no incomplete report");
 }
 
 #[tokio::test]
@@ -580,7 +580,7 @@ async fn web_page_is_not_an_empty_list_and_redirects_are_not_followed() {
             member.sim.fault(fault);
             member.sim.fault(Fault::CloseWatches { after_ms: 1 });
             member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
-            member.assert_kept(&["1"]);
+            member.assert_unchanged(&["1"]);
             member.assert_heals().await;
         }
         assert!(other.requests(|_| true).is_empty(), "nobody followed");
@@ -593,7 +593,7 @@ async fn run_reports_only_in_the_trust_domain_of_its_cluster() {
     let counts = || OwnMesh::Counts("cluster.local".into());
     let names_west = Some("west.example");
     let denied = Fault::Forbidden { resource: "configmaps".into() };
-    for (domain, own_mesh, fault, speaks, own) in [
+    for (domain, own_mesh, fault, reports, own) in [
         ("cluster.local", counts(), None, false, names_west),
         ("west.example", counts(), None, true, names_west),
         ("cluster.local", OwnMesh::Overruled("so".into()), None, true, names_west),
@@ -618,7 +618,7 @@ async fn run_reports_only_in_the_trust_domain_of_its_cluster() {
         let member = Member::reading_as(sim, access, trusted);
         let status = member.until(|status| status.own.is_some() && status.services > 0).await;
         assert_eq!(status.own.and_then(|own| own.trust_domain).as_deref(), own, "{case}");
-        if speaks {
+        if reports {
             let status = member.until(|status| status.synced).await;
             let remark =
                 status.degraded.iter().any(|one| one.contains("trust domain west.example"));
@@ -636,9 +636,9 @@ async fn unrequested_compression_is_reported_and_keeps_the_data() {
         let member = Member::synced_with(options).await;
         member.sim.fault(Fault::Compressed);
         member.sim.fault(Fault::CloseWatches { after_ms: 1 });
-        let told = |status: &RunStatus| matches!(&status.contact, ApiContact::Misbehaving(fact) if fact.contains("compressed (gzip)"));
-        member.until(told).await;
-        member.assert_kept(&["1"]);
+        let is_reported = |status: &RunStatus| matches!(&status.contact, ApiContact::Misbehaving(fact) if fact.contains("compressed (gzip)"));
+        member.until(is_reported).await;
+        member.assert_unchanged(&["1"]);
         member.assert_heals().await;
     })
     .await;
@@ -652,8 +652,8 @@ async fn intermittent_server_causes_neither_lists_nor_updates() {
         member.sim.fault(Fault::Flap { up_ms: 300, down_ms: 300 });
         member.until(unreachable).await;
         tokio::time::sleep(Duration::from_secs(4)).await;
-        member.assert_kept(&["1"]);
-        assert_eq!((member.lists(), member.heard.borrow().updates), (lists, 0));
+        member.assert_unchanged(&["1"]);
+        assert_eq!((member.lists(), member.reported.borrow().updates), (lists, 0));
         member.assert_heals().await;
     })
     .await;
@@ -700,7 +700,7 @@ async fn repeatedly_closed_watches_resume_without_a_list_or_an_update() {
         let watches = member.sim.request_count("watch", "services") - before;
         assert!((1..=7).contains(&watches), "{watches} watches in 5 s");
         assert_eq!((member.lists(), member.relists()), (lists, 0));
-        assert_eq!(member.heard.borrow().updates, 0);
+        assert_eq!(member.reported.borrow().updates, 0);
         assert_eq!(member.status.borrow().contact, ApiContact::Good);
         cart(&member.sim, &["1", "2"]);
         member.until_cart(&["1", "2"]).await;
@@ -715,8 +715,8 @@ async fn truncated_responses_change_nothing() {
         member.sim.fault(Fault::Truncate);
         cart(&member.sim, &["1", "2"]);
         member.until(unreachable).await;
-        assert_eq!(member.heard.borrow().resets, 1);
-        assert_eq!(member.heard.borrow().cart().first().map(String::as_str), Some("1"));
+        assert_eq!(member.reported.borrow().resets, 1);
+        assert_eq!(member.reported.borrow().cart().first().map(String::as_str), Some("1"));
         member.assert_heals().await;
     })
     .await;
@@ -730,7 +730,7 @@ async fn an_endless_line_is_cut() {
         member.sim.stop().await;
         member.sim.restart().await;
         member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
-        member.assert_kept(&["1"]);
+        member.assert_unchanged(&["1"]);
         member.assert_heals().await;
     })
     .await;
@@ -763,10 +763,10 @@ async fn suddenly_empty_list_is_confirmed_before_it_applies() {
         status.doubted.as_ref().is_some_and(|fact| fact.contains("of 1 known objects"))
     };
     member.until(doubted).await;
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
     member.sim.heal();
     member.until(|status| status.doubted.is_none()).await;
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
 
     // A second list confirms the change.
     member.sim.fault(Fault::EmptyLists { resource: Some("endpointslices".into()) });
@@ -780,25 +780,26 @@ async fn suddenly_empty_list_is_confirmed_before_it_applies() {
 async fn new_run_confirms_a_first_list_that_lacks_objects_of_the_previous_run() {
     let member = Member::begin(sim(Options::default()).await);
     member.until_cart(&["1"]).await;
-    let held = member.until(|status| status.held != ObjectCounts::default()).await.held;
+    let object_counts =
+        member.until(|status| status.object_counts != ObjectCounts::default()).await.object_counts;
     let Member { sim, .. } = member;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     // The endpoints of a gateway depend on its pod, its namespace's label and its Service.
     sim.fault(Fault::EmptyLists { resource: None });
     let (access, doubted) = (access(&sim, &sim.url()), "of 1 known objects");
     let member = Member::reading_as(sim, access, |config| {
-        config.status.send_modify(|status| status.held = held);
+        config.status.send_modify(|status| status.object_counts = object_counts);
         config
     });
     let is_doubted =
         |status: &RunStatus| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
     member.until(is_doubted).await;
-    assert_eq!(member.heard.borrow().resets, 0, "it has reported nothing");
+    assert_eq!(member.reported.borrow().resets, 0, "it has reported nothing");
     member.sim.heal();
     let status = member.until(|status| status.synced).await;
     assert!(status.doubted.is_none() && status.doubts > 0, "{status:?}");
     member.until_cart(&["1"]).await;
-    assert_eq!(member.heard.borrow().resets, 1);
+    assert_eq!(member.reported.borrow().resets, 1);
 }
 
 #[tokio::test]
@@ -813,7 +814,7 @@ async fn objects_beyond_the_budget_are_not_stored_and_existing_ones_stay() {
     let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     let text = format!("{:?}", status.contact);
     assert!(text.contains("more than 5 endpointslices"), "{text}");
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
     for name in ["a", "b", "c"] {
         let name = format!("many-{name}");
         member.sim.store().delete("endpointslices", "shop", &name).expect("it existed");
@@ -843,7 +844,7 @@ async fn all_kinds_together_stay_within_the_memory_budget() {
     let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     let text = format!("{:?}", status.contact);
     assert!(text.contains("more than 204800 bytes"), "{text}");
-    member.assert_kept(&["1"]);
+    member.assert_unchanged(&["1"]);
     assert!(status.memory_bytes <= 200 << 10, "{}", status.memory_bytes);
     // A list that exceeds the budget is not read to its end, and requested again at growing
     // intervals.
@@ -852,8 +853,9 @@ async fn all_kinds_together_stay_within_the_memory_budget() {
     let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     assert!(!status.synced && status.next_attempt.is_some(), "{status:?}");
     let again = |status: &RunStatus| {
-        let left = status.next_attempt.and_then(|at| at.duration_since(SystemTime::now()).ok());
-        left.is_some_and(|left| left > Duration::from_secs(5))
+        let until_next =
+            status.next_attempt.and_then(|at| at.duration_since(SystemTime::now()).ok());
+        until_next.is_some_and(|until_next| until_next > Duration::from_secs(5))
     };
     member.until(again).await;
     for number in 0..10 {
@@ -915,14 +917,14 @@ async fn slow_receiver_costs_only_memory_for_names() {
         cart(&sim, &["1", &(2 + number % 200).to_string()]);
     }
     sim.store().apply(service("shop", "last", "10.96.0.2", &[HTTP])).expect("a service");
-    let taken = status.wait_for(|status| status.services == 2);
-    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run continues");
-    let mut heard = Heard::default();
-    while heard.services.len() < 2 || heard.cart() != ["1", "201"] {
+    let second_service = status.wait_for(|status| status.services == 2);
+    tokio::time::timeout(LIMIT, second_service).await.expect("in time").expect("the run continues");
+    let mut reported = Reported::default();
+    while reported.services.len() < 2 || reported.cart() != ["1", "201"] {
         let update = tokio::time::timeout(LIMIT, received.recv()).await.expect("in time");
-        heard.apply(update.expect("the run continues"));
+        reported.apply(update.expect("the run continues"));
     }
-    assert!(heard.updates < 300, "coalesced: {} updates for 3001 changes", heard.updates);
+    assert!(reported.updates < 300, "coalesced: {} updates for 3001 changes", reported.updates);
 }
 
 #[tokio::test]

@@ -21,18 +21,18 @@ use strait_model::{Health, PodState, Resolution};
 
 const KINDS: [&str; 5] = ["nodes", "namespaces", "pods", "endpointslices", "services"];
 
-fn recorded(kind: &str, what: OfflineResponse, encoding: Encoding) -> Vec<u8> {
-    let what = if what == List { "list" } else { "watch" };
+fn recorded(kind: &str, response: OfflineResponse, encoding: Encoding) -> Vec<u8> {
+    let response = if response == List { "list" } else { "watch" };
     let form = if encoding == Json { "json" } else { "pb" };
     let folder = strait_base::testing::repository().join("tests/corpus/kubernetes");
-    fs::read(folder.join(format!("{kind}.{what}.{form}"))).expect("it is in the repository")
+    fs::read(folder.join(format!("{kind}.{response}.{form}"))).expect("it is in the repository")
 }
 
 /// Returns the contents of a cluster after these responses.
 fn cluster(piece: usize, answers: &[(&str, OfflineResponse, Encoding, Vec<u8>)]) -> Contents {
     let mut cluster = Offline::new(piece);
-    for (kind, what, encoding, bytes) in answers {
-        cluster.take(kind, *what, *encoding, bytes).expect("a good answer");
+    for (kind, response, encoding, bytes) in answers {
+        cluster.take(kind, *response, *encoding, bytes).expect("a good answer");
     }
     assert_eq!(cluster.skipped().count, 0, "{:?}", cluster.skipped());
     cluster.everything()
@@ -78,30 +78,33 @@ fn event_is_read_to_its_end_in_any_encoding_of_its_object() {
         Offline::new(usize::MAX).take("endpointslices", Watch, Json, format!("{line}\n").as_bytes())
     };
     for object in [slice.replace('\n', " "), plain] {
-        for good in [
+        for valid in [
             format!(r#"{{"type":"ADDED","object":{object}}}"#),
             format!(r#"{{"type":"MODIFIED","object":{object} }}"#),
             format!(r#"{{"object":{object},"type":"MODIFIED"}}"#),
             format!(r#"{{"type":"ADDED","object":{object},"more":1}}"#),
         ] {
-            assert!(take(good.clone()).is_ok(), "{good}");
+            assert!(take(valid.clone()).is_ok(), "{valid}");
         }
-        for bad in [
+        for invalid in [
             format!(r#"{{"type":"ADDEDX","object":{object}}}"#),
             format!(r#"{{"type":"ADDED","object":{object}}}x"#),
             format!(r#"{{"type":"ADDED","object":{object}}}}}"#),
             format!(r#"{{"type":"ADDED","object":{object}"#),
             format!(r#"{{"type":"ADDED","object":{object},"object":{object}}}"#),
         ] {
-            assert!(take(bad.clone()).is_err(), "{bad}");
+            assert!(take(invalid.clone()).is_err(), "{invalid}");
         }
     }
 }
 
 #[test]
 fn responses_of_a_real_api_server_are_equal_in_both_encodings() {
-    let all = |what, encoding, piece| {
-        cluster(piece, &KINDS.map(|kind| (kind, what, encoding, recorded(kind, what, encoding))))
+    let all = |response, encoding, piece| {
+        cluster(
+            piece,
+            &KINDS.map(|kind| (kind, response, encoding, recorded(kind, response, encoding))),
+        )
     };
     let listed = all(List, Json, usize::MAX);
     assert_same(&listed, &all(List, Protobuf, usize::MAX), "lists");
@@ -165,19 +168,19 @@ fn json_protobuf_and_a_full_decode_say_the_same() {
 #[test]
 fn invalid_protobuf_object_does_not_affect_others() {
     let mut random = StdRng::seed_from_u64(1);
-    let good = json!({"metadata": {"namespace": "shop", "name": "good"}});
+    let valid = json!({"metadata": {"namespace": "shop", "name": "good"}});
     let mut raw = field(1, &field(2, b"7"));
     let named = field(1, &[field(3, b"shop"), field(1, b"bad")].concat());
-    for bad in [
+    for invalid in [
         [&named[..], &field(2, b"\xff")].concat(),
         [&named[..], &count(3, 1)].concat(),
         field(1, &field(1, b"a name")),
         field(1, &field(1, b"\xff\xfe")),
         Vec::new(),
     ] {
-        raw.extend(field(2, &bad));
+        raw.extend(field(2, &invalid));
     }
-    raw.extend(field(2, &message(&good, POD, &mut random)));
+    raw.extend(field(2, &message(&valid, POD, &mut random)));
     let mut cluster = Offline::new(7);
     cluster.take("pods", List, Protobuf, &wrapped("PodList", &raw)).expect("a list");
     assert_eq!(cluster.everything().workloads.map(|pods| pods.len()), Some(1));
@@ -197,13 +200,13 @@ fn invalid_protobuf_list_is_not_an_empty_list() {
             assert!(take(&list[..length]).is_err(), "{length} bytes of {}", list.len());
         }
     }
-    for bad in [
+    for invalid in [
         wrapped("Status", &field(1, &field(2, b"7"))),
         wrapped("PodList", b""),
         [&b"k8s\0"[..], &field(2, b""), &field(3, b"gzip")].concat(),
         b"<html></html>".to_vec(),
     ] {
-        assert!(take(&bad).is_err(), "{}", bad.escape_ascii());
+        assert!(take(&invalid).is_err(), "{}", invalid.escape_ascii());
     }
 }
 
@@ -211,13 +214,13 @@ fn invalid_protobuf_list_is_not_an_empty_list() {
 fn random_bytes_cause_no_panic_and_no_damage() {
     let corpus: Vec<_> = KINDS
         .into_iter()
-        .flat_map(|kind| [List, Watch].map(|what| (kind, what)))
-        .flat_map(|(kind, what)| {
-            [Json, Protobuf].map(|form| (kind, what, form, recorded(kind, what, form)))
+        .flat_map(|kind| [List, Watch].map(|response| (kind, response)))
+        .flat_map(|(kind, response)| {
+            [Json, Protobuf].map(|form| (kind, response, form, recorded(kind, response, form)))
         })
         .collect();
     let mut random = StdRng::seed_from_u64(7);
-    for (kind, what, form, whole) in &corpus {
+    for (kind, response, form, whole) in &corpus {
         let mut cluster = Offline::new(1000);
         for _ in 0..150 {
             let mut bytes = whole.clone();
@@ -233,15 +236,15 @@ fn random_bytes_cause_no_panic_and_no_damage() {
                     _ => bytes.truncate(at.max(1)),
                 }
             }
-            let _ = cluster.take(kind, *what, *form, &bytes);
+            let _ = cluster.take(kind, *response, *form, &bytes);
             cluster.everything();
         }
         // The state is not damaged either: after the valid response it is complete again.
-        if *what == List {
+        if *response == List {
             cluster.take(kind, List, *form, whole).expect("a good answer");
             assert_eq!(cluster.skipped().count, 0);
         }
         let noise: Vec<u8> = (0..4096).map(|_| random.random()).collect();
-        let _ = cluster.take(kind, *what, *form, &noise);
+        let _ = cluster.take(kind, *response, *form, &noise);
     }
 }

@@ -45,21 +45,21 @@ pub(super) enum Arrives {
 }
 use Arrives::{Deleted, Listed};
 
-fn kept<T: Indexed>(index: &KubeIndex, value: &Value) -> IndexedObject<T> {
+fn convert<T: Indexed>(index: &KubeIndex, value: &Value) -> IndexedObject<T> {
     let json = value.to_string();
     let form: T::Form<'_> = serde_json::from_str(&json).expect("a well-formed object");
     assert!(!form.identity().name.is_empty());
-    T::keep(form, index.scope())
+    T::convert(form, index.scope())
 }
 
 pub(super) fn apply(index: &mut KubeIndex, arrives: Arrives) -> IndexChanges {
     fn applied<T: Indexed>(index: &mut KubeIndex, value: &Value) -> IndexChanges {
-        let object = kept::<T>(index, value);
+        let object = convert::<T>(index, value);
         index.apply(WatchEvent::Applied(object))
     }
     fn listed<T: Indexed>(index: &mut KubeIndex, values: &[Value]) -> IndexChanges {
         let mut objects = T::List::default();
-        values.iter().for_each(|value| objects.add(kept::<T>(index, value)));
+        values.iter().for_each(|value| objects.add(convert::<T>(index, value)));
         index.apply::<T>(WatchEvent::Restarted { objects, invalid: Vec::new() })
     }
     fn deleted<T: Indexed>(index: &mut KubeIndex, key: NamespacedName) -> IndexChanges {
@@ -92,7 +92,7 @@ pub(super) fn apply(index: &mut KubeIndex, arrives: Arrives) -> IndexChanges {
 }
 
 /// Applies changes one by one. Returns the reported contents after each.
-fn said(
+fn apply_all(
     index: &mut KubeIndex,
     changes: impl IntoIterator<Item = Arrives>,
 ) -> Vec<Option<Contents>> {
@@ -321,9 +321,19 @@ fn zone_of_a_slice_is_in_the_region_of_the_nodes_of_that_zone() {
             Some(record.endpoints.first()?.locality.to_string())
         })
         .collect();
-    let of = |text: &str| Some(text.to_owned());
-    let expected =
-        [None, None, of("/z"), None, of("r/z"), None, of("/z"), of("r/z"), None, of("/z")];
+    let text = |text: &str| Some(text.to_owned());
+    let expected = [
+        None,
+        None,
+        text("/z"),
+        None,
+        text("r/z"),
+        None,
+        text("/z"),
+        text("r/z"),
+        None,
+        text("/z"),
+    ];
     assert_eq!(localities, expected);
 }
 
@@ -393,7 +403,7 @@ fn endpoint_combines_its_slice_pod_and_node() {
 #[test]
 fn slice_may_arrive_before_its_pod() {
     let mut index = index();
-    let all = said(
+    let all = apply_all(
         &mut index,
         [
             Listed("pods", vec![]),
@@ -649,7 +659,7 @@ fn the_system_namespace_names_the_network() {
     let n1 = || json!({"topology.istio.io/network": "n1"});
     let mut index = index();
     assert_eq!(index.everything().network_label, Some(None));
-    let all = said(
+    let all = apply_all(
         &mut index,
         [
             namespace("other", n1()),
@@ -677,15 +687,15 @@ fn equal_content_is_not_reported_again() {
             node(zone(), json!([])),
         ]
     };
-    said(&mut index, changes());
+    apply_all(&mut index, changes());
     let again = changes().split_off(1);
-    for (change, contents) in again.clone().iter().zip(said(&mut index, again)) {
+    for (change, contents) in again.clone().iter().zip(apply_all(&mut index, again)) {
         assert!(contents.is_none(), "{change:?}: {contents:?}");
     }
     // A heartbeat of a node, and a label without effect.
     let mut labels = zone();
     labels["beta.kubernetes.io/os"] = json!("linux");
-    let quiet = said(&mut index, [node(labels, json!([]))]);
+    let quiet = apply_all(&mut index, [node(labels, json!([]))]);
     assert!(matches!(&quiet[..], [None]));
 }
 
@@ -699,7 +709,7 @@ fn recreated_service_finds_its_slices() {
         slice("cart-a", json!([endpoint("10.1.0.2", "p")])),
         cart(),
     ];
-    let all = said(&mut index, changes);
+    let all = apply_all(&mut index, changes);
     let counts: Vec<_> = all
         .into_iter()
         .map(|contents| {
@@ -741,8 +751,8 @@ fn random_changes(random: &mut StdRng) -> Vec<Arrives> {
 }
 
 /// Returns the objects that remain after `changes`, each in its last version.
-fn left_over(changes: &[Arrives]) -> Vec<Arrives> {
-    let mut left: Vec<((&str, String), Arrives)> = Vec::new();
+fn net_changes(changes: &[Arrives]) -> Vec<Arrives> {
+    let mut remaining: Vec<((&str, String), Arrives)> = Vec::new();
     for change in changes {
         let (kind, value) = match change {
             Arrives::Service(value) => ("services", value),
@@ -751,16 +761,16 @@ fn left_over(changes: &[Arrives]) -> Vec<Arrives> {
             Arrives::Node(value) => ("nodes", value),
             Arrives::Namespace(value) => ("namespaces", value),
             Deleted(kind, _, name) => {
-                left.retain(|(key, _)| *key != (*kind, (*name).to_owned()));
+                remaining.retain(|(key, _)| *key != (*kind, (*name).to_owned()));
                 continue;
             }
             Listed(..) => continue,
         };
         let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        left.retain(|(key, _)| *key != (kind, name.clone()));
-        left.push(((kind, name), change.clone()));
+        remaining.retain(|(key, _)| *key != (kind, name.clone()));
+        remaining.push(((kind, name), change.clone()));
     }
-    left.into_iter().map(|(_, change)| change).collect()
+    remaining.into_iter().map(|(_, change)| change).collect()
 }
 
 #[test]
@@ -772,25 +782,25 @@ fn contents_do_not_depend_on_the_history() {
         // A long run whose contents are accumulated change by change.
         let mut long = index();
         apply(&mut long, Listed("pods", vec![]));
-        let mut heard = Contents::default();
-        for contents in said(&mut long, changes.clone()).into_iter().flatten() {
-            heard.services.extend(contents.services);
-            heard.workloads = contents.workloads.or(heard.workloads);
+        let mut reported = Contents::default();
+        for contents in apply_all(&mut long, changes.clone()).into_iter().flatten() {
+            reported.services.extend(contents.services);
+            reported.workloads = contents.workloads.or(reported.workloads);
         }
-        heard.services.retain(|_, record| record.is_some());
+        reported.services.retain(|_, record| record.is_some());
 
         // A fresh start with the remaining objects, in any order.
-        let mut left = left_over(&changes);
-        left.shuffle(&mut random);
+        let mut remaining = net_changes(&changes);
+        remaining.shuffle(&mut random);
         let mut fresh = index();
         apply(&mut fresh, Listed("pods", vec![]));
-        for change in left {
+        for change in remaining {
             apply(&mut fresh, change);
         }
         let fresh = fresh.everything();
-        assert_eq!(heard.services, fresh.services, "seed {seed}: {changes:#?}");
+        assert_eq!(reported.services, fresh.services, "seed {seed}: {changes:#?}");
         let pods = |contents: &Contents| contents.workloads.clone().unwrap_or_default();
-        assert_eq!(pods(&heard), pods(&fresh), "seed {seed}: {changes:#?}");
+        assert_eq!(pods(&reported), pods(&fresh), "seed {seed}: {changes:#?}");
         let long = long.everything();
         assert_eq!(long.services, fresh.services, "seed {seed}");
     }
@@ -810,14 +820,14 @@ fn deleted_objects_leave_no_state() {
         assert!(index.everything().services.is_empty());
         assert!(index.is_bare(), "seed {seed}: {index:?}");
         index.everything();
-        assert_eq!(index.scope().held(), 0, "seed {seed}: unused texts");
+        assert_eq!(index.scope().value_count(), 0, "seed {seed}: unused texts");
     }
 }
 
 #[test]
 fn duplicates_and_unknown_deletions_change_nothing() {
     let mut index = index();
-    let all = said(
+    let all = apply_all(
         &mut index,
         [
             Deleted("services", "shop", "cart"),
@@ -829,6 +839,6 @@ fn duplicates_and_unknown_deletions_change_nothing() {
             Deleted("services", "shop", "cart"),
         ],
     );
-    let spoken: Vec<bool> = all.iter().map(Option::is_some).collect();
-    assert_eq!(spoken, [false, false, false, true, false, true, false]);
+    let has_report: Vec<bool> = all.iter().map(Option::is_some).collect();
+    assert_eq!(has_report, [false, false, false, true, false, true, false]);
 }

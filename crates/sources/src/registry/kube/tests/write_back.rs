@@ -35,11 +35,11 @@ impl Written {
             sim.fault(fault);
         }
         let tasks = Supervisor::new();
-        let (updates, mut told) = mpsc::channel(16);
-        let (shared, shared_seen) = watch::channel(Arc::default());
+        let (updates, mut received) = mpsc::channel(16);
+        let (shared, shared_receiver) = watch::channel(Arc::default());
         let (config, _) = config(access(&sim, &sim.url()), updates);
-        tasks.spawn("run", run(RunConfig { mcs: Mcs::Exports, shared: shared_seen, ..config }));
-        tasks.spawn("hear", async move { while told.recv().await.is_some() {} });
+        tasks.spawn("run", run(RunConfig { mcs: Mcs::Exports, shared: shared_receiver, ..config }));
+        tasks.spawn("hear", async move { while received.recv().await.is_some() {} });
         Self { sim, shared, _tasks: tasks }
     }
 
@@ -56,11 +56,11 @@ impl Written {
     fn conditions(&self, name: &str) -> String {
         let generation = &self.object("serviceexports", name)["metadata"]["generation"];
         let status = self.status("serviceexports", name);
-        let short = |one: &Value| {
-            let word = |field: &str| one[field].as_str().expect("text").to_owned();
-            assert!(one["lastTransitionTime"].is_string(), "{one}");
-            assert_eq!(&one["observedGeneration"], generation, "{one}");
-            format!("{}={} {}", word("type"), word("status"), word("reason"))
+        let short = |condition: &Value| {
+            let text = |field: &str| condition[field].as_str().expect("text").to_owned();
+            assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+            assert_eq!(&condition["observedGeneration"], generation, "{condition}");
+            format!("{}={} {}", text("type"), text("status"), text("reason"))
         };
         let conditions = status["conditions"].as_array().into_iter().flatten().map(short);
         conditions.collect::<Vec<_>>().join(", ")
@@ -85,10 +85,10 @@ fn exported_by(clusters: &[&str]) -> Arc<SharedServices> {
     Arc::new(SharedServices { services, ..SharedServices::default() })
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
+async fn until(expected: &str, is_reached: impl Fn() -> bool) {
     let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < LIMIT, "{what}");
+    while !is_reached() {
+        assert!(started.elapsed() < LIMIT, "{expected}");
         sleep(Duration::from_millis(20)).await;
     }
 }
