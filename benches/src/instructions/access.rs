@@ -12,8 +12,8 @@ use strait_ads::node;
 use strait_envoy::{Cache, ProxyConfig};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::MeshEvent;
-use strait_mesh::push::interest::Interest;
-use strait_mesh::push::scope::Stand;
+use strait_mesh::push::scope::ProxyLocation;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::{Role, ViewKey};
 use strait_model::dirty::Wildcards;
 use strait_model::{Collection, NetworkId, Proxy};
@@ -73,7 +73,7 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
     let first = index.apply(&settings(), &objects).expect("the first time");
     mesh.apply(MeshEvent::Access(first.policies, first.causes));
     let (mut before, _) = mesh.next_version().expect("a version with policies");
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut subscriptions = Vec::new();
     for proxy in (0..SERVICES).flat_map(|at| (0..PODS).map(move |number| proxy_of(at, number))) {
         assert!(before.workload_of(&proxy).is_some(), "its pod is known");
@@ -82,7 +82,8 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
         let view = ViewKey::of(&proxy, NetworkId::default(), Role::Client);
         let whereabouts = before.whereabouts(&proxy);
         let labels = before.known_labels(&proxy).cloned();
-        let stand = Stand { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
+        let stand =
+            ProxyLocation { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
         subscription.stand(stand, view, labels.as_ref());
         subscriptions.push(subscription);
     }

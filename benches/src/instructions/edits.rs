@@ -12,8 +12,8 @@ use crate::streams::{Client, request};
 use crate::{Case, DOMAIN, mesh, proxy_in};
 use strait_envoy::Cache;
 use strait_mesh::push::event_loop::MeshEvent;
-use strait_mesh::push::interest::Interest;
-use strait_mesh::push::scope::Stand;
+use strait_mesh::push::scope::ProxyLocation;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::{Role, ViewKey};
 use strait_model::mesh_config::MeshConfig;
 use strait_model::{Collection, NetworkId, ObjectKey, VirtualHostDelivery};
@@ -80,7 +80,7 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
         (0..SERVICES).map(|service| object(namespace, service, 0)).collect();
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
     let (mut before, _) = mesh.next_version().expect("a version with rules");
-    let (interest, cache) = (Arc::new(Interest::default()), Cache::default());
+    let (interest, cache) = (Arc::new(SubscriptionIndex::default()), Cache::default());
     let mut streams: Vec<_> = (0..PROXIES)
         .map(|number| {
             let namespace = if number < SEEN_BY { namespace } else { "without-rules" };
@@ -101,8 +101,11 @@ pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
             assert!(client.drain(&before, &cache) > 0, "its route");
             let subscription = interest.subscribe(None);
             subscription.watch_routes(&[route[0].as_str().into()], &[]);
-            let stand =
-                Stand { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
+            let stand = ProxyLocation {
+                proxy: Arc::new(proxy),
+                network: NetworkId::default(),
+                whereabouts,
+            };
             subscription.stand(stand, view, None);
             (subscription, client)
         })

@@ -27,7 +27,7 @@ use strait_envoy::{Cache, ProxyConfig};
 use strait_kube_client::Encoding::{self, Json, Protobuf};
 use strait_mesh::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
-use strait_mesh::push::interest::{Changes, Interest, Subscription};
+use strait_mesh::push::subscription_index::{Changes, Subscription, SubscriptionIndex};
 use strait_mesh::push::{FixedSettings, PushContext};
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::EndpointMetadata::{self, Full, Lean};
@@ -452,8 +452,8 @@ fn timeline(streams: usize, interested: usize) -> Case {
 
 /// Returns streams that subscribe to many services, with the same number of streams for each
 /// service.
-fn watching(streams: usize, interested: usize) -> (Arc<Interest>, Vec<Subscription>) {
-    let interest = Arc::new(Interest::default());
+fn watching(streams: usize, interested: usize) -> (Arc<SubscriptionIndex>, Vec<Subscription>) {
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut subscriptions = Vec::new();
     for stream in 0..streams {
         let mut subscription = interest.subscribe(None);

@@ -16,10 +16,10 @@ use tracing::error;
 use super::connections::OpenStream;
 use super::shared::ServerShared;
 use strait_base::codes;
-use strait_envoy::heads::ServedHead;
+use strait_envoy::heads::ConfigVariant;
 use strait_envoy::{Cache, ProxyConfig};
 use strait_mesh::push::PushContext;
-use strait_mesh::push::interest::{Changes, Dep};
+use strait_mesh::push::subscription_index::{ChangedItem, Changes};
 use strait_xds::audit::AuditDifference;
 
 /// The part of one core that the audit may use: one in this number.
@@ -59,7 +59,8 @@ fn audit(shared: &ServerShared, stream: &OpenStream) {
     );
     let interest = head.as_ref().map_or(&shared.interest, |head| head.interest());
     head.as_ref().map_or(&*shared.cache, |head| head.cache()).clear();
-    let workload = Dep::Workload(stream.proxy().cluster.clone(), stream.proxy().workload.clone());
+    let workload =
+        ChangedItem::Workload(stream.proxy().cluster.clone(), stream.proxy().workload.clone());
     interest.mark(&Changes::from_iter([workload]));
 }
 
@@ -68,7 +69,7 @@ fn audit(shared: &ServerShared, stream: &OpenStream) {
 /// proxy's cluster was withdrawn, so that the proxy keeps its configuration.
 fn differences(
     shared: &ServerShared,
-    head: Option<&ServedHead>,
+    head: Option<&ConfigVariant>,
     stream: &OpenStream,
 ) -> Option<Vec<AuditDifference>> {
     let context = context_of(shared, head)?;
@@ -89,7 +90,7 @@ fn differences(
     Some(sent.differences(&mut config.at(whereabouts).with_hosts_apart()))
 }
 
-fn context_of(shared: &ServerShared, head: Option<&ServedHead>) -> Option<Arc<PushContext>> {
+fn context_of(shared: &ServerShared, head: Option<&ConfigVariant>) -> Option<Arc<PushContext>> {
     head.map_or_else(|| shared.context(), |head| head.versions().borrow().clone())
 }
 

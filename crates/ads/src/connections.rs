@@ -17,7 +17,7 @@ use strait_base::lock::lock;
 use strait_base::time::rfc3339;
 use strait_identity::{Caller, CallerProof, SpiffeId};
 use strait_mesh::push::Whereabouts;
-use strait_mesh::push::interest::StreamBacklog;
+use strait_mesh::push::subscription_index::StreamBacklog;
 use strait_model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
 use strait_xds::answers::Progress;
 pub use strait_xds::answers::ProxyStanding;

@@ -19,12 +19,12 @@ use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use strait_base::descriptors::Descriptors;
 use strait_envoy::Cache;
-use strait_envoy::heads::Heads;
+use strait_envoy::heads::ConfigVariants;
 use strait_identity::caller::{self, CallerRefusal, RefusalKind};
 use strait_identity::credential::CredentialRegistry;
 use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
 use strait_mesh::push::PushContext;
-use strait_mesh::push::interest::Interest;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 
 /// The path of the certificate service's only call.
 const CREATE_CERTIFICATE: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
@@ -43,7 +43,7 @@ pub struct XdsConfig {
     /// The current version of the mesh; `None` until the mesh is complete.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// The subscriptions of streams to names.
-    pub interest: Arc<Interest>,
+    pub interest: Arc<SubscriptionIndex>,
     /// The server's certificate and the trusted roots.
     pub identity: watch::Receiver<Arc<ServerIdentity>>,
     /// The trust domain for which certificates are issued.
@@ -63,7 +63,7 @@ pub struct XdsConfig {
     /// The cache of encoded resources.
     pub cache: Arc<Cache>,
     /// The assignment of proxies to configurations, for example during a rollout.
-    pub heads: Arc<Heads>,
+    pub heads: Arc<ConfigVariants>,
     /// The maximum number of simultaneous connections.
     pub max_connections: usize,
     /// The maximum lifetime of a workload certificate.
@@ -79,7 +79,7 @@ pub struct XdsConfig {
 /// State that all connections share.
 pub(super) struct ServerShared {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    pub(super) interest: Arc<Interest>,
+    pub(super) interest: Arc<SubscriptionIndex>,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) callers: Arc<dyn CallerRegistry>,
     pub(super) credentials: Arc<dyn CredentialRegistry>,
@@ -88,7 +88,7 @@ pub(super) struct ServerShared {
     pub(super) connections: Arc<Connections>,
     pub(super) stats: Arc<Stats>,
     pub(super) cache: Arc<Cache>,
-    pub(super) heads: Arc<Heads>,
+    pub(super) heads: Arc<ConfigVariants>,
     pub(super) sync_limiter: SyncLimiter,
     /// The number of threads that serve streams.
     pub(super) threads: usize,

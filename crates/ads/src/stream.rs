@@ -47,8 +47,8 @@ use strait_envoy::{Cache, HeldRoutes, ProxyConfig};
 use strait_http2::Rope;
 use strait_identity::{Caller, ServerIdentity, SpiffeId};
 use strait_mesh::push::PushContext;
-use strait_mesh::push::interest::Subscription;
-use strait_mesh::push::scope::Stand;
+use strait_mesh::push::scope::ProxyLocation;
+use strait_mesh::push::subscription_index::Subscription;
 use strait_mesh::timeline::Receipt;
 use strait_model::dirty::{Dirty, Wildcards};
 use strait_model::{NodeError, Proxy, VirtualHostDelivery};
@@ -158,7 +158,7 @@ impl AdmittedStream {
     /// its machine or node.
     fn stand(&self, context: &Arc<PushContext>, cache: &Cache) {
         let (network, whereabouts) = self.entry.connection().place();
-        let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
+        let stand = ProxyLocation { proxy: Arc::clone(&self.proxy), network, whereabouts };
         let labels = context.known_labels(&self.proxy);
         self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
     }

@@ -1,16 +1,17 @@
 //! Upstream clusters: one for each port of each service, and a few that every proxy needs.
 
 mod discovery;
+mod http_options;
 mod inbound;
 mod policy;
 mod tls;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 pub(super) use self::discovery::is_of_eds;
+use self::http_options::{limited_options, protocol_options};
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
 use super::istio_filters::{self, ServiceName};
 use super::tls::{Secrets, named, of_accounts};
@@ -27,8 +28,7 @@ use strait_model::{
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
-use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
+use strait_proto::envoy::google::protobuf::{Struct, UInt32Value, Value, value::Kind};
 use strait_rules::traffic::destination_rule::{DestinationRule, RulesForHost};
 use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
 use strait_xds::names::OutboundName;
@@ -148,7 +148,7 @@ fn parts<'r>(
     let part = |subset| {
         let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
         let policy = policy.or_usual(&mesh.usual_limits);
-        let policy = with_names_of_entry(policy, service);
+        let policy = tls::with_names_of_entry(policy, service);
         let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
         let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
         ServicePart {
@@ -160,23 +160,6 @@ fn parts<'r>(
         }
     };
     std::iter::once("").chain(names).map(part).collect()
-}
-
-/// Returns the policy with the `subjectAltNames` of the ServiceEntry, if the service is outside the mesh and its TLS settings
-/// name none. (Istio, `ServiceEntry.subjectAltNames`, `ClientTLSSettings.subjectAltNames`.)
-fn with_names_of_entry(mut policy: ResolvedPolicy, service: &MergedService) -> ResolvedPolicy {
-    let names = &service.primary.service_accounts;
-    if service.primary.mesh_external
-        && !names.is_empty()
-        && let Some(tls) = &mut policy.tls
-        && let ClientTls::Foreign(foreign) = &**tls
-        && foreign.server.subject_alt_names.is_empty()
-    {
-        let mut foreign = foreign.clone();
-        foreign.server.subject_alt_names = names.iter().map(|name| name.to_string()).collect();
-        *tls = Arc::new(ClientTls::Foreign(foreign));
-    }
-    policy
 }
 
 impl ClusterInputs<'_> {
@@ -682,83 +665,6 @@ fn base(context: &PushContext) -> cluster::Cluster {
         }),
         ..Default::default()
     }
-}
-
-/// Returns the HTTP options for a protocol. HTTP/1.1 is Envoy's default and needs no options. A
-/// port whose protocol is detected at run time uses the protocol of the client.
-fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
-    if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None, core::Http2ProtocolOptions::default(), (None, None))
-    } else {
-        HashMap::new()
-    }
-}
-
-/// Returns the HTTP options for a protocol with the connection limits of the policy. A connection
-/// ends after `requests_max` requests.
-fn limited_options(
-    protocol: Protocol,
-    policy: &ResolvedPolicy,
-    requests_max: Option<u32>,
-) -> HashMap<String, Any> {
-    let limits = policy::http_limits(policy, requests_max);
-    let http2 = policy::http2_options(policy);
-    let may_be_http2 = protocol.is_http2() || protocol == Protocol::Auto;
-    let limits_http2 = may_be_http2 && http2 != core::Http2ProtocolOptions::default();
-    let names = tls::names_by_request(policy);
-    let errors = policy::errors(policy);
-    // A port with protocol HTTPS receives requests that the proxy encrypts.
-    let reads = protocol.is_http()
-        || protocol == Protocol::Auto
-        || matches!(policy.tls.as_deref(), Some(ClientTls::Foreign(_)));
-    let says_more = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
-    if reads && says_more {
-        upstream_http(protocol, limits, http2, (names, errors))
-    } else {
-        protocol_options(protocol)
-    }
-}
-
-fn upstream_http(
-    protocol: Protocol,
-    common: Option<core::HttpProtocolOptions>,
-    http2: core::Http2ProtocolOptions,
-    (names, errors): (
-        Option<core::UpstreamHttpProtocolOptions>,
-        Option<http::http_protocol_options::OutlierDetection>,
-    ),
-) -> HashMap<String, Any> {
-    use http::http_protocol_options::explicit_http_config::ProtocolConfig;
-    use http::http_protocol_options::{
-        ExplicitHttpConfig, UpstreamProtocolOptions, UseDownstreamHttpConfig,
-    };
-    let explicit = |config| {
-        UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
-            protocol_config: Some(config),
-        })
-    };
-    // A WebSocket is sent as an extended CONNECT (RFC 8441).
-    let http2 = core::Http2ProtocolOptions { allow_connect: true, ..http2 };
-    let upstream = if protocol.is_http2() {
-        explicit(ProtocolConfig::Http2ProtocolOptions(http2))
-    } else if protocol == Protocol::Auto {
-        UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
-            http_protocol_options: Some(Default::default()),
-            http2_protocol_options: Some(http2),
-            ..Default::default()
-        })
-    } else {
-        explicit(ProtocolConfig::HttpProtocolOptions(Default::default()))
-    };
-    let options = http::HttpProtocolOptions {
-        common_http_protocol_options: common,
-        upstream_http_protocol_options: names,
-        outlier_detection: errors,
-        upstream_protocol_options: Some(upstream),
-        ..Default::default()
-    };
-    // At most one entry, because the order of map entries on the wire is not fixed.
-    [("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".into(), any(&options))].into()
 }
 
 /// Returns the address of an endpoint that is not sent by EDS: a name, an IP address, or a Unix

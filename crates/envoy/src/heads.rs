@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use crate::Cache;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::event_loop::HeadOutputs;
-use strait_mesh::push::interest::Interest;
+use strait_mesh::push::event_loop::VariantOutputs;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::rollout::Cohort;
 use strait_model::{ClusterId, Proxy};
 
@@ -29,26 +29,26 @@ pub type Refusals = watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// A configuration that some streams are served.
 #[derive(Debug)]
-pub struct ServedHead {
+pub struct ConfigVariant {
     /// The sequence number of this configuration. Reports about earlier configurations are
     /// outdated.
     pub number: u64,
     context: watch::Receiver<Option<Arc<PushContext>>>,
-    interest: Arc<Interest>,
+    interest: Arc<SubscriptionIndex>,
     cache: Arc<Cache>,
     refusals: watch::Sender<BTreeMap<Arc<str>, Arc<str>>>,
 }
 
-impl ServedHead {
+impl ConfigVariant {
     /// Creates a configuration without a version. Its versions are published through the returned
     /// outputs.
-    pub fn new(number: u64) -> (Arc<Self>, HeadOutputs) {
+    pub fn new(number: u64) -> (Arc<Self>, VariantOutputs) {
         let (versions, context) = watch::channel(None);
-        let (interest, cache) = (Arc::<Interest>::default(), Arc::<Cache>::default());
-        let outputs = HeadOutputs {
+        let (interest, cache) = (Arc::<SubscriptionIndex>::default(), Arc::<Cache>::default());
+        let outputs = VariantOutputs {
             context: versions,
             interest: Arc::clone(&interest),
-            sight: Arc::<Cache>::clone(&cache),
+            change_impact: Arc::<Cache>::clone(&cache),
         };
         let refusals = watch::Sender::default();
         (Arc::new(Self { number, context, interest, cache, refusals }), outputs)
@@ -60,7 +60,7 @@ impl ServedHead {
     }
 
     /// Returns the subscriptions of the streams that use this configuration.
-    pub fn interest(&self) -> &Arc<Interest> {
+    pub fn interest(&self) -> &Arc<SubscriptionIndex> {
         &self.interest
     }
 
@@ -89,20 +89,20 @@ impl ServedHead {
 
 /// The assignment of configurations to proxies.
 #[derive(Debug, Default)]
-pub struct Heads(RwLock<HeadShare>);
+pub struct ConfigVariants(RwLock<HeadShare>);
 
 #[derive(Debug, Default)]
 struct HeadShare {
     /// The editions of clusters that have their own active traffic objects.
-    editions: BTreeMap<ClusterId, Arc<ServedHead>>,
-    next: Option<(Cohort, Arc<ServedHead>)>,
+    editions: BTreeMap<ClusterId, Arc<ConfigVariant>>,
+    next: Option<(Cohort, Arc<ConfigVariant>)>,
     /// The number of the last configuration that has ended.
     ended: u64,
 }
 
-impl Heads {
+impl ConfigVariants {
     /// Returns the configuration that a proxy uses instead of the general one, if any.
-    pub fn of(&self, proxy: &Proxy) -> Option<Arc<ServedHead>> {
+    pub fn of(&self, proxy: &Proxy) -> Option<Arc<ConfigVariant>> {
         let share = self.read();
         if let Some(edition) = share.editions.get(&proxy.cluster) {
             // Until the edition has a version, its proxies keep their configuration.
@@ -114,17 +114,17 @@ impl Heads {
     }
 
     /// Assigns an edition to the proxies of a cluster as soon as it has a version.
-    pub fn begin_edition(&self, cluster: ClusterId, edition: &Arc<ServedHead>) {
+    pub fn begin_edition(&self, cluster: ClusterId, edition: &Arc<ConfigVariant>) {
         self.write().editions.insert(cluster, Arc::clone(edition));
     }
 
     /// Removes the edition of a cluster and returns it. The caller must notify its streams.
-    pub fn end_edition(&self, cluster: &ClusterId) -> Option<Arc<ServedHead>> {
+    pub fn end_edition(&self, cluster: &ClusterId) -> Option<Arc<ConfigVariant>> {
         self.write().editions.remove(cluster)
     }
 
     /// Returns all editions.
-    pub fn editions(&self) -> Vec<Arc<ServedHead>> {
+    pub fn editions(&self) -> Vec<Arc<ConfigVariant>> {
         self.read().editions.values().cloned().collect()
     }
 
@@ -134,13 +134,13 @@ impl Heads {
     }
 
     /// Returns the next configuration during a rollout.
-    pub fn next(&self) -> Option<Arc<ServedHead>> {
+    pub fn next(&self) -> Option<Arc<ConfigVariant>> {
         self.read().next.as_ref().map(|(_, head)| Arc::clone(head))
     }
 
     /// Assigns a configuration to a cohort unless the configuration has ended. Returns whether it
     /// is assigned. The caller must notify the affected streams.
-    pub fn give(&self, cohort: Cohort, head: &Arc<ServedHead>) -> bool {
+    pub fn give(&self, cohort: Cohort, head: &Arc<ConfigVariant>) -> bool {
         let mut share = self.write();
         let is_on = share.ended < head.number;
         if is_on {
@@ -150,7 +150,7 @@ impl Heads {
     }
 
     /// Ends a configuration. The caller must notify its streams.
-    pub fn end(&self, head: &ServedHead) {
+    pub fn end(&self, head: &ConfigVariant) {
         let mut share = self.write();
         share.ended = share.ended.max(head.number);
         share.next.take_if(|(_, next)| next.number <= head.number);

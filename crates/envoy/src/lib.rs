@@ -2,7 +2,7 @@
 //!
 //! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and
 //! `nds` generate the resources of each type, `library` generates the resources of proxyless gRPC,
-//! `ingress` the resources of gateways. `sight` computes which proxies a change affects, `walk`
+//! `ingress` the resources of gateways. `change_impact` computes which proxies a change affects, `walk`
 //! follows one request through generated configuration. Invariants:
 //!
 //! - Pure: the same snapshot and the same proxy give the same bytes, whatever happened before.
@@ -16,6 +16,7 @@ mod access_oracle;
 mod cache;
 mod cache_table;
 mod cds;
+mod change_impact;
 mod chunks;
 mod class;
 mod common;
@@ -36,7 +37,6 @@ pub mod oracle;
 mod rbac;
 mod rbac_rules;
 mod rds;
-mod sight;
 mod spans;
 pub mod testing;
 #[cfg(test)]

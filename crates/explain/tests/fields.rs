@@ -35,7 +35,7 @@ const DOMAIN: &str = "cluster.local";
 const CLUSTER: &str = "east";
 const ROOT: &str = "istio-system";
 
-/// Codes of reasons about gRPC clients without a proxy only. These reasons cover no part for other clients.
+/// Codes of reasons that only concern gRPC clients without a proxy. They do not explain a field that has no effect for proxies.
 const OF_LIBRARIES: [&str; 2] = ["STR0417", "STR0418"];
 
 macro_rules! kinds {
@@ -98,7 +98,7 @@ fn listed_versions_are_those_of_the_components() {
     }
 }
 
-/// Compares the computed cells of a kind with its file. `BLESS=1` writes them, and `?` for a field without effect and reason.
+/// Compares the computed cells of a kind with its file. `BLESS=1` writes them, with `?` for a field without effect and reason.
 fn check(name: &str) {
     let file = folder().join(format!("{name}.txt"));
     let text = fs::read_to_string(&file).expect("the cases");
@@ -149,7 +149,7 @@ fn is_unchanged(cell: &str) -> bool {
     cell.is_empty() || cell.starts_with("under ")
 }
 
-/// Returns whether the field has an effect or a reason with another value, so that a `default` is no value of a field without effect.
+/// Returns whether another value of the field has an effect or a reason. A cell `default` requires such a value.
 fn shows_another(cases: &str, case: &str) -> bool {
     let path = |case: &str| case.split('=').next().unwrap_or(case).to_owned();
     let others = cases.lines().filter_map(|line| line.split_once("  "));
@@ -360,7 +360,7 @@ const WEB_PORTS: &[(&str, u16, u16)] = &[
     ("https", 443, 8443),
     ("tcp", 5432, 5432),
 ];
-/// Additional ports of the service `web`. It has two ports of TLS with these.
+/// Additional ports of the service `web`, which then has two TLS ports.
 const MORE_PORTS: &[(&str, u16, u16)] = &[("https-alt", 444, 8444)];
 const GATEWAY_PORTS: &[(&str, u16, u16)] =
     &[("http", 80, 8080), ("http2", 8081, 8081), ("https", 443, 8443), ("tcp", 31400, 31400)];
@@ -540,7 +540,7 @@ impl Matrix {
         around.or_else(|| self.dead_item(object, pointer, value)).unwrap_or_default()
     }
 
-    /// The code of a reason inside the innermost list item around the field that has no effect as a whole.
+    /// Returns the code of a reason inside the innermost list item around the field, if the whole item has no effect.
     fn dead_item(&self, object: usize, pointer: &str, value: Option<&Value>) -> Option<String> {
         let mut objects = self.objects.clone();
         if let Some(value) = value {

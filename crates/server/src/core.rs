@@ -11,14 +11,14 @@ use tracing::warn;
 use crate::config::ServeArgs;
 use strait_base::task::Supervisor;
 use strait_envoy::Cache;
-use strait_envoy::heads::Heads;
+use strait_envoy::heads::ConfigVariants;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::hold::RetainedConfigurations;
 use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
 use strait_mesh::network::resolver::{self, Dns};
 use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
-use strait_mesh::push::interest::Interest;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::is_exported;
 use strait_mesh::push::{self, PushContext};
 use strait_mesh::timeline::Timeline;
@@ -35,10 +35,10 @@ const SHARED_PACE: Duration = Duration::from_secs(1);
 pub(super) struct Core {
     pub(super) events: mpsc::Sender<MeshEvent>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    pub(super) interest: Arc<Interest>,
+    pub(super) interest: Arc<SubscriptionIndex>,
     pub(super) cache: Arc<Cache>,
     /// Assigns proxies to the next configuration during a rollout.
-    pub(super) heads: Arc<Heads>,
+    pub(super) heads: Arc<ConfigVariants>,
     pub(super) timeline: Arc<Timeline>,
     /// Configurations that an operator can return to.
     pub(super) retained: Arc<RetainedConfigurations>,
@@ -62,7 +62,7 @@ impl Core {
         let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
         let (names, names_wanted) = watch::channel(Default::default());
         let (figures, counters) = watch::channel(LoopCounters::none());
-        let interest = Arc::new(Interest::default());
+        let interest = Arc::new(SubscriptionIndex::default());
         let cache = Arc::<Cache>::default();
         let retained = Arc::<RetainedConfigurations>::default();
         let mesh = MeshState::new(Arc::new(push::FixedSettings {
@@ -78,7 +78,7 @@ impl Core {
         let outputs = event_loop::LoopOutputs {
             context,
             interest: Arc::clone(&interest),
-            sight: Arc::<Cache>::clone(&cache),
+            change_impact: Arc::<Cache>::clone(&cache),
             names,
             timeline: Arc::clone(&timeline),
             retained: Arc::clone(&retained),

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use self::editions::FeedEditions;
+use self::editions::FeedOverrides;
 use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
 use self::object_meter::object_budget;
@@ -148,7 +148,7 @@ pub(super) async fn run(
     let shared = watchdog.waiting(shared).await;
     let restored = restored::restore(&configuration.hold_file, shared, &mut in_force);
     let (mut outbox, lost) = watchdog.waiting(restored).await;
-    let editions = FeedEditions::new(Arc::clone(&rollout.heads));
+    let editions = FeedOverrides::new(Arc::clone(&rollout.heads));
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
     if in_force.hold().is_none() && lost.is_none() {
         let plan = from.policy.borrow().rollout().cloned();
@@ -161,7 +161,7 @@ pub(super) async fn run(
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
-    let feed = Feed {
+    let feed = ConfigFeed {
         from,
         objects: watchdog.waiting(configuration.stores.watch(settings.clone())).await,
         settings,
@@ -202,7 +202,7 @@ async fn held_by_all(
 }
 
 /// A feed whose configuration has been read.
-struct Feed {
+struct ConfigFeed {
     from: FeedInputs,
     to: FeedOutputs,
     /// The clusters as last sent to the event loop.
@@ -213,7 +213,7 @@ struct Feed {
     in_force: ConfigurationInForce,
     hold_file: Option<HoldFile>,
     rollout: FeedRollout,
-    editions: FeedEditions,
+    editions: FeedOverrides,
     /// Why the hold from before the start could not be restored.
     lost: Option<Arc<str>>,
     /// Events of one change that are not sent yet.
@@ -222,7 +222,7 @@ struct Feed {
     watchdog: Watchdog,
 }
 
-impl Feed {
+impl ConfigFeed {
     async fn run(mut self) {
         for word in std::mem::take(&mut self.from.restored) {
             if self.pass_on(word).await.is_err() {
@@ -689,7 +689,7 @@ mod tests {
             timeline: Arc::default(),
             state: watch::channel(Arc::default()).0,
         };
-        let mut feed = Feed {
+        let mut feed = ConfigFeed {
             from: FeedInputs {
                 restored: Vec::new(),
                 updates: updates_seen,
@@ -706,7 +706,7 @@ mod tests {
                 context,
                 holds: mpsc::channel(1).1,
             },
-            editions: FeedEditions::new(Arc::default()),
+            editions: FeedOverrides::new(Arc::default()),
             statuses: source_statuses.lines(),
             to: FeedOutputs {
                 events,

@@ -22,7 +22,7 @@ use strait_base::descriptors::Descriptors;
 use strait_base::process::{self, ProcessUsage};
 use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
-use strait_envoy::heads::Heads;
+use strait_envoy::heads::ConfigVariants;
 use strait_explain::validation::ValidationCounts;
 use strait_identity::ServerIdentity;
 use strait_injection::InjectionCounts;
@@ -63,7 +63,7 @@ pub struct Metrics {
     /// The running rollout.
     pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
     /// Assigns proxies to configurations.
-    pub heads: Arc<Heads>,
+    pub heads: Arc<ConfigVariants>,
 }
 
 /// Metric of the time from the receipt of a change to the response that sends it to a proxy.

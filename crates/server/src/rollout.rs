@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use strait_base::codes;
-use strait_envoy::heads::{Heads, ServedHead};
+use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_mesh::push::PushContext;
-use strait_mesh::push::interest::Interest;
 use strait_mesh::push::lost_endpoints::{LostEndpoints, lost_endpoints};
-use strait_mesh::push::scope::Stand;
+use strait_mesh::push::scope::ProxyLocation;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::rollout::{
     Cohort, RolloutFiles, RolloutState, RolloutStep, RolloutVerdict, RunningRollout, StopReason,
 };
@@ -56,13 +56,13 @@ pub(super) struct RolloutRun {
     /// The change.
     pub(super) rollout: RunningRollout,
     /// Assigns proxies to configurations.
-    pub(super) heads: Arc<Heads>,
+    pub(super) heads: Arc<ConfigVariants>,
     /// The new configuration.
-    pub(super) head: Arc<ServedHead>,
+    pub(super) head: Arc<ConfigVariant>,
     /// The configuration of all other proxies.
     pub(super) settled: watch::Receiver<Option<Arc<PushContext>>>,
     /// Streams of all other proxies.
-    pub(super) interest: Arc<Interest>,
+    pub(super) interest: Arc<SubscriptionIndex>,
     pub(super) timeline: Arc<Timeline>,
     /// The published state.
     pub(super) state: watch::Sender<Arc<RolloutState>>,
@@ -121,7 +121,7 @@ impl RolloutRun {
     }
 
     /// Returns the locations of all connected proxies.
-    fn stands(&self) -> Vec<Arc<Stand>> {
+    fn stands(&self) -> Vec<Arc<ProxyLocation>> {
         let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands(None));
         stands.into_iter().flatten().map(|(_, stand)| stand).collect()
     }

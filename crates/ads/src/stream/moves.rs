@@ -7,7 +7,7 @@ use super::side::{Side, is_same};
 use super::{AdmittedStream, Stream};
 use crate::shared::ServerShared;
 use strait_base::lock::lock;
-use strait_mesh::push::interest::{Interest, Subscription};
+use strait_mesh::push::subscription_index::{Subscription, SubscriptionIndex};
 use strait_xds::names::OutboundName;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::Session;
@@ -39,7 +39,7 @@ impl AdmittedStream {
     }
 
     /// Subscribes to the session's names and lists at another configuration.
-    fn subscribe_to(&self, interest: &Arc<Interest>, session: &Session) -> Subscription {
+    fn subscribe_to(&self, interest: &Arc<SubscriptionIndex>, session: &Session) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());
         let mut subscription = interest.subscribe(Some(workload));
         let names =

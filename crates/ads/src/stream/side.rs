@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::shared::ServerShared;
 use strait_envoy::Cache;
-use strait_envoy::heads::ServedHead;
+use strait_envoy::heads::ConfigVariant;
 use strait_mesh::push::PushContext;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::Session;
 
 /// The configuration that a stream is served instead of the one for all proxies.
 pub(super) struct Side {
-    pub(super) head: Arc<ServedHead>,
+    pub(super) head: Arc<ConfigVariant>,
     /// The number of the last response before the stream moved to this configuration. Rejections up
     /// to it are not caused by the configuration.
     pub(super) sent_before: u64,
@@ -23,7 +23,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn of(head: Arc<ServedHead>, session: &Session) -> Self {
+    pub(super) fn of(head: Arc<ConfigVariant>, session: &Session) -> Self {
         let refused = session.progress().into_iter();
         let refused = refused.filter_map(|(kind, one)| one.nack.is_some().then_some(kind));
         Self { head, sent_before: session.last_nonce(), refused_before: refused.collect() }
@@ -44,7 +44,7 @@ pub(super) fn cache_of<'a>(shared: &'a ServerShared, side: Option<&'a Side>) -> 
 }
 
 /// Returns whether a stream is already served this configuration.
-pub(super) fn is_same(side: Option<&Side>, head: Option<&Arc<ServedHead>>) -> bool {
+pub(super) fn is_same(side: Option<&Side>, head: Option<&Arc<ConfigVariant>>) -> bool {
     match (side, head) {
         (None, None) => true,
         (Some(side), Some(head)) => Arc::ptr_eq(&side.head, head),

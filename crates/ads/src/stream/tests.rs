@@ -12,7 +12,7 @@ use strait_identity::credential::CredentialRegistry;
 use strait_identity::tls::ClientCertificates;
 use strait_identity::{Authority, AuthorityFrom, AuthorityPem, RootEvidence, Serving, rotation};
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
-use strait_mesh::push::interest::Changes;
+use strait_mesh::push::subscription_index::Changes;
 use strait_model::credential::{CredentialName, CredentialState};
 use strait_model::registry::RegistryUpdate;
 use strait_model::testing::{endpoint, host, member, removed, service, shard, workload};

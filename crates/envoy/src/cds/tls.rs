@@ -1,7 +1,10 @@
 //! TLS settings of rules for upstream connections. If the settings cannot be applied, no cluster is
 //! generated. Only DISABLE results in plain text. (docs/decisions/0042-tls-to-services.md)
 
+use std::sync::Arc;
+
 use super::super::tls::foreign;
+use strait_mesh::aggregate::MergedService;
 use strait_model::mesh_config::MeshTls;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -21,6 +24,27 @@ pub(super) fn speak_to_strangers(
 ) {
     cluster.metadata = Some(alpn_stays());
     cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }, taken));
+}
+
+/// Returns the policy with the `subjectAltNames` of the ServiceEntry, if the service is outside the
+/// mesh and the TLS settings of the policy name none (Istio, `ServiceEntry.subjectAltNames`,
+/// `ClientTLSSettings.subjectAltNames`).
+pub(super) fn with_names_of_entry(
+    mut policy: ResolvedPolicy,
+    service: &MergedService,
+) -> ResolvedPolicy {
+    let names = &service.primary.service_accounts;
+    if service.primary.mesh_external
+        && !names.is_empty()
+        && let Some(tls) = &mut policy.tls
+        && let ClientTls::Foreign(foreign) = &**tls
+        && foreign.server.subject_alt_names.is_empty()
+    {
+        let mut foreign = foreign.clone();
+        foreign.server.subject_alt_names = names.iter().map(|name| name.to_string()).collect();
+        *tls = Arc::new(ClientTls::Foreign(foreign));
+    }
+    policy
 }
 
 /// Returns options that derive server names from each request. The SNI is the requested host if the

@@ -45,8 +45,9 @@ pub(super) struct IngressListeners<'a> {
     pub(super) filters: &'a AccessFilters,
 }
 
-/// Returns the prefix of the statistics of requests: the name of the server, or of the first of several in plain text. (Istio,
-/// `Server.name`.)
+/// Returns the statistics prefix of requests: the name of the server, or `outbound_` with the name of
+/// the listener if the server has no name. For plain text, `server` is the first server of the port
+/// (Istio, `Server.name`).
 fn stat_prefix(server: Option<&GatewayServer>, listener: &str) -> String {
     match server {
         Some(server) if !server.name.is_empty() => server.name.to_string(),

@@ -35,7 +35,7 @@ impl ConfigView<'_> {
         });
         let mut reasons = self.tls_at_mtls(sidecar);
         reasons.extend(self.privileged_ports(sidecar));
-        reasons.extend(self.other_protocols(sidecar));
+        reasons.extend(self.overridden_protocols(sidecar));
         Finding { proxies, reasons, ..Finding::default() }
     }
 
@@ -64,8 +64,9 @@ impl ConfigView<'_> {
         without.map(reason).collect()
     }
 
-    /// Egress listeners that declare another protocol than a service that they name. The service decides.
-    fn other_protocols(&self, sidecar: &Sidecar) -> Vec<Reason> {
+    /// Reports egress listeners that declare another protocol than a service that they name. The
+    /// protocol of the service applies.
+    fn overridden_protocols(&self, sidecar: &Sidecar) -> Vec<Reason> {
         let kind = |protocol: Protocol| (protocol.is_http(), protocol == Protocol::Auto);
         let all = sidecar.declared_ports().filter_map(|(index, number, declared, mut hosts)| {
             let (host, port) = hosts.find_map(|host| {
@@ -78,8 +79,9 @@ impl ConfigView<'_> {
                 protocol => protocol.as_str(),
             };
             let path = format!("spec.egress[{index}].port.protocol");
-            let text =
-                format!("the protocol of {host} at port {number} is {actual}, which applies");
+            let text = format!(
+                "the protocol of {host} at port {number} is {actual}, which applies instead"
+            );
             Some(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text))
         });
         all.collect()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::context::{Private, PushContext};
-use super::interest::Dep;
+use super::subscription_index::ChangedItem;
 use crate::aggregate::MergedService;
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
@@ -41,7 +41,7 @@ impl AccessState {
     pub(super) fn changes(
         &mut self,
         pods: &BTreeSet<(ClusterId, WorkloadKey)>,
-    ) -> (Vec<Dep>, BTreeSet<Namespace>) {
+    ) -> (Vec<ChangedItem>, BTreeSet<Namespace>) {
         let mut namespaces = BTreeSet::new();
         if self.policies.disables_anywhere() {
             let own = pods.iter().map(|(_, pod)| &pod.namespace);
@@ -56,7 +56,7 @@ impl AccessState {
         // A change to the reported status of objects affects no proxy, but it changes responses of
         // the admin API.
         changed.extend(self.policies.changed_reports(&before));
-        (changed.into_iter().map(Dep::Access).collect(), namespaces)
+        (changed.into_iter().map(ChangedItem::Access).collect(), namespaces)
     }
 
     /// Adds to `hosts` the services that have an endpoint in these namespaces with an outdated TLS

@@ -6,26 +6,28 @@
 use std::sync::Arc;
 
 use super::context::PushContext;
-use super::interest::{Changes, Dep, Interest};
 use super::reach::reach;
-use super::scope::{SeenChanges, Sight, Stand, is_worth_computing, related_hosts, same_access};
+use super::scope::{
+    AffectedResources, ChangeImpact, ProxyLocation, is_worth_computing, related_hosts, same_access,
+};
+use super::subscription_index::{ChangedItem, Changes, SubscriptionIndex};
 
 impl Changes {
     /// Computes which of the streams each part of the change affects.
     pub fn compute_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
-        interest: &Interest,
-        sight: &dyn Sight,
+        interest: &SubscriptionIndex,
+        change_impact: &dyn ChangeImpact,
     ) {
         if !is_worth_computing(versions.map(|context| &**context), &self.services()) {
-            self.deps.insert(Dep::Mesh);
+            self.deps.insert(ChangedItem::Mesh);
         }
         if self.is_everything() {
             return;
         }
         if self.affects_services() {
-            self.compute_service_impact(versions, interest, sight);
+            self.compute_service_impact(versions, interest, change_impact);
         }
         if self.affects_access() {
             self.compute_access_impact(versions.map(|context| &**context), interest);
@@ -35,28 +37,35 @@ impl Changes {
     fn compute_service_impact(
         &mut self,
         versions: [&Arc<PushContext>; 2],
-        interest: &Interest,
-        sight: &dyn Sight,
+        interest: &SubscriptionIndex,
+        change_impact: &dyn ChangeImpact,
     ) {
         let [before, now] = versions;
         let hosts = related_hosts([before, now], &self.services());
         self.reach = self.affects_only_hosts().then(|| reach([before, now], &hosts)).flatten();
         let stands = interest.stands(self.reach.as_ref());
         let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
-        let mut seen = sight.seen(before, now, &hosts, &places);
+        let mut seen = change_impact.seen(before, now, &hosts, &places);
         if self.may_move() {
             for (seen, place) in seen.iter_mut().zip(&places) {
                 if place.moved([before, now]) {
-                    *seen = Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
+                    *seen = Arc::new(AffectedResources {
+                        everything: true,
+                        ..AffectedResources::default()
+                    });
                 }
             }
         }
         self.set_seen(stands, seen);
     }
 
-    fn compute_access_impact(&mut self, [before, now]: [&PushContext; 2], interest: &Interest) {
+    fn compute_access_impact(
+        &mut self,
+        [before, now]: [&PushContext; 2],
+        interest: &SubscriptionIndex,
+    ) {
         let concerned = now.access.concerned(&before.access);
-        let same = |(_, stand): &(u32, Arc<Stand>)| same_access([before, now], stand);
+        let same = |(_, stand): &(u32, Arc<ProxyLocation>)| same_access([before, now], stand);
         self.same_access = interest.stands_of(&concerned).into_iter().filter(same).collect();
         self.concerned = Some(concerned);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::PushContext;
-use super::interest::{Changes, Dep};
+use super::subscription_index::{ChangedItem, Changes};
 use crate::aggregate::MergedService;
 use strait_model::{Health, Hostname};
 
@@ -33,26 +33,26 @@ pub(super) fn describe_effect(
     let (mut networks, mut clusters) = (Vec::new(), Vec::new());
     for dep in &changes.deps {
         match dep {
-            Dep::Endpoints(host) | Dep::Members(host) => {
+            ChangedItem::Endpoints(host) | ChangedItem::Members(host) => {
                 services.entry(host).or_default().endpoints = true;
             }
-            Dep::Definition(host) => services.entry(host).or_default().definition = true,
-            Dep::Accounts(host) => drop(services.entry(host).or_default()),
-            Dep::Workload(cluster, pod) => {
+            ChangedItem::Definition(host) => services.entry(host).or_default().definition = true,
+            ChangedItem::Accounts(host) => drop(services.entry(host).or_default()),
+            ChangedItem::Workload(cluster, pod) => {
                 pods.insert((cluster, pod));
             }
-            Dep::Traffic(host) => services.entry(host).or_default().traffic = true,
-            Dep::Selectors => drop(other_parts.insert("selectors of rules")),
-            Dep::Imports(_) => drop(other_parts.insert("imports of Sidecars")),
-            Dep::Logging(_) => drop(other_parts.insert("access logs of Telemetries")),
-            Dep::Filters(_) => drop(other_parts.insert("filters of EnvoyFilters")),
-            Dep::Gateways => drop(other_parts.insert("gateways")),
-            Dep::Machines => drop(other_parts.insert("machines")),
-            Dep::Networks => drop(other_parts.insert("networks")),
-            Dep::NetworkGateways(network) => networks.push(network.as_str()),
-            Dep::ClusterMode(cluster) => clusters.push(cluster.as_str()),
-            Dep::Mesh => drop(other_parts.insert("mesh settings")),
-            Dep::Access(_) => drop(other_parts.insert("access policies")),
+            ChangedItem::Traffic(host) => services.entry(host).or_default().traffic = true,
+            ChangedItem::Selectors => drop(other_parts.insert("selectors of rules")),
+            ChangedItem::Imports(_) => drop(other_parts.insert("imports of Sidecars")),
+            ChangedItem::Logging(_) => drop(other_parts.insert("access logs of Telemetries")),
+            ChangedItem::Filters(_) => drop(other_parts.insert("filters of EnvoyFilters")),
+            ChangedItem::Gateways => drop(other_parts.insert("gateways")),
+            ChangedItem::Machines => drop(other_parts.insert("machines")),
+            ChangedItem::Networks => drop(other_parts.insert("networks")),
+            ChangedItem::NetworkGateways(network) => networks.push(network.as_str()),
+            ChangedItem::ClusterMode(cluster) => clusters.push(cluster.as_str()),
+            ChangedItem::Mesh => drop(other_parts.insert("mesh settings")),
+            ChangedItem::Access(_) => drop(other_parts.insert("access policies")),
         }
     }
     if !services.is_empty() {

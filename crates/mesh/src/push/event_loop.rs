@@ -21,21 +21,21 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
-pub use self::heads::MeshHeads;
-pub use self::heads::NextHead;
-pub use self::outputs::HeadOutputs;
+pub use self::heads::RolloutCandidate;
+pub use self::heads::ServedConfigurations;
+pub use self::outputs::VariantOutputs;
 use self::reach::TouchedReach;
 pub use self::ruled::BegunEdition;
-use self::ruled::{Edition, EditionVersion, RulesInUse, ServiceNamesInUse};
+use self::ruled::{ClusterOverrides, EditionVersion, RulesInUse, ServiceNamesInUse};
 use self::work::{MeshWork, causes_of_update};
 use super::access_state::AccessState;
 use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
-use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
-use super::scope::Sight;
+use super::scope::ChangeImpact;
+use super::subscription_index::{ChangedItem, Changes, SubscriptionIndex};
 use super::withholding::{MeasureRules, RuleBytes, WithholdingInputs};
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::hold::RetainedConfigurations;
@@ -82,7 +82,7 @@ pub enum MeshEvent {
     /// The configuration from which the traffic rules, policies and settings were parsed.
     Configuration(Arc<ConfigurationSnapshot>),
     /// A rollout starts: some proxies receive this configuration instead. Replaces an earlier one.
-    BeginNext(Box<NextHead>),
+    BeginNext(Box<RolloutCandidate>),
     /// The rollout ends. The sender is notified once all earlier events have been published.
     EndNext(oneshot::Sender<()>),
     /// Several events at once: no version contains only some of them.
@@ -105,9 +105,9 @@ pub struct LoopOutputs {
     /// The current version; `None` until the mesh is complete.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
     /// The streams to notify.
-    pub interest: Arc<Interest>,
+    pub interest: Arc<SubscriptionIndex>,
     /// Computes which proxies a change affects.
-    pub sight: Arc<dyn Sight>,
+    pub change_impact: Arc<dyn ChangeImpact>,
     /// Gateway names that DNS must resolve.
     pub names: watch::Sender<BTreeSet<Arc<str>>>,
     /// The record of changes and their causes.
@@ -147,7 +147,7 @@ pub struct MeshState {
     /// Computes the size of an object's rules; see [`Self::measuring`].
     measure: MeasureRules,
     /// Editions by the cluster whose proxies receive them.
-    editions: BTreeMap<ClusterId, Edition>,
+    editions: BTreeMap<ClusterId, ClusterOverrides>,
     /// New versions of editions that have not been taken yet.
     edition_versions: Vec<EditionVersion>,
     /// Whether an edition was added or removed since the last version.
@@ -232,7 +232,7 @@ impl MeshState {
             MeshEvent::BeginEdition(begun) => {
                 let BegunEdition { cluster, traffic, outputs } = *begun;
                 let rules = RulesInUse::of(traffic, self.version);
-                self.editions.insert(cluster, Edition { rules, outputs });
+                self.editions.insert(cluster, ClusterOverrides { rules, outputs });
                 self.editions_stale = true;
             }
             MeshEvent::EditionTraffic(cluster, update) => {
@@ -292,7 +292,7 @@ impl MeshState {
                 self.dead_gateways = dead;
                 self.networks_stale = true;
             }
-            // Handled by `MeshHeads`.
+            // Handled by `ServedConfigurations`.
             MeshEvent::BeginNext(_) | MeshEvent::EndNext(_) => {}
             MeshEvent::Complete => self.is_synced = true,
             MeshEvent::CompleteWithoutNames => {
@@ -404,7 +404,7 @@ impl MeshState {
         let mesh_changed = std::mem::take(&mut self.everything);
         // Proxies on machines that no entry selects are identified by these entries, too.
         if std::mem::take(&mut self.vms_stale) || touched.entries || !touched.facts.is_empty() {
-            changes.deps.insert(Dep::Machines);
+            changes.deps.insert(ChangedItem::Machines);
         }
         self.refresh_workloads(&touched);
         let mut hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
@@ -419,17 +419,17 @@ impl MeshState {
         self.refresh_facts(&touched.facts);
         self.refresh_facts(&touched.traffic);
         let workloads = touched.workloads.into_iter();
-        changes.deps.extend(workloads.map(|(cluster, name)| Dep::Workload(cluster, name)));
+        changes.deps.extend(workloads.map(|(cluster, name)| ChangedItem::Workload(cluster, name)));
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
             self.network_labels = labels.map(|(id, label)| (id.clone(), label.cloned())).collect();
         }
         self.refresh_networks();
         if std::mem::take(&mut self.everything) {
-            changes.deps.insert(Dep::Networks);
+            changes.deps.insert(ChangedItem::Networks);
         }
         if mesh_changed {
-            changes.deps.insert(Dep::Mesh);
+            changes.deps.insert(ChangedItem::Mesh);
         }
         let touched = std::mem::take(&mut self.touched_reach);
         let reads_more = |service: &MergedService| self.affects_more_than_assignments(service);
@@ -555,10 +555,10 @@ impl MeshState {
         changes: &mut Changes,
     ) -> BTreeSet<Hostname> {
         if self.all_hosts_stale {
-            changes.deps.insert(Dep::Mesh);
+            changes.deps.insert(ChangedItem::Mesh);
         }
         if !placements.is_empty() {
-            changes.deps.insert(Dep::Networks);
+            changes.deps.insert(ChangedItem::Networks);
         }
         if std::mem::take(&mut self.all_hosts_stale) {
             hosts.extend(self.aggregate.hosts());
@@ -600,22 +600,22 @@ impl MeshState {
             (Some(old), Some(new)) if *old == new => {}
             (old, Some(new)) => {
                 if old.is_none_or(|old| !old.same_definition(&new)) {
-                    changes.deps.insert(Dep::Definition(host.clone()));
+                    changes.deps.insert(ChangedItem::Definition(host.clone()));
                 } else if self.affects_more_than_assignments(&new) {
-                    changes.deps.insert(Dep::Members(host.clone()));
+                    changes.deps.insert(ChangedItem::Members(host.clone()));
                 }
                 if old.is_none_or(|old| !old.same_security(&new)) {
-                    changes.deps.insert(Dep::Accounts(host.clone()));
+                    changes.deps.insert(ChangedItem::Accounts(host.clone()));
                 }
                 if old.is_none_or(|old| !old.differs_except_in_endpoints(&new)) {
-                    changes.deps.insert(Dep::Endpoints(host.clone()));
+                    changes.deps.insert(ChangedItem::Endpoints(host.clone()));
                 }
                 self.count_restricted(old.map(|old| &old.primary.export_to), Some(&new));
                 self.services.insert(host.clone(), Arc::new(new));
             }
             (Some(old), None) => {
-                changes.deps.insert(Dep::Definition(host.clone()));
-                changes.deps.insert(Dep::Endpoints(host.clone()));
+                changes.deps.insert(ChangedItem::Definition(host.clone()));
+                changes.deps.insert(ChangedItem::Endpoints(host.clone()));
                 self.count_restricted(Some(&old.primary.export_to), None);
                 self.services.remove(host);
             }
@@ -690,8 +690,8 @@ impl MeshState {
         } else {
             self.private.insert(host.clone(), private);
         }
-        changes.deps.insert(Dep::Definition(host.clone()));
-        changes.deps.insert(Dep::Endpoints(host));
+        changes.deps.insert(ChangedItem::Definition(host.clone()));
+        changes.deps.insert(ChangedItem::Endpoints(host));
     }
 
     fn may_be_gateway(&self, host: &Hostname) -> bool {
@@ -724,7 +724,7 @@ pub async fn run(
     outputs: LoopOutputs,
     mut watchdog: Watchdog,
 ) {
-    let mut heads = MeshHeads::new(mesh, &outputs);
+    let mut heads = ServedConfigurations::new(mesh, &outputs);
     let mut clock = Debounce::default();
     let mut waiting_since: Option<Instant> = None;
     let mut figures = LoopCounters::none();
@@ -788,7 +788,9 @@ pub async fn run(
     }
 }
 
-fn apply(heads: &mut MeshHeads, event: MeshEvent, watchdog: &Watchdog) {
-    watchdog.progress().begins(MeshWork { step: "applying", causes: MeshHeads::causes_of(&event) });
+fn apply(heads: &mut ServedConfigurations, event: MeshEvent, watchdog: &Watchdog) {
+    watchdog
+        .progress()
+        .begins(MeshWork { step: "applying", causes: ServedConfigurations::causes_of(&event) });
     heads.apply(event);
 }

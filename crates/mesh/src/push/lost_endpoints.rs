@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::context::{PushContext, Whereabouts};
 use super::imports::Imports;
-use super::scope::Stand;
+use super::scope::ProxyLocation;
 use super::subset::{SubsetFilter, subset_names};
 use super::view::{Role, ViewKey, assignment_of};
 use crate::aggregate::MergedService;
@@ -59,7 +59,7 @@ impl fmt::Display for LostEndpoints {
 /// disappear together with the rules that route to them.
 pub fn lost_endpoints(
     versions: [&PushContext; 2],
-    stands: &[Arc<Stand>],
+    stands: &[Arc<ProxyLocation>],
     percent: u8,
     deadline: Instant,
 ) -> Option<LostEndpoints> {

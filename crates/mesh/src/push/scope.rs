@@ -2,7 +2,7 @@
 //!
 //! A change to services affects few streams, often none. The affected streams are not derived from
 //! a list of dependencies. Instead, the generator produces the resources of the changed services
-//! before and after the change ([`Sight`]), and a stream is only notified of the types in which
+//! before and after the change ([`ChangeImpact`]), and a stream is only notified of the types in which
 //! these differ.
 
 use std::collections::{BTreeSet, HashSet};
@@ -28,7 +28,7 @@ const COMPUTED_HOSTS_MAX: usize = 128;
 
 /// Everything apart from the mesh that can influence a proxy's resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stand {
+pub struct ProxyLocation {
     /// The verified data that the proxy reports about itself.
     pub proxy: Arc<Proxy>,
     /// The network of the proxy.
@@ -37,7 +37,7 @@ pub struct Stand {
     pub whereabouts: Whereabouts,
 }
 
-impl Stand {
+impl ProxyLocation {
     /// Returns whether the facts about the proxy's machine or node, or the rules that select it,
     /// differ between two versions.
     pub(super) fn moved(&self, [before, now]: [&PushContext; 2]) -> bool {
@@ -53,7 +53,7 @@ impl Stand {
 
 /// The effect of a change on a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SeenChanges {
+pub struct AffectedResources {
     /// The stream must process everything and determine its location again.
     pub everything: bool,
     /// Types in which something differs.
@@ -65,7 +65,7 @@ pub struct SeenChanges {
     pub assignments: BTreeSet<Hostname>,
 }
 
-impl SeenChanges {
+impl AffectedResources {
     /// Returns the possible effect on a proxy whose access policies changed and which watches these
     /// routes. Policies may refer to a provider to which nothing else routes, and routes of routers
     /// may match claims of tokens.
@@ -80,12 +80,12 @@ impl SeenChanges {
 }
 
 /// Returns whether the access policies for a proxy are equal in both versions.
-pub fn same_access([before, now]: [&PushContext; 2], stand: &Stand) -> bool {
+pub fn same_access([before, now]: [&PushContext; 2], stand: &ProxyLocation) -> bool {
     before.access_of(&stand.proxy) == now.access_of(&stand.proxy)
 }
 
 /// Computes the effect of a change to services at the locations of streams.
-pub trait Sight: Send + Sync {
+pub trait ChangeImpact: Send + Sync {
     /// Returns for each location the differences between two versions that differ only in `hosts`.
     /// Changes to endpoints that only affect assignments are not included.
     fn seen(
@@ -93,8 +93,8 @@ pub trait Sight: Send + Sync {
         before: &Arc<PushContext>,
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>>;
+        stands: &[Arc<ProxyLocation>],
+    ) -> Vec<Arc<AffectedResources>>;
 }
 
 /// Returns the services that must be generated together to compute the effect of a change to

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::context::{FixedSettings, PushContext};
 use super::event_loop::{MeshEvent, MeshState};
-use super::interest::{Changes, Dep};
-use super::scope::{SeenChanges, Sight, Stand};
+use super::scope::{AffectedResources, ChangeImpact, ProxyLocation};
+use super::subscription_index::{ChangedItem, Changes};
 use super::view::{Assignment, Path, Role, ViewKey, WithheldReason, assignment, decide};
 use crate::testing::settings;
 use strait_model::mesh_config::MeshNetworks;
@@ -26,14 +26,14 @@ use strait_rules::traffic::Selection;
 /// Reports no effect at any location. It is not used for assignments.
 struct SeesNothing;
 
-impl Sight for SeesNothing {
+impl ChangeImpact for SeesNothing {
     fn seen(
         &self,
         _: &Arc<PushContext>,
         _: &Arc<PushContext>,
         _: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>> {
+        stands: &[Arc<ProxyLocation>],
+    ) -> Vec<Arc<AffectedResources>> {
         stands.iter().map(|_| Arc::default()).collect()
     }
 }
@@ -563,7 +563,10 @@ fn changed_accounts_affect_upstream_clusters_but_no_definition() {
     mesh.apply(MeshEvent::Registry(update.built()));
     let (context, changes) = mesh.next_version().expect("a change");
     let web = host("web.ns");
-    assert_eq!(changes, [Dep::Accounts(web.clone()), Dep::Endpoints(web)].into_iter().collect());
+    assert_eq!(
+        changes,
+        [ChangedItem::Accounts(web.clone()), ChangedItem::Endpoints(web)].into_iter().collect()
+    );
     assert!(context.definitions > definitions, "upstream clusters name them");
 }
 
@@ -597,8 +600,11 @@ fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
         mesh.apply(MeshEvent::Registry(shard("east", 1).update().with(web(), endpoints).built()));
         let (_, changes) = mesh.next_version().expect("endpoints changed");
         let Changes { deps, .. } = changes;
-        assert!(deps.iter().all(|dep| matches!(dep, Dep::Accounts(_) | Dep::Endpoints(_))));
-        deps.iter().any(|dep| matches!(dep, Dep::Accounts(_)))
+        assert!(
+            deps.iter()
+                .all(|dep| matches!(dep, ChangedItem::Accounts(_) | ChangedItem::Endpoints(_)))
+        );
+        deps.iter().any(|dep| matches!(dep, ChangedItem::Accounts(_)))
     };
     steps.into_iter().map(step).collect()
 }
@@ -627,5 +633,5 @@ fn changed_target_port_does_not_change_endpoints() {
     mesh.next_version();
     mesh.apply(MeshEvent::Registry(update(9090).built()));
     let (_, changes) = mesh.next_version().expect("a change");
-    assert_eq!(changes, [Dep::Definition(host("web.ns"))].into_iter().collect());
+    assert_eq!(changes, [ChangedItem::Definition(host("web.ns"))].into_iter().collect());
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::context::PushContext;
-use super::interest::{Changes, Interest};
+use super::subscription_index::{Changes, SubscriptionIndex};
 use super::subset::{SubsetFilter, subset_names};
 use super::view::{ViewDependencies, ViewKey, contribution};
 use crate::aggregate::{MergedService, ShardEndpoints};
@@ -42,7 +42,7 @@ pub(super) fn unaffected_views(
     before: &PushContext,
     now: &PushContext,
     changes: &Changes,
-    interest: &Interest,
+    interest: &SubscriptionIndex,
 ) -> BTreeMap<Hostname, Vec<Arc<ViewKey>>> {
     if changes.is_everything() {
         return BTreeMap::new();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::context::{Private, wildcards};
-use super::interest::{Changes, Dep};
+use super::subscription_index::{ChangedItem, Changes};
 use crate::aggregate::MergedService;
 use strait_model::policy::{ForeignHostsMode, TrafficLimits};
 use strait_model::{Hostname, Namespace, Port, Protocol};
@@ -161,7 +161,7 @@ impl Withholding {
             measured().filter(is_bound).for_each(&mut add);
         }
         let hosts = changes.deps.iter().filter_map(|dep| match dep {
-            Dep::Definition(host) => Some(HostPattern::of_service(host)),
+            ChangedItem::Definition(host) => Some(HostPattern::of_service(host)),
             _ => None,
         });
         for host in hosts {
@@ -215,7 +215,7 @@ impl Withholding {
             limits_before.is_some_and(|one| one.foreign_hosts == ForeignHostsMode::Deny);
         if was_known && !changes.is_everything() {
             for dep in &changes.deps {
-                if let Dep::Definition(host) = dep {
+                if let ChangedItem::Definition(host) = dep {
                     self.note_owner(host, inputs);
                 }
             }

@@ -151,7 +151,8 @@ pub enum LimitFault {
     Value(&'static str, String),
     /// The value is out of range; the nearest limit applies.
     Bounded(&'static str, String),
-    /// It is a duration of 0s, which the API does not allow: the default applies, as if the field were absent.
+    /// The duration is 0s, which the API does not allow; the default applies, as if the field were
+    /// absent.
     Zero(&'static str),
 }
 
@@ -271,7 +272,7 @@ fn read_limits<W: for<'de> Deserialize<'de>, T>(
     Ok(settings)
 }
 
-/// Reports each of these durations that is 0s, which the API does not allow.
+/// Adds a fault for each duration that is 0s, which the API does not allow.
 fn note_zeros(fields: &[(&'static str, Option<&WrittenDuration>)], faults: &mut Vec<LimitFault>) {
     let is_zero = |time: &Option<&WrittenDuration>| time.is_some_and(|time| time.0.is_zero());
     let zeros = fields.iter().filter(|(_, time)| is_zero(time));

@@ -41,7 +41,7 @@ pub struct Gateway {
 pub struct GatewayServer {
     /// Index in the object.
     pub place: usize,
-    /// Its name, which prefixes the statistics of its requests; may be empty.
+    /// Name of the server, which prefixes the statistics of its requests. May be empty.
     pub name: Arc<str>,
     /// Port number of the gateway's Service, which clients use.
     pub port: u16,

@@ -191,7 +191,8 @@ impl GatewayRoute {
         let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
         let are_services = raw.parent_refs.iter().all(|parent| service_kind(parent).is_some());
         if !raw.hostnames.is_empty() && !raw.parent_refs.is_empty() && are_services {
-            let text = "hosts of a route have no effect on a Service: the route applies to all requests to the Service";
+            let text = "hostnames have no effect on a Service: the route applies to all requests to \
+                        the Service";
             reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, "spec.hostnames", text));
         }
         let lost = "answered with 500";
@@ -260,7 +261,7 @@ impl GatewayRoute {
     }
 }
 
-/// Returns the kind of Service that a parent is, if it is one.
+/// Returns the kind of Service of a parent, or `None` if the parent is not a Service.
 fn service_kind(parent: &RawParentRef) -> Option<ServiceKind> {
     ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)
 }
@@ -359,7 +360,7 @@ impl RuleReader<'_> {
             let retry = raw.retry;
             let backoff = retry.as_ref().and_then(|retry| retry.backoff.as_ref());
             if backoff.is_some_and(|pause| pause.0.is_zero()) {
-                let text = "0s is no pause between retries: the default applies";
+                let text = "0s is not a valid backoff; the default applies";
                 let path = format!("{path}.retry.backoff");
                 self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
             }
@@ -644,7 +645,7 @@ impl RuleReader<'_> {
         RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
     }
 
-    /// Reads how the path of a request is replaced.
+    /// Parses a path modifier. An invalid one refuses the rule, and the path stays unchanged.
     fn replaced(
         &mut self,
         raw: Option<RawPathModifier>,

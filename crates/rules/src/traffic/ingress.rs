@@ -87,7 +87,7 @@ pub struct IngressClass {
 }
 
 impl IngressClass {
-    /// Parses an object and returns the reasons for its parts without an effect.
+    /// Parses an object. Also returns the reasons for fields without an effect.
     ///
     /// # Errors
     /// The reason why the whole object is refused.
@@ -96,7 +96,7 @@ impl IngressClass {
         if raw.controller != INGRESS_CONTROLLER {
             reasons.clear();
         } else if raw.parameters.is_some() {
-            let text = "the mesh has no parameters for a class of Ingresses";
+            let text = "parameters of an IngressClass are not supported";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters", text));
         }
         let is_default = annotation(object, DEFAULT_ANNOTATION) == Some("true");

@@ -52,7 +52,7 @@ pub struct Sidecar {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EgressListener {
     port: Option<u16>,
-    /// The protocol that it declares; `Auto` if none.
+    /// Declared protocol, or `Auto` if the listener declares none.
     protocol: Protocol,
     traffic: EgressTraffic,
     /// Address at which the services are reached, if it is not their own.
@@ -231,7 +231,8 @@ impl Sidecar {
         egress.chain(ingress.map(|one| (format!("spec.ingress[{}]", one.index), one.port.number)))
     }
 
-    /// The egress listeners that declare a protocol for their port: index, port, protocol, and the hosts that each names.
+    /// Iterates over the egress listeners that declare a protocol for their port. Returns the index,
+    /// the port, the protocol, and the exact hosts of each.
     pub fn declared_ports(
         &self,
     ) -> impl Iterator<Item = (usize, u16, Protocol, impl Iterator<Item = &Hostname>)> {

@@ -227,7 +227,7 @@ impl Telemetries {
             by_default.map(|name| (name, (true, None))).collect();
         let mut names = &mesh.default_logs;
         for rule in levels.iter().flat_map(|level| &level.logging) {
-            // An entry for the other end of calls says nothing about which logs the following entries mean.
+            // An entry for the other end of calls does not change the logs of the entries after it.
             if !holds(&rule) {
                 continue;
             }

@@ -20,7 +20,7 @@ use strait_base::descriptors::Descriptors;
 use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_envoy::Cache;
-use strait_envoy::heads::Heads;
+use strait_envoy::heads::ConfigVariants;
 use strait_explain::{ConfigReports, ConfigTrials};
 use strait_mesh::history::History;
 use strait_mesh::hold::{HoldRequests, HoldSharing, HoldState, RetainedConfigurations};
@@ -80,7 +80,7 @@ pub struct Sources {
     /// The running rollout.
     pub rollout: watch::Receiver<Arc<RolloutState>>,
     /// Assigns proxies to configurations.
-    pub heads: Arc<Heads>,
+    pub heads: Arc<ConfigVariants>,
     /// Sends requests to hold or release a configuration.
     pub holds: HoldRequests,
     /// Counters of the event loop.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::announcements::{Announcements, REST};
 use super::sources::Sources;
 use strait_base::source_status::{SourceStanding, SourceStatusMap, SourceStatusTable};
-use strait_envoy::heads::{Heads, Refusals};
+use strait_envoy::heads::{ConfigVariants, Refusals};
 use strait_explain::ConfigReports;
 use strait_identity::ServerIdentity;
 use strait_mesh::hold::{HoldSharing, HoldState};
@@ -41,7 +41,7 @@ pub(super) struct PageTopics {
     /// Changes when a proxy connects, disconnects or refuses a response.
     proxies: watch::Receiver<u64>,
     sources: SourceTopic,
-    heads: Arc<Heads>,
+    heads: Arc<ConfigVariants>,
     /// Refusals of the rollout with this number.
     refusals: Option<(u64, Refusals)>,
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tracing::{info, warn};
 
-use strait_envoy::heads::{Heads, ServedHead};
+use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_explain::MemberReports;
 use strait_mesh::push::event_loop::{BegunEdition, MeshEvent};
 use strait_mesh::timeline::Delivery;
@@ -17,8 +17,8 @@ use strait_model::{ClusterId, Collection};
 use strait_rules::traffic::{EditionIndex, TrafficIndex};
 
 /// Traffic objects that clusters reported, and the editions that result.
-pub(super) struct FeedEditions {
-    heads: Arc<Heads>,
+pub(super) struct FeedOverrides {
+    heads: Arc<ConfigVariants>,
     reported: BTreeMap<ClusterId, ReportedTraffic>,
     running: BTreeMap<ClusterId, EditionIndex>,
     begun: u64,
@@ -30,8 +30,8 @@ struct ReportedTraffic {
     objects: Collection,
 }
 
-impl FeedEditions {
-    pub(super) fn new(heads: Arc<Heads>) -> Self {
+impl FeedOverrides {
+    pub(super) fn new(heads: Arc<ConfigVariants>) -> Self {
         Self { heads, reported: BTreeMap::new(), running: BTreeMap::new(), begun: 0 }
     }
 
@@ -91,7 +91,7 @@ impl FeedEditions {
                 None => {
                     let edition = EditionIndex::new(cluster.clone(), shared, &reported.objects);
                     self.begun += 1;
-                    let (head, outputs) = ServedHead::new(self.begun);
+                    let (head, outputs) = ConfigVariant::new(self.begun);
                     // It is not served before it has a first version.
                     self.heads.begin_edition(cluster.clone(), &head);
                     let traffic = Arc::new(edition.traffic().clone());

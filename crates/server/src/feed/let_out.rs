@@ -11,10 +11,10 @@ use crate::in_force::ConfigurationInForce;
 use crate::rollout::Verdicts;
 use strait_base::codes;
 use strait_base::task::Supervisor;
-use strait_envoy::heads::{Heads, ServedHead};
+use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_mesh::hold::{ConfigurationHold, HoldScope, RestoredHold, now_to_the_millisecond};
 use strait_mesh::push::event_loop::MeshEvent;
-use strait_mesh::push::interest::Interest;
+use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::rollout::{
     RolloutFiles, RolloutState, RolloutVerdict, RunningRollout, STOPPED_BY,
 };
@@ -26,9 +26,9 @@ use strait_rules::access::{PolicyKind, TimePoint};
 /// The structures that a rollout acts on.
 pub(crate) struct RolloutOutputs {
     /// Assigns proxies to configurations.
-    pub(crate) heads: Arc<Heads>,
+    pub(crate) heads: Arc<ConfigVariants>,
     /// Streams with the configuration for all.
-    pub(crate) interest: Arc<Interest>,
+    pub(crate) interest: Arc<SubscriptionIndex>,
     pub(crate) timeline: Arc<Timeline>,
     /// The published state.
     pub(crate) state: watch::Sender<Arc<RolloutState>>,
@@ -44,7 +44,7 @@ pub(super) struct FeedRollout {
     pub(super) number: u64,
     pub(super) running: Option<StartedRollout>,
     /// The promoted configuration, until all proxies receive it.
-    pub(super) promoted: Option<Arc<ServedHead>>,
+    pub(super) promoted: Option<Arc<ConfigVariant>>,
     /// The objects at the last check.
     seen: Collection,
     /// The configuration for all as last written to disk.
@@ -56,7 +56,7 @@ pub(super) struct FeedRollout {
 /// A rollout and the task that advances it.
 pub(super) struct StartedRollout {
     pub(super) rollout: RunningRollout,
-    pub(super) head: Arc<ServedHead>,
+    pub(super) head: Arc<ConfigVariant>,
     pub(super) tasks: Supervisor,
 }
 
@@ -191,7 +191,7 @@ impl FeedRollout {
 }
 
 /// Returns the proxies of a rollout to the configuration for all.
-pub(super) fn give_back(heads: &Heads, head: &ServedHead) {
+pub(super) fn give_back(heads: &ConfigVariants, head: &ConfigVariant) {
     heads.end(head);
     let delivery = Arc::new(Delivery::new(Instant::now()));
     head.interest().mark_proxies(|_| true, &delivery);

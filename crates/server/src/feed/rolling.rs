@@ -12,19 +12,19 @@ use tokio::sync::oneshot;
 use tracing::{error, info};
 
 use super::let_out::{StartedRollout, give_back};
-use super::{Fed, Feed, restored};
+use super::{ConfigFeed, Fed, restored};
 use crate::rollout::{LOOK, RolloutRun, digits, tell_stopped};
-use strait_envoy::heads::ServedHead;
+use strait_envoy::heads::ConfigVariant;
 use strait_mesh::hold::{
     ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond,
 };
-use strait_mesh::push::event_loop::{MeshEvent, NextHead};
+use strait_mesh::push::event_loop::{MeshEvent, RolloutCandidate};
 use strait_mesh::rollout::{Cohort, RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
 use strait_model::policy::RolloutPlan;
 use strait_model::{Collection, ConfigurationSnapshot};
 use strait_rules::access::TimePoint;
 
-impl Feed {
+impl ConfigFeed {
     fn rollout_plan(&self) -> Option<Arc<RolloutPlan>> {
         self.from.policy.borrow().rollout().cloned()
     }
@@ -102,8 +102,8 @@ impl Feed {
         let reached = cohort.percent;
         self.rollout.number += 1;
         let number = self.rollout.number;
-        let (head, outputs) = ServedHead::new(number);
-        let begun = NextHead { configuration, outputs };
+        let (head, outputs) = ConfigVariant::new(number);
+        let begun = RolloutCandidate { configuration, outputs };
         self.send(MeshEvent::BeginNext(Box::new(begun))).await?;
         let is_durable = self.rollout.written.is_some();
         let rollout = RunningRollout {
@@ -206,7 +206,7 @@ impl Feed {
 
     /// Returns the proxies of a completed rollout to the configuration for all, once this contains
     /// the change.
-    async fn end_promoted(&mut self, head: Arc<ServedHead>) -> Fed {
+    async fn end_promoted(&mut self, head: Arc<ConfigVariant>) -> Fed {
         self.rollout.forget().await;
         let (ended, has_ended) = oneshot::channel();
         self.send(MeshEvent::EndNext(ended)).await?;

@@ -37,9 +37,9 @@ fn mesh(is_given: bool) -> Arc<PushContext> {
 
 /// A rollout and its observable outputs.
 struct Seen {
-    head: Arc<ServedHead>,
+    head: Arc<ConfigVariant>,
     versions: watch::Sender<Option<Arc<PushContext>>>,
-    heads: Arc<Heads>,
+    heads: Arc<ConfigVariants>,
     state: watch::Receiver<Arc<RolloutState>>,
     verdicts: mpsc::Receiver<(u64, RolloutVerdict)>,
     begun: Instant,
@@ -61,7 +61,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         stop_at: RolloutLimits { refused, lost_endpoints: 20 },
     });
     let settled = mesh(true);
-    let (head, outputs) = ServedHead::new(1);
+    let (head, outputs) = ConfigVariant::new(1);
     let rollout = RunningRollout {
         number: 1,
         next: Arc::new(ConfigurationSnapshot::default()),
@@ -78,15 +78,15 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         ..RolloutState::default()
     }));
     let (verdicts_to, verdicts) = mpsc::channel(1);
-    let interest = Arc::<Interest>::default();
+    let interest = Arc::<SubscriptionIndex>::default();
     let proxy = Arc::new(sidecar("client.shop", "east"));
     let whereabouts = settled.whereabouts(&proxy);
     let network = settled.network_of_cluster(&proxy.cluster);
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
     let stream = interest.subscribe(None);
-    stream.stand(Stand { proxy, network, whereabouts }, view, None);
+    stream.stand(ProxyLocation { proxy, network, whereabouts }, view, None);
     let (settled_to, settled) = watch::channel(Some(settled));
-    let heads = Arc::<Heads>::default();
+    let heads = Arc::<ConfigVariants>::default();
     let run = RolloutRun {
         rollout,
         heads: Arc::clone(&heads),

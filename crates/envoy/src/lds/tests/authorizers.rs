@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::access::{event_of, guarded_by};
 use super::*;
-use strait_mesh::push::scope::{Sight, Stand, related_hosts};
+use strait_mesh::push::scope::{ChangeImpact, ProxyLocation, related_hosts};
 use strait_model::dirty::Wildcard;
 use strait_rules::traffic::{KindSettings, TrafficIndex};
 
@@ -306,7 +306,7 @@ fn proxies_that_query_a_provider_receive_changes_of_its_service() {
     let stands = ["client.shop", "client.pay"].map(|name| {
         let proxy = sidecar(name, "east");
         let whereabouts = now.whereabouts(&proxy);
-        Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
+        Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
     });
     let hosts = related_hosts([&before, &now], &changes.services());
     let seen = Cache::default().seen(&before, &now, &hosts, &stands);

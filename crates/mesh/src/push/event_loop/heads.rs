@@ -15,48 +15,48 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
 use super::gateways_first::GatewaysFirst;
-use super::outputs::HeadOutputs;
+use super::outputs::VariantOutputs;
 use super::ruled::EditionVersion;
 use super::work::causes_of_update;
 use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
 use crate::push::context::PushContext;
 use crate::push::effect::describe_effect;
-use crate::push::interest::Changes;
+use crate::push::subscription_index::Changes;
 use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
 use strait_model::{Causes, Proxy};
 
 /// The start of a second head.
-pub struct NextHead {
+pub struct RolloutCandidate {
     /// Its configuration, as complete events.
     pub configuration: Vec<MeshEvent>,
     /// The receivers of the versions.
-    pub outputs: HeadOutputs,
+    pub outputs: VariantOutputs,
 }
 
-impl std::fmt::Debug for NextHead {
+impl std::fmt::Debug for RolloutCandidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NextHead").field("configuration", &self.configuration).finish()
+        f.debug_struct("RolloutCandidate").field("configuration", &self.configuration).finish()
     }
 }
 
 /// The mesh with the active configuration and, during a rollout, with the next one.
-pub struct MeshHeads {
+pub struct ServedConfigurations {
     settled: MeshState,
-    outputs: HeadOutputs,
-    next: Option<(MeshState, HeadOutputs)>,
+    outputs: VariantOutputs,
+    next: Option<(MeshState, VariantOutputs)>,
     /// Senders to notify when the second head has ended and all earlier events have been published.
     ending: Vec<oneshot::Sender<()>>,
     pub(super) gateways_first: GatewaysFirst,
 }
 
-impl MeshHeads {
+impl ServedConfigurations {
     /// Creates the first head.
     pub fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
-        let outputs = HeadOutputs {
+        let outputs = VariantOutputs {
             context: outputs.context.clone(),
             interest: Arc::clone(&outputs.interest),
-            sight: Arc::clone(&outputs.sight),
+            change_impact: Arc::clone(&outputs.change_impact),
         };
         Self {
             settled,
@@ -88,7 +88,7 @@ impl MeshHeads {
         }
     }
 
-    fn begin(&mut self, NextHead { configuration, outputs }: NextHead) {
+    fn begin(&mut self, RolloutCandidate { configuration, outputs }: RolloutCandidate) {
         let mut next = self.settled.clone();
         configuration.into_iter().for_each(|event| next.apply(event));
         // Publish a first version even if the configuration changes nothing.
@@ -315,7 +315,7 @@ fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
 /// Publishes a version of one head and wakes the affected streams. Returns the description of the
 /// change and the number of woken streams.
 fn publish_to(
-    head: &HeadOutputs,
+    head: &VariantOutputs,
     context: Arc<PushContext>,
     mut changes: Changes,
     delivery: &Arc<Delivery>,
@@ -325,7 +325,7 @@ fn publish_to(
     if let Some(before) = &before {
         // Compute this before publishing, so that woken streams find unchanged resources in the
         // cache.
-        changes.compute_impact([before, &context], &head.interest, &*head.sight);
+        changes.compute_impact([before, &context], &head.interest, &*head.change_impact);
     }
     // Publish the context before waking streams: a woken stream must find the changes.
     head.context.send_replace(Some(Arc::clone(&context)));

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::push::context::PushContext;
-use crate::push::interest::Interest;
-use crate::push::scope::Sight;
+use crate::push::scope::ChangeImpact;
+use crate::push::subscription_index::SubscriptionIndex;
 
 /// The receivers of the versions of one head.
 #[derive(Clone)]
-pub struct HeadOutputs {
+pub struct VariantOutputs {
     /// The current version; `None` until the first one.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
     /// The streams to notify.
-    pub interest: Arc<Interest>,
+    pub interest: Arc<SubscriptionIndex>,
     /// Computes which proxies a change affects.
-    pub sight: Arc<dyn Sight>,
+    pub change_impact: Arc<dyn ChangeImpact>,
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::aggregate::MergedService;
-use crate::push::interest::{Changes, Dep};
+use crate::push::subscription_index::{ChangedItem, Changes};
 use strait_model::{ClusterId, NetworkId};
 
 /// Changes to gateways and cluster modes that wait for the next version.
@@ -50,12 +50,12 @@ impl TouchedReach {
                 continue;
             }
             let host = service.hostname();
-            changes.deps.insert(Dep::Endpoints(host.clone()));
+            changes.deps.insert(ChangedItem::Endpoints(host.clone()));
             if reads_more(service) {
-                changes.deps.insert(Dep::Members(host.clone()));
+                changes.deps.insert(ChangedItem::Members(host.clone()));
             }
         }
-        changes.deps.extend(self.networks.into_iter().map(Dep::NetworkGateways));
-        changes.deps.extend(self.clusters.into_iter().map(Dep::ClusterMode));
+        changes.deps.extend(self.networks.into_iter().map(ChangedItem::NetworkGateways));
+        changes.deps.extend(self.clusters.into_iter().map(ChangedItem::ClusterMode));
     }
 }

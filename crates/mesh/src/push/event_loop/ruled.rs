@@ -1,6 +1,6 @@
 //! The active traffic rules, and their changes that wait for the next version: rules for the
 //! proxies of all clusters, or for the proxies of one cluster with its own traffic objects
-//! ([`Edition`]).
+//! ([`ClusterOverrides`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
 
-use super::outputs::HeadOutputs;
+use super::outputs::VariantOutputs;
 use crate::aggregate::MergedService;
 use crate::push::aliases::ServiceAliases;
 use crate::push::context::{Private, PushContext};
-use crate::push::interest::{Changes, Dep};
+use crate::push::subscription_index::{ChangedItem, Changes};
 use crate::push::withholding::{Withholding, WithholdingInputs};
 use strait_model::{Cause, Causes, ClusterId, Hostname};
 use strait_rules::traffic::destination_rule::DestinationRule;
@@ -27,7 +27,7 @@ pub struct BegunEdition {
     /// The traffic rules for the cluster's proxies.
     pub traffic: Arc<Traffic>,
     /// The receivers of the versions.
-    pub outputs: HeadOutputs,
+    pub outputs: VariantOutputs,
 }
 
 impl std::fmt::Debug for BegunEdition {
@@ -42,14 +42,14 @@ pub(super) struct EditionVersion {
     pub(super) cluster: ClusterId,
     pub(super) context: Arc<PushContext>,
     pub(super) changes: Changes,
-    pub(super) outputs: HeadOutputs,
+    pub(super) outputs: VariantOutputs,
 }
 
 /// The mesh for the proxies of one cluster, with different traffic rules.
 #[derive(Clone)]
-pub(super) struct Edition {
+pub(super) struct ClusterOverrides {
     pub(super) rules: RulesInUse,
-    pub(super) outputs: HeadOutputs,
+    pub(super) outputs: VariantOutputs,
 }
 
 /// How long rules wait for a subset that no object defines. Objects of two kinds arrive by two
@@ -206,16 +206,16 @@ impl RulesInUse {
             touched;
         hosts.iter().for_each(|pattern| mesh.note_ruled(pattern, changes));
         if selectors {
-            changes.deps.insert(Dep::Selectors);
+            changes.deps.insert(ChangedItem::Selectors);
         }
         if every_scope {
-            changes.deps.insert(Dep::Mesh);
+            changes.deps.insert(ChangedItem::Mesh);
         }
-        changes.deps.extend(scopes.into_iter().map(Dep::Imports));
-        changes.deps.extend(logging.into_iter().map(Dep::Logging));
-        changes.deps.extend(filters.into_iter().map(Dep::Filters));
+        changes.deps.extend(scopes.into_iter().map(ChangedItem::Imports));
+        changes.deps.extend(logging.into_iter().map(ChangedItem::Logging));
+        changes.deps.extend(filters.into_iter().map(ChangedItem::Filters));
         if gateways {
-            changes.deps.insert(Dep::Gateways);
+            changes.deps.insert(ChangedItem::Gateways);
         }
         // Routes without a port use the only port of the destination and choose endpoints by the
         // rules of the destination.
@@ -224,8 +224,8 @@ impl RulesInUse {
         let mut depending = BTreeSet::new();
         for dep in &changes.deps {
             let (host, all_routes) = match dep {
-                Dep::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
-                Dep::Traffic(host) => (host, true),
+                ChangedItem::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
+                ChangedItem::Traffic(host) => (host, true),
                 _ => continue,
             };
             for name in std::iter::once(host).chain(&aliases.names_of(host)) {
@@ -266,11 +266,11 @@ impl ServiceNamesInUse<'_> {
     /// Records a host pattern whose rules changed, and all matching services if it is a wildcard.
     fn note_ruled(self, pattern: &HostPattern, changes: &mut Changes) {
         // A wildcard may have its own routes.
-        changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
+        changes.deps.insert(ChangedItem::Traffic(pattern.to_string().into()));
         if pattern.exact().is_none() {
             let names = self.services.keys().chain(self.private.keys());
             let matching = names.filter(|host| pattern.matches(host.as_str()));
-            changes.deps.extend(matching.cloned().map(Dep::Traffic));
+            changes.deps.extend(matching.cloned().map(ChangedItem::Traffic));
         }
     }
 }

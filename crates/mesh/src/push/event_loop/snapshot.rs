@@ -5,14 +5,14 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::MeshState;
-use super::ruled::Edition;
+use super::ruled::ClusterOverrides;
 use crate::push::context::PushContext;
 use strait_model::ClusterId;
 use strait_rules::traffic::Traffic;
 
 impl MeshState {
     fn own_traffic(&self) -> OrdMap<ClusterId, Arc<Traffic>> {
-        let objects_of = |(cluster, edition): (&ClusterId, &Edition)| {
+        let objects_of = |(cluster, edition): (&ClusterId, &ClusterOverrides)| {
             (cluster.clone(), Arc::clone(&edition.rules.traffic))
         };
         self.editions.iter().map(objects_of).collect()

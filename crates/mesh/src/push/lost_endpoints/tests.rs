@@ -48,7 +48,7 @@ fn lost(versions: [&Arc<PushContext>; 2], percent: u8, proxy: Proxy) -> Option<L
     let proxy = Arc::new(proxy);
     let whereabouts = versions[0].whereabouts(&proxy);
     let network = versions[0].network_of_cluster(&proxy.cluster);
-    let stand = Arc::new(Stand { proxy, network, whereabouts });
+    let stand = Arc::new(ProxyLocation { proxy, network, whereabouts });
     let deadline = Instant::now() + Duration::from_secs(60);
     lost_endpoints(versions.map(|one| &**one), &[stand], percent, deadline)
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::push::Whereabouts;
 use crate::push::context::PushContext;
-use crate::push::interest::{Interest, Subscription};
+use crate::push::subscription_index::{Subscription, SubscriptionIndex};
 use crate::push::view_class::unaffected_views;
 use strait_model::Namespace;
 use strait_model::dirty::{Wildcard, Wildcards};
@@ -15,8 +15,8 @@ use strait_model::testing::labels;
 const STREAMS: usize = 4;
 
 /// Returns streams in networks `n1`, `n2` and `n3`, half watching `web.ns` and half `own.ns`.
-fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
-    let interest = Arc::<Interest>::default();
+fn watchers() -> (Arc<SubscriptionIndex>, Vec<(String, Subscription)>) {
+    let interest = Arc::<SubscriptionIndex>::default();
     let mut all = Vec::new();
     for network in ["n1", "n2", "n3"] {
         for name in ["web", "own"] {
@@ -26,7 +26,7 @@ fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
                 subscription.watch(&[name.into()], |_| Some(hostname.clone()));
                 let proxy = Arc::new(sidecar("client.ns", "east"));
                 let whereabouts = Whereabouts::default();
-                let stand = Stand { proxy, network: network.into(), whereabouts };
+                let stand = ProxyLocation { proxy, network: network.into(), whereabouts };
                 subscription.stand(stand, client(network).view_class(), None);
                 all.push((format!("{name} in {network}"), subscription));
             }
@@ -111,18 +111,18 @@ fn drained_cluster_notifies_streams_with_its_endpoints() {
 #[derive(Default)]
 struct SeesAll(Mutex<BTreeSet<Namespace>>);
 
-impl Sight for SeesAll {
+impl ChangeImpact for SeesAll {
     fn seen(
         &self,
         _: &Arc<PushContext>,
         _: &Arc<PushContext>,
         _: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>> {
+        stands: &[Arc<ProxyLocation>],
+    ) -> Vec<Arc<AffectedResources>> {
         let namespaces = stands.iter().map(|stand| stand.proxy.namespace().clone());
         self.0.lock().expect("whole").extend(namespaces);
         let lists = Wildcards::from(Wildcard::Listeners);
-        let seen = Arc::new(SeenChanges { lists, ..SeenChanges::default() });
+        let seen = Arc::new(AffectedResources { lists, ..AffectedResources::default() });
         stands.iter().map(|_| Arc::clone(&seen)).collect()
     }
 }
@@ -132,7 +132,7 @@ impl Sight for SeesAll {
 fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>, Vec<String>) {
     let mut mesh = mesh(vec![before]);
     let (before, _) = mesh.next_version().expect("a first version");
-    let interest = Arc::<Interest>::default();
+    let interest = Arc::<SubscriptionIndex>::default();
     let streams = ["ns", "other", ""].map(|namespace| {
         let mut subscription = interest.subscribe(None);
         subscription.watch_lists(Wildcards::ALL);
@@ -141,7 +141,7 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
             let proxy = Arc::new(sidecar(&format!("client.{namespace}"), "east"));
             let (network, whereabouts) = ("n1".into(), Whereabouts::default());
             subscription.stand(
-                Stand { proxy, network, whereabouts },
+                ProxyLocation { proxy, network, whereabouts },
                 client("n1").view_class(),
                 None,
             );
@@ -150,12 +150,15 @@ fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>
     });
     mesh.apply(MeshEvent::Registry(then));
     let (now, mut changes) = mesh.next_version().expect("a version that shows it");
-    let sight = SeesAll::default();
-    changes.compute_impact([&before, &now], &interest, &sight);
+    let change_impact = SeesAll::default();
+    changes.compute_impact([&before, &now], &interest, &change_impact);
     interest.mark(&changes);
     let notified = streams.iter().filter(|(_, stream)| !stream.take().is_empty());
     let notified = notified.map(|(namespace, _)| *namespace).collect();
-    (notified, sight.0.into_inner().expect("whole").iter().map(ToString::to_string).collect())
+    (
+        notified,
+        change_impact.0.into_inner().expect("whole").iter().map(ToString::to_string).collect(),
+    )
 }
 
 #[test]

@@ -8,20 +8,20 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::push::Whereabouts;
-use crate::push::interest::{Interest, Subscription};
-use crate::push::scope::Stand;
+use crate::push::scope::ProxyLocation;
+use crate::push::subscription_index::{Subscription, SubscriptionIndex};
 use crate::push::view_class::unaffected_views;
 use strait_model::{Distribution, Service};
 
 /// Returns `streams` streams with each of these views, all watching `web.ns`.
-fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscription>) {
-    let interest = Arc::<Interest>::default();
+fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<SubscriptionIndex>, Vec<Subscription>) {
+    let interest = Arc::<SubscriptionIndex>::default();
     let enter = |view: &ViewKey| {
         let mut subscription = interest.subscribe(None);
         subscription.watch(&["web".into()], |_| Some(host("web.ns")));
         let proxy = Arc::new(sidecar("web.ns", "east"));
         let (network, whereabouts) = (view.network.clone(), Whereabouts::default());
-        let stand = Stand { proxy, network, whereabouts };
+        let stand = ProxyLocation { proxy, network, whereabouts };
         subscription.stand(stand, view.clone().view_class(), None);
         subscription
     };

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::RuleBytes;
 use crate::push::context::PushContext;
 use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::interest::{Changes, Dep};
+use crate::push::subscription_index::{ChangedItem, Changes};
 use crate::testing::settings;
 use strait_model::mesh_config::MeshConfig;
 use strait_model::policy::Policy;
@@ -109,12 +109,12 @@ fn objects_of_a_namespace_past_its_limit_apply_to_their_own_namespace_only() {
     assert!(["a", "b"].into_iter().all(|name| !applies(&context, name, "pay")));
     assert!(["a", "b"].into_iter().all(|name| applies(&context, name, "evil")));
     assert!(applies(&context, "c", "pay") && applies(&context, "c", "evil"));
-    assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
+    assert!(changes.deps.contains(&ChangedItem::Traffic("a.example".into())), "{:?}", changes.deps);
     // Below the limit again.
     mesh.insert_object("evil/b", 2, 1, hosts("b"));
     let (context, changes) = mesh.next();
     assert!(applies(&context, "a", "pay") && applies(&context, "b", "pay"));
-    assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
+    assert!(changes.deps.contains(&ChangedItem::Traffic("a.example".into())), "{:?}", changes.deps);
 }
 
 #[test]
@@ -144,7 +144,8 @@ fn total_goes_to_the_namespaces_with_the_oldest_objects() {
     mesh.limit("{namespace: 2500, total: 9Ki}");
     let (context, changes) = mesh.next();
     assert!(
-        applies(&context, "a", "pay") && changes.deps.contains(&Dep::Traffic("a.example".into()))
+        applies(&context, "a", "pay")
+            && changes.deps.contains(&ChangedItem::Traffic("a.example".into()))
     );
 }
 
@@ -232,11 +233,16 @@ fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     let word = shard("east", 1).with(service("reviews.shop"), vec![]).with(entry, vec![]);
     mesh.mesh.apply(MeshEvent::Registry(word.built()));
     let all = json!({ "hosts": [REVIEWS, "api.example", "evil.example"] });
-    mesh.put("evil/a", 1, 1, all);
-    mesh.put("evil/b", 2, 1, json!({ "hosts": ["*.wide.svc.cluster.local"] }));
-    mesh.put("shop/c", 3, 1, json!({ "hosts": [REVIEWS] }));
+    mesh.insert_object("evil/a", 1, 1, all);
+    mesh.insert_object("evil/b", 2, 1, json!({ "hosts": ["*.wide.svc.cluster.local"] }));
+    mesh.insert_object("shop/c", 3, 1, json!({ "hosts": [REVIEWS] }));
     let root = MeshConfig::default().root_namespace;
-    mesh.put(&format!("{root}/d"), 4, 1, json!({ "hosts": ["a.wide.svc.cluster.local"] }));
+    mesh.insert_object(
+        &format!("{root}/d"),
+        4,
+        1,
+        json!({ "hosts": ["a.wide.svc.cluster.local"] }),
+    );
     let hosts = [REVIEWS, "api.example", "evil.example", "b.wide.svc.cluster.local"];
     let owner = |context: &PushContext, host: &str, client: &str| {
         let host = HostPattern::written(host).expect("a host");
@@ -257,7 +263,7 @@ fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     assert_eq!(by_host(&context, "evil"), of(["evil"; 4]), "its own namespace");
     assert!(applies_to(&context, "a.wide.svc.cluster.local", "web"), "the root namespace's");
     assert!(context.traffic.virtual_services.concerns(&"evil".into()));
-    assert!(changes.deps.contains(&Dep::Traffic(REVIEWS.into())), "{:?}", changes.deps);
+    assert!(changes.deps.contains(&ChangedItem::Traffic(REVIEWS.into())), "{:?}", changes.deps);
 
     // Without the entry's service, the host belongs to no namespace.
     let word = shard("east", 1).with(service("reviews.shop"), vec![]);
@@ -268,5 +274,5 @@ fn denied_objects_apply_to_foreign_hosts_only_at_their_own_proxies() {
     mesh.policy("{foreignHosts: allow}");
     let (context, changes) = mesh.next();
     assert_eq!(by_host(&context, "web"), of(["evil"; 4]), "allow");
-    assert!(changes.deps.contains(&Dep::Traffic(REVIEWS.into())), "{:?}", changes.deps);
+    assert!(changes.deps.contains(&ChangedItem::Traffic(REVIEWS.into())), "{:?}", changes.deps);
 }

@@ -12,7 +12,7 @@ use strait_model::mesh_config::WrittenDuration;
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawGatewayRoute {
     pub(super) parent_refs: Vec<RawParentRef>,
-    /// Ignored for Services, because clients choose the host (Gateway API, GEP-1324).
+    /// Has no effect on Services, because clients choose the host (Gateway API, GEP-1324).
     pub(super) hostnames: Vec<String>,
     pub(super) rules: Vec<RawGatewayRule>,
 }
@@ -169,13 +169,17 @@ pub(super) struct RawPathModifier {
 }
 
 impl RawPathModifier {
-    /// Returns how a path is replaced, or what is wrong.
+    /// Returns the modification of a path.
+    ///
+    /// # Errors
+    /// The fact that the type is unknown, or that its field is not the only one.
     pub(super) fn read(self) -> Result<RedirectPath, String> {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
             ("ReplaceFullPath", Some(path), None) => Ok(RedirectPath::Whole(path)),
             ("ReplacePrefixMatch", None, Some(path)) => Ok(RedirectPath::Segments(path)),
             (name, ..) => Err(format!(
-                "type {name:?} needs exactly its field: ReplaceFullPath needs replaceFullPath, ReplacePrefixMatch needs replacePrefixMatch"
+                "the fields do not match type {name:?}: ReplaceFullPath requires only \
+                 replaceFullPath, ReplacePrefixMatch only replacePrefixMatch"
             )),
         }
     }

@@ -147,13 +147,13 @@ fn path_modifier_that_lacks_the_field_of_its_type_refuses_the_rule() {
 #[test]
 fn hosts_of_a_route_on_services_and_zero_backoff_have_a_reason() {
     const SERVICE: &str = "{group: '', kind: Service, name: web}";
-    let told = |parents: &str| {
+    let reasons_on = |parents: &str| {
         read("HTTPRoute", &format!("{{hostnames: [a.example], parentRefs: [{parents}]}}")).1
     };
     let expected = [(&codes::TRAFFIC_UNSUPPORTED, "spec.hostnames".to_owned())];
-    assert_eq!(told(SERVICE), expected);
+    assert_eq!(reasons_on(SERVICE), expected);
     // Hosts select requests at the Gateway, which another controller serves.
-    assert_eq!(told(&format!("{SERVICE}, {{name: gw}}")), []);
+    assert_eq!(reasons_on(&format!("{SERVICE}, {{name: gw}}")), []);
     let (_, reasons) = rule(&format!("{{retry: {{backoff: 0s}}, {BACKEND}}}"));
     assert_eq!(reasons, [(&codes::TRAFFIC_VALUE, "spec.rules[0].retry.backoff".to_owned())]);
 }

@@ -91,18 +91,18 @@ fn invalid_part_is_left_out_and_reported() {
 
 #[test]
 fn parameters_of_the_class_of_the_mesh_are_reported() {
-    let told = |controller: &str, spec: &Value| {
+    let reasons_of = |controller: &str, spec: &Value| {
         let mut spec = spec.clone();
         spec["controller"] = json!(controller);
         let meta = ObjectMeta { created: 0, name: "mesh".into(), namespace: "".into() };
         let (_, reasons) = IngressClass::read(meta, &json!({ "spec": spec })).expect("valid");
-        reasons.into_iter().map(|one| (one.code, one.path)).collect::<Vec<_>>()
+        reasons.into_iter().map(|reason| (reason.code, reason.path)).collect::<Vec<_>>()
     };
     let parameters = json!({ "parameters": { "kind": "Settings", "name": "a" } });
     let expected = [(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters".to_owned())];
-    assert_eq!(told(INGRESS_CONTROLLER, &parameters), expected);
-    assert_eq!(told(INGRESS_CONTROLLER, &json!({})), []);
-    assert_eq!(told("example.com/other", &parameters), []);
+    assert_eq!(reasons_of(INGRESS_CONTROLLER, &parameters), expected);
+    assert_eq!(reasons_of(INGRESS_CONTROLLER, &json!({})), []);
+    assert_eq!(reasons_of("example.com/other", &parameters), []);
 }
 
 #[test]

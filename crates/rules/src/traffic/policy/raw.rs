@@ -527,7 +527,7 @@ fn fault_at(path: &str, fault: LimitFault) -> Reason {
         LimitFault::Value(field, text) => Reason::lost(&codes::TRAFFIC_VALUE, at(field), text),
         LimitFault::Bounded(field, text) => Reason::warning(&codes::TRAFFIC_VALUE, at(field), text),
         LimitFault::Zero(field) => {
-            let text = "the shortest allowed duration is 1ms: the default applies";
+            let text = "the shortest allowed duration is 1ms; the default applies";
             Reason::warning(&codes::TRAFFIC_VALUE, at(field), text)
         }
     }

@@ -34,16 +34,16 @@ pub struct EgressProxy {
     pub subset: Arc<str>,
 }
 
-/// How connections reach a listener. (Istio, `CaptureMode`.)
+/// Specifies how connections reach a listener (Istio, `CaptureMode`).
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum CaptureMode {
-    /// As the pod redirects connections: with iptables unless it is injected without.
+    /// The mode of the pod: iptables, unless the pod was injected without it.
     #[default]
     Default,
-    /// The pod redirects connections.
+    /// The pod redirects connections with iptables.
     Iptables,
-    /// The proxy listens at the port itself.
+    /// The proxy itself listens on the port.
     None,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct RawListenerPort {
 }
 
 impl RawListenerPort {
-    /// Returns the protocol that the listener declares; `Auto` if none.
+    /// Returns the declared protocol, or `Auto` if the listener declares none.
     pub(super) fn declared(&self) -> Protocol {
         Protocol::of_port("TCP", Some(&self.protocol), "", 0)
     }

@@ -117,11 +117,13 @@ pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> V
     all
 }
 
-/// Reads the limits of connections to the workload. `h2UpgradePolicy` has no effect on these, as in Istio.
+/// Parses the limits of connections to the workload. `h2UpgradePolicy` has no effect on these
+/// connections, as in Istio.
 pub(super) fn inbound_pool(raw: WrittenPool, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
     let limits = pool_limits(raw, path, reasons);
     if limits.h2_upgrade == Some(true) {
-        let text = "connections to the workload use the protocol that the port declares; with useClientProtocol, that of the client";
+        let text = "no effect on connections to the workload: they use the protocol of the port, or \
+                    with useClientProtocol that of the client";
         let path = format!("{path}.http.h2UpgradePolicy");
         reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
     }

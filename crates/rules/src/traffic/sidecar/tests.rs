@@ -282,7 +282,8 @@ fn unknown_capture_mode_is_refused() {
             |mode: &str| json!({ "port": { "number": 80 }, "hosts": ["./*"], "captureMode": mode });
         let meta = ObjectMeta { created: 0, name: "one".into(), namespace: "shop".into() };
         let object = json!({ "spec": { direction: [listener("SOME")] } });
-        let refused = Sidecar::read(meta, &object, &kind_settings()).expect_err("no such mode");
+        let refused =
+            Sidecar::read(meta, &object, &kind_settings()).expect_err("an unknown mode is refused");
         assert_eq!(refused.path, format!("spec.{direction}[0].captureMode"));
     }
 }

@@ -104,7 +104,7 @@ fn entries_of_a_level_are_combined_for_each_end() {
             ],
             &both[..1],
         ),
-        // An entry without providers means the default ones, whatever an entry for the other end names.
+        // An entry without providers uses the default providers, even after an entry for the other end.
         (
             vec![
                 ("root", spec(vec![entry("envoy", both_ends)])),
@@ -139,7 +139,7 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
     let target = json!({"kind": "Service", "name": "web"});
     for (field, value) in [("targetRefs", json!([target])), ("targetRef", target)] {
         let targeted = json!({"spec": {field: value}});
-        let refused = Telemetry::read(meta.clone(), &targeted).expect_err("not for all workloads");
+        let refused = Telemetry::read(meta.clone(), &targeted).expect_err("a target is refused");
         assert_eq!(refused.path, format!("spec.{field}"));
     }
 }

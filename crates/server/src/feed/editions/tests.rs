@@ -49,8 +49,8 @@ fn words(events: &[MeshEvent]) -> Vec<String> {
 
 #[test]
 fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
-    let heads = Arc::<Heads>::default();
-    let mut editions = FeedEditions::new(Arc::clone(&heads));
+    let heads = Arc::<ConfigVariants>::default();
+    let mut editions = FeedOverrides::new(Arc::clone(&heads));
     let (east, none) = (policy("trafficFrom: [east]"), policy(""));
     let mut index = shared(&["db"]);
     assert!(editions.hear(&update("east", 1, ShardChange::Reset(contents(&["web"])))));
@@ -84,7 +84,7 @@ fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
 
 #[test]
 fn update_of_an_earlier_run_or_of_no_cluster_has_no_effect() {
-    let mut editions = FeedEditions::new(Arc::default());
+    let mut editions = FeedOverrides::new(Arc::default());
     assert!(editions.hear(&update("east", 2, ShardChange::Reset(contents(&["web"])))));
     assert!(!editions.hear(&update("east", 1, ShardChange::Reset(contents(&["old"])))));
     assert!(!editions.hear(&update("east", 1, ShardChange::Update(contents(&["old"])))));

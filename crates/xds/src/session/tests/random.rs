@@ -139,7 +139,7 @@ impl Client {
         }
     }
 
-    /// Marks changes as `push::interest` does: assignments that the client does not subscribe to at
+    /// Marks changes as `push::subscription_index` does: assignments that the client does not subscribe to at
     /// this time are not marked.
     fn hear(&mut self, dirty: &Dirty) {
         self.dirty.everything |= dirty.everything;

@@ -26,7 +26,7 @@ fn endpoints_of(names: &[&str]) -> Changes {
 
 #[test]
 fn only_streams_that_watch_a_host_are_notified() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut a = interest.subscribe(None);
     let b = interest.subscribe(None);
     watch(&mut a, &["x", "y", "x:1"]);
@@ -42,14 +42,14 @@ fn only_streams_that_watch_a_host_are_notified() {
 
 #[test]
 fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let own = interest.subscribe(Some(key.clone()));
     let other = interest.subscribe(None);
-    let changed = Changes::from_iter([Dep::Workload(key.0, key.1)]);
+    let changed = Changes::from_iter([ChangedItem::Workload(key.0, key.1)]);
     assert_eq!(interest.mark(&changed), 1);
     assert!(own.take().everything);
-    let changed = Changes::from_iter([Dep::Definition("x".into())]);
+    let changed = Changes::from_iter([ChangedItem::Definition("x".into())]);
     assert_eq!(interest.mark(&changed), 0, "no stream watches anything");
     own.watch_lists(Wildcards::ALL);
     other.watch_routes(&["80".into()], &[]);
@@ -61,7 +61,11 @@ fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy(
 fn stand(subscription: &Subscription, network: &str) -> bool {
     let proxy = Arc::new(sidecar("web.ns", "east"));
     let whereabouts = Whereabouts::default();
-    subscription.stand(Stand { proxy, network: network.into(), whereabouts }, view(network), None)
+    subscription.stand(
+        ProxyLocation { proxy, network: network.into(), whereabouts },
+        view(network),
+        None,
+    )
 }
 
 fn view(network: &str) -> ViewKey {
@@ -70,7 +74,7 @@ fn view(network: &str) -> ViewKey {
 
 #[test]
 fn stream_with_an_unaffected_view_is_not_notified() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut streams = [(); 3].map(|()| interest.subscribe(None));
     streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
     let [a, b, c] = &streams;
@@ -87,7 +91,7 @@ fn stream_with_an_unaffected_view_is_not_notified() {
 
 #[test]
 fn streams_are_counted_by_view() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut streams = [(); 5].map(|()| interest.subscribe(None));
     for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
         watch(stream, &["x"]);
@@ -106,7 +110,7 @@ fn streams_are_counted_by_view() {
 
 #[test]
 fn ended_stream_is_removed_completely() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let mut stream = interest.subscribe(Some(key));
     watch(&mut stream, &["x"]);
@@ -122,7 +126,7 @@ fn ended_stream_is_removed_completely() {
 
 #[test]
 fn reused_number_does_not_carry_changes_of_its_former_name() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let mut stream = interest.subscribe(None);
     watch(&mut stream, &["x"]);
     interest.mark(&endpoints_of(&["x"]));
@@ -138,9 +142,9 @@ fn reused_number_does_not_carry_changes_of_its_former_name() {
 
 #[tokio::test]
 async fn mark_before_the_wait_is_not_lost() {
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let stream = interest.subscribe(None);
-    interest.mark(&Changes::from_iter([Dep::Mesh]));
+    interest.mark(&Changes::from_iter([ChangedItem::Mesh]));
     stream.changed().await;
     assert!(stream.take().everything);
 }

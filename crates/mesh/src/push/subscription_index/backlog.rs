@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{Interest, PendingChanges, Subscription, lock};
+use super::{PendingChanges, Subscription, SubscriptionIndex, lock};
 use strait_model::dirty::Wildcard;
 
 /// The pending changes of one stream, which may have ended.
 #[derive(Debug, Clone)]
 pub struct StreamBacklog {
-    interest: Arc<Interest>,
+    interest: Arc<SubscriptionIndex>,
     pending: Arc<PendingChanges>,
 }
 
-impl Interest {
+impl SubscriptionIndex {
     /// Announces that a version is about to be published whose streams have not been marked yet;
     /// see [`Self::mark`].
     pub fn begin_publishing(&self) {

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::{Interest, lock};
+use super::{SubscriptionIndex, lock};
 use crate::timeline::Delivery;
 use strait_model::Proxy;
 
-impl Interest {
+impl SubscriptionIndex {
     /// Wakes the streams of these proxies, which then process everything and determine their head.
     /// Streams whose location is not known yet are included. Returns their number.
     pub fn mark_proxies(

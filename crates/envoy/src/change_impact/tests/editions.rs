@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::heads::{Mesh, Tried, stand_of, watchers};
 use super::*;
-use crate::heads::ServedHead;
+use crate::heads::ConfigVariant;
 use strait_mesh::push::event_loop::BegunEdition;
 use strait_mesh::timeline::Delivery;
 use strait_rules::traffic::EditionIndex;
@@ -17,7 +17,7 @@ struct OwnRules {
     cluster: &'static str,
     rules: Rules,
     is_named: bool,
-    running: Option<(EditionIndex, Arc<ServedHead>)>,
+    running: Option<(EditionIndex, Arc<ConfigVariant>)>,
 }
 
 /// Number of occurrences of each event.
@@ -50,7 +50,7 @@ impl OwnRules {
             (None, true) => {
                 seen.begun += 1;
                 let edition = EditionIndex::new(cluster.clone(), shared, own);
-                let (head, outputs) = ServedHead::new(seen.begun as u64);
+                let (head, outputs) = ConfigVariant::new(seen.begun as u64);
                 mesh.shares.begin_edition(cluster.clone(), &head);
                 let traffic = Arc::new(edition.traffic().clone());
                 let begun = BegunEdition { cluster, traffic, outputs };

@@ -17,7 +17,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::ingress::IngressOutline;
 use strait_mesh::push::proxy::{oldest_first, rule_at_workloads, served_of};
 use strait_mesh::push::reach::{RuleDifference, definitions, same_before_ports};
-use strait_mesh::push::scope::SeenChanges;
+use strait_mesh::push::scope::AffectedResources;
 use strait_mesh::push::subset::{SubsetFilter, subset_names};
 use strait_mesh::push::view::{Role, ViewDependencies, ViewKey};
 use strait_model::dirty::Wildcard;
@@ -29,7 +29,7 @@ use strait_xds::names::{OutboundName, port_number};
 use strait_xds::resource::Resource;
 
 /// Two versions of the mesh, and the differences between them.
-pub(super) struct Lens<'a> {
+pub(super) struct SnapshotDiff<'a> {
     pub(super) cache: &'a Cache,
     pub(super) whole: [&'a Arc<PushContext>; 2],
     pub(super) hosts: &'a BTreeSet<Hostname>,
@@ -63,7 +63,7 @@ pub(super) struct KnownAnswers {
     bases: HashMap<BaseKey, bool>,
 }
 
-impl<'a> Lens<'a> {
+impl<'a> SnapshotDiff<'a> {
     pub(super) fn new(
         cache: &'a Cache,
         whole: [&'a Arc<PushContext>; 2],
@@ -402,7 +402,7 @@ impl<'a> Lens<'a> {
     ///
     /// The comparison uses the entire mesh: libraries request resources by name, and a route
     /// depends on its destinations.
-    pub(super) fn by_name(&self, view: &ViewKey, seen: &mut SeenChanges) {
+    pub(super) fn by_name(&self, view: &ViewKey, seen: &mut AffectedResources) {
         let caches = self.by_name.get_or_init(|| [self.cache.beside(), self.cache.beside()]);
         let at = |version: usize| LibraryConfig {
             context: self.whole[version],

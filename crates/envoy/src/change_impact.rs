@@ -14,13 +14,13 @@
 
 mod besides;
 mod carry_over;
-mod lens;
+mod snapshot_diff;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::lens::Lens;
+use self::snapshot_diff::SnapshotDiff;
 use super::cache::Cache;
 use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{ListenerFormat, class_of};
@@ -29,7 +29,7 @@ use super::lds;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::inbound_targets;
-use strait_mesh::push::scope::{SeenChanges, Sight, Stand};
+use strait_mesh::push::scope::{AffectedResources, ChangeImpact, ProxyLocation};
 use strait_mesh::push::view::{Role, ViewKey};
 use strait_model::dirty::Wildcard;
 use strait_model::{
@@ -37,33 +37,33 @@ use strait_model::{
 };
 use strait_rules::traffic::{HostPattern, Selection};
 
-impl Sight for Cache {
+impl ChangeImpact for Cache {
     fn seen(
         &self,
         before: &Arc<PushContext>,
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>> {
-        let lens = Lens::new(self, [before, now], hosts);
-        let mut groups = Groups::new(&lens);
+        stands: &[Arc<ProxyLocation>],
+    ) -> Vec<Arc<AffectedResources>> {
+        let diff = SnapshotDiff::new(self, [before, now], hosts);
+        let mut groups = Groups::new(&diff);
         let seen = stands.iter().map(|stand| groups.seen_from(stand)).collect();
-        self.carry_over(&lens);
+        self.carry_over(&diff);
         seen
     }
 }
 
 /// The affected resources of streams, computed once for each group of equal streams.
 struct Groups<'a> {
-    lens: &'a Lens<'a>,
-    /// Whether the node and the locality matter: see [`Lens::by_place`].
+    diff: &'a SnapshotDiff<'a>,
+    /// Whether the node and the locality matter: see [`SnapshotDiff::by_place`].
     by_place: [bool; 2],
     /// For each namespace, a namespace that sees the same changed services; `None` if it sees none.
     like: HashMap<&'a Namespace, Option<&'a Namespace>>,
     by_signature: HashMap<Signature, &'a Namespace>,
     seen: HashMap<StandGroup<'a>, VisibleDifference>,
     served: HashMap<(&'a ClusterId, &'a Namespace), [ServedServices; 2]>,
-    nothing: Arc<SeenChanges>,
+    nothing: Arc<AffectedResources>,
 }
 
 /// The services that pods of a namespace may serve.
@@ -105,16 +105,16 @@ enum ListenerKind {
 
 /// The affected resources, and the pods whose listeners differ.
 struct VisibleDifference {
-    seen: Arc<SeenChanges>,
-    with_listeners: Arc<SeenChanges>,
+    seen: Arc<AffectedResources>,
+    with_listeners: Arc<AffectedResources>,
     pods: Arc<[IpAddr]>,
 }
 
 impl<'a> Groups<'a> {
-    fn new(lens: &'a Lens<'a>) -> Self {
+    fn new(diff: &'a SnapshotDiff<'a>) -> Self {
         Self {
-            lens,
-            by_place: lens.by_place(),
+            diff,
+            by_place: diff.by_place(),
             like: HashMap::new(),
             by_signature: HashMap::new(),
             seen: HashMap::new(),
@@ -123,46 +123,49 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
+    fn seen_from(&mut self, stand: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
         let seen = self.seen_of_traffic(stand);
         // Selectors, target ports and endpoints do not affect access logs, authorization providers
         // and user filters.
-        if seen.everything || (self.lens.is_behind_ports && self.lens.has_same_rules()) {
+        if seen.everything || (self.diff.is_behind_ports && self.diff.has_same_rules()) {
             return seen;
         }
-        let mut asked = self.lens.asked_by(&stand.proxy);
-        asked.extend(self.lens.traced(&stand.proxy));
-        asked.extend(self.lens.asked_by_filters(&stand.proxy));
-        let is_filtered_otherwise = self.lens.filters_otherwise(&stand.proxy);
-        let others = is_filtered_otherwise || self.lens.logs_otherwise(&stand.proxy);
+        let mut asked = self.diff.asked_by(&stand.proxy);
+        asked.extend(self.diff.traced(&stand.proxy));
+        asked.extend(self.diff.asked_by_filters(&stand.proxy));
+        let is_filtered_otherwise = self.diff.filters_otherwise(&stand.proxy);
+        let others = is_filtered_otherwise || self.diff.logs_otherwise(&stand.proxy);
         if asked.is_empty() && !others {
             return seen;
         }
         let mut seen = (*seen).clone();
         seen.lists.add(Wildcard::Listeners);
-        if self.lens.reports_otherwise(&stand.proxy)
-            || (is_filtered_otherwise && self.lens.asks_otherwise(&stand.proxy))
+        if self.diff.reports_otherwise(&stand.proxy)
+            || (is_filtered_otherwise && self.diff.asks_otherwise(&stand.proxy))
         {
             seen.lists.add(Wildcard::Clusters);
         }
         if !asked.is_empty() {
             seen.lists.add(Wildcard::Clusters);
-            let defined = self.lens.defined.iter().filter(|host| asked.contains(*host));
+            let defined = self.diff.defined.iter().filter(|host| asked.contains(*host));
             seen.assignments.extend(defined.cloned());
         }
         Arc::new(seen)
     }
 
     /// Returns the affected resources for the proxy's own traffic.
-    fn seen_of_traffic(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
+    fn seen_of_traffic(&mut self, stand: &'a Arc<ProxyLocation>) -> Arc<AffectedResources> {
         let proxy = &*stand.proxy;
-        let Lens { cache, whole: [before, now], .. } = self.lens;
+        let SnapshotDiff { cache, whole: [before, now], .. } = self.diff;
         let port = cache.east_west_port(before, proxy);
         if proxy.kind == ProxyType::Router
-            && self.lens.may_be_gateway(&proxy.cluster)
+            && self.diff.may_be_gateway(&proxy.cluster)
             && cache.east_west_port(now, proxy) != port
         {
-            return Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
+            return Arc::new(AffectedResources {
+                everything: true,
+                ..AffectedResources::default()
+            });
         }
         let kind = match (proxy.grpc, proxy.kind, port) {
             (Some(library), ..) => ListenerKind::Library(library),
@@ -170,22 +173,29 @@ impl<'a> Groups<'a> {
             (None, ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
             (None, ProxyType::Router, None) => ListenerKind::Router,
         };
-        if kind == ListenerKind::Router && self.lens.may_take_in_otherwise(proxy) {
-            return Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
+        if kind == ListenerKind::Router && self.diff.may_take_in_otherwise(proxy) {
+            return Arc::new(AffectedResources {
+                everything: true,
+                ..AffectedResources::default()
+            });
         }
-        let seen = if self.lens.is_behind_ports {
+        let seen = if self.diff.is_behind_ports {
             Arc::clone(&self.nothing)
         } else {
             self.seen_outbound(stand, kind)
         };
-        if kind == ListenerKind::Sidecar && self.lens.may_serve(&proxy.cluster, proxy.namespace()) {
+        if kind == ListenerKind::Sidecar && self.diff.may_serve(&proxy.cluster, proxy.namespace()) {
             return self.with_inbound(stand, seen);
         }
         if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
     }
 
     /// Returns the affected outbound resources of a proxy.
-    fn seen_outbound(&mut self, stand: &'a Arc<Stand>, kind: ListenerKind) -> Arc<SeenChanges> {
+    fn seen_outbound(
+        &mut self,
+        stand: &'a Arc<ProxyLocation>,
+        kind: ListenerKind,
+    ) -> Arc<AffectedResources> {
         let proxy = &*stand.proxy;
         let like = self.like(proxy.namespace());
         let namespace = match like {
@@ -203,27 +213,31 @@ impl<'a> Groups<'a> {
             families: (proxy.has_ipv4(), proxy.has_ipv6()),
             node: whereabouts.node.as_deref().filter(|_| by_node),
             locality: whereabouts.locality.as_deref().filter(|_| by_locality),
-            selection: self.lens.whole[1].selection(proxy),
+            selection: self.diff.whole[1].selection(proxy),
             kind,
             form: ClusterFormat::of(proxy),
             listener_form: ListenerFormat::of(proxy),
             given: proxy.takes_given_addresses,
-            domain: own_domain(self.lens.whole[1], proxy).err(),
+            domain: own_domain(self.diff.whole[1], proxy).err(),
         };
-        let lens = self.lens;
-        let shown = self.seen.entry(group).or_insert_with(|| shown(lens, stand, kind));
+        let diff = self.diff;
+        let shown = self.seen.entry(group).or_insert_with(|| shown(diff, stand, kind));
         let others = shown.pods.iter().any(|pod| !proxy.addresses.contains(pod));
         Arc::clone(if others { &shown.with_listeners } else { &shown.seen })
     }
 
     /// Adds the affected inbound resources of a sidecar.
-    fn with_inbound(&mut self, stand: &'a Stand, seen: Arc<SeenChanges>) -> Arc<SeenChanges> {
+    fn with_inbound(
+        &mut self,
+        stand: &'a ProxyLocation,
+        seen: Arc<AffectedResources>,
+    ) -> Arc<AffectedResources> {
         let proxy = &*stand.proxy;
         let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
-        let lens = self.lens;
+        let diff = self.diff;
         let served = self.served.entry((cluster, namespace));
-        let [old, new] = served.or_insert_with(|| lens.served(cluster, namespace));
-        let [before, now] = lens.whole;
+        let [old, new] = served.or_insert_with(|| diff.served(cluster, namespace));
+        let [before, now] = diff.whole;
         let targets = [inbound_targets(before, proxy, old), inbound_targets(now, proxy, new)];
         if targets[0] == targets[1] {
             return seen;
@@ -233,11 +247,15 @@ impl<'a> Groups<'a> {
         if inbound_clusters(before, proxy, &old) != inbound_clusters(now, proxy, &new) {
             lists.add(Wildcard::Clusters);
         }
-        let kept = &lens.cache.policies;
+        let kept = &diff.cache.policies;
         if lds::inbound(before, proxy, &old, kept) != lds::inbound(now, proxy, &new, kept) {
             lists.add(Wildcard::Listeners);
         }
-        if lists == seen.lists { seen } else { Arc::new(SeenChanges { lists, ..(*seen).clone() }) }
+        if lists == seen.lists {
+            seen
+        } else {
+            Arc::new(AffectedResources { lists, ..(*seen).clone() })
+        }
     }
 
     /// Returns a namespace that sees the same changed services, or `None` if it sees none.
@@ -245,16 +263,16 @@ impl<'a> Groups<'a> {
         if let Some(like) = self.like.get(namespace) {
             return *like;
         }
-        let lens = self.lens;
-        if lens.rules.is_unaffected(namespace) {
+        let diff = self.diff;
+        if diff.rules.is_unaffected(namespace) {
             self.like.insert(namespace, None);
             return None;
         }
-        let contexts = lens.excerpts.each_ref().map(|(context, _)| context);
-        let domain = format!(".{namespace}.svc.{}", lens.whole[1].settings.domain);
+        let contexts = diff.excerpts.each_ref().map(|(context, _)| context);
+        let domain = format!(".{namespace}.svc.{}", diff.whole[1].settings.domain);
         let is_private = contexts.iter().any(|context| !context.private.is_empty());
         let is_named = is_private
-            || lens.hosts.iter().any(|host| host.as_str().ends_with(&domain))
+            || diff.hosts.iter().any(|host| host.as_str().ends_with(&domain))
             || contexts.iter().any(|one| one.traffic.concerns(namespace));
         let services = contexts.iter().flat_map(|context| context.services.values());
         let sidecars = contexts.map(|context| &context.traffic.sidecars);
@@ -269,7 +287,7 @@ impl<'a> Groups<'a> {
         });
         let visible: Vec<bool> = visible.collect();
         // Rules may name hosts that no service has, and route to services that are not visible.
-        let [before, now] = lens.whole;
+        let [before, now] = diff.whole;
         let is_ruled = !Arc::ptr_eq(&before.traffic, &now.traffic)
             || contexts.iter().any(|one| !one.traffic.virtual_services.is_empty());
         let like = (is_private || is_ruled || visible.contains(&true)).then(|| {
@@ -282,53 +300,53 @@ impl<'a> Groups<'a> {
 }
 
 /// Returns the affected resources of a proxy at this location.
-fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifference {
+fn shown(diff: &SnapshotDiff<'_>, stand: &ProxyLocation, kind: ListenerKind) -> VisibleDifference {
     let proxy = &*stand.proxy;
     let role = if let ListenerKind::Gateway(_) = kind { Role::Gateway } else { Role::Client };
     let view = ViewKey::of(proxy, stand.network.clone(), role)
         .at(stand.whereabouts.clone())
-        .selected(lens.whole[1].selection(proxy));
+        .selected(diff.whole[1].selection(proxy));
     let form = ClusterFormat::of(proxy);
     let listener_form = ListenerFormat::of(proxy);
-    let mut seen = SeenChanges::default();
+    let mut seen = AffectedResources::default();
     let mut pods: Arc<[IpAddr]> = Arc::default();
     match kind {
         ListenerKind::Sidecar => {
-            if !lens.same_outbound(&view, &form) {
+            if !diff.same_outbound(&view, &form) {
                 seen.lists.add(Wildcard::Clusters);
             }
-            let class = class_of(&lens.projected(&view));
-            if !lens.same_listeners(&class, listener_form) {
+            let class = class_of(&diff.projected(&view));
+            if !diff.same_listeners(&class, listener_form) {
                 seen.lists.add(Wildcard::Listeners);
             }
-            pods = lens.other_pods(&view, listener_form);
-            let own = own_domain(lens.whole[1], proxy);
+            pods = diff.other_pods(&view, listener_form);
+            let own = own_domain(diff.whole[1], proxy);
             let same = |name: &str| match own {
-                Ok(namespace) => lens.same_route(&class, Some(namespace), name),
+                Ok(namespace) => diff.same_route(&class, Some(namespace), name),
                 Err(domain) => {
                     let [before, now] =
-                        lens.both().map(|common| common.route_in(&class, domain, name));
-                    before == now && !lens.is_reranked(&class.cluster)
+                        diff.both().map(|common| common.route_in(&class, domain, name));
+                    before == now && !diff.is_reranked(&class.cluster)
                 }
             };
-            seen.routes = lens.routes.iter().filter(|name| !same(name)).cloned().collect();
+            seen.routes = diff.routes.iter().filter(|name| !same(name)).cloned().collect();
         }
         ListenerKind::Gateway(port) => {
-            if !lens.same_outbound(&view, &form) {
+            if !diff.same_outbound(&view, &form) {
                 seen.lists.add(Wildcard::Clusters);
             }
             let of = (&view, listener_form);
-            let [before, now] = lens.both().map(|common| lds::gateway(common.context, of, port));
+            let [before, now] = diff.both().map(|common| lds::gateway(common.context, of, port));
             if before != now {
                 seen.lists.add(Wildcard::Listeners);
             }
         }
         ListenerKind::Router => {}
-        ListenerKind::Library(_) => lens.by_name(&view, &mut seen),
+        ListenerKind::Library(_) => diff.by_name(&view, &mut seen),
     }
-    let differ = lens.defined.iter().filter(|host| !lens.same_assignments(&view, host));
+    let differ = diff.defined.iter().filter(|host| !diff.same_assignments(&view, host));
     seen.assignments = differ.cloned().collect();
-    if !lens.same_names(&view, proxy.takes_given_addresses) {
+    if !diff.same_names(&view, proxy.takes_given_addresses) {
         seen.lists.add(Wildcard::Names);
     }
     let mut with_listeners = seen.clone();

@@ -19,7 +19,7 @@ use futures::task::AtomicWaker;
 
 pub use self::backlog::StreamBacklog;
 use super::numbers::{Numbered, SortedNumbers, insert, remove};
-use super::scope::{SeenChanges, Stand};
+use super::scope::{AffectedResources, ProxyLocation};
 use super::view::ViewKey;
 use super::workload_index::StreamsByWorkload;
 use crate::timeline::{Delivery, Receipt};
@@ -34,7 +34,7 @@ const RECEIPTS_MAX: usize = 16;
 
 /// One kind of change. Every change to the mesh is reported to streams as a set of these.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Dep {
+pub enum ChangedItem {
     /// The endpoints of a service: its assignments.
     Endpoints(Hostname),
     /// The endpoints of a service on which more than its assignments depends: a headless service, a
@@ -73,7 +73,7 @@ pub enum Dep {
     Mesh,
 }
 
-impl Dep {
+impl ChangedItem {
     /// Returns the service, if more than its assignments changed.
     fn service(&self) -> Option<&Hostname> {
         match self {
@@ -85,7 +85,7 @@ impl Dep {
         }
     }
 
-    /// Returns whether [`super::scope::Sight`] computes which proxies it affects.
+    /// Returns whether [`super::scope::ChangeImpact`] computes which proxies it affects.
     fn needs_impact(&self) -> bool {
         !matches!(
             self,
@@ -106,7 +106,7 @@ impl Dep {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The changes.
-    pub deps: BTreeSet<Dep>,
+    pub deps: BTreeSet<ChangedItem>,
     /// For services whose endpoints changed, the view classes in which nothing differs. Their
     /// streams are not notified.
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
@@ -114,29 +114,29 @@ pub struct Changes {
     pub reach: Option<BTreeSet<Namespace>>,
     /// The effect on individual streams, sorted by stream number. Any other stream is notified of
     /// everything.
-    pub seen: Vec<SeenBy>,
+    pub seen: Vec<AffectedStream>,
     /// The workloads for which access policies may differ; `None` if unknown, so that any may be
     /// affected.
     pub concerned: Option<ConcernedWorkloads>,
     /// Streams of these workloads for which the policies do not differ, sorted by
     /// stream number, each with its location.
-    pub same_access: Vec<(u32, Arc<Stand>)>,
+    pub same_access: Vec<(u32, Arc<ProxyLocation>)>,
     /// When the event loop received the first event of the change.
     pub since: Option<Instant>,
 }
 
 /// The effect of a change on one stream at its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenBy {
+pub struct AffectedStream {
     stream: u32,
-    stand: Arc<Stand>,
-    seen: Arc<SeenChanges>,
+    stand: Arc<ProxyLocation>,
+    seen: Arc<AffectedResources>,
 }
 
 impl Changes {
     /// Returns changes to the endpoints of these services, on which only assignments depend.
     pub fn for_endpoints(hosts: impl IntoIterator<Item = Hostname>) -> Self {
-        hosts.into_iter().map(Dep::Endpoints).collect()
+        hosts.into_iter().map(ChangedItem::Endpoints).collect()
     }
 
     /// Returns whether nothing changed.
@@ -146,45 +146,47 @@ impl Changes {
 
     /// Returns whether anything may differ for any proxy.
     pub fn is_everything(&self) -> bool {
-        self.deps.contains(&Dep::Networks) || self.deps.contains(&Dep::Mesh)
+        self.deps.contains(&ChangedItem::Networks) || self.deps.contains(&ChangedItem::Mesh)
     }
 
     /// Returns the services whose endpoints changed.
     pub fn endpoints(&self) -> impl Iterator<Item = &Hostname> {
         self.deps.iter().filter_map(|dep| match dep {
-            Dep::Endpoints(host) => Some(host),
+            ChangedItem::Endpoints(host) => Some(host),
             _ => None,
         })
     }
 
     /// Returns the services with changes to more than their assignments.
     pub fn services(&self) -> BTreeSet<Hostname> {
-        self.deps.iter().filter_map(Dep::service).cloned().collect()
+        self.deps.iter().filter_map(ChangedItem::service).cloned().collect()
     }
 
-    /// Returns whether [`super::scope::Sight`] must compute which proxies are affected.
+    /// Returns whether [`super::scope::ChangeImpact`] must compute which proxies are affected.
     pub fn affects_services(&self) -> bool {
-        self.deps.iter().any(Dep::needs_impact)
+        self.deps.iter().any(ChangedItem::needs_impact)
     }
 
-    /// Returns whether the changes for [`super::scope::Sight`] are all changes to services.
+    /// Returns whether the changes for [`super::scope::ChangeImpact`] are all changes to services.
     pub fn affects_only_hosts(&self) -> bool {
         self.deps.iter().filter(|dep| dep.needs_impact()).all(|dep| dep.service().is_some())
     }
 
     /// Returns whether the location of proxies, as rules and views see it, may differ.
     pub fn may_move(&self) -> bool {
-        let moves = |dep: &Dep| matches!(dep, Dep::Machines | Dep::Selectors | Dep::Imports(_));
+        let moves = |dep: &ChangedItem| {
+            matches!(dep, ChangedItem::Machines | ChangedItem::Selectors | ChangedItem::Imports(_))
+        };
         self.deps.iter().any(moves)
     }
 
     /// Returns whether access policies changed.
     pub fn affects_access(&self) -> bool {
-        self.deps.iter().any(|dep| matches!(dep, Dep::Access(_)))
+        self.deps.iter().any(|dep| matches!(dep, ChangedItem::Access(_)))
     }
 
     /// Returns whether access policies are unchanged for `stream` at location `stand`.
-    fn has_same_access(&self, stream: u32, stand: Option<&Arc<Stand>>) -> bool {
+    fn has_same_access(&self, stream: u32, stand: Option<&Arc<ProxyLocation>>) -> bool {
         let found = self.same_access.binary_search_by_key(&stream, |(stream, _)| *stream);
         let found = found.ok().and_then(|at| self.same_access.get(at));
         // The number may have been reused for another stream.
@@ -192,13 +194,21 @@ impl Changes {
     }
 
     /// Stores the effect on each stream.
-    pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<SeenChanges>>) {
-        let effect_on_stream = |((stream, stand), seen)| SeenBy { stream, stand, seen };
+    pub fn set_seen(
+        &mut self,
+        stands: Vec<(u32, Arc<ProxyLocation>)>,
+        seen: Vec<Arc<AffectedResources>>,
+    ) {
+        let effect_on_stream = |((stream, stand), seen)| AffectedStream { stream, stand, seen };
         self.seen = stands.into_iter().zip(seen).map(effect_on_stream).collect();
     }
 
     /// Returns the effect on `stream` at location `stand`, if it is known.
-    fn seen_by(&self, stream: u32, stand: Option<&Arc<Stand>>) -> Option<&SeenChanges> {
+    fn seen_by(
+        &self,
+        stream: u32,
+        stand: Option<&Arc<ProxyLocation>>,
+    ) -> Option<&AffectedResources> {
         let at = self.seen.binary_search_by_key(&stream, |one| one.stream).ok()?;
         let found = self.seen.get(at)?;
         // The number may have been reused for another stream.
@@ -206,22 +216,22 @@ impl Changes {
     }
 }
 
-impl FromIterator<Dep> for Changes {
-    fn from_iter<I: IntoIterator<Item = Dep>>(deps: I) -> Self {
+impl FromIterator<ChangedItem> for Changes {
+    fn from_iter<I: IntoIterator<Item = ChangedItem>>(deps: I) -> Self {
         Self { deps: deps.into_iter().collect(), ..Self::default() }
     }
 }
 
 /// The table of subscriptions. The lock is only taken for look-ups and never spans an await.
 #[derive(Debug, Default)]
-pub struct Interest {
-    table: Mutex<InterestTable>,
+pub struct SubscriptionIndex {
+    table: Mutex<SubscriptionTable>,
 }
 
 /// Streams and watched names are numbered to save memory: a watched name costs a stream one to five
 /// bytes, and four more while it is changed. Numbers are reused.
 #[derive(Debug, Default)]
-struct InterestTable {
+struct SubscriptionTable {
     streams: Numbered<StreamEntry>,
     names: Numbered<WatchedName>,
     view_classes: Numbered<ViewClass>,
@@ -243,7 +253,7 @@ struct StreamEntry {
     /// The number of the view class, once known.
     view_class: Option<u32>,
     /// Its location, once known.
-    stand: Option<Arc<Stand>>,
+    stand: Option<Arc<ProxyLocation>>,
     /// The types to which it has a wildcard subscription.
     lists: Wildcards,
     /// The route configurations that it watches, sorted.
@@ -303,7 +313,7 @@ struct OwedReceipts {
 /// The subscription of one stream; dropping it removes the stream.
 #[derive(Debug)]
 pub struct Subscription {
-    interest: Arc<Interest>,
+    interest: Arc<SubscriptionIndex>,
     stream: u32,
     pending: Arc<PendingChanges>,
     /// The numbers of the names that it watches.
@@ -311,7 +321,7 @@ pub struct Subscription {
     workload: Option<(ClusterId, WorkloadKey)>,
 }
 
-impl Interest {
+impl SubscriptionIndex {
     /// Adds a stream. Call this before reading the current context, so that no change is missed.
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         let pending = Arc::<PendingChanges>::default();
@@ -361,7 +371,7 @@ impl Interest {
             }
         } else if changes.affects_services() {
             let moves = changes.may_move();
-            let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
+            let unknown = AffectedResources { everything: moves, ..AffectedResources::default() };
             let mark_stream = |stream: u32, listener: &StreamEntry| {
                 let seen = changes.seen_by(stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
@@ -387,7 +397,7 @@ impl Interest {
                     let Some(listener) = table.streams.get(*stream) else { return false };
                     let stand = listener.stand.as_ref();
                     let proxy = stand.map(|stand| &*stand.proxy);
-                    let guarded = SeenChanges::of_access(proxy, &listener.routes);
+                    let guarded = AffectedResources::of_access(proxy, &listener.routes);
                     !changes.has_same_access(*stream, stand)
                         && listener.pending.add(listener, Some(&guarded))
                 });
@@ -396,7 +406,7 @@ impl Interest {
         let changed_services = changes.services();
         let changed_services = changed_services
             .iter()
-            .filter(|host| !changes.deps.contains(&Dep::Endpoints((*host).clone())));
+            .filter(|host| !changes.deps.contains(&ChangedItem::Endpoints((*host).clone())));
         for (host, by_name) in changes
             .endpoints()
             .map(|host| (host, true))
@@ -425,7 +435,7 @@ impl Interest {
             }
         }
         let workloads = changes.deps.iter().filter_map(|dep| match dep {
-            Dep::Workload(cluster, name) => Some((cluster.clone(), name.clone())),
+            ChangedItem::Workload(cluster, name) => Some((cluster.clone(), name.clone())),
             _ => None,
         });
         for workload in workloads {
@@ -463,7 +473,7 @@ impl Interest {
 
     /// Returns the known locations of streams in these namespaces, and possibly of others, by
     /// stream number. Without namespaces, returns the locations of all streams.
-    pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<Stand>)> {
+    pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<ProxyLocation>)> {
         let table = lock(&self.table);
         let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
         table.reached(reach).into_iter().filter_map(location_of).collect()
@@ -471,7 +481,7 @@ impl Interest {
 
     /// Returns the known locations of the streams of certain workloads, and possibly of others, by
     /// stream number.
-    pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<Stand>)> {
+    pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<ProxyLocation>)> {
         let table = lock(&self.table);
         let location_of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
         table.by_workload.concerned(workloads).into_iter().filter_map(location_of).collect()
@@ -505,7 +515,7 @@ impl Subscription {
     /// its workload if they are known. Returns whether anything differs. From now on, the stream is
     /// notified of changes that are visible there. It may have missed earlier changes that are
     /// visible only there.
-    pub fn stand(&self, stand: Stand, view: ViewKey, labels: Option<&Labels>) -> bool {
+    pub fn stand(&self, stand: ProxyLocation, view: ViewKey, labels: Option<&Labels>) -> bool {
         let mut table = lock(&self.interest.table);
         table.by_workload.place(self.stream, stand.proxy.namespace(), labels);
         let is_new = table.stand(self.stream, Some(view));
@@ -659,7 +669,7 @@ impl Unread {
 impl PendingChanges {
     /// Adds the effect of a change to services, or all watched resources if the effect is unknown.
     /// Returns whether anything was added.
-    fn add(&self, listener: &StreamEntry, seen: Option<&SeenChanges>) -> bool {
+    fn add(&self, listener: &StreamEntry, seen: Option<&AffectedResources>) -> bool {
         let StreamEntry { lists, routes, .. } = listener;
         let watched = |name: &&Arc<str>| seen.is_none_or(|seen| seen.routes.contains(*name));
         let routes = match seen {
@@ -679,7 +689,7 @@ impl PendingChanges {
     }
 }
 
-impl InterestTable {
+impl SubscriptionTable {
     /// Returns the streams of certain workloads, and possibly others; all streams if the workloads
     /// are unknown.
     fn concerned(&self, workloads: Option<&ConcernedWorkloads>) -> Vec<u32> {

@@ -52,7 +52,7 @@ impl EditedGateways {
                 ..sidecar(&format!("{app}.edge"), "east")
             };
             let whereabouts = now.whereabouts(&proxy);
-            Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
+            Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
         let stands = ["public", "other"].map(of);
         let hosts = related_hosts([&self.before, &now], &changes.services());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::lens::Lens;
+use super::snapshot_diff::SnapshotDiff;
 use crate::spans::{self, SpanReport};
 use strait_mesh::push::PushContext;
 use strait_model::{Hostname, Namespace, Proxy, ProxyType};
@@ -10,7 +10,7 @@ use strait_rules::traffic::Selection;
 use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
 
-impl Lens<'_> {
+impl SnapshotDiff<'_> {
     /// Returns whether access logs or tracing change for proxies of a namespace at one of these
     /// ends of calls. `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_logged_otherwise(

@@ -39,7 +39,7 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     mesh.apply(MeshEvent::Access(first.policies, first.causes));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
-    let interest = Arc::new(Interest::default());
+    let interest = Arc::new(SubscriptionIndex::default());
     let subscriptions: Vec<_> = proxies
         .into_iter()
         .map(|proxy| {
@@ -48,7 +48,7 @@ fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
             let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
             let whereabouts = before.whereabouts(&proxy);
             let labels = before.known_labels(&proxy).cloned();
-            let stand = Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
+            let stand = ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
             subscription.stand(stand, view, labels.as_ref());
             subscription
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::Stand;
+use super::ProxyLocation;
 use crate::{Cache, ProxyConfig};
 use strait_mesh::push::PushContext;
 use strait_model::{Proxy, ProxyType, VirtualHostDelivery};
@@ -16,7 +16,12 @@ use strait_xds::virtual_hosts::{HeldHosts, changes};
 type Hosts = BTreeMap<String, route::VirtualHost>;
 
 /// Updates a client of this kind from one version to the next.
-pub(super) fn check(contexts: [&Arc<PushContext>; 2], stand: &Stand, kept: &Cache, place: &str) {
+pub(super) fn check(
+    contexts: [&Arc<PushContext>; 2],
+    stand: &ProxyLocation,
+    kept: &Cache,
+    place: &str,
+) {
     if stand.proxy.is_proxyless() {
         return;
     }

@@ -24,9 +24,11 @@ use crate::{HeldRoutes, ProxyConfig, nds, rds};
 use strait_base::testing::rounds;
 use strait_mesh::push::context::FixedSettings;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
-use strait_mesh::push::interest::{Changes, Dep, Interest, Subscription};
 use strait_mesh::push::reach::reach;
 use strait_mesh::push::scope::{is_worth_computing, related_hosts, same_access};
+use strait_mesh::push::subscription_index::{
+    ChangedItem, Changes, Subscription, SubscriptionIndex,
+};
 use strait_mesh::push::view::Role;
 use strait_mesh::testing::settings;
 use strait_model::dirty::Wildcards;
@@ -816,7 +818,12 @@ fn proxies() -> Vec<Proxy> {
 }
 
 /// Compares shared routes and name tables with those generated from scratch.
-fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache, place: &str) {
+fn check_against_scratch(
+    context: &Arc<PushContext>,
+    stand: &ProxyLocation,
+    kept: &Cache,
+    place: &str,
+) {
     let proxy = &stand.proxy;
     if proxy.is_proxyless() {
         return;
@@ -844,7 +851,7 @@ fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache
 type Shape = BTreeMap<(ResourceType, String), Version>;
 
 /// Returns all resources of a proxy.
-fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
+fn shape(context: &Arc<PushContext>, stand: &ProxyLocation, cache: &Cache) -> Shape {
     let mut proxy_config = ProxyConfig::new(context, &stand.proxy, stand.network.clone(), cache)
         .at(stand.whereabouts.clone());
     let mut shape = Shape::new();
@@ -920,11 +927,11 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
     shape
 }
 
-fn stands(context: &Arc<PushContext>) -> Vec<Arc<Stand>> {
+fn stands(context: &Arc<PushContext>) -> Vec<Arc<ProxyLocation>> {
     let stand = |proxy: Proxy| {
         let network = context.network_of_cluster(&proxy.cluster);
         let whereabouts = context.whereabouts(&proxy);
-        Arc::new(Stand { proxy: Arc::new(proxy), network, whereabouts })
+        Arc::new(ProxyLocation { proxy: Arc::new(proxy), network, whereabouts })
     };
     proxies().into_iter().map(stand).collect()
 }
@@ -936,7 +943,7 @@ fn differing(old: &Shape, new: &Shape) -> BTreeSet<(ResourceType, String)> {
 }
 
 fn is_told(
-    seen: &SeenChanges,
+    seen: &AffectedResources,
     changes: &Changes,
     is_library: bool,
     (kind, name): &(ResourceType, String),
@@ -944,14 +951,14 @@ fn is_told(
     match kind {
         ResourceType::Endpoint => {
             let host = OutboundName::parse(name).expect("a name").hostname;
-            seen.assignments.contains(&host) || changes.deps.contains(&Dep::Endpoints(host))
+            seen.assignments.contains(&host) || changes.deps.contains(&ChangedItem::Endpoints(host))
         }
         ResourceType::Route => seen.routes.contains(name.as_str()),
         // A library that watches endpoints requests their upstream cluster as well.
         ResourceType::Cluster
-            if OutboundName::parse(name)
-                .is_some_and(|name| changes.deps.contains(&Dep::Endpoints(name.hostname)))
-                && is_library =>
+            if OutboundName::parse(name).is_some_and(|name| {
+                changes.deps.contains(&ChangedItem::Endpoints(name.hostname))
+            }) && is_library =>
         {
             true
         }
@@ -1032,14 +1039,14 @@ fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Co
 
 /// The streams of all proxies, which report their location like real streams.
 struct Streams {
-    interest: Arc<Interest>,
+    interest: Arc<SubscriptionIndex>,
     subscriptions: Vec<Subscription>,
 }
 
 impl Streams {
     fn of(context: &Arc<PushContext>) -> Self {
-        let interest = Arc::new(Interest::default());
-        let enter = |stand: &Arc<Stand>| {
+        let interest = Arc::new(SubscriptionIndex::default());
+        let enter = |stand: &Arc<ProxyLocation>| {
             let proxy = &stand.proxy;
             let key = (proxy.cluster.clone(), proxy.workload.clone());
             let subscription = interest.subscribe(Some(key));
@@ -1054,7 +1061,7 @@ impl Streams {
     }
 
     fn stand(&self, at: usize, context: &Arc<PushContext>) {
-        let stand = Stand::clone(&stands(context)[at]);
+        let stand = ProxyLocation::clone(&stands(context)[at]);
         let view = ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client);
         let labels = context.known_labels(&stand.proxy).cloned();
         self.subscriptions[at].stand(stand, view, labels.as_ref());
@@ -1063,7 +1070,8 @@ impl Streams {
     /// Returns for each stream whether it is notified of a version's changes to access policies.
     /// Streams that are notified of all resources report their location again, and no others do.
     fn told_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
-        let of_access = changes.deps.iter().filter(|dep| matches!(dep, Dep::Access(_))).cloned();
+        let of_access =
+            changes.deps.iter().filter(|dep| matches!(dep, ChangedItem::Access(_))).cloned();
         let mut of_access: Changes = of_access.collect();
         of_access.compute_impact(versions, &self.interest, &Cache::default());
         self.interest.mark(&of_access);
@@ -1095,9 +1103,9 @@ fn check(
     let decided = !changes.is_everything() && changes.affects_services();
     let seen = decided.then(|| {
         let hosts = related_hosts([before, now], &services);
-        let lens = Lens::new(kept, [before, now], &hosts);
-        count.behind_ports += usize::from(lens.is_behind_ports);
-        count.of_requests += usize::from(lens.rules.changes_only_requests);
+        let diff = SnapshotDiff::new(kept, [before, now], &hosts);
+        count.behind_ports += usize::from(diff.is_behind_ports);
+        count.of_requests += usize::from(diff.rules.changes_only_requests);
         kept.seen(before, now, &hosts, &stands)
     });
     let reached = (decided && changes.affects_only_hosts())
@@ -1110,7 +1118,7 @@ fn check(
         assert_eq!(shape(now, stand, kept), *new, "{place}: kept for {proxy:?}");
         check_against_scratch(now, stand, kept, place);
         hosts::check([before, now], stand, kept, place);
-        let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
+        let own = ChangedItem::Workload(proxy.cluster.clone(), proxy.workload.clone());
         let moved = were[at] != *stand
             || before.selection(proxy) != now.selection(proxy)
             || before.known_labels(proxy) != now.known_labels(proxy)
@@ -1134,7 +1142,7 @@ fn check(
                 (*kind == ResourceType::Route).then(|| name.as_str().into())
             };
             let routes: Vec<_> = new.keys().filter_map(watched).collect();
-            let guarded = SeenChanges::of_access(Some(proxy), &routes);
+            let guarded = AffectedResources::of_access(Some(proxy), &routes);
             let seen = Arc::make_mut(&mut seen);
             seen.lists.add(guarded.lists);
             seen.routes.extend(guarded.routes);
@@ -1149,10 +1157,10 @@ fn check(
             }
         }
         count.steps += 1;
-        if *seen != SeenChanges::default() {
+        if *seen != AffectedResources::default() {
             count.told += 1;
             let told_by_name = |one: &(ResourceType, String)| {
-                is_told(&SeenChanges::default(), changes, proxy.is_proxyless(), one)
+                is_told(&AffectedResources::default(), changes, proxy.is_proxyless(), one)
             };
             count.in_vain += usize::from(differing.iter().all(told_by_name));
         }
@@ -1215,7 +1223,7 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
     let proxy = |name: &str, app: &str| {
         let proxy = Arc::new(Proxy { labels: labels(&[("app", app)]), ..sidecar(name, "east") });
         let whereabouts = now.whereabouts(&proxy);
-        Arc::new(Stand { proxy, network: NetworkId::default(), whereabouts })
+        Arc::new(ProxyLocation { proxy, network: NetworkId::default(), whereabouts })
     };
     let stands = [
         proxy("pod.shop", "s7.shop"),
@@ -1228,13 +1236,13 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
     let outbound = |context| SharedResources { context, cache: &kept }.outbound(&view, &form);
     let clusters = outbound(&before);
     let seen = kept.seen(&before, &now, &related_hosts([&before, &now], &hosts), &stands);
-    let own = SeenChanges {
+    let own = AffectedResources {
         lists: [Wildcard::Clusters, Wildcard::Listeners].into_iter().collect(),
-        ..SeenChanges::default()
+        ..AffectedResources::default()
     };
     assert_eq!(
         seen.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
-        [own, SeenChanges::default(), SeenChanges::default()]
+        [own, AffectedResources::default(), AffectedResources::default()]
     );
     assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "an unchanged list is reused");
 }
@@ -1259,13 +1267,13 @@ fn proxies_that_cannot_see_a_service_are_not_compared() {
     let stand = |name: &str| {
         let proxy = Arc::new(sidecar(name, "east"));
         let whereabouts = now.whereabouts(&proxy);
-        Arc::new(Stand { proxy, network: NetworkId::default(), whereabouts })
+        Arc::new(ProxyLocation { proxy, network: NetworkId::default(), whereabouts })
     };
     let (kept, stands) = (Cache::default(), [stand("client.shop"), stand("client.pay")]);
     let hosts = related_hosts([&before, &now], &changes.services());
-    let lens = Lens::new(&kept, [&before, &now], &hosts);
-    let mut groups = Groups::new(&lens);
+    let diff = SnapshotDiff::new(&kept, [&before, &now], &hosts);
+    let mut groups = Groups::new(&diff);
     assert!(!groups.seen_from(&stands[0]).lists.is_empty());
-    assert_eq!(*groups.seen_from(&stands[1]), SeenChanges::default());
+    assert_eq!(*groups.seen_from(&stands[1]), AffectedResources::default());
     assert_eq!(groups.seen.len(), 1, "only proxies that see the service are compared");
 }

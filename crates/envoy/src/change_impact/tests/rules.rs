@@ -44,7 +44,7 @@ impl Edited {
 
     /// Stores a version of the VirtualService and returns the affected resources by namespace, or
     /// `None` if no new mesh version results.
-    fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
+    fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, AffectedResources>> {
         let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
         self.store("VirtualService", "one", object)
     }
@@ -55,7 +55,7 @@ impl Edited {
         kind: &str,
         name: &str,
         spec: Value,
-    ) -> Option<BTreeMap<String, SeenChanges>> {
+    ) -> Option<BTreeMap<String, AffectedResources>> {
         self.store(kind, name, json!({ "spec": spec }))
     }
 
@@ -64,7 +64,7 @@ impl Edited {
         kind: &str,
         name: &str,
         object: Value,
-    ) -> Option<BTreeMap<String, SeenChanges>> {
+    ) -> Option<BTreeMap<String, AffectedResources>> {
         self.write(kind, name, object);
         self.hear();
         self.seen()
@@ -89,7 +89,7 @@ impl Edited {
     }
 
     /// Changes the target of the alias `www.shop` and returns the affected resources.
-    fn rename(&mut self, target: &str) -> Option<BTreeMap<String, SeenChanges>> {
+    fn rename(&mut self, target: &str) -> Option<BTreeMap<String, AffectedResources>> {
         let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
         let update = shard("east", 1).network("n1").with(www, vec![]);
         self.mesh.apply(MeshEvent::Registry(update.built()));
@@ -97,7 +97,7 @@ impl Edited {
     }
 
     /// Returns the affected resources of the published change, by namespace.
-    fn seen(&mut self) -> Option<BTreeMap<String, SeenChanges>> {
+    fn seen(&mut self) -> Option<BTreeMap<String, AffectedResources>> {
         let (now, changes) = self.mesh.next_version()?;
         let grpc = self.grpc;
         let of = |namespace: &str| {
@@ -105,7 +105,7 @@ impl Edited {
             let proxy = sidecar(&format!("client.{namespace}"), "east");
             let proxy = Proxy { dns_domain: domain.as_str().into(), grpc, ..proxy };
             let whereabouts = now.whereabouts(&proxy);
-            Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
+            Arc::new(ProxyLocation { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
         let stands = NAMESPACES.map(of);
         let hosts = related_hosts([&self.before, &now], &changes.services());
@@ -138,8 +138,8 @@ pub(super) fn with_other_requests(mut spec: Value) -> Value {
 }
 
 /// Returns the affected routes of each namespace. Namespaces without affected routes are omitted.
-fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
-    let told = seen.iter().filter(|(_, seen)| **seen != SeenChanges::default());
+fn routes(seen: &BTreeMap<String, AffectedResources>) -> Vec<String> {
+    let told = seen.iter().filter(|(_, seen)| **seen != AffectedResources::default());
     let told = told.map(|(namespace, seen)| {
         assert!(
             seen.lists.is_empty() && seen.assignments.is_empty() && !seen.everything,
@@ -285,8 +285,8 @@ fn routes_to_an_alias_change_with_its_target() {
     let leading = json!({ "http": [{ "route": [{ "destination": { "host": "www" } }] }] });
     let seen = mesh.edit("1", spec(&["a"], "", leading)).expect("it is new");
     assert!(routes(&seen).iter().any(|one| one == "web: 80"), "{seen:?}");
-    let tables = |seen: &BTreeMap<String, SeenChanges>| {
-        let of_80 = |seen: &SeenChanges| seen.routes.iter().any(|name| &**name == "80");
+    let tables = |seen: &BTreeMap<String, AffectedResources>| {
+        let of_80 = |seen: &AffectedResources| seen.routes.iter().any(|name| &**name == "80");
         NAMESPACES.iter().filter(|namespace| of_80(&seen[**namespace])).count()
     };
     let seen = mesh.rename("a.shop").expect("another target");
@@ -299,7 +299,7 @@ fn routes_to_an_alias_change_with_its_target() {
 fn library_is_notified_of_its_routes_and_their_destinations() {
     let mut mesh = Edited::new();
     mesh.grpc = Some(GrpcLibrary::default());
-    let routes = |seen: &SeenChanges| seen.routes.iter().map(|one| one.to_string()).collect();
+    let routes = |seen: &AffectedResources| seen.routes.iter().map(|one| one.to_string()).collect();
     let of_a = "outbound|80||a.shop.svc.cluster.local";
     let seen = mesh.edit("1", spec(&["a"], "1s", json!({}))).expect("it is new");
     for namespace in NAMESPACES {
@@ -321,7 +321,7 @@ fn library_is_notified_of_its_routes_and_their_destinations() {
     let told: Vec<String> = routes(&seen["shop"]);
     assert_eq!(told, [of_a]);
     assert!(seen["shop"].lists.contains(Wildcard::Clusters), "{seen:?}");
-    assert_eq!(seen["web"], SeenChanges::default());
+    assert_eq!(seen["web"], AffectedResources::default());
 }
 
 #[test]

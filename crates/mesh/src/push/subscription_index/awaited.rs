@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Changes, Stand};
+use super::{Changes, ProxyLocation};
 use crate::timeline::{Delivery, Receipt};
 use strait_model::ProxyType;
 use strait_model::dirty::Wildcard;
@@ -15,7 +15,7 @@ impl Changes {
         &self,
         delivery: &Arc<Delivery>,
         stream: u32,
-        stand: Option<&Arc<Stand>>,
+        stand: Option<&Arc<ProxyLocation>>,
     ) -> Receipt {
         let is_router = stand.is_some_and(|stand| stand.proxy.kind == ProxyType::Router);
         let seen = if is_router { self.seen_by(stream, stand) } else { None };

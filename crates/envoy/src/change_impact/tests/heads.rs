@@ -7,9 +7,11 @@ use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::heads::{Heads, ServedHead};
-use strait_mesh::push::event_loop::{HeadOutputs, LoopCounters, LoopOutputs, MeshHeads, NextHead};
-use strait_mesh::push::interest::{Interest, Subscription};
+use crate::heads::{ConfigVariant, ConfigVariants};
+use strait_mesh::push::event_loop::{
+    LoopCounters, LoopOutputs, RolloutCandidate, ServedConfigurations, VariantOutputs,
+};
+use strait_mesh::push::subscription_index::{Subscription, SubscriptionIndex};
 use strait_mesh::rollout::Cohort;
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::dirty::{Dirty, Wildcards};
@@ -17,19 +19,19 @@ use strait_model::dirty::{Dirty, Wildcards};
 /// A stream that only re-evaluates resources named in notifications.
 pub(super) struct Watcher {
     pub(super) proxy: Arc<Proxy>,
-    stand: Arc<Stand>,
+    stand: Arc<ProxyLocation>,
     pub(super) subscription: Subscription,
-    pub(super) head: Option<Arc<ServedHead>>,
+    pub(super) head: Option<Arc<ConfigVariant>>,
     pub(super) held: Shape,
 }
 
 /// The state that all streams share.
 pub(super) struct Mesh {
-    pub(super) heads: MeshHeads,
+    pub(super) heads: ServedConfigurations,
     outputs: LoopOutputs,
     settled: watch::Receiver<Option<Arc<PushContext>>>,
     cache: Arc<Cache>,
-    pub(super) shares: Heads,
+    pub(super) shares: ConfigVariants,
     figures: LoopCounters,
 }
 
@@ -54,44 +56,44 @@ impl Mesh {
         let outputs = LoopOutputs {
             context,
             interest: Arc::default(),
-            sight: Arc::<Cache>::clone(&cache),
+            change_impact: Arc::<Cache>::clone(&cache),
             names: watch::channel(BTreeSet::new()).0,
             timeline: Arc::new(Timeline::default()),
             retained: Arc::default(),
             figures: watch::channel(LoopCounters::none()).0,
         };
-        let heads = MeshHeads::new(state, &outputs);
+        let heads = ServedConfigurations::new(state, &outputs);
         let figures = LoopCounters::none();
-        Self { heads, outputs, settled, cache, shares: Heads::default(), figures }
+        Self { heads, outputs, settled, cache, shares: ConfigVariants::default(), figures }
     }
 
     pub(super) fn publish(&mut self) {
         self.heads.publish(&self.outputs, None, Instant::now(), &mut self.figures);
     }
 
-    pub(super) fn context(&self, head: Option<&ServedHead>) -> Arc<PushContext> {
-        let versions = head.map_or(&self.settled, ServedHead::versions);
+    pub(super) fn context(&self, head: Option<&ConfigVariant>) -> Arc<PushContext> {
+        let versions = head.map_or(&self.settled, ConfigVariant::versions);
         versions.borrow().clone().expect("a version")
     }
 
-    fn cache<'a>(&'a self, head: Option<&'a Arc<ServedHead>>) -> &'a Cache {
+    fn cache<'a>(&'a self, head: Option<&'a Arc<ConfigVariant>>) -> &'a Cache {
         head.map_or(&self.cache, |head| head.cache())
     }
 
-    fn give(&self, cohort: Cohort, head: &Arc<ServedHead>) -> usize {
+    fn give(&self, cohort: Cohort, head: &Arc<ConfigVariant>) -> usize {
         assert!(self.shares.give(cohort.clone(), head));
         let delivery = Arc::new(Delivery::new(Instant::now()));
         self.outputs.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery)
     }
 
-    fn end(&self, head: &ServedHead) {
+    fn end(&self, head: &ConfigVariant) {
         self.shares.end(head);
         let delivery = Arc::new(Delivery::new(Instant::now()));
         head.interest().mark_proxies(|_| true, &delivery);
     }
 }
 
-pub(super) fn subscribe(interest: &Arc<Interest>, proxy: &Proxy) -> Subscription {
+pub(super) fn subscribe(interest: &Arc<SubscriptionIndex>, proxy: &Proxy) -> Subscription {
     interest.subscribe(Some((proxy.cluster.clone(), proxy.workload.clone())))
 }
 
@@ -113,7 +115,7 @@ impl Watcher {
     /// Re-evaluates all resources in the assigned configuration.
     fn take_all(&mut self, mesh: &Mesh) -> bool {
         let head = mesh.shares.of(&self.proxy);
-        let number = |head: &Option<Arc<ServedHead>>| head.as_ref().map(|head| head.number);
+        let number = |head: &Option<Arc<ConfigVariant>>| head.as_ref().map(|head| head.number);
         let moved = number(&head) != number(&self.head);
         if moved {
             let interest = head.as_ref().map_or(&mesh.outputs.interest, |head| head.interest());
@@ -168,10 +170,10 @@ fn is_dirty(dirty: &Dirty, kind: ResourceType, name: &str) -> bool {
     }
 }
 
-pub(super) fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<Stand> {
+pub(super) fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<ProxyLocation> {
     let network = context.network_of_cluster(&proxy.cluster);
     let whereabouts = context.whereabouts(proxy);
-    Arc::new(Stand { proxy: Arc::clone(proxy), network, whereabouts })
+    Arc::new(ProxyLocation { proxy: Arc::clone(proxy), network, whereabouts })
 }
 
 /// Returns several kinds of proxies, each several times, so that only some are in a cohort.
@@ -214,14 +216,14 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
     mesh.publish();
     let (mut epochs, mut rules) = (BTreeMap::new(), rules());
     let mut watchers = watchers(&mesh);
-    let mut next: Option<(Rules, Arc<ServedHead>, u8)> = None;
+    let mut next: Option<(Rules, Arc<ConfigVariant>, u8)> = None;
     for step in 0..STEPS / 2 {
         match &mut next {
             None if random.random_ratio(1, 4) => {
                 let (of_next, configuration) = next_rules(random, &rules);
                 tried.begun += 1;
-                let (head, outputs): (_, HeadOutputs) = ServedHead::new(tried.begun as u64);
-                let begun = NextHead { configuration, outputs };
+                let (head, outputs): (_, VariantOutputs) = ConfigVariant::new(tried.begun as u64);
+                let begun = RolloutCandidate { configuration, outputs };
                 mesh.heads.apply(MeshEvent::BeginNext(Box::new(begun)));
                 next = Some((of_next, head, 0));
             }
