@@ -321,7 +321,7 @@ fn fetched_keys(
 ) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
     let (fetched, seen) = watch::channel(Default::default());
     // Otherwise, the author of a policy could probe the ports of this host
-    // (docs/decisions/0058-loopback.md).
+    // (docs/contributing/decisions/0058-loopback.md).
     let rules = jwks::DialRules { loopback: false, denied: args.jwks_deny.clone() };
     let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
     let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
