@@ -200,7 +200,7 @@ async fn found(remote: &ClusterApi, name: &str) -> Result<Value, CommandFailure>
     let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
     remote.get(&path).await?.ok_or_else(|| {
         CommandFailure::failed(format!("{} has no service {namespace}/{service}", remote.context))
-            .next("create the Service and the gateway behind it first: see docs/guide/networks.md and the example deploy/examples/east-west-gateway.yaml")
+            .next("create the Service and the gateway behind it first: see docs/explanation/networks-and-gateways.md and the example deploy/examples/east-west-gateway.yaml")
     })
 }
 

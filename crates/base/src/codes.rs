@@ -467,7 +467,7 @@ itself and its own state directory. Certificates are issued nevertheless.";
     ROTATION_RUNS = "STR0553", "the CA has more than one root: a rotation is in progress",
         "See the next step: strait certs status", "\
 A new root is first distributed to all workloads and then signs. The old root is removed when no certificate
-needs it any more. No action is needed in between. docs/guide/certificates.md describes the steps.";
+needs it any more. No action is needed in between. docs/how-to/rotate-certificates.md describes the steps.";
 
     /// Renewal by certificate.
     RENEWED_LONG_ENOUGH = "STR0554", "the certificate was renewed for 30 days without a token",
@@ -638,7 +638,7 @@ Nothing else is affected: proxies with another source of roots need no ConfigMap
 
     /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA expires soon",
-        "Rotate to a new root, step by step: docs/guide/certificates.md", "\
+        "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
 When a root expires, everything that it signed becomes invalid: workloads refuse each other, and this
 control plane refuses them. All workloads must trust a new root before it signs anything, which takes as
 long as the slowest workload. This message appears from the last fifth of a root's lifetime on, and again 30

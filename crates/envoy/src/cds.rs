@@ -54,7 +54,7 @@ const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 /// Maximum number of requests per connection if the connection may go to a gateway. A gateway
 /// balances connections, not requests, so the pods behind it share the load in these units. Each
 /// connection costs a handshake, which is spread over this many requests.
-/// (docs/decisions/0008-short-connections-across-networks.md)
+/// (docs/contributing/decisions/0008-short-connections-across-networks.md)
 const REQUESTS_PER_CONNECTION: u32 = 20;
 
 /// The first Envoy version that accepts DNS clusters in the format that replaces deprecated fields

@@ -5,7 +5,7 @@
 //! names one. Therefore only proxies that declare these filters ([`IstioFilters`]) receive them,
 //! and the configuration of other proxies does not change by a byte. The filters have the settings
 //! that Istio uses by default, except that peers are identified by the metadata they send, because
-//! Strait serves no directory of workloads. (docs/guide/agents.md, "Istio's own filters".)
+//! Strait serves no directory of workloads. (docs/how-to/authenticate-with-tokens.md, "Istio's own filters".)
 
 use prost::Message;
 use prost::encoding::string;

@@ -1,4 +1,4 @@
-//! Explains the route of a request through a proxy's configuration. (docs/guide/traffic.md, "Which
+//! Explains the route of a request through a proxy's configuration. (docs/reference/traffic-support.md, "Which
 //! way a request goes".)
 //!
 //! Evaluates the proxy's actual resources like Envoy: the listener of the destination address, a

@@ -1,6 +1,6 @@
 //! Remaining lifetime of a root. Pure.
 //!
-//! Replacing a root takes weeks (docs/guide/certificates.md), so its expiry is reported long in
+//! Replacing a root takes weeks (docs/how-to/rotate-certificates.md), so its expiry is reported long in
 //! advance.
 
 use std::time::{Duration, SystemTime};

@@ -2,7 +2,7 @@
 //!
 //! The phase of a rotation is not stored. It follows from the roots of the CA, the roots that
 //! issued certificates chain to, the expiry of each root's last certificate, and the parts of the
-//! mesh that are known to have each root (docs/guide/certificates.md).
+//! mesh that are known to have each root (docs/how-to/rotate-certificates.md).
 
 use std::collections::BTreeSet;
 use std::fmt;

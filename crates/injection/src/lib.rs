@@ -1,6 +1,6 @@
 //! Sidecar injection: one pure function, [`inject`], which the webhook and `strait proxy inject` share.
 //!
-//! docs/guide/injection.md lists the additions to a pod. Invariants:
+//! docs/how-to/inject-sidecars.md lists the additions to a pod. Invariants:
 //!
 //! - The input is the pod, its cluster and namespace, and the settings. The same input gives the same bytes.
 //! - It changes only two parts of the pod's own specification: probes and the metrics port, which

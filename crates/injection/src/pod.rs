@@ -1,4 +1,4 @@
-//! Adds a sidecar to a pod, as described in `docs/guide/injection.md`.
+//! Adds a sidecar to a pod, as described in `docs/how-to/inject-sidecars.md`.
 
 use serde_json::{Value, json};
 

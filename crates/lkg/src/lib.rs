@@ -8,8 +8,8 @@
 //! - A file is written next to the old one, synced and renamed. The last few generations stay.
 //! - A file that fails verification is refused with a reason, and the previous generation is used.
 //! - No credential is ever written to disk.
-//! - This crate does not decide about the served state. The sources do (docs/decisions/0011-last-known-good.md,
-//!   docs/decisions/0024-journal.md).
+//! - This crate does not decide about the served state. The sources do (docs/contributing/decisions/0011-last-known-good.md,
+//!   docs/contributing/decisions/0024-journal.md).
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! that can be restored ([`RetainedConfigurations`]). A hold covers configuration only; changes
 //! that clusters report still apply. `strait_server::feed` reads the objects and implements the
 //! hold; nothing in this module changes what proxies receive.
-//! (docs/decisions/0048-held-configuration.md)
+//! (docs/contributing/decisions/0048-held-configuration.md)
 
 mod file;
 mod kept;

@@ -5,7 +5,7 @@
 //! ([`RolloutState`]) and the files that preserve it across restarts ([`RolloutFiles`]).
 //! `strait_server::feed` starts and ends a rollout, `strait_server::rollout` advances it, and
 //! `strait_envoy::heads` assigns streams to the configurations.
-//! (docs/decisions/0049-shares-of-proxies.md)
+//! (docs/contributing/decisions/0049-shares-of-proxies.md)
 
 mod file;
 

@@ -3,7 +3,7 @@
 //! An [`Endpoint`] is the full form in which a source reports it. Stored are an [`EndpointRow`] of
 //! 24 bytes per endpoint and small tables of the values that rows share. Rows keep the order of the
 //! source, and tables are filled in that order, so equal endpoints give equal blocks.
-//! docs/fast-path.md shows the layout.
+//! docs/explanation/change-propagation.md shows the layout.
 //!
 //! A value is never modified: a source whose endpoints changed creates a new value.
 

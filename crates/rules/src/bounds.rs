@@ -2,7 +2,7 @@
 //!
 //! Reading and merging an object takes time and memory for each list entry. The limits are far
 //! above real use. They are also above the limits of Istio's and the Gateway API's schemas, so that
-//! every object that those accept is accepted here (docs/guide/before-you-apply.md, "Limits of one
+//! every object that those accept is accepted here (docs/how-to/check-before-applying.md, "Limits of one
 //! object").
 
 use std::collections::BTreeMap;

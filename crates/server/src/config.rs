@@ -70,7 +70,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MESH_NETWORKS", value_name = "FILE")]
     pub mesh_networks: Option<PathBuf>,
 
-    /// Policy file: what clusters may export and which are preferred (docs/guide/policy.md); reloaded on change
+    /// Policy file: what clusters may export and which are preferred (docs/reference/policy-file.md); reloaded on change
     #[arg(long, env = "STRAIT_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
 

@@ -3,7 +3,7 @@
 //! A replica that receives a request to hold or release writes it; the others read it and follow.
 //! If two replicas receive different requests, the later one wins. A replica that can't write, or
 //! can't reach the config cluster, holds on its own and reports it
-//! (docs/decisions/0048-held-configuration.md).
+//! (docs/contributing/decisions/0048-held-configuration.md).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -4,7 +4,7 @@
 //! An upstream cluster could name the files directly, but only while they exist. If a file is
 //! missing, Envoy rejects the cluster and keeps the previous one, which may use plain text. If
 //! Envoy cannot load a secret, the cluster opens no connections.
-//! (docs/decisions/0042-tls-to-services.md)
+//! (docs/contributing/decisions/0042-tls-to-services.md)
 
 use std::path::Path;
 

@@ -33,7 +33,7 @@ than intended:
 
     /// A valid part without effect.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
-        "Remove it, or express it differently: docs/guide/access.md.", "\
+        "Remove it, or express it differently: docs/reference/access-support.md.", "\
 The part is valid but does not do what it suggests: a selector in a PeerAuthentication of the root
 namespace, a target that is not a proxy of this mesh, an annotation that is not a boolean, or an unknown
 field of a RequestAuthentication that does not restrict anything. The rest of the policy applies.";
@@ -84,7 +84,7 @@ Strait fetches them; for this rule it has not succeeded yet. Until then, tokens 
 
     /// Unsupported parts of a policy at a proxyless gRPC server.
     ACCESS_ON_LIBRARY = "STR0830", "a gRPC server without a proxy cannot evaluate a part of a policy",
-        "Use attributes that such a server supports, or run an Envoy next to it: docs/guide/grpc.md.", "\
+        "Use attributes that such a server supports, or run an Envoy next to it: docs/how-to/grpc-proxyless.md.", "\
 A gRPC library enforces AuthorizationPolicies itself, by identity, address, port, host, method, path and
 header. It does not support tokens, path templates, server names, metadata of filters, or gRPC's own
 headers. A rule of ALLOW with one of these allows nothing. A rule of DENY applies without it and denies
@@ -166,7 +166,7 @@ list them; the roles that Strait creates do not allow it.";
 
     /// A value that can never match.
     ACCESS_VALUE_NEVER = "STR0841", "a value of an access policy can never match",
-        "Write the value as proxies match it: docs/guide/access.md.", "\
+        "Write the value as proxies match it: docs/reference/access-support.md.", "\
 No request or connection can have the value: a path without a leading slash, with a query or with `..`, a
 wildcard inside of a text, several methods in one value, a host with a scheme or a path, or the port of a
 Service instead of the workload's port. For a port that no Service targets, only connections to the

@@ -5,7 +5,7 @@ use super::code::Code;
 codes! {
     /// A patch with an unsupported target, operation or place.
     ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter is not supported",
-        "Follow the alternative in the reason, or insert the filter first or before the router (docs/guide/traffic.md).", "\
+        "Follow the alternative in the reason, or insert the filter first or before the router.", "\
 Strait supports these patches of an EnvoyFilter, by context and port of the listener: HTTP filters that are
 inserted first (INSERT_FIRST) or directly before the router (INSERT_BEFORE), MERGE into the HTTP connection
 manager, and ADD of an upstream cluster. Each patch is evaluated separately; the other patches of the object
@@ -13,7 +13,7 @@ apply. Other patches refer to parts of Strait's generated configuration, which m
 
     /// A filter that Envoy refuses or Strait does not support.
     ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter is omitted",
-        "Correct the named field. docs/guide/traffic.md lists the supported filters.", "\
+        "Correct the named field. docs/reference/traffic-support.md lists the supported filters.", "\
 An Envoy that refuses one filter refuses the entire listener, and a new pod then has no listener. Therefore
 Strait only inserts filters that every Envoy contains and accepts: it checks each filter against the rules
 of Envoy's API and against the checks of Envoy's filter code. Lua scripts may only define functions and

@@ -43,8 +43,8 @@ cannot start.";
     INJECT_ANNOTATION = "STR0906", "a label or annotation for the sidecar is invalid",
         "Correct the value, or remove the label or annotation.", "\
 The annotations traffic.sidecar.istio.io/* and sidecar.istio.io/* configure redirection and the sidecar;
-docs/guide/injection.md lists the supported ones. A pod with an invalid annotation is refused, because a
-guess could redirect the wrong ports.";
+docs/how-to/inject-sidecars.md lists the supported ones. A pod with an invalid annotation is refused, because
+a guess could redirect the wrong ports.";
 
     /// An object that is not a pod.
     INJECT_MISSHAPEN = "STR0907", "the object does not have the structure of a pod",

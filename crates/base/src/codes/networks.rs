@@ -116,7 +116,7 @@ them.";
 
     /// An HTTP rule that a gRPC library does not support.
     RULE_ON_LIBRARY = "STR0417", "a gRPC client without a proxy cannot apply a rule: its calls fail",
-        "Match by path and headers, or run an Envoy next to the client: docs/guide/grpc.md.", "\
+        "Match by path and headers, or run an Envoy next to the client: docs/how-to/grpc-proxyless.md.", "\
 A proxyless gRPC client matches the path of a call and the headers that the application sets, and routes the
 call to services. It does not match hosts, schemes or its own headers, and supports neither redirects,
 direct responses nor rewrites of paths. If a rule needs one of these, calls that match the rest of it fail
@@ -125,14 +125,14 @@ proxy config) contains the reason in such a route. Envoys apply the rule.";
 
     /// A part of a rule that a gRPC library does not support.
     PART_ON_LIBRARY = "STR0418", "a gRPC client without a proxy ignores a part of a rule",
-        "Let the application do it, or run an Envoy next to the client: docs/guide/grpc.md.", "\
+        "Let the application do it, or run an Envoy next to the client: docs/how-to/grpc-proxyless.md.", "\
 A proxyless gRPC client supports the destinations of a rule, its timeout, its retries on gRPC codes and its
 injected faults. It does not modify headers, rewrite hosts, mirror requests or retry on HTTP statuses. Calls
 go to the rule's destinations without that part. Envoys apply the entire rule.";
 
     /// A part of a DestinationRule that a gRPC library does not support.
     POLICY_ON_LIBRARY = "STR0419", "a gRPC client without a proxy ignores a part of a DestinationRule",
-        "See the supported parts: docs/guide/grpc.md. Or run an Envoy next to the client.", "\
+        "See the supported parts: docs/how-to/grpc-proxyless.md. Or run an Envoy next to the client.", "\
 A proxyless gRPC client supports http2MaxRequests, load balancing by round robin, by a header or by open
 requests (grpc-go), and the ejection of an endpoint if all of a number of calls in an interval fail. It
 ignores other settings of connections, load balancing and outlier detection. It does not support TLS other

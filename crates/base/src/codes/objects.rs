@@ -13,7 +13,7 @@ Telemetry that configures nothing. The state of the object is unused.";
 
     /// An unsupported kind.
     KIND_UNREAD = "STR1040", "objects of this kind are stored but have no effect",
-        "Remove the object if you do not need it. docs/guide/migrate-from-istio.md describes alternatives.", "\
+        "Remove the object if you do not need it. docs/how-to/migrate-from-istio.md describes alternatives.", "\
 Strait stores objects of this kind, or of what the object names, but does not support them: they do not
 change the configuration of any proxy. This is not an error: other control planes that read the same store
 may use the object.";

@@ -31,7 +31,7 @@ the object applies.";
 
     /// A known field without support.
     TRAFFIC_UNSUPPORTED = "STR1005", "a field has no effect",
-        "Remove the field if you do not need it. docs/guide/traffic.md describes alternatives.", "\
+        "Remove the field if you do not need it. docs/reference/traffic-support.md describes alternatives.", "\
 The field is in the schema but Strait does not support it, or it does not exist: an API server that knows
 the kind removes misspelt fields, but files may contain them. The rest of the object applies.";
 

@@ -1,5 +1,5 @@
 //! TLS settings of rules for upstream connections. If the settings cannot be applied, no cluster is
-//! generated. Only DISABLE results in plain text. (docs/decisions/0042-tls-to-services.md)
+//! generated. Only DISABLE results in plain text. (docs/contributing/decisions/0042-tls-to-services.md)
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The parts of a DestinationRule's policy that gRPC libraries support: limits of concurrent
-//! requests, load balancing and outlier detection. (gRFC A32, A42, A48, A50; docs/guide/grpc.md,
+//! requests, load balancing and outlier detection. (gRFC A32, A42, A48, A50; docs/how-to/grpc-proxyless.md,
 //! "DestinationRules".)
 
 use crate::duration;

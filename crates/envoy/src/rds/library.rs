@@ -1,6 +1,6 @@
 //! Translates rules to routes for gRPC libraries: Envoy's routes without the parts that a library
 //! refuses or ignores. [`proxyless`] decides which parts of a rule a library supports.
-//! (docs/guide/grpc.md, "Routes".)
+//! (docs/how-to/grpc-proxyless.md, "Routes".)
 
 use std::sync::Arc;
 

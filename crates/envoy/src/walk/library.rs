@@ -1,5 +1,5 @@
 //! Explains the route of a gRPC library's call: from the dialled name to routes, upstream clusters
-//! and endpoints, which the library requests one by one. (docs/guide/grpc.md, "Routes".)
+//! and endpoints, which the library requests one by one. (docs/how-to/grpc-proxyless.md, "Routes".)
 
 use super::fit::misfit;
 use super::{ProbedRequest, RequestWalk, decoded, notes};

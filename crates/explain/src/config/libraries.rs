@@ -1,5 +1,5 @@
 //! Parts of rules and policies that connected proxyless gRPC clients do not support. [`proxyless`]
-//! defines these parts. (docs/guide/grpc.md, "Routes".)
+//! defines these parts. (docs/how-to/grpc-proxyless.md, "Routes".)
 
 use std::collections::BTreeSet;
 

@@ -50,7 +50,7 @@ pub struct MergedService {
     pub service_accounts: Box<[Arc<str>]>,
     /// Whether any endpoint accepts mTLS or could start to at any time, because its workload is
     /// known or accounts are named. This changes only with the first and the last such endpoint or
-    /// account. (docs/decisions/0022-how-endpoints-are-spoken-to.md)
+    /// account. (docs/contributing/decisions/0022-how-endpoints-are-spoken-to.md)
     pub may_accept_mtls: bool,
     /// Whether any endpoint accepts mTLS now. Clients that use mTLS for all endpoints or for none
     /// follow this field. It changes as endpoints do, so proxies that subscribe to the endpoints

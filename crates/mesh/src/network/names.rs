@@ -50,7 +50,7 @@ impl FromIterator<(Arc<str>, ResolvedName)> for ResolvedNames {
     }
 }
 
-/// Limits on DNS responses. (docs/guide/networks.md, "Gateways with names".)
+/// Limits on DNS responses. (docs/explanation/networks-and-gateways.md, "Gateways with names".)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsLimits {
     /// The minimum time between two queries for a name.

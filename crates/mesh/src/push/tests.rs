@@ -621,7 +621,7 @@ fn accounts_named_on_a_service_outlive_its_pods() {
     let steps = || vec![vec![], vec![endpoint("10.0.0.2")]];
     let named = ["spiffe://cluster.local/ns/ns/sa/app"];
     assert_eq!(accounts_change(&named, steps()), [false, false]);
-    // The previous account is unknown (docs/decisions/0017-accounts-at-zero.md).
+    // The previous account is unknown (docs/contributing/decisions/0017-accounts-at-zero.md).
     assert_eq!(accounts_change(&[], steps()), [true, true]);
 }
 

@@ -49,7 +49,7 @@ pub(super) fn weigh(groups: &[AssignmentGroup], remote: &[Remote]) -> WeightedGa
 ///
 /// As a result, many changes behind a gateway of a large service do not change the gateway's
 /// weight, and only proxies in that network are notified. The error is less than one part in 128.
-/// (docs/decisions/0009-rounded-gateway-weights.md)
+/// (docs/contributing/decisions/0009-rounded-gateway-weights.md)
 fn rounded(weight: u64) -> u64 {
     let spare = (u64::BITS - weight.leading_zeros()).saturating_sub(7);
     if spare == 0 {

@@ -1,5 +1,5 @@
 //! The operator's policy: the limits of what clusters may claim, and preferences among clusters. It
-//! is read from one file. (docs/guide/policy.md)
+//! is read from one file. (docs/reference/policy-file.md)
 //!
 //! Owns the rules and their wording; every refusal names the rule that caused it. This module does
 //! not know the mesh: callers pass the facts.

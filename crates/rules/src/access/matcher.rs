@@ -462,7 +462,7 @@ fn say_identity(name: &str, say: &mut dyn FnMut(&[Atom<'_>])) {
 
 /// Emits identities for namespaces and accounts of the mesh in all trust domains of the mesh. A
 /// rule that denies also matches the same names in other trust domains; a rule that allows does not
-/// (docs/decisions/0039-access.md).
+/// (docs/contributing/decisions/0039-access.md).
 fn of_trusted(
     leaning: Leaning,
     trust: &TrustBundle,

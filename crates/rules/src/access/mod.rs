@@ -7,7 +7,7 @@
 //!
 //! Pure. One function determines the mTLS mode of a port for all callers. RBAC filters are
 //! generated from the matchers in `matcher.rs`, and `explain` evaluates the same matchers. A policy
-//! that cannot be read never allows more than its previous version (docs/decisions/0039-access.md).
+//! that cannot be read never allows more than its previous version (docs/contributing/decisions/0039-access.md).
 
 mod authorization;
 mod concerned;

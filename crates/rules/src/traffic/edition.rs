@@ -1,6 +1,6 @@
 //! Traffic configuration for the proxies of a cluster that defines traffic objects for its own
 //! proxies: the objects of the shared store and of the cluster
-//! (docs/decisions/0054-traffic-objects-of-members.md).
+//! (docs/contributing/decisions/0054-traffic-objects-of-members.md).
 //!
 //! Pure. It is an index like that of the mesh, with the objects of both. Objects that the shared
 //! index has parsed are not parsed again.

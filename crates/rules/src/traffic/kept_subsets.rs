@@ -9,7 +9,7 @@
 //! retained subset stays too, with its policy, because the policy applies to the subset.
 //!
 //! A new subset becomes active one version before the first route to it, so that proxies have it by
-//! then (docs/decisions/0055-subsets-that-come-and-go.md).
+//! then (docs/contributing/decisions/0055-subsets-that-come-and-go.md).
 //!
 //! The event loop owns this state; the configuration in the objects does not depend on it. Pure:
 //! the caller passes the time.

@@ -1,5 +1,5 @@
 //! Editions: the configurations of clusters whose own traffic objects apply to their proxies
-//! (docs/decisions/0054-traffic-objects-of-members.md).
+//! (docs/contributing/decisions/0054-traffic-objects-of-members.md).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ pub struct ClusterStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_claims: Vec<IgnoredClaim>,
     /// Approximate memory of all its data in bytes, for the metrics; see `budget` in
-    /// docs/guide/policy.md.
+    /// docs/reference/policy-file.md.
     #[serde(skip)]
     pub memory_bytes: usize,
     /// The time of the next attempt, while the cluster is in quarantine for misbehaving.

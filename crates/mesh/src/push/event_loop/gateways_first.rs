@@ -8,7 +8,7 @@
 //! clusters, assignments and the gateways' listeners, to which no route leads without the second.
 //! The wait is limited to [`ANSWERS_LIMIT`]. After a wait that timed out, no version waits for
 //! [`IN_VAIN_FOR`], so that an unresponsive gateway delays other changes only once.
-//! (docs/decisions/0055-subsets-that-come-and-go.md)
+//! (docs/contributing/decisions/0055-subsets-that-come-and-go.md)
 
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@
 //! with which it shares unchanged parts. Updates of clusters apply to both heads, changes to
 //! operators' objects to one of them. Each head has its own streams, cache and versions, so changes
 //! to one do not affect the other. The assignment of proxies to heads is decided elsewhere.
-//! (docs/decisions/0049-shares-of-proxies.md)
+//! (docs/contributing/decisions/0049-shares-of-proxies.md)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

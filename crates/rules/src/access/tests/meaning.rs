@@ -1,5 +1,5 @@
 //! Meaning of authorization policies. Includes known faults of other implementations that Strait
-//! must not have (docs/guide/access.md lists them).
+//! must not have (docs/reference/access-support.md lists them).
 
 use super::*;
 

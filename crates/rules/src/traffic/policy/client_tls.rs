@@ -1,6 +1,6 @@
 //! TLS settings of clients for a service. If the settings cannot be applied, clients never fall
 //! back to plaintext: the service becomes unreachable for them (Istio, `ClientTLSSettings`;
-//! docs/decisions/0042-tls-to-services.md).
+//! docs/contributing/decisions/0042-tls-to-services.md).
 
 use std::net::IpAddr;
 
