@@ -4,10 +4,10 @@
 //! It reads Istio's default format as text and JSON, and Envoy's own default format, which does not
 //! contain the upstream cluster. A line may start with the prefix of `kubectl logs --prefix
 //! --timestamps`. A quoted field ends at a quote that is followed by a space or the end of the
-//! line, and a line is accepted only if it has the number of fields of its format. A caller that
-//! writes quotes into a header therefore makes its own line unreadable, but cannot forge another
-//! call. Sources: Istio's `accessLogFormat` and `accessLogEncoding`, Envoy's "Default format
-//! string".
+//! line, and a line is accepted only if it has exactly the number of fields that the format
+//! defines. A caller that writes quotes into a header therefore makes its own line unreadable, but
+//! cannot forge another call. Sources: Istio's `accessLogFormat` and `accessLogEncoding`, Envoy's
+//! "Default format string".
 
 use std::io::{self, BufRead, Read as _};
 use std::net::SocketAddr;
@@ -266,7 +266,7 @@ fn of_json(line: &str) -> Option<LoggedCall> {
             .all(|name| value.get(name).is_some()),
         user_agent: of("user_agent"),
     };
-    // Other JSON, such as the control plane's own log, has none of these fields.
+    // Other JSON, for example the control plane's own log, has none of these fields.
     let is_call = call.code.is_some() && (call.authority.is_some() || call.upstream_host.is_some());
     (is_call || call.upstream_cluster.is_some() || call.downstream_local.is_some()).then_some(call)
 }
@@ -357,7 +357,7 @@ mod tests {
         );
         assert_eq!(fields(&stretched).map(|fields| fields.len()), Some(ISTIO_FIELDS));
         assert_eq!(LoggedCall::parse(&stretched), None);
-        // A line with one more field that ends like a line with the caller's identity.
+        // This line has an additional field and ends like a line with the caller's identity.
         let shifted = ISTIO.replace("curl/8.5", r#"a" "b"#).replace("- default", "- -");
         assert_eq!(fields(&shifted).map(|fields| fields.len()), Some(ISTIO_FIELDS + 1));
         assert_eq!(LoggedCall::parse(&shifted), None);

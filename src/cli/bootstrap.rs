@@ -1,8 +1,8 @@
 //! `strait proxy bootstrap`: the configuration with which an unmodified Envoy starts.
 //!
-//! The bootstrap contains the identity of the proxy, the address of its control plane and the paths
-//! of its certificate files. All other configuration comes from the control plane. The command also
-//! writes two small files that refer to the certificate files, because Envoy detects renewed
+//! The bootstrap contains the proxy's identity, the control plane's address and the paths of the
+//! proxy's certificate files. All other configuration comes from the control plane. The command
+//! also writes two small files that refer to the certificate files, because Envoy detects renewed
 //! certificates only through such files of secrets (SDS). Otherwise the result depends on the flags
 //! only, and no server is contacted. `strait-bootstrap` defines the format.
 

@@ -93,7 +93,7 @@ impl CertsError {
     }
 }
 
-/// Runs the command, and reports on `out` which files were written and what the next step is.
+/// Runs the command, and reports the written files and the next step on `out`.
 pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     match &args.command {
         CertsCommand::Init(args) => init(args, out),

@@ -256,7 +256,7 @@ fn render(
     out
 }
 
-/// Returns a summary of what was checked in a category.
+/// Returns a summary of the checked items of a category.
 fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     let count = |value: &Value, one: &str| match items(value).len() {
         1 => format!("1 {one}"),
@@ -431,7 +431,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     for row in networks.iter().filter(|_| networks.len() > 1) {
         let object = format!("network/{}", text(&row["network"]));
         let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
-        // A network without endpoints, such as one with only a config cluster, needs no gateway.
+        // A network without endpoints, for example with only a config cluster, needs no gateway.
         let is_used = items(&row["clusters"]).iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "the network has no gateway, so other networks can't reach it";
@@ -595,7 +595,7 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
     })
 }
 
-/// Returns a note for each Secret with a kubeconfig and without one of the labels of a member.
+/// Returns a note for each Secret that contains a kubeconfig but has no member label.
 fn strays(list: &Value) -> Vec<Value> {
     let labels = [strait_sources::store::ISTIO_SECRET_LABEL, strait_sources::store::SECRET_LABEL];
     let mut found = Vec::new();

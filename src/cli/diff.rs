@@ -53,7 +53,7 @@ pub(crate) struct DiffArgs {
 
 impl DiffArgs {
     /// Returns the earlier state, the cluster whose endpoints are shown, and the query flags;
-    /// `None` if files or names are given.
+    /// `None` if the arguments contain files or names.
     pub(super) fn then(&self) -> Option<(&str, Option<&str>, &QueryArgs)> {
         Some((self.at.as_deref()?, self.cluster.as_deref(), &self.ask))
     }
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         let text = format!("no configuration objects of the mesh in {}", files.join(", "));
         return Err(CommandFailure::usage(text).next(
-            "choose files with objects such as VirtualServices, or objects to delete with --delete KIND/NAMESPACE/NAME",
+            "choose files with objects (for example VirtualServices), or objects to delete with --delete KIND/NAMESPACE/NAME",
         ));
     }
     let remove = args.delete.iter().map(|name| removed(name)).collect::<Result<Vec<_>, _>>()?;

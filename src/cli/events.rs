@@ -103,7 +103,7 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
     }
 }
 
-/// Prints one change with the steps of its proxies.
+/// Prints one change with the steps of the affected proxies.
 async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
     let found = ask.ask("/debug/events", &[("seq", &seq.to_string())]).await;
     let found = found.map_err(|failure| failure.or_next("strait events"))?;

@@ -159,7 +159,7 @@ fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     let then =
         ago.and_then(|ago| now.checked_sub(jiff::SignedDuration::try_from(ago.0).ok()?).ok());
     then.map(|then| then.to_string()).ok_or_else(|| {
-        let text = format!("{text:?} is not a version, a time such as 2026-11-25T02:00:00Z, or a duration such as 10m");
+        let text = format!("{text:?} is not a version, a time (for example 2026-11-25T02:00:00Z) or a duration (for example 10m)");
         CommandFailure::usage(text).next("strait history list")
     })
 }
@@ -240,7 +240,7 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     out
 }
 
-/// Returns the name of an object, without the API group if it is one of Istio's.
+/// Returns the name of an object, without the API group if Istio defines the group.
 fn object_name(name: &str) -> String {
     let Some((kind, name_in_kind)) = name.split_once(' ') else { return name.to_owned() };
     match kind.split_once('.') {

@@ -128,7 +128,7 @@ fn done(state: &Value, show: &Show) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Describes the held configuration in a line or two. Returns `None` if none is held.
+/// Returns a description of the held configuration, if any, in one or two lines.
 pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let held = &state["held"];
     if held.is_null() {

@@ -103,8 +103,8 @@ impl LastShown {
         let mut now = BTreeMap::new();
         for row in rows {
             let lasting = lasting(row);
-            // Entries with the same name, such as one on standby, are distinguished by their
-            // Secrets.
+            // Entries with the same name, for example an entry on standby, are distinguished by
+            // their Secrets.
             let key = format!("{} {}", name(row), row["secret"]);
             if self.rows.get(&key) != Some(&lasting) {
                 changed.push(row.clone());

@@ -1,4 +1,5 @@
-//! `strait demo` in a program that is built without the demo, such as the program in the images.
+//! `strait demo` in a program that is built without the demo, for example the program in the
+//! images.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `strait policy`: reads a policy file like the control plane, and shows what it would allow.
+//! `strait policy`: reads a policy file like the control plane, and shows the policy's effect.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

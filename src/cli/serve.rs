@@ -90,7 +90,7 @@ fn failure(error: &ServeError) -> CommandFailure {
 fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(&args.log_level).map_err(|error| {
         CommandFailure::usage(format!(
-            "--log-level {:?}: {error}; set a level such as info, or directives such as info,strait::xds=debug",
+            "--log-level {:?}: {error}; set a level (for example info) or directives (for example info,strait::xds=debug)",
             args.log_level
         ))
     })?;

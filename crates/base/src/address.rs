@@ -1,5 +1,5 @@
-//! Detects addresses that do not identify a remote host, such as loopback and multicast addresses.
-//! Strait and proxies must not connect to them.
+//! Detects addresses that do not identify a remote host, for example loopback and multicast
+//! addresses. Strait and proxies must not connect to them.
 //!
 //! Addresses from other parties (kubeconfigs, clusters, DNS responses) are checked here. An IPv6
 //! address may contain an IPv4 address, which a translator or tunnel extracts; in this case the
@@ -73,7 +73,7 @@ impl Special {
 }
 
 impl fmt::Display for Special {
-    /// Writes the kind with its article, such as `a loopback address`.
+    /// Writes the kind with its article, for example `a loopback address`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             ReservedAddress::Loopback => "a loopback address",
@@ -244,7 +244,7 @@ mod tests {
             ("2001:0:7f00:1::f5ff:fffe", "2001:1:7f00:1::80ff:fffe", ReservedAddress::Loopback),
         ] {
             assert_eq!(judged(bad), Some(kind), "{bad}");
-            // One of these is the translator's own prefix, which contains the unspecified address
+            // The list includes the translator's own prefix, which contains the unspecified address
             // 0.0.0.0.
             let of_nobody = (good == "64:ff9b::").then_some(ReservedAddress::Unspecified);
             assert_eq!(judged(good), of_nobody, "{good}");

@@ -1,10 +1,10 @@
 //! Handles the exhaustion of file descriptors (EMFILE): which connections are still accepted, and
-//! what is reported to an operator.
+//! how operators are notified.
 //!
 //! A listening port reserves a few descriptors, which are open files without content. If no
-//! descriptor is free, one of them is closed to accept a waiting connection. Therefore many members
-//! or files never lock out proxies and probes. A loop that cannot accept pauses for increasing
-//! times, because a waiting connection would wake it immediately.
+//! descriptor is free, a reserved descriptor is closed to accept a waiting connection. Therefore
+//! many members or files never lock out proxies and probes. A loop that cannot accept pauses for
+//! increasing times, because a waiting connection would wake it immediately.
 
 use std::fs::File;
 use std::io;
@@ -128,7 +128,7 @@ pub fn is_none_free(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|none| code == Some(none.raw_os_error()))
 }
 
-/// Returns the number of descriptors for one purpose: one of every `one_in`, within bounds.
+/// Returns the number of descriptors for one purpose: the limit divided by `one_in`, within bounds.
 pub fn share(one_in: u64, least: usize, most: usize) -> usize {
     let limit = process::descriptors_max().unwrap_or(PLENTY);
     usize::try_from(limit / one_in.max(1)).unwrap_or(most).clamp(least, most)

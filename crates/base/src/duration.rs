@@ -45,7 +45,7 @@ const UNITS: [(&str, u64); 5] =
 /// # Errors
 /// Returns a message for the user.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration such as 30s, 90m, 1h30m or 24h");
+    let wrong = || format!("{text:?} is not a duration (for example 30s, 90m, 1h30m or 24h)");
     let mut milliseconds: u64 = 0;
     let mut rest = text;
     let mut units = UNITS.iter();

@@ -1,10 +1,10 @@
 //! Protects against lists that suddenly lack all or most of the known objects.
 //!
-//! Such a list is more often a fault (a server that has not read its store yet, a restored backup,
-//! a revoked right) than intended, and applying it would remove everything at once. Therefore it
-//! applies only if a second list, read some seconds later, confirms it; until then the missing
-//! objects stay. Events about single objects always apply. Pure, and independent of the kind of
-//! list.
+//! A sudden lack of objects is more often a fault (a server that has not read its store yet, a
+//! restored backup, a revoked right) than intended, and applying the list would remove everything
+//! at once. Therefore the list applies only if a second list, read some seconds later, confirms it;
+//! until then the missing objects stay. Events about single objects always apply. Pure, and
+//! independent of the kind of list.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// A control group of version 1 without a limit reports a number near 2^63.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The memory limit of the process, and the location of its usage.
+/// The memory limit of the process, and the location of the current usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryLimit {
     limit: u64,

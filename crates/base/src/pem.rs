@@ -1,11 +1,11 @@
-//! Parses PEM like Go's clients: the content of a private key determines its type, not the label of
-//! its block.
+//! Parses PEM like Go's clients: the content of a private key determines its type; the label of the
+//! block does not.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls_pki_types::PrivateKeyDer;
 
-/// Returns the parts of a text, each of which starts with a block.
+/// Returns the parts of a text. Each part starts with a block.
 pub fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
     const BEGIN: &[u8] = b"-----BEGIN ";
     let find = |text: &[u8]| text.windows(BEGIN.len()).position(|window| window == BEGIN);

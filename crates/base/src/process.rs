@@ -56,7 +56,7 @@ impl ProcessUsage {
 /// Returns the number of open file descriptors, or `None` if the system does not report it.
 pub fn descriptors_open() -> Option<u64> {
     let entries = std::fs::read_dir("/proc/self/fd").ok()?;
-    // One of them is open for reading the directory.
+    // One descriptor is open for reading the directory.
     u64::try_from(entries.count()).ok()?.checked_sub(1)
 }
 

@@ -187,7 +187,7 @@ fn rough(age: Duration) -> String {
     }
 }
 
-/// The state of a source, which is one of the states of member clusters.
+/// The state of a source. Member clusters have these states and additional ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
@@ -287,7 +287,7 @@ impl SourceStatusTable {
         Self { lines, contact_timeout, started: SystemTime::now() }
     }
 
-    /// Sets the entry of a source. Once set, `synced` and the data from disk are kept.
+    /// Sets the entry of a source. Never clears `synced` or the data from disk.
     pub fn report(&self, name: &Arc<str>, facts: &SourceFacts) {
         self.lines.send_if_modified(|lines| {
             let before = lines.get(name);

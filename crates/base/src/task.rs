@@ -152,8 +152,8 @@ impl Supervisor {
         self.tracker.close();
     }
 
-    /// Stops all tasks and waits at most `limit` for those of this set to end. Returns whether they
-    /// did.
+    /// Stops all tasks and waits at most `limit` for this set's tasks to end. Returns whether they
+    /// ended.
     pub async fn shut_down(&self, limit: Duration) -> bool {
         self.stop();
         tokio::time::timeout(limit, self.tracker.wait()).await.is_ok()

@@ -1,5 +1,5 @@
 //! Deserializes JSON values and records unread fields (misspelt or unsupported) and the path of an
-//! error. A type that reads an entire `serde_json::Value` reads all of its fields.
+//! error. A type that reads an entire `serde_json::Value` reads every field of the value.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -19,7 +19,7 @@ use crate::bounded::head;
 /// 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 /// The fields that are sent, which are the fields that Envoy reads (RFC 7517, 4; RFC 7518, 6; RFC
-/// 8037, 2). Other fields, such as certificate chains, would needlessly be sent to every proxy.
+/// 8037, 2). Sending other fields, for example certificate chains, to every proxy would be useless.
 const KEPT: [&str; 9] = ["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e"];
 /// Maximum number of keys in a set, including keys that cannot verify tokens.
 const KEYS_MAX: usize = 64;

@@ -61,7 +61,7 @@ pub struct SilentLoop {
     pub name: &'static str,
     /// The time without progress.
     pub age: Duration,
-    /// A description of its work; `None` if it waits.
+    /// A description of the loop's work; `None` if the loop waits.
     pub work: Option<String>,
     /// The CPU time that it has used for the work, if the system reports it.
     pub cpu: Option<Duration>,

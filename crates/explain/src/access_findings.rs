@@ -1,4 +1,4 @@
-//! Findings about access policies that behave differently from what they seem to state, for
+//! Findings about access policies whose behavior differs from their apparent meaning, for
 //! `strait check config` and statuses.
 
 use std::collections::BTreeSet;

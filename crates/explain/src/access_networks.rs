@@ -1,5 +1,5 @@
 //! Notes about rules that match addresses, for callers that reach a workload through a gateway of
-//! its network.
+//! the workload's network.
 
 use std::collections::BTreeSet;
 

@@ -135,7 +135,7 @@ impl PolicyPorts<'_> {
     }
 
     /// Returns the first result of `say` for a port of a Service that routes to a selected
-    /// workload, given such a workload.
+    /// workload. Calls `say` with the Service, the port and the workload.
     fn served<T>(
         &self,
         is_meant: impl Fn(&Port) -> bool,
@@ -229,8 +229,8 @@ impl PolicyPorts<'_> {
     }
 }
 
-/// Returns the conditions of a rule on HTTP requests: for each operation, its own one or else one
-/// of the rest of the rule.
+/// Returns the conditions of a rule on HTTP requests: for each operation, a condition of the
+/// operation, or else a condition of the rest of the rule.
 fn looks(rule: &AuthorizationRule) -> Vec<RequestLook<'_>> {
     let is_http = |clause: &&Clause| clause.any.iter().any(RequestTest::is_http);
     let general = rule.from.iter().flatten().chain(&rule.when).find(is_http);

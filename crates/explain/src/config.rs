@@ -2,8 +2,8 @@
 //! without effect, missing references, and objects that take precedence.
 //!
 //! It calls the functions that generate the configuration of proxies (`traffic`, `access`), for
-//! each possible group of clients, and decides nothing itself. A complete list visits every object;
-//! nothing is cached.
+//! each possible group of clients, and decides nothing itself. A complete list visits every object
+//! and uses no cache.
 
 mod address_owners;
 mod clients;
@@ -60,7 +60,7 @@ pub struct ConfigReports {
     pub entries: Arc<[EntryProblem]>,
     /// The fetched keys of token issuers.
     pub keys: Arc<FetchedKeys>,
-    /// The configuration that waits while another one is held.
+    /// The configuration that waits for the release of a held configuration.
     pub waiting: Option<Arc<WaitingConfiguration>>,
 }
 
@@ -73,7 +73,7 @@ pub struct MemberReports {
     pub traffic: TrafficReports,
 }
 
-/// The configuration of the current objects while another configuration is held.
+/// The configuration of the current objects, which waits for the release of a held configuration.
 #[derive(Debug, Clone)]
 pub struct WaitingConfiguration {
     /// The traffic configuration.
@@ -355,7 +355,7 @@ impl<'a> ConfigView<'a> {
             TrafficObject::IngressClass(class) => self.ingress_class(class),
         };
         if report.state.refused {
-            // The active version differs from the one that its owner sees.
+            // The active version differs from the version that the object's owner sees.
             let text = "the last valid version stays active";
             told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
             let finding = Finding { reasons: told, proxies: found.proxies, standing: None };

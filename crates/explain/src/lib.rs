@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //!
-//! - Explanations call the functions that decide what is sent (`strait_mesh::push::view::decide`, `strait_rules`) and
-//!   render their results. This crate decides nothing and has no rules of its own.
+//! - Explanations call the functions that make decisions for proxies (`strait_mesh::push::view::decide`,
+//!   `strait_rules`) and render their results. This crate decides nothing and defines no rules.
 //! - It never changes the mesh.
 
 #![forbid(unsafe_code)]
@@ -206,7 +206,7 @@ pub fn explain(
     })
 }
 
-/// A pod of a shard, and one of its ports.
+/// A pod of a shard, and a port of the pod.
 type ExplainedPod<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
 
 fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<ExplainedPod<'a>> {
@@ -350,7 +350,7 @@ impl ExplainGroup {
         let mut via = if self.direct { vec!["direct".to_owned()] } else { Vec::new() };
         via.append(&mut self.gateways);
         let mut reasons: Vec<_> = self.reasons.into_iter().collect();
-        // The sort is stable: of equally frequent reasons, the one of the earlier step comes first.
+        // The sort is stable: of equally frequent reasons, the earlier step's reason comes first.
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut reasons = reasons.into_iter().map(|(reason, count)| WithheldGroup {
             reason: format!("{count} {}", summary(reason, network)),
@@ -540,7 +540,7 @@ impl Decision<'_> {
         self.view.role == Role::Client && self.service.is_everywhere(self.shard, self.network)
     }
 
-    /// Returns the fact because of which a step passed.
+    /// Returns the reason why a step passed.
     fn passed(&self, step: WithholdingStep, decided: &Result<Path<'_>, WithheldReason>) -> String {
         let endpoint = self.endpoint;
         match step {
@@ -635,7 +635,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Returns the fact because of which a step withheld the endpoint, and how to change it.
+    /// Returns the reason why a step withheld the endpoint, and how to change it.
     fn refused(&self, reason: WithheldReason) -> String {
         let endpoint = self.endpoint;
         let network = quoted(self.network);

@@ -106,7 +106,7 @@ pub struct EndpointLine {
     /// highest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// The steps of the decision in order, up to the one that withheld it.
+    /// The steps of the decision in order, up to the step that withheld the endpoint.
     pub steps: Vec<StepLine>,
 }
 

@@ -1,4 +1,4 @@
-//! Computes the Sidecar that the calls of a namespace need, from the observed calls of its proxies.
+//! Computes the Sidecar that the calls of a namespace need, from the proxies' observed calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct ScopeSuggestion {
     pub replaces: bool,
     /// Called names that match nothing in the mesh.
     pub unknown: BTreeSet<String>,
-    /// Names of other Sidecars of the namespace, which apply instead to some of its workloads.
+    /// Names of other Sidecars of the namespace, which apply to some workloads instead.
     pub others: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ pub struct ConfigState {
     /// The store that contains the object: `config` for the stores that apply to the whole mesh,
     /// `member` for the store of [`Self::cluster`].
     pub store: &'static str,
-    /// The cluster to whose proxies the object applies, if it is one of the cluster's own objects.
+    /// The cluster to whose proxies the object applies, if the object comes from that cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// Summary of the status.
@@ -46,7 +46,7 @@ pub enum ObjectStanding {
     Refused,
     /// No known client could use the object, connected or not.
     Unused,
-    /// Another configuration is held; the object takes effect after its release.
+    /// The object takes effect after the release of a held configuration.
     Waiting,
 }
 

@@ -50,9 +50,9 @@ enum TriedEditions {
 /// Result of the trial of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectVerdict {
-    /// Whether the object is invalid, contains an error because of which proxies would reject a
-    /// part of it or respond to requests with 500, or could never have an effect. For an access
-    /// policy, also whether a part is invalid, because it would then protect less than it states.
+    /// Whether the object is invalid, contains an error that makes proxies reject a part of it or
+    /// respond to requests with 500, or could never have an effect. For an access policy, also
+    /// whether a part is invalid, because it would then protect less than it states.
     pub is_refused: bool,
     /// The status that the object would have.
     pub state: ConfigState,
@@ -304,8 +304,8 @@ fn withholding(context: &PushContext, index: &TrafficIndex) -> Arc<Traffic> {
     Arc::new(traffic)
 }
 
-/// Returns the rules for the proxies of clusters with active traffic objects of their own, based on
-/// an index of the shared rules.
+/// Returns the rules for the proxies of clusters that have their own active traffic objects, based
+/// on an index of the shared rules.
 fn own_traffic(context: &PushContext, index: &TrafficIndex) -> OrdMap<ClusterId, Arc<Traffic>> {
     let of = |cluster: &ClusterId| {
         let own = &context.facts.get(cluster)?.traffic;

@@ -149,7 +149,7 @@ fn is_unchanged(cell: &str) -> bool {
     cell.is_empty() || cell.starts_with("under ")
 }
 
-/// Returns whether another value of the field has an effect or a reason. A cell `default` requires such a value.
+/// Returns whether another value of the field has an effect or a reason. A cell `default` requires this.
 fn shows_another(cases: &str, case: &str) -> bool {
     let path = |case: &str| case.split('=').next().unwrap_or(case).to_owned();
     let others = cases.lines().filter_map(|line| line.split_once("  "));
@@ -457,7 +457,7 @@ fn proxies() -> Vec<Proxy> {
 /// The cases of one kind.
 struct Matrix {
     mesh: Mesh,
-    /// The objects of the kind, and those that they need.
+    /// The objects of the kind, and the objects that they need.
     objects: Vec<Value>,
     kind: String,
     group: String,
@@ -581,7 +581,7 @@ impl Matrix {
     }
 }
 
-/// The JSON pointers of a field. `NAME[]` stands for any item of a list, `NAME{}` for any value of a map.
+/// The JSON pointers of a field. `NAME[]` matches any item of a list, `NAME{}` any value of a map.
 fn places_in(value: &Value, names: &[&str], pointer: &str, found: &mut Vec<String>) {
     let Some((name, rest)) = names.split_first() else {
         found.push(pointer.to_owned());

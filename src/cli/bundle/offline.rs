@@ -74,7 +74,7 @@ fn answers(mut bundle: SupportBundle) -> StoredAnswers {
     StoredAnswers { taken, by_path, proxies }
 }
 
-/// Maps the names under which a proxy can be requested to the key of its newest stream.
+/// Maps each name under which a proxy can be requested to the key of the proxy's newest stream.
 fn names(rows: &[Value]) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for row in rows {

@@ -220,7 +220,7 @@ impl Redactor {
             let name = name.trim_end_matches([' ', '"', '\'', '\\']);
             let start = name.rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1);
             let name = &name[start..];
-            // In prose, a colon often follows such a word: "token: expired".
+            // In prose, a colon often follows the name of a secret: "token: expired".
             let certain = assigned.ends_with('=') || name.to_lowercase().contains("passw");
             if is_secret_name(name) && (certain || is_random(word)) {
                 return true;
@@ -306,7 +306,7 @@ mod tests {
     const CANARY: &str = "c4n4ryAbCdEfGh0123";
 
     fn key() -> String {
-        // Assembled here, so that scanners do not mistake this file for one that contains a key.
+        // Assembled here, so that scanners do not report a private key in this file.
         let kind = "PRIVATE KEY";
         format!("-----BEGIN EC {kind}-----\n{CANARY}{CANARY}\n-----END EC {kind}-----\n")
     }

@@ -127,7 +127,7 @@ pub(super) async fn run(
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         tell!(
-            "{}: no object of a kind that Strait supports, such as VirtualService; check the spelling of the kinds",
+            "{}: no object of a kind that Strait supports (for example VirtualService); check the spelling of the kinds",
             clean(&files.join(", "))
         );
     }

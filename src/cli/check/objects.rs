@@ -46,7 +46,7 @@ const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
 /// Reasons that only state that the last valid version stays active.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
 
-/// Returns the findings about objects, except for those that the warnings of the sources already
+/// Returns the findings about objects, except for findings that the warnings of the sources already
 /// contain.
 pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));

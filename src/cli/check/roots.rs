@@ -94,7 +94,9 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
     if !known.is_empty() {
         let silent = found.iter().filter_map(|one| Some((&one.cluster, one.roots.as_ref().err()?)));
         rows.extend(silent.map(|(cluster, why)| {
-            let fact = format!("the root certificates of its workloads can't be compared: {why}");
+            let fact = format!(
+                "the root certificates of the cluster's workloads can't be compared: {why}"
+            );
             note("trust", &codes::ROOTS_DIFFER, format!("cluster/{cluster}"), fact)
         }));
     }

@@ -137,7 +137,7 @@ struct Rounds {
     from: Option<String>,
     /// Rows of the last successful round.
     rows: Vec<Value>,
-    /// Counts by the values of [`LABELS`]. Only requests of the last round are kept.
+    /// Counts by the values of [`LABELS`]. Contains only requests of the last round.
     requests: BTreeMap<[String; 5], ProbeCounts>,
     asked: u64,
     failed: u64,
@@ -198,7 +198,8 @@ impl Rounds {
             counts.seconds = row["ms"].as_f64().map(|ms| ms / 1e3);
             let result = counts.failing.as_ref().map_or("ok", |(step, _)| step);
             *counts.by_result.entry(result.to_owned()).or_default() += 1;
-            // Details such as ports and times may differ each time, so only steps are compared.
+            // Details, for example ports and times, may differ each time. Therefore only steps are
+            // compared.
             let step_of =
                 |one: &Option<(String, String)>| one.as_ref().map(|(step, _)| step.clone());
             if was.as_ref().map(step_of) != Some(step_of(&counts.failing)) {

@@ -176,8 +176,8 @@ fn report(rows: Vec<Value>, junit: Option<&Path>, show: &Show) -> CommandResult 
 /// Identity that the control plane issued, with the time of issue.
 pub(super) type GivenIdentity = Option<(Instant, Arc<ClientConfig>)>;
 
-/// Returns the identity for requests: the one from `--identity`, or else one that the control plane
-/// issues.
+/// Returns the identity for requests: the identity from `--identity`, or else an identity that the
+/// control plane issues.
 async fn identity(
     args: &TrafficArgs,
     client: &AdminClient,
@@ -283,7 +283,8 @@ struct TrafficTarget {
 /// Path of a request to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passage {
-    /// Through each gateway of its network. `needed` is false if the mesh has only one network.
+    /// Through each gateway of the cluster's network. `needed` is false if the mesh has only one
+    /// network.
     Gateways { needed: bool },
     /// Directly to the address of a pod.
     Direct,
@@ -499,7 +500,7 @@ async fn probe(
         status.ok_or_else(|| io::Error::other("the response is not HTTP/1.1"))
     });
     match status {
-        // The service may respond with any status, but not with one that means it is unreachable.
+        // The service may respond with any status except the statuses that mean it is unreachable.
         Ok(status) if ![502, 503, 504].contains(&status) => {
             outcome.steps.push(ok("answer", &status.to_string()));
             outcome.answer = Some(status.to_string());

@@ -120,7 +120,7 @@ pub(crate) enum Manifests {
 /// Parses control plane addresses that are separated by commas.
 ///
 /// # Errors
-/// If one of them is not `HOST:PORT`.
+/// If an address is not `HOST:PORT`.
 pub(super) fn discovery(text: &str) -> Result<String, String> {
     for one in text.split(',') {
         one.parse::<Discovery>().map_err(|error| format!("{one:?}: {error}"))?;

@@ -484,7 +484,7 @@ fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
     .next(format!("kubectl --context {context} auth whoami"))
 }
 
-/// Returns the path of an object of one of the kinds that this program creates.
+/// Returns the API path of an object. Supports the kinds that this program creates.
 pub(crate) fn path_of(manifest: &Value) -> String {
     let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (name, namespace) =

@@ -159,7 +159,7 @@ fn table(rows: &[FleetRow<'_>]) -> String {
 fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
     let usage = |fact: String| {
         CommandFailure::usage(format!("--from {}: {fact}; nothing was changed", file.display()))
-            .next("list entries such as '- {context: west, network: n2}'")
+            .next("list entries, for example '- {context: west, network: n2}'")
     };
     let metadata = std::fs::metadata(file).map_err(|error| usage(error.to_string()))?;
     if metadata.len() > FILE_BYTES_MAX {

@@ -228,7 +228,7 @@ fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
     }
 }
 
-/// Returns the entry of the cluster. An entry on standby follows the one that is active.
+/// Returns the entry of the cluster. An entry on standby comes after the active entry.
 pub(super) fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
     let mut named = clusters.iter().filter(|row| row["id"] == id);
     let first = named.next()?;

@@ -1,5 +1,5 @@
-//! `strait cluster drain`, `pause` and `resume`: set the mode of a member as an annotation of its
-//! Secret.
+//! `strait cluster drain`, `pause` and `resume`: set the mode of a member as an annotation of
+//! the member's Secret.
 
 use clap::Args;
 use serde_json::json;

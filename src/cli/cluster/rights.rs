@@ -4,7 +4,7 @@
 use super::manifests::{More, Rbac};
 use crate::cli::output::{self, Cell, OutputStyle};
 
-/// One right and the effect of its absence.
+/// A right, and the effect if it is missing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderRight {
     verbs: &'static str,

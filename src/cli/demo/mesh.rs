@@ -192,7 +192,7 @@ impl DemoMesh {
         &self.api_servers[cluster]
     }
 
-    /// Makes a pod ready or unready, as the controllers of its cluster would.
+    /// Makes a pod ready or unready, as the cluster's controllers would.
     pub(super) fn set_ready(
         &mut self,
         cluster: &str,

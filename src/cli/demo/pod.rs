@@ -36,7 +36,7 @@ pub(super) struct EnvoyPod {
     name: String,
     pub(super) app: &'static str,
     address: Ipv4Addr,
-    /// Port of its application, if it has a server.
+    /// Port of the pod's application, if the application is a server.
     listens: Option<u16>,
 }
 
@@ -63,8 +63,8 @@ pub(super) async fn create(world: &World) -> Result<Vec<EnvoyPod>, String> {
         let gateway = Netns::create(cluster.network).await?;
         gateway.plug(TRANSIT, &format!("{}/24", edge.gateway), None, TRANSIT).await?;
         bridge(Some(&gateway), PODS, &format!("{}/16", edge.gateway_pod)).await?;
-        // The gateway is also the router of its pods: they can reach the control plane, and nothing
-        // can reach them.
+        // The gateway is also the router of the cluster's pods: the pods can reach the control
+        // plane, and nothing can reach the pods.
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         run(gateway.command("sh").args(["-c", forward]), "").await?;
         gateway

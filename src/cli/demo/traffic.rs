@@ -135,7 +135,7 @@ async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
     Err(format!("this machine does not allow namespaces: {refusal}"))
 }
 
-/// Runs the demo with real traffic as the first process of its namespaces.
+/// Runs the demo with real traffic as the first process in the demo's Linux namespaces.
 async fn inside() -> CommandResult {
     let world = World::new(2);
     // From here on, nothing depends on the machine.

@@ -2,7 +2,7 @@
 //! this description, and [`super::expected`] computes the expected endpoints from it.
 //!
 //! There are two networks with the same pod addresses. The first cluster of each network contains
-//! its east-west gateway and a client with a proxy; further clusters join one of the two networks.
+//! its east-west gateway and a client with a proxy; each further cluster joins either network.
 
 use std::net::Ipv4Addr;
 

@@ -29,7 +29,7 @@ impl Code {
         format!("{}: {}\n\n{}\n\n{}\n", self.id, self.title, self.page, self.next)
     }
 
-    /// Returns the next step, with the cluster's ID in place of `ID` in commands.
+    /// Returns the next step. In commands, the cluster's ID replaces `ID`.
     pub fn next_for(&self, cluster: Option<&str>) -> String {
         let Some(cluster) = cluster else { return self.next.to_owned() };
         let filled = |word: &'static str| format!("{word}{cluster}");

@@ -9,7 +9,7 @@ fn codes_are_ordered_unique_and_explained() {
         let digits = code.id.strip_prefix("STR").expect("codes begin with STR");
         assert!(digits.len() == 4 && digits.bytes().all(|b| b.is_ascii_digit()), "{code}");
         assert!(code.page.len() > 80, "{code} has a page");
-        assert!(!code.next.is_empty(), "{code} says what to do next");
+        assert!(!code.next.is_empty(), "{code} has a next step");
         assert!(code.help().lines().all(|line| line.chars().count() <= 110), "{code}");
         assert!(!code.title.ends_with('.'), "{code}");
     }

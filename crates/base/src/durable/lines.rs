@@ -65,7 +65,7 @@ impl LineFile {
             }
         }
         if damaged > 0 {
-            let fact = format!("{damaged} of its lines are damaged");
+            let fact = format!("{damaged} lines are damaged");
             read.damage = Some(fact);
         }
         (file.lines, file.bytes, file.whole) = (read.lines.len(), text.len() as u64, damaged == 0);

@@ -13,7 +13,7 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use super::{repository, rounds};
 
-/// A target and the name of its corpus.
+/// The name of a corpus and the target that parses it.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// Number of mutations of each file of a corpus.
@@ -69,7 +69,7 @@ fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
 /// Runs each target on its corpus and on mutations of it.
 ///
 /// # Panics
-/// Panics if a target panics, takes too long, or parses nothing of its corpus.
+/// Panics if a target panics, takes too long, or parses no file of the corpus.
 pub fn check_targets(targets: &[Target]) {
     for (name, target) in targets {
         let seeds = seeds(name);
@@ -83,7 +83,7 @@ pub fn check_targets(targets: &[Target]) {
                 run(*target, &mutated, &format!("{path:?}, mutation {seed}"));
             }
         }
-        assert!(understood > 0, "the target {name} understands nothing of its corpus");
+        assert!(understood > 0, "the target {name} parses no file of the corpus");
     }
 }
 

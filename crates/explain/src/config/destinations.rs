@@ -56,8 +56,8 @@ impl ConfigView<'_> {
         reasons
     }
 
-    /// Returns the problems of a destination, with the affected clients. `answer` describes the
-    /// fate of its traffic.
+    /// Returns the problems of a destination, with the affected clients. `answer` describes how
+    /// proxies handle traffic to the destination.
     pub(super) fn destination(
         &self,
         to: &Destination,

@@ -190,7 +190,7 @@ impl ConfigView<'_> {
     }
 
     /// Returns whether any workload of a namespace is known or connected. The empty namespace
-    /// stands for all namespaces that no rule names.
+    /// represents all namespaces that no rule names.
     pub(super) fn may_have_clients(&self, namespace: &Namespace) -> bool {
         namespace.as_str().is_empty()
             || self.context.workload_labels(Some(namespace)).next().is_some()

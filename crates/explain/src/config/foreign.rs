@@ -26,8 +26,8 @@ impl ConfigView<'_> {
             && namespace.as_str() != self.context.mesh.root_namespace
     }
 
-    /// Returns whether exported objects apply to hosts of other namespaces only at proxies of their
-    /// own namespace.
+    /// Returns whether exported objects apply to hosts of other namespaces only at proxies in the
+    /// objects' namespace.
     fn denies_foreign(&self) -> bool {
         self.context.policy.traffic().foreign_hosts == ForeignHostsMode::Deny
     }

@@ -183,7 +183,7 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Reports ports on which a router cannot listen, and ports that no Service of its routers has.
+    /// Reports ports on which a router cannot listen, and ports that no Service of the routers has.
     /// If no Service routes to them, clients reach the routers in a different way.
     fn ports_without_a_way(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
         let closed = self.closed_ports(gateway, routers);
@@ -222,8 +222,8 @@ impl ConfigView<'_> {
         gateway.servers.iter().filter(is_asked).filter_map(reason).collect()
     }
 
-    /// Returns the ports of servers on which a router cannot listen, with the node ID of such a
-    /// router and its own port.
+    /// Returns the ports of servers on which a router cannot listen, each with the node ID of an
+    /// affected router and that router's own port.
     fn closed_ports<'p>(
         &self,
         gateway: &Gateway,

@@ -61,8 +61,8 @@ struct HostOwners<'a> {
     others: BTreeMap<Namespace, &'a Arc<RoutedService>>,
     /// Whether the host is a service.
     is_service: bool,
-    /// The HTTP ports of its services, and the other ports. A port without a declared protocol is
-    /// in both.
+    /// The HTTP ports of the host's services, and the other ports. A port without a declared
+    /// protocol is in both.
     requests: BTreeSet<u16>,
     connections: Vec<Port>,
 }

@@ -122,7 +122,7 @@ impl ConfigView<'_> {
         self.clients.proxies().iter().copied().filter(follows)
     }
 
-    /// Returns the status of a Telemetry. It applies to proxies of its namespace, or of all.
+    /// Returns the status of a Telemetry. It applies to proxies of one namespace or all namespaces.
     pub(super) fn telemetry(&self, telemetry: &Telemetry) -> Finding {
         let telemetries = &self.context.traffic.telemetries;
         let meta = &telemetry.meta;
