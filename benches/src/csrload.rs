@@ -1,5 +1,5 @@
 //! `csrload`: simulates agents that request certificates at a fixed rate, each on its own
-//! connection and with the token of its pod.
+//! connection and with its pod's token.
 //!
 //! Prints one JSON object: the time of a certificate request, measured from the start of the
 //! connection and from the start of the call. Rejected requests are counted and not retried.

@@ -1,6 +1,6 @@
 //! The JSON form of protobuf messages, as Envoy prints them.
 //!
-//! Field names are those of the .proto files (`typed_config`), as in Envoy's config dump. Reading also accepts
+//! Field names are spelled as in the .proto files (`typed_config`) and in Envoy's config dump. Reading also accepts
 //! lowerCamelCase. Fields with default values are omitted, and a nested `Any` is shown as the message that it contains.
 //! The conversion decodes bytes with descriptors. This is slow compared to the generated types, and meant for people
 //! (config dumps) and golden files, never for pushes.

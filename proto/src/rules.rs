@@ -216,7 +216,7 @@ impl ApiRules {
         }
     }
 
-    /// Checks a value against the rules of its field.
+    /// Checks a field's value against the field's rules.
     fn keeps(
         &self,
         value: &Value,

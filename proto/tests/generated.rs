@@ -202,7 +202,7 @@ fn files(mut set: &[u8]) -> Vec<(&[u8], &[u8])> {
 }
 
 /// Returns the content of the first field of a message, which must be length-delimited with number 1, and
-/// the offset of its end.
+/// the offset at which the field ends.
 fn first_field(message: &[u8]) -> (&[u8], usize) {
     assert_eq!(message[0], 0x0a, "field 1, length-delimited");
     let (mut length, mut at) = (0, 1);

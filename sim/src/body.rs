@@ -29,7 +29,7 @@ impl Answer {
         (sender, Answer::Flowing(receiver))
     }
 
-    /// Returns the first half of a body. A streamed body ends in the middle of its first chunk.
+    /// Returns the first half of a body. A streamed body ends in the middle of the first chunk.
     pub(crate) fn cut(self) -> Answer {
         let half = |bytes: Bytes| bytes.slice(..bytes.len() / 2);
         match self {

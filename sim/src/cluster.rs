@@ -206,7 +206,7 @@ impl SimCluster {
         }
     }
 
-    /// Ends the fault of the same kind as `fault`, regardless of its parameters.
+    /// Ends the active fault whose kind equals that of `fault`, regardless of the parameters.
     pub fn end_fault(&self, fault: &Fault) {
         match fault {
             Fault::Flap { .. } => self.end_flapping(),
@@ -263,12 +263,12 @@ impl SimCluster {
         let _ = self.inner.serving.clone().wait_for(|now| *now == serving).await;
     }
 
-    /// Enables one more family of APIs, as after its CustomResourceDefinitions are installed.
+    /// Enables an additional family of APIs, as if its CustomResourceDefinitions were installed.
     pub fn enable(&self, family: Family) {
         self.inner.api.families.lock().unwrap_or_else(PoisonError::into_inner).insert(family);
     }
 
-    /// Returns the last 10,000 requests, oldest first, without those that `filter` excludes.
+    /// Returns the last 10,000 requests, oldest first, without the requests that `filter` excludes.
     pub fn requests(&self, filter: impl Fn(&Request) -> bool) -> Vec<Request> {
         self.inner.api.requests.last().into_iter().filter(filter).collect()
     }
@@ -281,7 +281,7 @@ impl SimCluster {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Wakes requests that hang because of a fault. Nothing else can wake them afterwards.
+        // Wakes requests that hang because of a fault. No later event can wake them.
         self.api.faults.heal();
     }
 }

@@ -208,7 +208,7 @@ fn openapi_index(families: &BTreeSet<Family>) -> Value {
 }
 
 /// Returns the OpenAPI document of a group. Before it applies an object, kubectl checks whether PATCH
-/// of its kind accepts `fieldValidation`. Strategic merge is omitted, because it would require the
+/// accepts `fieldValidation` for the kind. Strategic merge is omitted, because it would require the
 /// schema that defines how lists are merged; kubectl knows it for built-in kinds.
 fn openapi(group: &str, version: &str, families: &BTreeSet<Family>) -> Value {
     let mut paths = BTreeMap::new();

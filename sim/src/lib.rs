@@ -3,7 +3,7 @@
 //! [`SimCluster`] is one API server on a loopback port over HTTPS: a [`Store`] of objects, lists with
 //! pages, watches with bookmarks and 410, and [`Fault`]s that can be injected. [`objects`] creates the
 //! objects that a test needs. [`World`] fills many clusters from one seed, and the binary `strait-sim`
-//! serves such a world to any client. Only the API is simulated, not the controllers: no pod is
+//! serves this world to any client. Only the API is simulated, not the controllers: no pod is
 //! scheduled and no EndpointSlice is filled by itself.
 //!
 //! ```no_run

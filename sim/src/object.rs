@@ -1,4 +1,4 @@
-//! One version of an object, as it is stored and sent.
+//! One version of an object, in the stored and transmitted form.
 //!
 //! An object that a client wrote is stored as JSON. An object of a generated world is a sketch,
 //! which is encoded on each access, so half a million pods need little memory. With

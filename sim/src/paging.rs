@@ -32,8 +32,8 @@ pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
     }
 }
 
-/// Returns a continue token. Without a version, the list continues with the state at the time of
-/// its use.
+/// Returns a continue token. Without a version, the list continues with the state at the time when
+/// the token is used.
 pub(crate) fn continue_token(version: Option<u64>, after: &Name) -> String {
     let version = version.map_or(json!(-1), |version| json!(version));
     let start = [&*after.namespace, &*after.name];

@@ -33,8 +33,8 @@ impl PatchForm {
     }
 }
 
-/// Merges `patch` into `target`. `path` is the current path, such as `spec.ports`; `None` selects a
-/// plain merge patch.
+/// Merges `patch` into `target`. `path` is the current path, for example `spec.ports`; `None`
+/// selects a plain merge patch.
 fn merge(target: &mut Value, patch: Value, path: Option<&str>) {
     match (target, patch) {
         (target, Value::Object(patch)) => {

@@ -22,11 +22,11 @@ pub struct Resource {
     pub group: &'static str,
     /// Served versions, the preferred one first. All contain the same objects.
     pub versions: &'static [&'static str],
-    /// Name of the kind, such as `Pod`.
+    /// Name of the kind, for example `Pod`.
     pub kind: &'static str,
-    /// Name in paths, such as `pods`.
+    /// Name in paths, for example `pods`.
     pub plural: &'static str,
-    /// Short names that kubectl accepts, such as `po`.
+    /// Short names that kubectl accepts, for example `po`.
     pub short: &'static [&'static str],
     /// Whether objects are in a namespace.
     pub namespaced: bool,

@@ -10,7 +10,7 @@ use crate::resource::Resource;
 pub struct ApiError {
     /// The HTTP status, repeated in the body.
     pub code: u16,
-    /// The machine-readable reason, such as `NotFound`.
+    /// The machine-readable reason, for example `NotFound`.
     pub reason: &'static str,
     /// The message for people.
     pub message: String,

@@ -1,5 +1,5 @@
-//! Bearer tokens: the administrator's token, and the tokens of service accounts, signed like those
-//! of a real server.
+//! Bearer tokens: the administrator's token, and the tokens of service accounts, signed like a real
+//! server's tokens.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -150,7 +150,7 @@ impl Watch {
     }
 
     /// Encodes the changes for this watcher: an object that leaves the selection is reported as
-    /// deleted, and one that enters it as added.
+    /// deleted, and an object that enters the selection as added.
     fn encode(&self, changes: &[Change]) -> Vec<Bytes> {
         let mut out = Vec::new();
         for Change { before, now, deleted, drawn } in changes {

@@ -57,8 +57,7 @@ pub struct WorldOptions {
     pub networks: usize,
     /// The seed of all random values.
     pub seed: u64,
-    /// Whether all clusters have the same services. Otherwise each name ends with the name of its
-    /// cluster.
+    /// Whether all clusters have the same services. Otherwise each name ends with the cluster name.
     pub same_names: bool,
     /// Whether each endpoint has a pod.
     pub pods: bool,
@@ -549,7 +548,8 @@ impl World {
         found.ok_or_else(|| WorldError::NoSuchCluster(id.to_owned()))
     }
 
-    /// Returns the indexes of a cluster and of one of its services, which is random if `wanted` is `None`.
+    /// Returns the indexes of a cluster and a service in this cluster. The service is random if `wanted`
+    /// is `None`.
     fn pick(
         &self,
         changes: &mut Changes,

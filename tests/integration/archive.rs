@@ -59,7 +59,7 @@ impl Archive {
         }
     }
 
-    /// Replaces the contents with those of the files below `folder`.
+    /// Replaces the contents with the files below `folder`.
     pub(crate) fn pack_again(&mut self, folder: &Path) {
         for (path, content) in &mut self.files {
             *content = fs::read_to_string(folder.join(path)).expect("unpacked before");

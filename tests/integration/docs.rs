@@ -97,7 +97,7 @@ fn target_of(page: &Path, link: &str) -> Option<PathBuf> {
     Some(target)
 }
 
-/// Returns the targets of links and images, without those in code.
+/// Returns the targets of links and images outside of code.
 fn links_of(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose_lines(text) {

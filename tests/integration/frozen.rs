@@ -1,5 +1,5 @@
-//! A cluster that loses contact too often is quarantined, and a cluster that suddenly lacks most of
-//! its objects keeps them for a time. Checked at a proxy, which must receive nothing, and in
+//! A cluster that loses contact too often is quarantined, and a cluster that suddenly lacks most
+//! objects keeps them for a time. Checked at a proxy, which must receive nothing, and in
 //! `/debug/clusters`.
 
 use std::time::Duration;

@@ -40,7 +40,8 @@ fn generated_pages_are_current() {
     }
 }
 
-/// The page of metrics is derived from source text; a running server shows what that misses.
+/// The page of metrics is derived from source text. A running server shows metrics that are missing
+/// there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_of_metrics_lists_every_family_that_a_server_exposes() {
     let documented: BTreeMap<_, _> =
@@ -71,7 +72,8 @@ async fn page_of_metrics_lists_every_family_that_a_server_exposes() {
     }
 }
 
-/// Examples are responses that were recorded once; their fields must be those of a response today.
+/// Examples are responses that were recorded once. Their fields must equal the fields of a current
+/// response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn examples_of_the_admin_api_have_the_fields_of_responses() {
     let trust = Trust::new();
@@ -498,7 +500,7 @@ fn handlers_in(argument: &str) -> Vec<(&'static str, &str)> {
     handlers
 }
 
-/// Returns the doc comment of a handler, and the form of its query.
+/// Returns the doc comment of a handler, and the form of the handler's query.
 fn documented(source: &str, function: &str) -> (String, Option<String>) {
     let at = source.find(&format!("async fn {function}(")).expect("a handler");
     let head: Vec<_> = source[..at].lines().rev().collect();

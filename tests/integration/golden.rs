@@ -90,7 +90,7 @@ struct ProxyFile {
     /// The certificate's trust domain.
     #[serde(default = "cluster_local")]
     trust_domain: String,
-    /// The ID of its cluster in the mesh, if `cluster` is an alias.
+    /// The cluster's ID in the mesh, if `cluster` is an alias.
     known_in: Option<String>,
     /// Its addresses. The first is in the node ID.
     ips: Vec<String>,
@@ -157,7 +157,7 @@ impl ProxyFile {
     }
 }
 
-/// Runs one case. Returns the differences as text, empty if there are none.
+/// Runs one case. Returns the differences as text. The text is empty if the results are equal.
 async fn run(file: PathBuf, trust: Arc<Trust>) -> String {
     let mut archive = Archive::parse(&text(&file));
     let folder = tempfile::tempdir().expect("a folder");

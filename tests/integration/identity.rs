@@ -43,7 +43,7 @@ fn other_authority() -> Authority {
     Authority::new(&files, "other", SystemTime::now()).expect("a sound CA")
 }
 
-/// Returns the reason why a proxy is not admitted, immediately or at the end of its stream.
+/// Returns the reason why a proxy is not admitted, immediately or when the stream ends.
 async fn refusal(server: &Server, tls: Arc<ClientConfig>, proxy: &Proxy) -> String {
     match server.open_with(tls, proxy, ClientOptions::default()).await {
         Err(XdsConnectError::Refused(status)) => {
@@ -230,7 +230,7 @@ async fn stream_ends_when_its_root_is_no_longer_trusted() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let new = Authority::new(&files, "new", SystemTime::now()).expect("a sound CA");
-    // Such a step needs an operator's approval of the new root and of the end of the old one.
+    // This step needs an operator's approval of the new root and of the removal of the old root.
     let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
     let approved = [&files, &old].map(|files| {
         let root = CertificateDer::from_pem_slice(files.root_cert.as_bytes()).expect("a root");

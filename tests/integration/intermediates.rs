@@ -1,6 +1,6 @@
-//! Intermediate CAs of single members: a workload presents the intermediate of its member, all
-//! workloads trust only the root, and a member whose intermediate was removed receives no
-//! certificates.
+//! Intermediate CAs of single members: a workload presents the intermediate CA of the workload's
+//! member, all workloads trust only the root, and a member whose intermediate was removed receives
+//! no certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -323,8 +323,8 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     Shown::to(&agents[1], &server, &setup).await;
     let refused = ask(&agents[0], &server, without_certificate(&setup), &key).await;
     assert!(refused.expect_err("cut").message().starts_with("STR0556"));
-    // An intermediate of another root is rejected, because no workload would trust it; then one of
-    // the mesh's CA admits east again.
+    // An intermediate of another root is rejected, because no workload would trust it; then an
+    // intermediate of the mesh's CA admits east again.
     let foreign = AuthorityPem::generate(std::time::SystemTime::now()).expect("a CA");
     foreign.write(&folders[0]).expect("written");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0555").await;

@@ -179,8 +179,8 @@ impl Setup {
         Server { bound, admin, clients: Supervisor::new() }
     }
 
-    /// Starts one of several servers with this config cluster and the named state directory, and
-    /// waits until it is ready.
+    /// Starts a replica with this config cluster and the named state directory, and waits until it
+    /// is ready.
     pub(crate) async fn start_replica(&self, hub: &SimCluster, state: &str) -> Server {
         let arguments = in_state_dir(self.arguments_with(hub), &self.path(state));
         let server = self.start_as(arguments).await;

@@ -1,5 +1,5 @@
-//! Several control planes with one config cluster: they serve equal bytes, one of them writes,
-//! and a moving proxy receives no resource that it has.
+//! Several control planes with one config cluster: they serve equal bytes, only one writes, and a
+//! moving proxy receives no resource that it has.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -201,7 +201,8 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
         seen.push((id, since, by));
     }
     assert_eq!(seen[0], seen[1], "both replicas hold the same configuration");
-    // A replica without a disk, and one that was down, have the hold from their first response on.
+    // A replica without a disk, and a replica that was down, apply the hold from their first
+    // response on.
     second.shut_down().await;
     let start = async |state: &str| setup.start_replica(&hub.api, state).await;
     let [second, third] = [start("state-2").await, start("state-3").await];
@@ -305,7 +306,7 @@ impl Drop for RunningEnvoy {
     }
 }
 
-/// Returns the value of one of Envoy's counters or gauges.
+/// Returns the value of an Envoy counter or gauge.
 async fn stat(admin: &Admin, name: &str) -> f64 {
     let (_, text) = admin.get(&format!("/stats?usedonly&filter=^{name}$"), None).await;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

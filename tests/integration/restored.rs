@@ -241,7 +241,7 @@ async fn restart_with_live_members_sends_no_outdated_state() {
     // A machine may be too busy to read anything within the wait, but not three times in a row.
     for fresh in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
         server.shut_down().await;
-        // The state on disk is outdated. One of the two members is down.
+        // The state on disk is outdated. The member `west` is down.
         east.serve("cart", &[fresh]);
         if seen.is_empty() {
             west.api.stop().await;

@@ -287,8 +287,8 @@ async fn aborted_change_is_rolled_back_and_reverted_change_ends_the_rollout() {
     assert_eq!((&state["held"]["by"], &state["held"]["reason"]), (&json!("alice"), &json!("5xx")));
     assert_eq!(server.admin.json("/debug/rollout").await["stoppedTotal"], 1);
 
-    // The release starts the rollout again at the first step. After a revert, nothing of it
-    // remains.
+    // The release starts the rollout again at the first step. A revert removes the rollout and the
+    // hold.
     strait(&server, &["history", "release", "--yes"]).await;
     at_step(&server, 1).await;
     timeouts_until(&clients, |id| if share.contains(id) { "9s" } else { "1s" }).await;
@@ -346,7 +346,8 @@ async fn rejected_change_stops_automatically_and_is_held() {
     let refused = clients.values().filter(|one| one.held().rejected > 0).count();
     assert!((2..usize::from(PROXIES)).contains(&refused), "{refused}");
 
-    // It is held, also after a restart, and reported as a problem until an operator acts.
+    // The stopped change stays on hold, also after a restart, and is reported as a problem until an
+    // operator acts.
     let checked = server.strait(&["check", "mesh"]).await;
     assert!(checked.status.code() == Some(2), "{}", text(&checked));
     assert!(text(&checked).contains("STR1091"), "{}", text(&checked));

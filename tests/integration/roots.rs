@@ -224,7 +224,7 @@ impl Agent {
         Self::open(server, tls, first).await.next(&[&type_url]).await
     }
 
-    /// Returns the next response of one of these types.
+    /// Returns the next response whose type is in `types`.
     async fn next(&mut self, types: &[&str]) -> DiscoveryResponse {
         loop {
             let next = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");

@@ -39,8 +39,8 @@ fn cast() -> Cast {
     }
 }
 
-/// Returns the proxies: one without a pod, one that claims a network, one with a pod, and a
-/// gateway.
+/// Returns the proxies: a proxy without a pod, a proxy that claims a network, a proxy with a pod,
+/// and a gateway.
 fn proxies() -> [Proxy; 4] {
     let with_pod = Proxy {
         name: "cart-client",

@@ -63,8 +63,8 @@ fn cast() -> Cast {
     }
 }
 
-/// Returns the kinds of proxies: in clusters of each network, one without a pod, one that claims a
-/// network, one with a pod, and gateways.
+/// Returns the kinds of proxies: in clusters of each network, a proxy without a pod, a proxy that
+/// claims a network, a proxy with a pod, and gateways.
 fn kinds() -> Vec<Proxy> {
     let cluster = |number: usize| format!("c{number:02}");
     let with_pod = Proxy {

@@ -67,7 +67,7 @@ async fn object_statuses_are_written_if_enabled() {
     hub.apply(policy("deny", "DENY"));
     hub.apply(policy("odd", "DENNY"));
     hub.apply(route("cart"));
-    // A condition of another controller, with the same type as one of Strait's.
+    // A condition of another controller, with a type that Strait also uses.
     let mut held = policy("held", "ALLOW");
     held["status"] = json!({ "conditions": [
         { "type": "Reconciled", "status": "Unknown", "reason": "Distribution" },

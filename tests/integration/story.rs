@@ -23,7 +23,7 @@ use strait_sim::{Fault, objects};
 const EVENTS: [usize; 6] = [1, 1, 2, 3, 8, 25];
 
 /// Limits of the faults of a member, so that it is not treated as a cluster that loses contact too
-/// often: such a member is frozen for minutes, which the test cannot wait for.
+/// often: such members are frozen for minutes, and the test cannot wait that long.
 const TROUBLES: usize = 3;
 const TROUBLES_WITHIN: Duration = Duration::from_secs(150);
 

@@ -118,7 +118,7 @@ fn no_type_name_contains_a_word_that_the_glossary_excludes() {
     assert!(found.is_empty(), "rename these types with words from the glossary: {found:#?}");
 }
 
-/// Splits a type name into words: `ToldOfWebhook` into `told`, `of` and `webhook`.
+/// Splits a type name into words: `HttpRouteTable` into `http`, `route` and `table`.
 fn words_in(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for letter in name.chars() {
@@ -181,7 +181,8 @@ fn only_one_crypto_provider_is_a_dependency() {
     );
 }
 
-/// A chart installs images of its own version. `deploy/release` writes all of these places.
+/// A chart installs images whose version equals the chart version. `deploy/release` writes all of
+/// these places.
 #[test]
 fn charts_and_guide_name_the_current_version() {
     let version = env!("CARGO_PKG_VERSION");
@@ -390,7 +391,7 @@ fn among_tests() -> impl Fn(&str) -> bool {
         let (function, scenario) = (format!("fn {name}("), format!("(\"{name}\", "));
         let attribute = |text: &String| {
             let place = text.find(&function).unwrap_or_default();
-            // The attribute of a test is in one of the lines above its name.
+            // The attribute of a test is a few lines above the test's name.
             text[..place].lines().rev().take(6).any(|line| line.trim().contains("test"))
         };
         case.starts_with('`') && (real.contains(&scenario) || tests.iter().any(attribute))

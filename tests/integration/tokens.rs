@@ -1,5 +1,5 @@
-//! Pods that have only a token: a stand-in for Istio's agent, from its first certificate to the end
-//! of its streams, with API servers that stop and return.
+//! Pods that have only a token: a stand-in for Istio's agent, from the agent's first certificate
+//! until its streams end, with API servers that stop and return.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ use strait_xds_client::channel;
 const AUDIENCE: &str = "istio-ca";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The agent of one pod: a token, the ID of its cluster, and no certificate.
+/// The agent of one pod: a token, the ID of the pod's cluster, and no certificate.
 #[derive(Clone)]
 pub(super) struct Agent {
     pub(super) token: String,

@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Checks that a policy denies the client by its identity, in both networks and also on open
-    /// connections of its sidecar, and denies no other caller.
+    /// connections of the client's sidecar, and denies no other caller.
     fn client_is_denied_in_both_networks(&self) {
         let reaches_all = |who: &str| {
             let answers = ask(self.pod(who), &http(60));

@@ -62,7 +62,7 @@ impl Envoy {
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
-    /// Returns the lines of its log, or its agent's, that contain `word`.
+    /// Returns the lines of Envoy's log, or the agent's log, that contain `word`.
     pub(crate) fn said(&self, word: &str) -> Vec<String> {
         self.process.said(word)
     }

@@ -45,7 +45,7 @@ struct Asked {
     /// The number of concurrent requests.
     #[serde(default = "one")]
     at_once: usize,
-    /// Raw TCP connections instead of requests, each of which sends one line.
+    /// Raw TCP connections instead of requests. Each connection sends one line.
     #[serde(default)]
     bytes: bool,
     /// The exact set of statuses; 0 if there is no response.
@@ -173,7 +173,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     outside.end(world);
 }
 
-/// Returns all clients: those of the mesh, and then one outside of it for each gateway.
+/// Returns all clients: the clients in the mesh, and then one client outside of the mesh for each
+/// gateway.
 fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(AskedFrom, Asker<'a>)> {
     let of_mesh = clients(world).into_iter().map(|name| {
         (AskedFrom::Mesh, Asker { name, netns: world.pod(name), address: outside::VIP })
@@ -321,8 +322,8 @@ fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
     answered.chain(std::iter::repeat_with(Answer::default).take(failed)).collect()
 }
 
-/// Sends the requests in the client's namespace, where they are redirected like those of an
-/// application.
+/// Sends the requests in the client's namespace, where they are redirected like an application's
+/// requests.
 fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
     let mut command = asker.netns.command("curl");
     let counted = if asked.path.contains('?') { "&n=" } else { "?n=" };

@@ -1,6 +1,6 @@
 //! Twenty real Envoys of two versions and both variants of the protocol under load, and changes
-//! that are rolled out with the default steps of the policy. A bad change reaches at most one of
-//! the twenty and stops automatically, and the others lose no request.
+//! that are rolled out with the default steps of the policy. A bad change reaches at most one Envoy
+//! and stops automatically, and the other Envoys lose no request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,8 +23,8 @@ use crate::{mode_rollout, wait};
 /// The number of proxies. 5 % of them is one proxy.
 const FLEET: usize = 20;
 const APP: &str = "fleet";
-/// The maximum number of attempted changes. The first of all proxies is mostly one of the fleet,
-/// because the others are few.
+/// The maximum number of attempted changes. The first of all proxies is usually in the fleet,
+/// because few proxies are not.
 const CHANGES_MAX: usize = 20;
 /// A plan with the default steps that does not advance during the test.
 const PLAN: &str = "rollout: {every: 1h}";
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Holds the active configuration, and stores a change whose first proxy, which is its whole
-    /// first step, is one of the fleet. Returns that proxy.
+    /// first step, is in the fleet. Returns that proxy.
     fn change_for_one(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
         self.strait.run(&["history", "pin", "--yes", "--reason", "to choose a change"]);
         let mut before = self.strait.json("/debug/hold")["live"].clone();
@@ -335,8 +335,8 @@ impl World {
         });
     }
 
-    /// Sets the labels of the service's pods in both clusters, with an additional label if one is
-    /// given.
+    /// Sets the labels of the service's pods in both clusters, with an additional label if `label`
+    /// is set.
     fn label_pods(&self, label: Option<(&str, &str)>) {
         let mut labels = pod_labels("echo");
         if let Some((name, value)) = label {

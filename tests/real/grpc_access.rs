@@ -364,8 +364,8 @@ impl Trial {
         }
     }
 
-    /// Returns the calls of this set: one of each identity in turn, and one that distinguishes the
-    /// correct result from the mistake.
+    /// Returns the calls of this set: a call by each identity in turn, and a call that
+    /// distinguishes the correct result from the mistake.
     fn calls(&self) -> Vec<(&'static str, Call)> {
         let mut random = StdRng::seed_from_u64(self.seed as u64);
         let mut draws = IDENTITIES.iter().cycle().map(|one| random_calls(&mut random, *one));

@@ -96,7 +96,7 @@ fn unchunk(mut body: &str) -> String {
     whole
 }
 
-/// Makes a GET request, with the bearer token if one is given.
+/// Makes a GET request, with the bearer token in `token`, if any.
 fn get(address: &str, path: &str, token: &[&str]) -> Result<String, String> {
     let headers: String =
         token.iter().map(|token| format!("Authorization: Bearer {token}\r\n")).collect();

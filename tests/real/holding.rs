@@ -1,4 +1,4 @@
-//! A configuration that is held, rolled back to and released under load. A bad change reaches no
+//! Holding a configuration, rolling back to it and releasing it under load. A bad change reaches no
 //! proxy or is rolled back, and neither a rollback nor a restart of Strait loses a request.
 
 use std::collections::BTreeMap;

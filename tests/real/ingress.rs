@@ -120,8 +120,8 @@ pub(crate) fn certificate(namespace: &str, name: &str, of: &Files, others: &Auth
     })
 }
 
-/// Returns the right of a gateway's account to list the Secrets of its namespace, as in Istio's
-/// chart.
+/// Returns the right of a gateway's account to list the Secrets in the gateway's namespace, as in
+/// Istio's chart.
 pub(crate) fn rights(namespace: &str, account: &str) -> [Value; 2] {
     let metadata = json!({ "namespace": namespace, "name": account });
     let group = "rbac.authorization.k8s.io";

@@ -6,8 +6,8 @@
 //! everything. If a component is missing, the scenarios are skipped with a message; with
 //! `STRAIT_REAL=required` a skip is a failure.
 //!
-//! `cargo test --test real [FILTER] [-- --part=K/N]`: part K of N contains every Nth scenario, and those
-//! that check the whole rig. `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
+//! `cargo test --test real [FILTER] [-- --part=K/N]`: part K of N contains every Nth scenario, and all
+//! scenarios that check the whole rig. `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
 
 #![expect(
     clippy::unwrap_used,

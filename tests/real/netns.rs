@@ -83,7 +83,7 @@ impl Netns {
     }
 
     /// Creates a bridge with an address and a fixed MAC. A bridge without a fixed MAC uses the
-    /// lowest one of its ports, which may change with each new pod; then its neighbors use the old
+    /// lowest MAC of all ports, which may change with each new pod; then its neighbors use the old
     /// MAC for half a minute.
     pub(crate) fn bridge(&self, name: &str, address: &str) {
         self.ip(&format!(
@@ -126,7 +126,8 @@ impl Netns {
     }
 
     /// Returns [`Self::command`] for another user of the group whose traffic is not redirected. The
-    /// kernel's limits per user, such as inotify instances, are too low for very many Envoys.
+    /// kernel's limits per user, for example for inotify instances, are too low for very many
+    /// Envoys.
     pub(crate) fn command_in_group_of_envoy(
         &self,
         program: impl AsRef<std::ffi::OsStr>,

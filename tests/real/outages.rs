@@ -127,8 +127,8 @@ pub(crate) fn bad_credentials(world: &mut World) {
     world.wait_for_everyone();
 }
 
-/// Rows 22 and 27: a server that has lost our resource version, and one that has not reached it
-/// yet.
+/// Rows 22 and 27: a server that has lost our resource version, and a server that has not reached
+/// it yet.
 pub(crate) fn restored_backup(world: &mut World) {
     world.apiserver("b").back_up();
     world.strait.wait_for_cluster_state("b", &["live"], LIMIT);

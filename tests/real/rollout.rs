@@ -1,4 +1,4 @@
-//! A change that breaks requests, and one that Envoys reject, rolled out to some of the real
+//! A change that breaks requests, and a change that Envoys reject, rolled out to some of the real
 //! proxies under load. The other proxies lose no request, and a rejected change stops
 //! automatically.
 
@@ -84,7 +84,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     routes_to_nothing(world, &clients);
     refused(world, &clients);
 
-    // The stopped change is held, so these changes reach no proxy. Without the plan, a release
+    // The stopped change is on hold, so these changes reach no proxy. Without the plan, a release
     // applies to all proxies at once.
     let gone =
         [route("echo", 0), taken_port(0)].map(|object| Request::delete(&kube::path(&object)));

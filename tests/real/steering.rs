@@ -1,5 +1,5 @@
 //! Routing while traffic rules change under load: from one version of a service to another by
-//! weights, to a subset that is added and from one that is removed, together with its route or
+//! weights, to a subset that is added and from a subset that is removed, together with its route or
 //! before it, in both networks.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::wait;
 
 /// Returns the program under test: the binary that cargo built with this test, unless
-/// `STRAIT_REAL_PROGRAM` names another one, such as a release build.
+/// `STRAIT_REAL_PROGRAM` names another binary, for example a release build.
 fn program() -> String {
     std::env::var("STRAIT_REAL_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_strait").to_owned())
 }

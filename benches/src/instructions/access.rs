@@ -60,8 +60,8 @@ fn proxy_of(service: usize, number: usize) -> Proxy {
     .expect("a node")
 }
 
-/// Edits one of a hundred policies, which selects 10 of 1,000 proxies: reading, indexing, the next
-/// version, computing the affected proxies, and waking their streams.
+/// Edits one policy among a hundred (the policy selects 10 of 1,000 proxies): reading, indexing,
+/// the next version, computing the affected proxies, and waking their streams.
 pub(crate) fn edit_for_10_of_1000() -> Case {
     const EDITS: usize = 20;
     const SERVICES: usize = 100;
@@ -122,8 +122,8 @@ pub(crate) fn rbac_of_200_rules() -> Case {
     })
 }
 
-/// Generates the same listener for the first proxy after an edit: the policy is new, so none of its
-/// rules is cached, while everything that the edit does not affect is.
+/// Generates the same listener for the first proxy after an edit: the policy is new, so its rules
+/// are not cached. All parts that the edit does not affect are cached.
 pub(crate) fn rbac_of_200_rules_edited() -> Case {
     const EDITS: usize = 20;
     let (mut mesh, _, _) = mesh(1, 1, 1);

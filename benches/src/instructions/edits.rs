@@ -64,9 +64,9 @@ fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
     }))
 }
 
-/// Edits one of 400 rules, which 50 of 200 proxies in two clusters see: reading, indexing, the next
-/// version, computing the affected proxies, waking their streams, and each response and
-/// acknowledgement.
+/// Edits one rule among 400 (the rule is visible to 50 of 200 proxies in two clusters): reading,
+/// indexing, the next version, computing the affected proxies, waking their streams, and each
+/// response and acknowledgement.
 pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
     let namespace = clients.namespace();
     // The length of the affected chunk depends on the hash seed of each run.

@@ -399,7 +399,7 @@ fn assignments(
 const MARKED_SERVICES: usize = 1000;
 const MARKS: usize = 100;
 
-/// Changes one of a thousand services, to which some of many streams subscribe.
+/// Changes one service among a thousand. Some of many streams subscribe to this service.
 fn mark(streams: usize, interested: usize) -> Case {
     let (interest, subscriptions) = watching(streams, interested);
     let changes = marks();

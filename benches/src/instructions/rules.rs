@@ -38,7 +38,7 @@ impl Said {
     }
 }
 
-/// Two weighted routes, one of them for a header.
+/// A route for a header, and a route with two weighted destinations.
 fn virtual_service(number: usize, said: Said) -> Arc<Value> {
     let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number));
     let to = |subset: &str, weight: u32| json!({ "destination": { "host": host, "subset": subset }, "weight": weight });

@@ -1,4 +1,4 @@
-//! The verification of a pod's token with the keys of its API server, as in each call with a token.
+//! The verification of a pod's token with the API server's keys, as in each call with a token.
 
 use std::hint::black_box;
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Stamped changes: which changes were made, and when each proxy received them.
 //!
 //! A change is recognized by its address in the raw bytes of an assignment. A response may arrive
-//! before the stamp of its change. So responses wait until all earlier changes are known.
+//! before the change's stamp. So responses wait until all earlier changes are known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -238,8 +238,8 @@ struct Wanted {
 }
 
 impl Sightings {
-    /// Records that a proxy subscribes to an assignment. All calls for one proxy come before those
-    /// for the next.
+    /// Records that a proxy subscribes to an assignment. All calls for one proxy come before the
+    /// calls for the next proxy.
     pub(crate) fn asked(&mut self, proxy: u32, name: &[u8]) {
         let hostname = &name[hostname_of(name)..];
         match self.asked.get_mut(hostname) {

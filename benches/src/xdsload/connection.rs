@@ -33,8 +33,7 @@ const SLOW_BYTES_PER_SECOND: f64 = 65536.0;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// The maximum size of one read: several TLS records (16 KiB), and small enough for the CPU cache.
 const READ: usize = 128 << 10;
-/// The capacity of the send buffer that is kept: enough for acknowledgements, not for first
-/// requests.
+/// The capacity that the send buffer retains: enough for acknowledgements, not for first requests.
 const KEPT: usize = 4 << 10;
 
 /// The state that all connections of a thread share.

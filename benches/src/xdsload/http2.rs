@@ -2,7 +2,7 @@
 //! send come out, without I/O.
 //!
 //! Data is passed on in place. A load client receives a megabyte for each connecting proxy. Copying
-//! it into one buffer would cost as much as the rest of its processing.
+//! it into one buffer would cost as much as all other processing.
 
 use percent_encoding::percent_decode_str;
 
@@ -67,8 +67,8 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// Returns the number of bytes to buffer before the frame is processed: the whole frame, except
-    /// for DATA frames, of which only the padding length is buffered.
+    /// Returns the number of bytes to buffer before the frame is processed: the whole frame. For
+    /// DATA frames, only the padding length is buffered.
     fn gathered(self) -> usize {
         HEAD + match self.kind {
             kind::DATA => usize::from(self.has(flag::PADDED)),
@@ -360,7 +360,7 @@ fn number(payload: &[u8]) -> Result<u32, String> {
 fn request(authority: &str, path: &str, caller: Option<&Token>) -> Vec<u8> {
     /// `:method: POST` and `:scheme: https` by their static indexes.
     const INDEXED: [u8; 2] = [0x83, 0x87];
-    /// Names by their static indexes, in the four available bits and one more byte.
+    /// Names by their static indexes, in the four available bits and an additional byte.
     const AUTHORITY: &[u8] = &[1];
     const PATH: &[u8] = &[4];
     const CONTENT_TYPE: &[u8] = &[0x0f, 31 - 15];

@@ -203,7 +203,7 @@ impl Subscription {
     }
 }
 
-/// Returns a number in [0, 1) that is always the same for the same input (FNV-1a, then a mix).
+/// Returns a number in [0, 1) that is always equal for equal input (FNV-1a, then a mix).
 pub(crate) fn unit(name: &[u8], salt: u64) -> f64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut hash = name

@@ -69,8 +69,8 @@ pub(crate) struct Session {
     /// Whether a cluster with an assignment may have been removed, or has another assignment now.
     lost: bool,
     knows_clusters: bool,
-    /// The route configurations that each listener names, and for each name the number of its
-    /// listeners and its state.
+    /// The route configurations that each listener names, and for each route configuration its
+    /// state and the number of listeners that name it.
     listeners: BTreeMap<u32, Vec<u32>>,
     routes: BTreeMap<u32, Route>,
     knows_listeners: bool,

@@ -154,7 +154,7 @@ impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
         })
     }
 
-    /// Extends the spans of all values that are the same in the next version.
+    /// Extends the spans of all values that are unchanged in the next version.
     pub(super) fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
         self.for_each(|key, span| {
             if span.contains(step[0]) && !span.contains(step[1]) && is_same(key) {

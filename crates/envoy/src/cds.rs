@@ -34,8 +34,7 @@ use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
-/// Upstream cluster for outbound connections that match nothing else, if unknown destinations are
-/// allowed.
+/// Upstream cluster for outbound connections to unknown destinations, if these are allowed.
 pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
 /// Upstream cluster for outbound connections to destinations that are not allowed.
 pub(super) const BLACK_HOLE: &str = "BlackHoleCluster";
@@ -69,7 +68,7 @@ pub(super) struct ClusterFormat {
     pub(super) secrets: Secrets,
     /// Whether the proxy knows `envoy.clusters.dns`, which deprecates `STRICT_DNS` and its fields.
     pub(super) dns_cluster: bool,
-    /// Whether the proxy exchanges metadata with servers through one of Istio's filters.
+    /// Whether the proxy exchanges metadata with servers through an Istio filter.
     pub(super) exchanges: bool,
     /// Whether Istio's filters read the name of the service of a cluster. The metrics filter reads
     /// it, and so does the filter that hides metadata of the mesh from external servers.
@@ -125,15 +124,15 @@ struct ServicePart<'a> {
 }
 
 impl ServicePart<'_> {
-    /// Returns the name of its upstream cluster at clients.
+    /// Returns the name that the part's upstream cluster has at clients.
     fn name(&self, service: &MergedService) -> OutboundName {
         let all = OutboundName::sidecar(service.hostname().clone(), self.port.number);
         all.of_subset(self.subset)
     }
 }
 
-/// Returns the parts of a service that have an upstream cluster for a port: the service and each of
-/// its subsets.
+/// Returns the parts of a service that have an upstream cluster for a port: the service and each
+/// subset.
 fn parts<'r>(
     mesh: &MeshConfig,
     rules: &RulesForHost,
@@ -296,7 +295,7 @@ impl ClusterInputs<'_> {
         Some(self.finished(service, cluster))
     }
 
-    /// Returns the cluster with DNS resolution of its endpoints' names, in the format that the
+    /// Returns the cluster with DNS resolution of the endpoints' names, in the format that the
     /// proxy supports. Either all addresses of a name become endpoints, or only the address that a
     /// new connection uses (`just_then`).
     fn by_dns(&self, cluster: cluster::Cluster, just_then: bool) -> cluster::Cluster {
@@ -346,11 +345,11 @@ impl ClusterInputs<'_> {
         self.context.mesh.enable_auto_mtls
     }
 
-    /// Returns the cluster whose endpoints are reached with mTLS if `speaks_mtls`, except for those
-    /// with another setting.
+    /// Returns the cluster whose endpoints are reached with mTLS if `speaks_mtls`, except for
+    /// endpoints with another setting.
     ///
     /// Envoy selects the transport socket of a known host again when the metadata of the endpoint
-    /// changes, but not when only the metadata of its locality changes. Therefore the setting is
+    /// changes, but not when only the metadata of the locality changes. Therefore the setting is
     /// stored in endpoints, never in localities.
     fn to_any_endpoint(
         &self,
@@ -417,7 +416,7 @@ impl ClusterInputs<'_> {
         let mut cluster = cluster::Cluster {
             // A client sends all its requests over the few connections of a pool, and each
             // connection stays with the endpoint that is selected here. Without round robin, two
-            // connections could end at the same one of two endpoints.
+            // connections could end at the same endpoint although there are two endpoints.
             lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
             lb_config: None,
             ..self.eds(&name)
@@ -562,7 +561,7 @@ pub(super) fn peers<'a>(
     service: &'a MergedService,
 ) -> (BTreeSet<Cow<'a, str>>, BTreeSet<&'a str>) {
     let mesh = &context.mesh;
-    // An account is valid under each alias of its trust domain.
+    // An account is valid under each alias of the account's trust domain.
     let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
     for id in &service.service_accounts {
         accounts.insert(Cow::Borrowed(id));
@@ -686,7 +685,7 @@ pub(super) fn socket_address(address: String, port: u16) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
 }
 
-/// Returns an endpoint that is part of its upstream cluster. If `in_plain_text`, its metadata
+/// Returns an endpoint that is embedded in the upstream cluster. If `in_plain_text`, its metadata
 /// disables mTLS.
 fn given_endpoint(
     address: core::Address,

@@ -101,8 +101,8 @@ impl SharedResources<'_> {
                 && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
             let mut view = whole.projected(context, service);
             if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
-                // An upstream cluster depends on the locations of its endpoints only if it depends
-                // on its endpoints.
+                // An upstream cluster depends on endpoint locations only if it depends on
+                // endpoints.
                 view = ViewKey {
                     network: NetworkId::default(),
                     visible_networks: None,
@@ -211,8 +211,8 @@ impl SharedResources<'_> {
         })
     }
 
-    /// Returns the route configuration with this name for sidecars of a class. If `namespace` is
-    /// given, the sidecars are in its DNS domain; otherwise they are in a DNS domain without
+    /// Returns the route configuration with this name for sidecars of a class. With a `namespace`,
+    /// the sidecars are in that namespace's DNS domain; otherwise they are in a DNS domain without
     /// services.
     pub(super) fn route(
         &self,

@@ -24,8 +24,8 @@ pub(super) fn tls_chain_name(placed: &PlacedServer<'_>) -> String {
     format!("tls.{}", server_name(placed))
 }
 
-/// Returns the unique name of a server: its port, port name, and the name and namespace of its
-/// Gateway.
+/// Returns the unique name of a server: the port, the port name, and the Gateway's name and
+/// namespace.
 fn server_name(PlacedServer { gateway, server, .. }: &PlacedServer<'_>) -> String {
     let meta = &gateway.meta;
     format!("{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace)

@@ -98,7 +98,8 @@ fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
     all
 }
 
-/// Returns a random update of a cluster. No two of its pods share an address, as in a real cluster.
+/// Returns a random update of a cluster. All pods of the cluster have different addresses, as in a
+/// real cluster.
 fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     let network = *some(random, &["", "n1", "n1", "n2"]);
     let mut word = shard(cluster, epoch).network(network);

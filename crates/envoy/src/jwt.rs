@@ -189,9 +189,9 @@ fn groups(rules: &[Cow<'_, TokenRule>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Returns the requirement that each location contains no token or a token that one of its rules
-/// accepts. If a rule requires a token, the location must contain one. Rules that share a location
-/// share one requirement.
+/// Returns the requirement that each location contains no token or a token that a rule for this
+/// location accepts. If a rule requires a token, the location must contain one. Rules that share a
+/// location share one requirement.
 fn requirement(
     groups: &[Vec<usize>],
     rules: &[Cow<'_, TokenRule>],

@@ -1,7 +1,7 @@
 //! Listeners: the connections that a proxy accepts, and their destinations.
 //!
-//! A sidecar receives outbound listeners, most of which it shares with all proxies of its
-//! [class](ViewKey), and one inbound listener. A router receives either one listener as an
+//! A sidecar receives outbound listeners and one inbound listener. All proxies of a
+//! [class](ViewKey) share most outbound listeners. A router receives either one listener as an
 //! east-west gateway, or one for each port of the Gateways that select it. Listeners only use
 //! filters of a plain Envoy, except for proxies that declare Istio's own filters.
 

@@ -1,8 +1,8 @@
-//! The name table with which Istio's agent responds to DNS queries of its workload: each host with
+//! The name table with which Istio's agent responds to the workload's DNS queries: each host with
 //! the addresses at which this proxy reaches it. (Istio, "DNS proxying".)
 //!
-//! Hosts without an address of this kind are omitted: the agent then queries the DNS server of its
-//! cluster.
+//! Hosts without an address of this kind are omitted: the agent then queries the cluster's DNS
+//! server.
 
 #[cfg(test)]
 mod oracle;
@@ -59,7 +59,7 @@ struct PodNames {
 }
 
 impl<'a> NameTableInputs<'a> {
-    /// Returns the table, which is the only resource of its type and has no name.
+    /// Returns the table, which has no name and is the only resource of this type.
     pub(super) fn table(&self, kept: &Chunks) -> Resource {
         let entries = self.entries();
         // Each entry is encoded separately, because protobuf maps have no order.

@@ -215,7 +215,7 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
     for (name, target) in aliases {
         let chain = std::iter::successors(Some(target), |one| targets.get(*one).copied());
         // A chain is at most as long as the number of aliases, unless it is a cycle. The result of
-        // a cycle is one of its aliases, which have no routes.
+        // a cycle is an alias, and aliases have no routes.
         if let Some(last) = chain.take(targets.len()).last() {
             of_host.entry(last.clone()).or_default().push(name.clone());
         }
@@ -239,7 +239,7 @@ fn refused() -> route::VirtualHost {
 }
 
 /// Returns the search domains of a pod's resolver (Kubernetes, "DNS for Services and Pods"): the
-/// domain of its namespace, of all services, and of the cluster.
+/// domain of the pod's namespace, of all services, and of the cluster.
 fn searched_domains(dns_domain: &str) -> Vec<String> {
     let below = |domain: &str| domain.split_once('.').map(|(_, rest)| rest.to_owned());
     let services = below(dns_domain);

@@ -94,8 +94,8 @@ impl Secrets {
         }
     }
 
-    /// Returns a client's transport socket: mTLS with this SNI, to a server with one of the
-    /// `peers`.
+    /// Returns a client's transport socket: mTLS with this SNI, to a server whose identity matches
+    /// any of the `peers`.
     pub(super) fn upstream(
         &self,
         sni: String,
@@ -277,7 +277,7 @@ fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
 }
 
 /// Returns a validation context: the peer's certificate must be signed by these roots and, if
-/// `names` is not empty, match one of the names.
+/// `names` is not empty, match at least one name.
 fn checked(
     roots: tls::SdsSecretConfig,
     names: Vec<tls::SubjectAltNameMatcher>,
@@ -450,7 +450,7 @@ pub(super) mod library {
     /// The certificate provider in the bootstrap, as Istio's agent names it.
     const PROVIDER: &str = "default";
 
-    /// Returns a client's transport socket: mTLS to a server with one of these accounts, or any
+    /// Returns a client's transport socket: mTLS to a server with any of these accounts, or any
     /// identity of these trust domains if no account is known.
     pub(crate) fn upstream<'a>(
         accounts: impl Iterator<Item = &'a str>,

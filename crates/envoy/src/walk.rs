@@ -336,7 +336,7 @@ impl ProxyConfig<'_> {
         let takes_given = self.proxy.takes_given_addresses;
         let mut known = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
         let vip = known.find(|vip| vip.has(request.port)).map(|vip| vip.address);
-        // For a service without an address, a client receives the addresses of its pods.
+        // For a service without an address, a client receives the addresses of the service's pods.
         let pod = || {
             let mut pods = service.endpoints_of_port(request.port);
             let is_headless = service.primary.resolution == Resolution::Headless;

@@ -285,7 +285,7 @@ impl<'a> Annotation<'a> {
         }
     }
 
-    /// Parses a Kubernetes quantity such as 250m or 1.5Gi.
+    /// Parses a Kubernetes quantity, for example 250m or 1.5Gi.
     fn quantity(&self) -> Result<&'a str, InjectRefusal> {
         let end = self.value.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (number, unit) = self.value.split_at(end.unwrap_or(self.value.len()));

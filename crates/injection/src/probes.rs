@@ -20,8 +20,8 @@ const HANDLERS: [(&str, &str); 2] = [("postStart", "poststartz"), ("preStop", "p
 /// the termination grace period of the pod.
 const HANDLER_LIMIT: u64 = 3600;
 
-/// Redirects a container's probes and handlers to the agent. Adds the original request to `told`, by path: an HTTP, TCP
-/// or gRPC probe with a numeric port, and its timeout in seconds.
+/// Redirects a container's probes and handlers to the agent. Adds each original request to the given fields, by path:
+/// an HTTP, TCP or gRPC probe with a numeric port, and its timeout in seconds.
 pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
     let name = text(container, "name").unwrap_or_default().to_owned();
     for (field, word) in KINDS {

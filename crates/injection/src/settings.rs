@@ -42,7 +42,8 @@ pub struct InjectSettings {
 pub struct PodDefaults {
     /// The number of worker threads of the proxy; 0 for one per CPU.
     pub concurrency: Option<u16>,
-    /// Environment variables in addition to those that locate the pod and the control plane.
+    /// Environment variables in addition to the variables that locate the pod and the control
+    /// plane.
     pub environment: BTreeMap<String, String>,
 }
 

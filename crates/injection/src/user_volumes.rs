@@ -11,7 +11,7 @@ use super::object::{items, text};
 use super::refusal::InjectRefusal;
 use strait_base::codes;
 
-/// The additional volumes of a pod, and the additional mounts of its sidecar.
+/// The additional volumes of a pod, and the additional mounts of the sidecar.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct UserVolumes {
     pub(super) volumes: Vec<Value>,

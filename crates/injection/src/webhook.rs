@@ -123,7 +123,7 @@ impl WebhookRegistration<'_> {
     }
 }
 
-/// Returns the namespace and pod selectors, with a name for each. At most one of them matches a pod, so an API server
+/// Returns the namespace and pod selectors, with a name for each. A pod matches at most one entry, so an API server
 /// sends at most one request per pod.
 fn selections(istio_labels: bool) -> Vec<(&'static str, Vec<Value>, Vec<Value>)> {
     let is = |key: &str, operator: &str, values: &[&str]| {

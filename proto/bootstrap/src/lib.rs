@@ -1,5 +1,5 @@
-//! The configuration with which an unmodified Envoy starts: the identity of the proxy, the addresses of its control
-//! plane, and the location of its certificate. All other configuration comes from the control plane.
+//! The configuration with which an unmodified Envoy starts: the identity of the proxy, the addresses of the control
+//! plane, and the location of the proxy's certificate. All other configuration comes from the control plane.
 //!
 //! This is a separate crate because two programs print it: `strait proxy bootstrap` and `strait-agent`. It consists of
 //! pure functions that return JSON. It reads and writes no file.
@@ -81,7 +81,7 @@ pub struct ProxyNode<'a> {
     pub namespace: &'a str,
     /// Service account, as in its certificate.
     pub service_account: &'a str,
-    /// ID of its cluster.
+    /// ID of the proxy's cluster.
     pub cluster: &'a str,
     /// Network of the proxy. If it is `None`, the control plane derives it.
     pub network: Option<&'a str>,
@@ -109,8 +109,8 @@ impl ProxyNode<'_> {
         format!("{kind}~{address}~{name}.{namespace}~{namespace}.svc.{domain}")
     }
 
-    /// Returns the service of the proxy for receivers that see only the node, such as Zipkin, which groups spans by it.
-    /// It is Istio's canonical service with its namespace.
+    /// Returns the service of the proxy for receivers that see only the node. For example, Zipkin groups spans by this
+    /// service. The service is Istio's canonical service with its namespace.
     pub fn service(&self) -> String {
         let label = |wanted: &&str| {
             let mut labels = self.labels.iter();
@@ -120,7 +120,7 @@ impl ProxyNode<'_> {
         format!("{named}.{}", self.namespace)
     }
 
-    /// Returns the metadata of the node, without the location of its secrets.
+    /// Returns the metadata of the node, without the location of the secrets.
     pub fn metadata(&self) -> Value {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let labels: Map<String, Value> =
@@ -216,7 +216,7 @@ const LIBRARY_REFRESH: &str = "60s";
 pub struct LibraryBootstrap<'a> {
     /// The identity of the client or server.
     pub node: ProxyNode<'a>,
-    /// Addresses of its control plane. Libraries use the first, and those that support gRFC A71 fall back to the
+    /// Addresses of the control plane. Libraries use the first. Libraries that support gRFC A71 fall back to the
     /// others.
     pub discovery: &'a [Discovery],
     /// Its certificate and roots, for the control plane and for the mesh.
@@ -263,7 +263,7 @@ impl LibraryBootstrap<'_> {
 pub struct Bootstrap<'a> {
     /// The identity of the proxy.
     pub node: ProxyNode<'a>,
-    /// Addresses of its control plane, at least one. Envoy uses the first that is reachable.
+    /// Addresses of the control plane, at least one. Envoy uses the first that is reachable.
     pub discovery: &'a [Discovery],
     /// Whether to use Delta xDS, which requests only changes, instead of state of the world.
     pub delta: bool,
@@ -329,7 +329,8 @@ impl Bootstrap<'_> {
         let mut cluster = json!({
             "name": CONTROL_PLANE,
             "type": if are_addresses { "STATIC" } else { "STRICT_DNS" },
-            // Otherwise Envoy tries only the IPv6 addresses of a name that has any, such as localhost.
+            // Otherwise Envoy tries only the IPv6 addresses of a name that has any, for example
+            // localhost.
             "dns_lookup_family": "ALL",
             "connect_timeout": "5s",
             "load_assignment": {
@@ -391,7 +392,7 @@ impl Bootstrap<'_> {
         tls
     }
 
-    /// Returns the matchers for the names in the control plane's certificate, one of which must match.
+    /// Returns the matchers for the names in the control plane's certificate. At least one must match.
     fn names(&self) -> Vec<Value> {
         let san =
             |kind: &str, name: &str| json!({ "san_type": kind, "matcher": { "exact": name } });
@@ -413,7 +414,7 @@ impl Bootstrap<'_> {
     }
 }
 
-/// Returns a reference to a secret: from a file if one is given, otherwise to a static secret.
+/// Returns a reference to a secret: to the file if there is one, otherwise to a static secret.
 fn named(name: &str, file: Option<&str>) -> Value {
     let Some(file) = file else { return json!({ "name": name }) };
     let watched = json!({ "path": folder_of(Path::new(file)) });

@@ -5,7 +5,7 @@ use http::HeaderMap;
 use crate::protocol::Http2Protocol;
 use crate::rope::Rope;
 
-/// A target and the name of its corpus.
+/// A target and the corpus name.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// The targets of this crate.

@@ -6,7 +6,8 @@
 /// Decodes a text; `None` if it is invalid. At most the first `limit` bytes of the text are returned.
 pub(super) fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    // The bits since the last symbol, the first code of that length, and the index of its symbol.
+    // The bits since the last symbol, the first code of that length, and the index of that code's
+    // symbol.
     let (mut code, mut length, mut first, mut index) = (0_u32, 0_usize, 0_u32, 0_u32);
     let mut all_ones = true;
     for byte in bytes {

@@ -34,7 +34,7 @@ const READ_MAX: usize = 16 << 10;
 /// whole segments: 64,260 bytes with IPv6). A slightly larger write would become two packets that are processed
 /// separately.
 pub const WRITE_MAX: usize = 62 << 10;
-/// The maximum number of slices per write: enough for upstream clusters, each of which takes two slices.
+/// The maximum number of slices per write: enough for upstream clusters, which take two slices each.
 const PIECES_MAX: usize = 168;
 
 /// The reason why a connection ends.

@@ -18,7 +18,7 @@ use crate::rope::Rope;
 
 /// The maximum number of concurrent calls per connection.
 const CALLS_MAX: u32 = 16;
-/// The maximum size of an encoded header block, and of its decoded fields, in bytes.
+/// The maximum size of an encoded header block, and of the decoded fields, in bytes.
 const BLOCK_MAX: usize = PAYLOAD_MAX;
 const HEADERS_MAX: usize = 8 << 10;
 /// The maximum unread data that a peer may send, per call and per connection, in bytes.
@@ -39,7 +39,7 @@ const PIECES_MAX: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOver;
 
-/// A call that the peer has opened, with the number of its stream.
+/// A call that the peer has opened, with the stream number.
 pub(super) type Opened = (Request<()>, u32);
 
 /// The state of one connection. The module documentation describes it.

@@ -76,7 +76,8 @@ impl Plan {
         Ipv4Addr::from(0x0a00_0000 + block + as_u32(number) + 1).to_string()
     }
 
-    /// Returns the ClusterIP of a service. A service that was added later has the address of its stamp.
+    /// Returns the ClusterIP of a service. If the service was added later, its stamp determines the
+    /// address.
     pub(super) fn cluster_ip(&self, cluster: usize, number: usize) -> String {
         if let Some(seq) = self.added(number) {
             return stamps::address(seq).to_string();
@@ -251,7 +252,7 @@ fn scramble(number: u64) -> u64 {
 pub(super) fn gateway(plan: &Plan, cluster: usize) -> Value {
     let options = &plan.options;
     let cluster_ip = plan.cluster_ip(cluster, options.services);
-    // 198.18.0.0/15 is reserved for benchmarks, so nothing else uses it.
+    // 198.18.0.0/15 is reserved for benchmarks, so its addresses are free.
     let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
     let (namespace, network) = (&options.system_namespace, plan.network(cluster));
     objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)

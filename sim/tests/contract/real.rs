@@ -38,8 +38,8 @@ impl Drop for Running {
     }
 }
 
-/// Returns the folder with kube-apiserver and etcd: the one in `KUBEBUILDER_ASSETS`, or the one that
-/// `tests/components/install` filled.
+/// Returns the folder with kube-apiserver and etcd: the folder in `KUBEBUILDER_ASSETS`, or the
+/// folder that `tests/components/install` filled.
 pub(crate) fn assets() -> Option<PathBuf> {
     if std::env::var("STRAIT_REAL").is_ok_and(|value| value == "off") {
         return None;

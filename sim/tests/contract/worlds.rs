@@ -112,7 +112,7 @@ async fn last_services_are_headless_and_change_too() {
     assert_eq!(endpoints(cluster), pods(cluster));
 }
 
-/// Returns a Service and the number of its slices.
+/// Returns a Service and the number of slices that it has.
 fn service_and_slices(cluster: &SimCluster, name: &str) -> (Option<Value>, usize) {
     let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
     let of_service = |object: &&std::sync::Arc<Object>| {

@@ -55,7 +55,7 @@ fn asker(client: &str) -> String {
     uri.unwrap_or("nobody").to_owned()
 }
 
-/// Answers requests on one connection, each of which is about a request to a workload.
+/// Answers requests on one connection. Each asks whether a request to a workload is allowed.
 fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {

@@ -1,7 +1,7 @@
-//! The application in each pod: it reports its name and cluster, and what it received. Port 9000
-//! answers one line per connection. Port 8080 speaks HTTP/1.1, takes a second for paths that begin
-//! with /slow, and fails for /down/CLUSTER in that cluster. It opens a WebSocket on request,
-//! answers in it, and closes it. Ends with its namespace.
+//! The application in each pod: it reports its name and cluster, and the data that it received.
+//! Port 9000 answers one line per connection. Port 8080 speaks HTTP/1.1, takes a second for paths
+//! that begin with /slow, and fails for /down/CLUSTER in that cluster. It opens a WebSocket on
+//! request, answers in it, and closes it. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

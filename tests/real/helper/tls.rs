@@ -57,8 +57,7 @@ pub(super) fn call() -> Result<Value, String> {
     })
 }
 
-/// Sends one line to the echo server. In TLS 1.3 a client learns of its rejection only when it
-/// reads.
+/// Sends one line to the echo server. In TLS 1.3 a client detects a rejection only when it reads.
 async fn handshake(caller: &Caller) -> Result<Value, String> {
     let mut stream = connect(caller).await?;
     stream.write_all(b"who\n").await.map_err(|error| error.to_string())?;

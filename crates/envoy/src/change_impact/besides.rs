@@ -11,7 +11,7 @@ use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
 
 impl SnapshotDiff<'_> {
-    /// Returns whether access logs or tracing change for proxies of a namespace at one of these
+    /// Returns whether access logs or tracing change for proxies of a namespace at any of these
     /// ends of calls. `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_logged_otherwise(
         &self,
@@ -30,7 +30,7 @@ impl SnapshotDiff<'_> {
             && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
     }
 
-    /// Returns whether user filters change for proxies of a namespace at one of these places.
+    /// Returns whether user filters change for proxies of a namespace at any of these places.
     /// `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_filtered_otherwise(
         &self,
@@ -95,7 +95,7 @@ impl SnapshotDiff<'_> {
         self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), spans::ends(proxy))
     }
 
-    /// Returns the changed services that receive a proxy's spans from one of these ends of calls.
+    /// Returns the changed services that receive a proxy's spans from any of these ends of calls.
     fn traced_by(
         &self,
         (namespace, selection): (&Namespace, &Selection),

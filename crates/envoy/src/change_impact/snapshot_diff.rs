@@ -442,7 +442,7 @@ impl<'a> SnapshotDiff<'a> {
         }
     }
 
-    /// Returns the changed services, and the hosts whose rules route to one of them.
+    /// Returns the changed services, and the hosts whose rules route to a changed service.
     fn led_to_hosts(&self, namespace: &Namespace) -> BTreeSet<Hostname> {
         let mut all = self.hosts.clone();
         for context in self.whole {
@@ -545,8 +545,8 @@ impl<'a> SnapshotDiff<'a> {
         old != new
             || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
             || self.may_serve(&proxy.cluster, proxy.namespace())
-            // Changes to rules that are bound to none of its Gateways do not affect the services to
-            // which it routes.
+            // A change to a rule affects the services to which a router routes only if the rule is
+            // bound to a Gateway that selects the router.
             || (!self.is_behind_ports && !self.rules.changes_only_routes && {
                 // The result is equal in both versions, as checked above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());

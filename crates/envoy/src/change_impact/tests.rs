@@ -731,7 +731,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
     }
 }
 
-/// Returns the clusters, one of which may be draining.
+/// Returns the clusters. Each drains with a probability of 25 %.
 fn known(random: &mut StdRng) -> Arc<KnownClusters> {
     let mode = |random: &mut StdRng| match random.random_range(0..4) {
         0 => Mode::Drain,

@@ -123,7 +123,7 @@ pub(super) fn listener(
     };
     let mut filters = vec![original_destination()];
     if interception == Interception::Transparent {
-        // The workload sees the addresses of its clients.
+        // The workload sees the client addresses.
         filters.push(original_source());
     }
     filters.extend(tls_inspector_for(modes, &own_tls));

@@ -1,5 +1,5 @@
-//! Listeners of a router: one for each port of its Gateways. (docs/reference/traffic.md,
-//! "Gateway".)
+//! Listeners of a router: one for each port of the Gateways that select the router.
+//! (docs/reference/traffic.md, "Gateway".)
 //!
 //! Plain text uses one chain. With TLS, each server has a chain that is selected by SNI.
 //! Connections with another name match no chain and are closed.
@@ -131,7 +131,7 @@ impl IngressListeners<'_> {
         chains
     }
 
-    /// Returns the chain of a server that terminates TLS, for the names of its hosts.
+    /// Returns the chain of a server that terminates TLS, for the server's host names.
     fn ending(
         &self,
         placed: &PlacedServer<'_>,

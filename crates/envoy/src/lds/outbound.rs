@@ -1,5 +1,6 @@
 //! The outbound listeners of a sidecar. Redirected connections arrive at one listener, which hands
-//! each over to the listener of its original destination, and forwards or rejects the others.
+//! each over to the listener of the original destination. It forwards or rejects connections
+//! without such a listener.
 //!
 //! | port | listener | destination |
 //! |---|---|---|
@@ -536,7 +537,7 @@ fn wanted_ports<'a>(
     own.chain(led)
 }
 
-/// Returns a listener for requests to an HTTP proxy, each of which names a host and port. Without
+/// Returns a listener for requests to an HTTP proxy. Each request names a host and port. Without
 /// `at`, it listens on all addresses.
 fn for_proxy_requests(
     settings: &TrafficSettings,

@@ -169,11 +169,11 @@ fn tcp_proxy(
 
 /// The settings of an HTTP connection manager, inbound or outbound.
 pub(super) struct Http {
-    /// The prefix of its metrics.
+    /// The prefix of the metrics.
     pub(super) stat_prefix: String,
     /// The port that clients connect to, if it is a single one.
     pub(super) port: Option<u16>,
-    /// The source of its routes.
+    /// The source of the routes.
     pub(super) routes: hcm::http_connection_manager::RouteSpecifier,
     /// Whether gRPC-Web is translated to gRPC.
     pub(super) grpc_web: bool,
@@ -510,7 +510,7 @@ pub(crate) fn retries(on: RetryOn) -> route::RetryPolicy {
 }
 
 /// Returns a route that sends every request to an upstream cluster, without a timeout. The deadline
-/// of a gRPC client applies. Its name in logs is the one that Istio uses for routes without a rule.
+/// of a gRPC client applies. Its name in logs is Istio's name for routes without a rule.
 pub(crate) fn route_to(upstream: &str, retry_policy: Option<route::RetryPolicy>) -> route::Route {
     use route::route_action::{ClusterSpecifier, MaxStreamDuration};
     let action = route::RouteAction {

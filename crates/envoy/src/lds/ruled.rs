@@ -64,8 +64,8 @@ impl NamedChain {
         Self { name: Arc::clone(&self.name), range: Some(range), chain }
     }
 
-    /// Returns the part of the chain within an address range, which is the narrower one of the two
-    /// ranges.
+    /// Returns the part of the chain within an address range, which is the narrower range of the
+    /// two.
     pub(super) fn part(&self, range: IpNet) -> Option<Self> {
         match self.range {
             Some(own) if range.contains(&own) => Some(self.clone()),
@@ -234,7 +234,7 @@ impl<'a> ConnectionRules<'a> {
     }
 
     /// Returns a filter that forwards raw TCP to a port of a service, with the connection limits of
-    /// its rule for this client.
+    /// the service's rule for this client.
     pub(super) fn to_service(self, service: &MergedService, port: &Port) -> listener::Filter {
         let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
         let limits = self.limits(service, "", port.number);

@@ -18,7 +18,8 @@ use strait_rules::traffic::telemetry::{CallEnd, WrittenLog};
 use strait_xds::names::OutboundName;
 
 /// Application protocols (ALPN) with which a TLS client announces the mesh's mTLS. Plain Envoys
-/// offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
+/// offer `istio`, and Istio's proxies offer another value (docs/reference/interface.md,
+/// "Networks").
 pub(super) const MESH_ALPN: [&str; 5] =
     ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
@@ -185,7 +186,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// Returns the limits of connections that go to one of two destinations: the lower value of
+    /// Returns the limits of connections that go to either of two destinations: the lower value of
     /// each limit.
     pub(super) fn or(self, other: Self) -> Self {
         let lower = |a: Option<Duration>, b: Option<Duration>| a.into_iter().chain(b).min();

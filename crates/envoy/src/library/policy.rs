@@ -9,8 +9,8 @@ use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
 use strait_rules::traffic::policy::{Algorithm, HashTable, OutlierDetection, ResolvedPolicy};
 use strait_rules::traffic::proxyless::is_hashed;
 
-/// Outlier detection ejects an endpoint if more than this percentage of its calls in an interval
-/// fail, so only if all calls fail.
+/// Outlier detection ejects an endpoint if more than this percentage of the endpoint's calls in an
+/// interval fail, so only if all calls fail.
 const FAILING_PERCENT: u32 = 99;
 
 /// Applies a policy to an upstream cluster.

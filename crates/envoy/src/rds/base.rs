@@ -62,7 +62,7 @@ pub(crate) struct RouteBase {
     groups: HostGroups,
     aliases: Arc<BTreeMap<Hostname, Vec<Hostname>>>,
     chunks: Arc<[Arc<FragmentChunk>]>,
-    /// The first fragment of each chunk and the position of its bytes.
+    /// The first fragment of each chunk and the position of the chunk's bytes.
     starts: Box<[(usize, usize)]>,
     /// All bytes: the name, the chunks, and the end of all routes.
     runs: Arc<[Bytes]>,
@@ -485,7 +485,7 @@ impl RouteBase {
         Resource::of_parts(self.number.to_string(), digests, body)
     }
 
-    /// Returns the digests of its first run, of all fragments, and of its last run.
+    /// Returns the digests of the first run, of all fragments, and of the last run.
     fn digests(&self) -> Vec<u64> {
         let [head, end] = [self.runs.first(), self.runs.last()];
         let [head, end] = [head, end].map(|run| run.map(|run| digest(run)));

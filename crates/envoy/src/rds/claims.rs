@@ -9,8 +9,8 @@ use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_rules::access::{TOKEN_FILTER, token_key};
 use strait_rules::traffic::route::{ClaimPath, RequestMatch, TextMatch};
 
-/// Returns the conditions on claims that a match adds. The request must meet all conditions of any
-/// one of the lists. `token_rules` is the number of token rules of the proxy.
+/// Returns the conditions on claims that a match adds. The request must meet all conditions of at
+/// least one list. `token_rules` is the number of token rules of the proxy.
 pub(super) fn conditions(
     one: &RequestMatch,
     token_rules: usize,

@@ -30,8 +30,8 @@ use strait_xds::body::ResourceBody;
 use strait_xds::resource::Resource;
 
 /// The parts from which the routes of a router were last generated, by route name. The cache may
-/// drop unused parts. While these are held, an edit of one rule only regenerates the routes of that
-/// rule.
+/// drop unused parts. While the cache contains these parts, an edit of one rule only regenerates
+/// the routes of that rule.
 #[derive(Debug, Default)]
 pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
 

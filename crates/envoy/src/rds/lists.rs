@@ -209,7 +209,7 @@ pub(super) fn list(
 
 /// Returns the number of a service's port with this name, as proxies of the class see it. Without a
 /// name, the service must have only one port. If the service is an alias, its own ports are
-/// considered before those of its target.
+/// considered before the target's ports.
 pub(crate) fn unnumbered_port(
     context: &PushContext,
     class: &Class,
@@ -312,7 +312,7 @@ fn ruled(
 }
 
 /// Returns the hosts that only rules name, with the namespace of the rules. Port 80 includes all of
-/// them, other ports only those that a wildcard service of the port includes.
+/// them. Other ports include only the hosts that a wildcard service of the port includes.
 pub(super) fn beyond<'a>(
     context: &PushContext,
     class: &Class,

@@ -60,7 +60,7 @@ pub(crate) struct RuleInputs<'a> {
     pub(super) is_tls: bool,
     /// Returns the service for a host: the host itself, or the target of an alias.
     pub(super) target: &'a dyn Fn(&Hostname) -> Hostname,
-    /// Returns the number of a service's port with the given name, or of its only port.
+    /// Returns the number of a service's port with the given name, or of the only port.
     pub(super) unnumbered_port: &'a dyn Fn(&Hostname, &str) -> Option<u16>,
     /// Returns the part of a request that is hashed to select an endpoint of a destination's port,
     /// if consistent hashing is used.

@@ -140,7 +140,7 @@ pub(super) fn against_name(given: Option<&str>, taken: &HostPattern) -> String {
 }
 
 impl RequestWalk {
-    /// Sets the cluster of each rule whose object is one of the proxy's cluster's own objects.
+    /// Sets the cluster of each rule whose object is specific to the proxy's cluster.
     pub fn name_clusters(&mut self, context: &PushContext, cluster: &ClusterId) {
         if !context.own_traffic.contains_key(cluster) {
             return;
@@ -182,7 +182,7 @@ impl RuleName {
         Self { via, ..Self::at(origin, place) }
     }
 
-    /// Returns the name of a rule for connections in a list of its object.
+    /// Returns the name of a rule for connections in a list of the rule's object.
     pub(super) fn of_connections(
         routed: &RoutedService,
         list: &'static str,

@@ -15,7 +15,7 @@ pub struct ProbedRequest {
     pub(super) is_tls: bool,
     /// Whether it is a raw TCP connection without HTTP and TLS.
     pub(super) is_bytes: bool,
-    /// The host of its URL, without brackets.
+    /// The host in the URL, without brackets.
     pub(super) host: String,
     /// The destination port.
     pub(super) port: u16,

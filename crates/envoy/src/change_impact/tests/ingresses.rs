@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::pick;
 
-/// Returns an Ingress with rules for a host and path, of one of two classes or without a class.
-/// Some have TLS or a default backend.
+/// Returns an Ingress with rules for a host and path, with either class or without a class. Some
+/// have TLS or a default backend.
 pub(super) fn some_ingress(random: &mut StdRng) -> Value {
     let port = |random: &mut StdRng| {
         pick(random, &[(Some(80), None), (Some(8080), None), (None, Some("http"))])

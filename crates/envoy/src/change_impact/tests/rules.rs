@@ -246,7 +246,8 @@ fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
         ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
         ("one more host", false, &|spec| spec["hosts"] = json!(["a", "db"])),
     ];
-    // With a Sidecar, a proxy receives the destinations of its namespace's requests.
+    // With a Sidecar, a proxy receives the destinations to which rules route requests from its
+    // namespace.
     let from = |first: &str, second: &str| {
         let of = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
         json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])

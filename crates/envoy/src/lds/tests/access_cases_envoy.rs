@@ -464,7 +464,7 @@ fn head(line: &str, headers: &str) -> String {
     format!("{line} HTTP/1.1\r\n{host}connection: close\r\n{lines}\r\n")
 }
 
-/// Returns the event for these objects, some of which cannot be read.
+/// Returns the event for these objects. Some of them cannot be read.
 pub(super) fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
     let objects: Collection = objects.iter().cloned().map(Arc::new).collect();
     let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };

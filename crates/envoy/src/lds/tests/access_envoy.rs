@@ -254,8 +254,8 @@ enum AsSent {
     Bytes,
 }
 
-/// Returns the call as it is sent over loopback. Clients of other clusters are in another network:
-/// all use the address of its gateway.
+/// Returns the call in the form that is sent over loopback. Clients of other clusters are in
+/// another network: all use that network's gateway address.
 fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
     let domain = call.identity.as_ref().map(|(domain, ..)| &**domain);
     let is_far = domain.is_some_and(|domain| !DOMAINS.contains(&domain));

@@ -280,8 +280,8 @@ fn sidecar_without_the_provider_keeps_its_cluster() {
     assert!(!clusters.contains_key(name), "no provider is queried");
 }
 
-/// Proxies that query a provider receive changes of its service, whatever Sidecars they follow.
-/// Other proxies do not.
+/// Proxies that query a provider receive changes of the provider's service, whatever Sidecars they
+/// follow. Other proxies do not.
 #[test]
 fn proxies_that_query_a_provider_receive_changes_of_its_service() {
     let sidecar_object = |namespace: &str| {

@@ -38,13 +38,13 @@ use strait_rules::traffic::telemetry::{self, WrittenLog};
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
-/// Returns the Envoy in `STRAIT_ENVOY`, or the newest one that `tests/components/install`
+/// Returns the Envoy in `STRAIT_ENVOY`, or the newest Envoy that `tests/components/install`
 /// installed.
 pub(super) fn envoy() -> Option<PathBuf> {
     found("STRAIT_ENVOY", "envoy-1.40")
 }
 
-/// Returns the Envoy in `STRAIT_ENVOY_OLD`, or the oldest one that `tests/components/install`
+/// Returns the Envoy in `STRAIT_ENVOY_OLD`, or the oldest Envoy that `tests/components/install`
 /// installed.
 pub(super) fn old_envoy() -> Option<PathBuf> {
     found("STRAIT_ENVOY_OLD", "envoy-1.36")

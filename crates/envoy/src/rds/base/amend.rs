@@ -104,8 +104,8 @@ impl RouteBase {
     }
 
     /// Returns the maximum number of chunks that change with one fragment: one, or two if a chunk
-    /// ends there now, and one more for each chunk of maximum length, because its end moves the
-    /// start of the next.
+    /// ends there now, plus one for each chunk of maximum length, because the end of that chunk
+    /// moves the start of the next.
     #[cfg(test)]
     pub(crate) fn made_most(&self) -> usize {
         2 + self.chunks.iter().filter(|one| one.len() == FRAGMENTS_MAX).count()

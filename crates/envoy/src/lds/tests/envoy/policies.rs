@@ -10,7 +10,7 @@ use strait_xds::file_secret;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 
-/// A policy for each field and each of its forms, by the name of its subset.
+/// A policy for each form of each field, by subset name.
 const POLICIES: &[(&str, &str)] = &[
     ("plain", "{tls: {mode: DISABLE}}"),
     ("mesh", "{tls: {mode: ISTIO_MUTUAL}}"),
@@ -134,7 +134,7 @@ pub(super) fn with_secrets_sent(value: &mut Value, folder: &Path) {
     }
 }
 
-/// Returns a listener at `port` that responds with this action, with TLS if `context` is given.
+/// Returns a listener at `port` that responds with this action, with TLS if there is a `context`.
 fn answering(name: &str, port: u16, context: Option<&Value>, action: Value) -> Value {
     let mut chain = json!({ "filters": [{
         "name": "envoy.filters.network.http_connection_manager",

@@ -66,7 +66,7 @@ async fn collector(collected: &Collected) -> u16 {
     port
 }
 
-/// A provider of each kind, and the path of its collector.
+/// A provider of each kind, and the collector's path.
 const PROVIDERS: [(&str, &str); 2] = [
     ("zipkin: {service: traces.ns.svc.cluster.local, port: 9411}", "/api/v2/spans"),
     (
