@@ -172,7 +172,7 @@ fn pages_below(folder: &Path) -> Vec<PathBuf> {
     paths.sort();
     let mut pages = Vec::new();
     for path in paths {
-        if path.is_dir() {
+        if path.is_dir() && !path.ends_with("node_modules") {
             pages.extend(pages_below(&path));
         } else if path.extension().is_some_and(|end| end == "md") {
             pages.push(path);

@@ -202,7 +202,7 @@ async fn rollback_to_a_valid_version() {
     for (words, code, said) in [
         (&["history", "rollback", "100000", "--yes"][..], 1, "version 100000 does not exist yet"),
         (&["history", "rollback", "abcdef00", "--yes"], 1, "is named"),
-        (&["history", "rollback", "yesterday", "--yes"], 1, "is no version"),
+        (&["history", "rollback", "yesterday", "--yes"], 1, "is neither a version"),
         (&["history", "rollback"], 64, "VERSION|CONFIGURATION"),
         (&["history", "pin"], 64, "add --yes"),
     ] {

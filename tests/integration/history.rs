@@ -89,7 +89,7 @@ async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     let third = setup.start_ready().await;
     recorded(&third).await;
     let (code, said) = strait(&third, &["diff", "--at", time]).await;
-    assert!(code == Some(1) && said.contains("did not end properly"), "{said}");
+    assert!(code == Some(1) && said.contains("did not shut down properly"), "{said}");
     third.shut_down().await;
 }
 

@@ -262,7 +262,10 @@ mod tests {
             b"\0\0\0\0\x01\x07",
             &[0, 0, 0, 0, 11, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255],
         ] {
-            assert!(error(broken).is_err_and(|error| error.contains("no response")), "{broken:?}");
+            assert!(
+                error(broken).is_err_and(|error| error.contains("invalid ADS response")),
+                "{broken:?}"
+            );
         }
     }
 }

@@ -131,7 +131,7 @@ fn gateway_names(
             });
         }
         Err(error) => {
-            warn!(%error, "no DNS configuration: gateways with host names are unreachable")
+            warn!(%error, "no DNS configuration: gateways with host names are unreachable");
         }
     }
     resolved_seen

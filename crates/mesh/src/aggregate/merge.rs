@@ -32,7 +32,7 @@ use strait_model::{
     PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
 };
 
-use super::port_union::PortUnion;
+use super::port_union::{Conflict, PortUnion, is_same_number};
 
 /// One service, merged over all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,17 +92,6 @@ pub struct ShardEndpoints {
     claimants: Box<[Option<Arc<[ClusterId]>>]>,
     /// For each endpoint, the network's position; empty if all are in the first network.
     places: Box<[u32]>,
-}
-
-/// A field on which clusters disagree.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-pub struct Conflict {
-    /// The name of the field.
-    pub field: &'static str,
-    /// The cluster whose value applies.
-    pub winner: ClusterId,
-    /// The clusters with a different value, sorted.
-    pub losers: Vec<ClusterId>,
 }
 
 impl MergedService {
@@ -575,12 +564,6 @@ impl ShardEndpoints {
         let place = |index| self.places.get(index).map_or(0, |at| *at as usize);
         self.endpoints.packed().enumerate().map(move |(index, packed)| (packed, place(index)))
     }
-}
-
-/// Returns whether two ports have the same number. UDP ports are numbered separately.
-pub(super) fn is_same_number(a: &Port, b: &Port) -> bool {
-    let is_udp = |port: &Port| port.protocol == Protocol::Udp;
-    a.number == b.number && is_udp(a) == is_udp(b)
 }
 
 /// The record of one shard, as input of [`merge`].

@@ -17,5 +17,6 @@ mod tests;
 
 pub use assign::{AssignNetwork, AssignedEndpoints, Bar};
 pub use claims::{AddressClaims, SameAddresses};
-pub use merge::{Conflict, MergedService, ShardEndpoints};
+pub use merge::{MergedService, ShardEndpoints};
+pub use port_union::Conflict;
 pub use shards::{Aggregate, AggregateChanges};

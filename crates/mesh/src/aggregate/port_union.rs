@@ -3,9 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use strait_model::registry::ShardKey;
-use strait_model::{ClusterId, Port, Service};
+use strait_model::{ClusterId, Port, Protocol, Service};
 
-use super::merge::{Conflict, is_same_number};
+/// A field on which clusters disagree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Conflict {
+    /// The name of the field.
+    pub field: &'static str,
+    /// The cluster whose value applies.
+    pub winner: ClusterId,
+    /// The clusters with a different value, sorted.
+    pub losers: Vec<ClusterId>,
+}
 
 /// The union of ports while it is built, and the fields on which clusters disagree.
 #[derive(Default)]
@@ -83,4 +92,10 @@ impl<'a> PortUnion<'a> {
         });
         lost.collect()
     }
+}
+
+/// Returns whether two ports have the same number. UDP ports are numbered separately.
+pub(super) fn is_same_number(a: &Port, b: &Port) -> bool {
+    let is_udp = |port: &Port| port.protocol == Protocol::Udp;
+    a.number == b.number && is_udp(a) == is_udp(b)
 }

@@ -194,7 +194,7 @@ pub(super) async fn serve(
         // Waits until the thread drops the sender.
         Ok(_thread) => drop(ended.await),
         Err(error) => {
-            warn!(%error, "starting the thread of the admin port failed; the port is not served")
+            warn!(%error, "starting the thread of the admin port failed; the port is not served");
         }
     }
 }

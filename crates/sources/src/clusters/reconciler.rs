@@ -361,7 +361,7 @@ impl Reconciler {
                 info!(cluster = %id, "annotation changed");
             }
             Action::StartGrace { id, .. } => {
-                info!(cluster = %id, "no Secret holds the cluster any more")
+                info!(cluster = %id, "no Secret holds the cluster any more");
             }
             Action::Withdraw { id } => {
                 info!(cluster = %id, "cluster withdrawn");

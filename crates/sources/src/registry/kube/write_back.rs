@@ -256,7 +256,7 @@ pub(super) async fn run(
             match &result {
                 Ok(()) => debug!(object = %key, right = ?object.permission(), "written"),
                 Err(error) => {
-                    debug!(object = %key, right = ?object.permission(), %error, "not written")
+                    debug!(object = %key, right = ?object.permission(), %error, "not written");
                 }
             }
             let passes = memory.note(object, &result, Instant::now());
