@@ -29,7 +29,9 @@ pub(super) fn recommended(policy: &Value) -> Option<Value> {
 /// Reports network gateways outside of the root namespace, unless the policy lists the namespaces
 /// of gateways.
 pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
-    if !policy["gatewayNamespaces"].is_null() {
+    // A server without these fields does not report the namespaces.
+    let root_namespace = &policy["rootNamespace"];
+    if root_namespace.is_null() || !policy["gatewayNamespaces"].is_null() {
         return Vec::new();
     }
     let mut claims = BTreeSet::new();
@@ -38,7 +40,7 @@ pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
             let source = text(&gateway["source"]);
             let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
             let namespace = object.and_then(|object| object.split_once('/')).map(|(name, _)| name);
-            if namespace.is_some_and(|name| policy["rootNamespace"] != name) {
+            if namespace.is_some_and(|name| *root_namespace != name) {
                 let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
                 claims.insert((text(&network["network"]), cluster, source));
             }
