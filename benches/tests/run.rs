@@ -113,7 +113,7 @@ fn figures_are_kept_if_the_other_server_prints_nothing() {
     let figures = folder.path().join("figures.json");
     let temporary = folder.path().join("temporary");
     std::fs::create_dir(&temporary).expect("a folder in it");
-    let output = run(&["reconnect", "--scale", "0.01", "--sync-seconds", "5", "--pairs", "1"])
+    let output = run(&["reconnect", "--scale", "0.01", "--sync-seconds", "15", "--pairs", "1"])
         .args(["--b", "sleep 600"])
         .arg("--binaries")
         .arg(binaries)
@@ -124,7 +124,7 @@ fn figures_are_kept_if_the_other_server_prints_nothing() {
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("sleep 600\nprinted nothing for 5 s"), "{told}");
+    assert!(told.contains("sleep 600\nprinted nothing for 15 s"), "{told}");
     assert!(told.contains("--b-port"), "{told}");
     let figure = "reconnect of 10, all, held: wire kB/proxy";
     assert!(String::from_utf8_lossy(&output.stdout).contains(figure), "{told}");
