@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
+use super::output::listed;
 use strait_base::codes::{self, Code};
 use strait_explain::{ConfigReason, ConfigReports, ConfigState, ObjectStanding};
 use strait_kube_client::Encoding;
@@ -277,14 +278,10 @@ fn in_root_namespace(
     }
     let objects = unnamed.iter().filter(|key| MESH_WIDE_KINDS.contains(&&*key.kind));
     let objects: Vec<String> = objects.map(|key| format!("{} {}", key.kind, key.name)).collect();
-    let named = objects.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-    let more = match objects.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let named = listed(objects.iter(), NAMED_MAX);
     (!objects.is_empty()).then(|| {
         format!(
-            "no metadata.namespace: {named}{more}; checked in namespace {namespace} (-n). In the root namespace \
+            "no metadata.namespace: {named}; checked in namespace {namespace} (-n). In the root namespace \
              {root_namespace} such an object applies to the whole mesh"
         )
     })

@@ -12,7 +12,7 @@ use super::access_log::{LogCoverage, LoggedCall};
 use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
-use super::output::{self, Format, clean, items, text};
+use super::output::{self, Format, clean, items, listed, text};
 use strait_xds::names::OutboundName;
 
 /// Maximum number of different names of each kind. Further names are not names of services.
@@ -177,14 +177,9 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
     });
     let unknown = items(&answer["unknown"]);
     if !unknown.is_empty() {
-        let named: Vec<String> = unknown.iter().take(UNKNOWN_MAX).map(text).collect();
-        let more = match unknown.len().saturating_sub(UNKNOWN_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         notes.push(format!(
-            "called, but not defined in the mesh: {}{more}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
-            named.join(", ")
+            "called, but not defined in the mesh: {}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
+            listed(unknown.iter().map(text), UNKNOWN_MAX)
         ));
     }
     let others: Vec<String> = items(&answer["others"]).iter().map(text).collect();

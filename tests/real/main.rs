@@ -6,8 +6,7 @@
 //! everything. If a component is missing, the scenarios are skipped with a message; with
 //! `STRAIT_REAL=required` a skip is a failure.
 //!
-//! `cargo test --test real [FILTER] [-- --part=K/N]`: part K of N contains every Nth scenario, and all
-//! scenarios that check the whole rig. `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
+//! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
 
 #![expect(
     clippy::unwrap_used,
@@ -159,15 +158,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Scenarios in every part.
-const ALWAYS: [&str; 3] = [
-    "rig_carries_mtls_from_sidecar_through_gateway_to_sidecar",
-    "every_envoy_accepts_its_configuration",
-    "no_envoy_has_rejected_a_response",
-];
-
-/// Selects scenarios as libtest does: by any of the given substrings, or all without one. `--part=K/N`
-/// selects one part of these and prints the names of the others.
+/// Selects scenarios as libtest does: by any of the given substrings, or all without one.
 fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let filters: Vec<&String> =
@@ -178,24 +169,7 @@ fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
                 .iter()
                 .any(|filter| if exact { name == *filter } else { name.contains(*filter) })
     };
-    let part = arguments.iter().find_map(|argument| argument.strip_prefix("--part="));
-    let part = part.map(|part| {
-        let numbers = part.split_once('/').and_then(|(part, parts)| {
-            Some((part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?))
-        });
-        numbers.filter(|(part, parts)| part < parts).expect("--part=K/N, with K from 0 to N-1")
-    });
-    let is_in_part = |at: usize, name: &str| {
-        part.is_none_or(|(part, parts)| at % parts == part) || ALWAYS.contains(&name)
-    };
-    let matching = SCENARIOS.iter().enumerate().filter(|(_, (name, _))| matches(name));
-    let (selected, others): (Vec<_>, Vec<_>) =
-        matching.partition(|(at, (name, _))| is_in_part(*at, name));
-    if let Some((part, parts)) = part {
-        println!("part {part} of {parts}; these scenarios are in other parts:");
-        others.iter().for_each(|(_, (name, _))| println!("    {name}"));
-    }
-    selected.into_iter().map(|(_, scenario)| *scenario).collect()
+    SCENARIOS.iter().filter(|(name, _)| matches(name)).copied().collect()
 }
 
 fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {

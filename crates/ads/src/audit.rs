@@ -18,7 +18,6 @@ use super::shared::ServerShared;
 use strait_base::codes;
 use strait_envoy::heads::ConfigVariant;
 use strait_envoy::{Cache, ProxyConfig};
-use strait_mesh::push::PushContext;
 use strait_mesh::push::subscription_index::{ChangedItem, Changes};
 use strait_xds::audit::AuditDifference;
 
@@ -58,7 +57,7 @@ fn audit(shared: &ServerShared, stream: &OpenStream) {
         described(&differences)
     );
     let interest = head.as_ref().map_or(&shared.interest, |head| head.interest());
-    head.as_ref().map_or(&*shared.cache, |head| head.cache()).clear();
+    shared.cache_of(head.as_deref()).clear();
     let workload =
         ChangedItem::Workload(stream.proxy().cluster.clone(), stream.proxy().workload.clone());
     interest.mark(&Changes::from_iter([workload]));
@@ -72,7 +71,7 @@ fn differences(
     head: Option<&ConfigVariant>,
     stream: &OpenStream,
 ) -> Option<Vec<AuditDifference>> {
-    let context = context_of(shared, head)?;
+    let context = shared.context_of(head)?;
     if !context.network_labels.contains_key(&stream.proxy().cluster) {
         return None;
     }
@@ -82,16 +81,12 @@ fn differences(
     }
     let (network, whereabouts) = stream.place();
     let sent = stream.sent_state()?;
-    if !context_of(shared, head).is_some_and(|now| Arc::ptr_eq(&now, &context)) {
+    if !shared.context_of(head).is_some_and(|now| Arc::ptr_eq(&now, &context)) {
         return None;
     }
     let cache = Cache::default();
     let config = ProxyConfig::new(&context, stream.proxy(), network, &cache);
     Some(sent.differences(&mut config.at(whereabouts).with_hosts_apart()))
-}
-
-fn context_of(shared: &ServerShared, head: Option<&ConfigVariant>) -> Option<Arc<PushContext>> {
-    head.map_or_else(|| shared.context(), |head| head.versions().borrow().clone())
 }
 
 /// Names the differing resources with both versions.

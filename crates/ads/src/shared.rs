@@ -19,7 +19,7 @@ use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use strait_base::descriptors::Descriptors;
 use strait_envoy::Cache;
-use strait_envoy::heads::ConfigVariants;
+use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_identity::caller::{self, CallerRefusal, RefusalKind};
 use strait_identity::credential::CredentialRegistry;
 use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
@@ -156,6 +156,16 @@ impl ServerShared {
 
     pub(super) fn context(&self) -> Option<Arc<PushContext>> {
         self.context.borrow().clone()
+    }
+
+    /// Returns the current version of the mesh with a configuration; `None` is the common one.
+    pub(super) fn context_of(&self, head: Option<&ConfigVariant>) -> Option<Arc<PushContext>> {
+        head.map_or_else(|| self.context(), |head| head.versions().borrow().clone())
+    }
+
+    /// Returns the cache of encoded resources of a configuration; `None` is the common one.
+    pub(super) fn cache_of<'a>(&'a self, head: Option<&'a ConfigVariant>) -> &'a Cache {
+        head.map_or(&self.cache, |head| head.cache())
     }
 
     /// Removes unused entries from the caches of encoded resources. This may take some

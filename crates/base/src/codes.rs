@@ -196,7 +196,7 @@ Strait sends nothing to proxies and cannot show services and networks.";
     CONSUL_UNREACHABLE = "STR0320", "Consul is unreachable",
         "Check the server at --consul-address: curl URL/v1/status/leader", "\
 Consul refuses connections, does not respond in time, or has no leader. The last known state of its services
-stays in use without a time limit, and nothing else is affected. Strait retries automatically. A Consul that
+stays in use without a time limit. Other sources are not affected. Strait retries automatically. A Consul that
 has never been read delays readiness for --remote-cluster-timeout.";
 
     /// The ACL token.
@@ -210,8 +210,8 @@ state stays in use.";
     /// TLS to Consul.
     CONSUL_TLS = "STR0322", "Consul's certificate is invalid",
         "Name the CA that signed it: ?ca-file=FILE in --consul-address, or CONSUL_CACERT.", "\
-The certificate expired, is for another name, or is not signed by a known CA: those of ca-file, or by
-default those of this machine. The last known state stays in use.";
+The certificate expired, is for another name, or is not signed by a known CA. The known CAs are in ca-file,
+or by default in the trust store of this machine. The last known state stays in use.";
 
     /// Nonsense.
     CONSUL_ODD = "STR0323", "Consul sends invalid or excessive responses",
@@ -336,8 +336,8 @@ free. Meanwhile these proxies keep their configuration.";
         "Set CLUSTER_ID to the cluster that issued the pod's token, or restart the pod for a new certificate.", "\
 A certificate that Strait issues contains the cluster whose token proved the workload. Nodes of another
 cluster are refused with this certificate, also for debug requests: an account with the same name may
-belong to another owner there. Certificates without a cluster, such as those of another CA, are not
-affected.";
+belong to another owner there. Certificates without a cluster are not affected, for
+example certificates of another CA.";
 
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",

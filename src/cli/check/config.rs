@@ -13,7 +13,7 @@ use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::offline_mesh::{OfflineMesh, read_files};
 use crate::cli::output::{
-    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, listed, text,
 };
 use strait_base::codes;
 use strait_explain::{ConfigQuery, ConfigState, ConfigView};
@@ -178,14 +178,10 @@ fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
 
 /// Returns a note about hosts that no file defines.
 fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
-    let named = hosts.iter().take(HOSTS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match hosts.len().saturating_sub(HOSTS_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let named = listed(hosts.iter(), HOSTS_NAMED);
     (!hosts.is_empty()).then(|| {
         format!(
-            "no file defines the hosts {named}{more}: use strait check config without -f to check them against a running mesh"
+            "no file defines the hosts {named}: use strait check config without -f to check them against a running mesh"
         )
     })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::{items, text};
+use crate::cli::output::{items, listed, text};
 use crate::cli::proxy;
 use strait_base::codes::{self, Code};
 
@@ -103,12 +103,7 @@ pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
         }
     }
     let told = lacking.into_iter().map(|((patch, version), names)| {
-        let first = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-        let more = match names.len().saturating_sub(NAMED_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let fact = format!("without the patch for {patch}: {first}{more}");
+        let fact = format!("without the patch for {patch}: {}", listed(names.iter(), NAMED_MAX));
         note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
     });
     told.collect()

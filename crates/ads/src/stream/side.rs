@@ -32,15 +32,12 @@ impl Side {
 
 /// Returns the current version of the mesh with the stream's configuration.
 pub(super) fn context_of(shared: &ServerShared, side: Option<&Side>) -> Option<Arc<PushContext>> {
-    match side {
-        None => shared.context(),
-        Some(side) => side.head.versions().borrow().clone(),
-    }
+    shared.context_of(side.map(|side| &*side.head))
 }
 
 /// Returns the cache of encoded resources for the stream's configuration.
 pub(super) fn cache_of<'a>(shared: &'a ServerShared, side: Option<&'a Side>) -> &'a Cache {
-    side.map_or(&shared.cache, |side| side.head.cache())
+    shared.cache_of(side.map(|side| &*side.head))
 }
 
 /// Returns whether a stream is already served this configuration.

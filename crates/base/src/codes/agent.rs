@@ -80,8 +80,8 @@ with a container that uses one of them cannot be in the mesh.";
     /// iptables.
     REDIRECT_FAILED = "STR0960", "the pod's connections cannot be redirected",
         "Run strait-agent redirect as root with NET_ADMIN and NET_RAW, in an image with iptables or nft.", "\
-A tool is missing, or the kernel refused the rules. The rules of each address family are set atomically:
-those of IPv4 may exist while those of IPv6 do not.";
+A tool is missing, or the kernel refused the rules. The rules of each address family are set atomically,
+so IPv4 connections may be redirected while IPv6 connections are not.";
 
     /// --check.
     REDIRECT_MISSING = "STR0961", "redirection rules are missing",

@@ -193,9 +193,8 @@ handles requests in the same way, but each change of a route is sent entirely.";
     /// explain: network.
     NO_ADDRESS = "STR0429", "the endpoint has no address of its own",
         "Give the WorkloadEntry an address, if proxies in its own network should reach it.", "\
-A WorkloadEntry with a network but without an address stands for the gateways of that network: proxies in
-other networks receive those gateways. If the network has no gateways, or for proxies in the network itself,
-no address can be sent.";
+Proxies in other networks reach a WorkloadEntry that has a network but no address through the gateways of its
+network. Without gateways, and for proxies in the same network, there is no address that can be sent.";
 
     /// check: services.
     SERVICE_CONFLICT = "STR0430", "clusters have conflicting definitions of a service",

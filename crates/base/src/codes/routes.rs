@@ -36,9 +36,10 @@ later rules have no effect.";
     /// Two objects with one host.
     HOST_OF_ANOTHER = "STR1024", "a host belongs to another VirtualService",
         "Merge the two, delegate from one to the other, or let both apply: serve --join-virtual-services", "\
-Sidecars use one VirtualService for a host: one that is private to their namespace, otherwise one that is
-exported to it by name, otherwise one for all namespaces. Among equals, the oldest applies, then the first
-by name and namespace. The rules of two objects are never mixed unless serve has --join-virtual-services.";
+Sidecars use one VirtualService for a host. An object that is private to their namespace comes first, then an
+object that is exported to it by name, then an object for all namespaces. Among equals, the oldest applies,
+then the first by name and namespace. The rules of two objects are never mixed unless serve has
+--join-virtual-services.";
 
     /// A missing delegate.
     DELEGATE_MISSING = "STR1025", "a rule delegates to a VirtualService that does not exist",

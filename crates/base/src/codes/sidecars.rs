@@ -32,8 +32,8 @@ ServiceEntry. Proxies also receive services to which imported rules route.";
     TELEMETRY_SHADOWED = "STR1064", "another Telemetry applies instead of this one",
         "Merge the two, or give one a separate selector.", "\
 The oldest Telemetry for all proxies of a namespace applies, and the oldest that selects a proxy by labels.
-Its settings for logs take precedence over those of the namespace, and these over those of the root
-namespace.";
+Settings for logs come from the object that selects the proxy, otherwise from the namespace's object,
+otherwise from the root namespace's object.";
 
     /// Telemetry: providers.
     TELEMETRY_PROVIDER = "STR1065", "a Telemetry names an unusable provider for logs or traces",
@@ -45,9 +45,9 @@ proxy cannot reach the service: it must be known, exported to the proxy's namesp
     /// Two ProxyConfigs for the same pods.
     PROXY_CONFIG_SHADOWED = "STR1069", "another ProxyConfig applies instead of this one",
         "Merge the two, or give one a separate selector.", "\
-The oldest ProxyConfig for all pods of a namespace applies, and the oldest that selects a pod by labels. Its
-settings take precedence over those of the namespace, and these over those of the root namespace. It applies
-to sidecars of pods that are created afterwards.";
+The oldest ProxyConfig for all pods of a namespace applies, and the oldest that selects a pod by labels. A
+setting comes from the object that selects the pod, otherwise from the namespace's object, otherwise from the
+root namespace's object. It applies to sidecars of pods that are created afterwards.";
 
     /// Sidecar: spec.ingress.
     SIDECAR_INGRESS = "STR1072", "an ingress listener of a Sidecar is omitted",

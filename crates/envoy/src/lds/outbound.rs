@@ -491,11 +491,11 @@ impl<'a> AtAddress<'a> {
         let mut named: Vec<NamedChain> = Vec::new();
         for (host, (service, port)) in &self.by_sni {
             let ruled = ruled((service, port)).unwrap_or_default();
-            let own = || {
-                let filter = ruled.rest.clone().unwrap_or_else(|| rules.to_service(service, port));
-                vec![NamedChain::new(host.as_str().into(), filter)]
-            };
-            let chains = if ruled.by_name.is_empty() { own() } else { ruled.by_name.clone() };
+            let mut chains = ruled.by_name;
+            if chains.is_empty() {
+                let filter = ruled.rest.unwrap_or_else(|| rules.to_service(service, port));
+                chains.push(NamedChain::new(host.as_str().into(), filter));
+            }
             named.extend(chains.into_iter().filter(|one| taken.insert(Arc::clone(&one.name))));
         }
         of_rest.filter_chains.splice(0..0, named.into_iter().map(|one| one.chain));

@@ -39,9 +39,7 @@ impl ConfigView<'_> {
             let host = host.to_ascii_lowercase();
             let path = format!("spec.hosts[{at}]");
             let service = seen(self.context, &host, &namespace);
-            let is_of_cluster = service.and_then(|one| one.shards.first());
-            let is_of_cluster =
-                is_of_cluster.is_some_and(|one| one.key.provider != Provider::ServiceEntry);
+            let is_of_cluster = service.is_some_and(|one| !one.is_of_entry());
             if !is_of_cluster
                 && let Some((reason, is_denied)) =
                     self.foreign_name((&host, &namespace), object, &path)
@@ -75,8 +73,7 @@ impl ConfigView<'_> {
             if !is_part {
                 continue;
             }
-            let first = service.shards.first().map(|shard| shard.key.provider);
-            if first != Some(Provider::ServiceEntry) {
+            if is_of_cluster {
                 let text = format!(
                     "{} has this host and decides its protocols, resolution and addresses; ports and endpoints are added",
                     owner(service)
@@ -142,21 +139,15 @@ impl ConfigView<'_> {
     }
 }
 
-/// Whether two services have a port number in common at which TLS names don't tell them apart.
+/// Returns whether two services have a port number in common at which TLS names do not distinguish
+/// them.
 fn collides(one: &MergedService, other: &MergedService) -> bool {
-    let is_entry = |service: &MergedService| {
-        service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
-    };
-    let are_entries = is_entry(one) && is_entry(other);
-    let ports = |service: &MergedService| {
-        let ports = service.ports().filter(|port| port.protocol != Protocol::Udp);
-        let of_port = |port: &Port| (port.number, is_selected_by_sni(service, port));
-        ports.map(of_port).collect::<Vec<_>>()
-    };
-    let of_other = ports(other);
-    ports(one).iter().any(|(number, by_sni)| {
-        let same = of_other.iter().filter(|(other, _)| other == number);
-        same.into_iter().any(|(_, other_by_sni)| !(are_entries && (*by_sni || *other_by_sni)))
+    let are_entries = one.is_of_entry() && other.is_of_entry();
+    let is_by_sni = |service, port| are_entries && is_selected_by_sni(service, port);
+    let is_tcp = |port: &&Port| port.protocol != Protocol::Udp;
+    one.ports().filter(is_tcp).any(|port| {
+        let mut same = other.ports().filter(is_tcp).filter(|own| own.number == port.number);
+        same.any(|own| !is_by_sni(one, port) && !is_by_sni(other, own))
     })
 }
 

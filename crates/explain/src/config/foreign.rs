@@ -12,6 +12,7 @@ use strait_base::codes;
 use strait_model::Namespace;
 use strait_model::policy::ForeignHostsMode;
 use strait_rules::traffic::foreign::{is_exported, owner_by_name};
+use strait_rules::traffic::object::export_to;
 use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::{HostPattern, Reason};
 
@@ -85,12 +86,10 @@ impl ConfigView<'_> {
             return None;
         }
         let written = items(object, "/spec/exportTo").iter().filter_map(Value::as_str);
-        let written: Vec<&str> = written.collect();
-        let default = self.context.mesh.default_service_export_to.iter().map(|one| &**one);
-        let exported = if written.is_empty() { default.collect() } else { written };
-        if !exported.is_empty()
-            && exported.iter().all(|one| *one == "." || *one == namespace.as_str())
-        {
+        let written: Vec<String> = written.map(str::to_owned).collect();
+        let export_to =
+            export_to(&written, &self.context.mesh.default_service_export_to, namespace);
+        if !is_exported(&export_to, namespace) {
             return None;
         }
         let is_denied = self.denies_foreign();

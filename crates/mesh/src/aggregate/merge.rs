@@ -95,6 +95,11 @@ pub struct ShardEndpoints {
 }
 
 impl MergedService {
+    /// Returns whether the first source is a ServiceEntry: no cluster has a service of this name.
+    pub fn is_of_entry(&self) -> bool {
+        self.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
+    }
+
     /// Returns the records of all sources under this name, as received, including the ignored ones.
     pub fn reported(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
         let merged = self.shards.iter().map(|shard| {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::MergedService;
-use strait_model::registry::{Provider, ShardKey};
+use strait_model::registry::ShardKey;
 use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol};
 use strait_rules::service_entry::is_given;
 use strait_rules::traffic::sidecar::ImportScope;
@@ -161,7 +161,7 @@ fn addresses_of<'a>(
     borrowed.into_iter().for_each(|(_, claim)| holders.enter(claim));
 
     let mut dropped = Vec::new();
-    let is_entry = |index: usize| services.get(index).is_some_and(|service| is_from_entry(service));
+    let is_entry = |index: usize| services.get(index).is_some_and(|service| service.is_of_entry());
     for (lost, holder) in holders.lost(is_entry) {
         let claimed = vips.get_mut(lost.service).into_iter().flatten();
         for vip in claimed.filter(|vip| vip.address == lost.address) {
@@ -258,14 +258,10 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// Whether connections to a port of a service are told from those of other services at the same address by the name
-/// that clients give when they begin TLS (SNI): the service is that of a ServiceEntry and the port is declared as TLS or HTTPS.
+/// Returns whether the name in the TLS handshake (SNI) selects the service among several at one
+/// address: the service is from a ServiceEntry, and the port is declared as TLS or HTTPS.
 pub fn is_selected_by_sni(service: &MergedService, port: &Port) -> bool {
-    is_from_entry(service) && port.protocol.begins_tls()
-}
-
-fn is_from_entry(service: &MergedService) -> bool {
-    service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
+    service.is_of_entry() && port.protocol.begins_tls()
 }
 
 /// Returns whether no address distinguishes connections to the service. This is the case if its
@@ -273,7 +269,7 @@ fn is_from_entry(service: &MergedService) -> bool {
 /// them.
 pub fn has_no_known_address(service: &MergedService) -> bool {
     let primary = &service.primary;
-    is_from_entry(service) && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
+    service.is_of_entry() && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
 }
 
 /// Returns the first source in merging order that has a VIP.

@@ -60,8 +60,8 @@ pub struct AffectedResources {
     pub lists: Wildcards,
     /// Names of route configurations that differ.
     pub routes: BTreeSet<Arc<str>>,
-    /// Of the services that [differ beside their
-    /// endpoints](MergedService::differs_except_in_endpoints), those with a different assignment.
+    /// Services with a different assignment that also [differ in more than their
+    /// endpoints](MergedService::differs_except_in_endpoints).
     pub assignments: BTreeSet<Hostname>,
 }
 

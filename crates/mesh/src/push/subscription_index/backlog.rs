@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PendingChanges, Subscription, SubscriptionIndex, lock};
+use super::{PendingChanges, Subscription, SubscriptionIndex, Unread, lock};
 use strait_model::dirty::Wildcard;
 
 /// The pending changes of one stream, which may have ended.
@@ -35,29 +35,26 @@ impl Subscription {
 impl StreamBacklog {
     /// Returns whether a change has been published that the stream's session does not know yet.
     pub fn may_have_changes(&self) -> bool {
-        let table = lock(&self.interest.table);
-        if table.is_publishing {
-            return true;
-        }
-        let unread = lock(&self.pending.dirty);
-        unread.is_in_hand
-            || unread.everything
-            || !unread.lists.is_empty()
-            || !unread.routes.is_empty()
-            || !unread.names.is_empty()
+        self.may_have(|unread| {
+            !unread.lists.is_empty() || !unread.routes.is_empty() || !unread.names.is_empty()
+        })
     }
 
     /// Returns whether listeners or routes may differ from the ones that the stream's session knows
     /// to be due, because of a version that existed before this call.
     pub fn may_have_listener_changes(&self) -> bool {
+        self.may_have(|unread| {
+            unread.lists.contains(Wildcard::Listeners) || !unread.routes.is_empty()
+        })
+    }
+
+    /// Returns whether a change that is not known to the stream's session may have this part.
+    fn may_have(&self, has_part: impl Fn(&Unread) -> bool) -> bool {
         let table = lock(&self.interest.table);
         if table.is_publishing {
             return true;
         }
         let unread = lock(&self.pending.dirty);
-        unread.is_in_hand
-            || unread.everything
-            || unread.lists.contains(Wildcard::Listeners)
-            || !unread.routes.is_empty()
+        unread.is_in_hand || unread.everything || has_part(&unread)
     }
 }
