@@ -31,8 +31,8 @@ use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStat
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
-    AccessError, ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection, NamespacedName,
-    Probed, ReadLimits, WatchEvent, identity_check, look,
+    AccessError, ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection,
+    NamespacedName, Probed, ReadLimits, WatchEvent, identity_check, look,
 };
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{
