@@ -136,7 +136,11 @@ async fn reason_says_since_when_no_relay_is_connected() {
     until_connected(&hub, 1).await;
     relay.abort();
     until_connected(&hub, 0).await;
-    assert!(away().starts_with("STR0340: the relay of west is not connected since 20"), "{}", away());
+    assert!(
+        away().starts_with("STR0340: the relay of west is not connected since 20"),
+        "{}",
+        away()
+    );
 }
 
 #[tokio::test]
