@@ -171,6 +171,19 @@ impl ApiClient {
         self.pool.exchange(request, self.purpose).await
     }
 
+    /// Sends one request as it is; the caller adds the credential and sets the deadline.
+    pub(super) async fn exchange_unchanged(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+        self.pool.exchange(request, self.purpose).await
+    }
+
+    /// Returns the header with the credential, if the credential is sent in one.
+    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
+    }
+
     /// Returns the complete URI of a path below the server's base path.
     pub(super) fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
         let prefix = self.base.path().trim_end_matches('/');

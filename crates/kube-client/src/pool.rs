@@ -98,7 +98,7 @@ enum Dispatch {
 
 /// The permit for a stream, while it exists.
 #[derive(Debug)]
-pub(super) struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
+pub struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
 
 /// A connection that several requests use concurrently.
 struct Shared {
