@@ -71,6 +71,6 @@ pub use pool::StreamPermit;
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
-pub use transport::Transport;
+pub use transport::{Carrier, Exchange, Transport};
 pub use watch::ListSelection;
 pub use wire::{FieldValue, MalformedMessage, ProtobufMessage};

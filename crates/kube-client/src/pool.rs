@@ -100,6 +100,13 @@ enum Dispatch {
 #[derive(Debug)]
 pub struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
 
+impl StreamPermit {
+    /// Creates a permit that counts as one reference to `permits`.
+    pub fn counted(permits: &Arc<()>) -> Self {
+        Self(Arc::clone(permits))
+    }
+}
+
 /// A connection that several requests use concurrently.
 struct Shared {
     sender: Sender,
