@@ -44,6 +44,7 @@ mod plots;
 mod previewed;
 mod probed;
 mod relay;
+mod relayed;
 mod replicas;
 mod restart;
 mod restored;
