@@ -449,7 +449,9 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
         for gateway in pending {
             let fact = format!("{}: {}", text(&gateway["source"]), text(&gateway["reason"]));
-            found.push(problem("networks", &codes::GATEWAY_PENDING, object.clone(), fact));
+            let code = gateway["code"].as_str().and_then(codes::find);
+            let code = code.unwrap_or(&codes::GATEWAY_PENDING);
+            found.push(problem("networks", code, object.clone(), fact));
         }
     }
     for row in items(&answers.services) {
@@ -666,6 +668,7 @@ mod tests {
                 { "network": "n2", "clusters": ["b"], "gateways": [] },
                 { "network": "", "clusters": ["empty"], "gateways": [] },
                 { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
+                { "network": "n4", "clusters": ["b"], "gateways": [{}], "pending": [{ "source": "s", "code": "STR0432", "reason": "no ready pod" }] },
             ]),
             services: json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
@@ -720,6 +723,7 @@ mod tests {
                 "STR0409 network/n1",
                 "STR0401 network/n2",
                 "STR0402 network/n3",
+                "STR0432 network/n4",
                 "~STR0430 service/web",
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
@@ -742,7 +746,7 @@ mod tests {
             passed,
             "No problem found.\n\n\
              ✓   clusters   9 of 17 clusters live\n\
-             ✓   networks   4 networks with 1 gateway addresses in use\n"
+             ✓   networks   5 networks with 2 gateway addresses in use\n"
         );
         assert!(problems(&CheckInputs::default()).is_empty());
         let held = |more: Value| {

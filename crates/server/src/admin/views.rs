@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use strait_base::codes;
 use strait_base::time::rfc3339;
 use strait_explain::code;
 use strait_identity::{
@@ -361,9 +362,14 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     let mut pending: BTreeMap<&NetworkId, Vec<Value>> = BTreeMap::new();
     for gateway in context.networks.pending() {
         clusters.entry(gateway.network.clone()).or_default();
+        let code = match gateway.unserved {
+            true => codes::GATEWAY_UNSERVED.id,
+            false => codes::GATEWAY_PENDING.id,
+        };
         pending.entry(&gateway.network).or_default().push(json!({
             "cluster": gateway.cluster.clone().unwrap_or_default(),
             "source": gateway.source.to_string(),
+            "code": code,
             "reason": gateway.reason,
         }));
     }
