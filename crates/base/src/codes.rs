@@ -636,6 +636,18 @@ namespace. The credential of the cluster's Secret may not write it (strait clust
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
 Nothing else is affected: proxies with another source of roots need no ConfigMap.";
 
+    /// A CA without an overlap at the start.
+    ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
+        "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
+If this is intended (the old key is lost or stolen): strait serve --accept-new-root", "\
+At its start, Strait compares the roots of its CA with the roots in force: the records in the Secret
+strait-ca-roots, the state directory, or else the ConfigMap with roots that Strait wrote to its namespace. If
+valid certificates exist and the CA has none of these roots, every workload would refuse this process, and
+workloads with old and new certificates would refuse each other. Therefore the process stays unready, writes
+nothing and issues nothing, so that the rollout of a Deployment stops and the previous replicas continue to
+serve. It continues by itself once the CA's files contain a known root. With --accept-new-root it starts; the
+previous roots stay trusted until the last certificate of them has expired.";
+
     /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA expires soon",
         "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
