@@ -44,7 +44,7 @@ pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, Dire
 pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
-pub use root_life::{RootLife, RootStage};
+pub use root_life::{RootLife, RootStage, certificate_lifetime};
 pub use root_records::{
     RootConflict, RootFingerprint, RootLedger, RootRecord, RootRecords, assumed_records,
 };
