@@ -339,6 +339,20 @@ cluster are refused with this certificate, also for debug requests: an account w
 belong to another owner there. Certificates without a cluster are not affected, for
 example certificates of another CA.";
 
+    /// check: proxies.
+    STREAMS_FELL = "STR0517", "many proxies lost their connection within five minutes",
+        "See the reasons in the log, strait proxy list, and strait_xds_streams_closed_total.", "\
+The number of streams of this process fell to zero or by half within five minutes. Proxies keep their
+configuration and reconnect, possibly to another replica. Causes are a network failure, expired or unknown
+roots, or deleted workloads. A planned shutdown of the process is not reported.";
+
+    /// check: proxies.
+    HANDSHAKES_FAIL = "STR0518", "most connections of proxies fail during the TLS handshake",
+        "See the reason in the log (code and peer). Then: strait certs status, strait check trust", "\
+At least half of the connections within five minutes failed before a stream could begin. Usually the proxies
+do not trust the serving certificate, or Strait does not trust theirs, for example after a change of roots.
+Connected proxies keep their streams until they reconnect.";
+
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",
         "Give the proxy a certificate, or its pod a projected token with audience istio-ca and a clusterid.", "\

@@ -36,6 +36,7 @@ mod shared_hold;
 mod source;
 mod start_reads;
 mod state_dir;
+mod stream_monitor;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -219,4 +219,12 @@ The gateway's Service has an external address, for example of a load balancer, b
 endpoint that is ready. Connections to the address fail, so proxies do not receive it. If no other gateway of
 the network is left, its endpoints are withheld from other networks, and services without endpoints elsewhere
 are unreachable there. A Service without a selector or without any EndpointSlice is used in any case.";
+
+    /// check: networks.
+    NETWORK_TYPO = "STR0433", "a network's name is probably misspelt",
+        "Correct the label topology.istio.io/network, or the annotation strait.dev/network of the Secret.", "\
+A label or annotation names a network that has no gateway and that at most one cluster uses, or a network
+other than the one that the cluster's Secret defines, and the name differs in one or two letters from a
+network that exists. Endpoints with a misspelt network are unreachable from other networks, and their own
+proxies reach nothing directly. Names that differ only in digits are not compared.";
 }

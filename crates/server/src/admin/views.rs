@@ -528,6 +528,11 @@ impl Clients {
         context: &PushContext,
         service: &MergedService,
     ) -> Vec<WithheldCount> {
+        // Clients do not request gateways of networks as a service. The other system services are
+        // cluster-local.
+        if service.primary.has_network_label() {
+            return Vec::new();
+        }
         // Views with the same result and equal endpoints are examined once.
         let by_node = is_by_node(service);
         let views = if by_node { &self.by_node } else { &self.anywhere };
