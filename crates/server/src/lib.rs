@@ -23,6 +23,7 @@ mod estate_ca;
 mod feed;
 mod in_force;
 mod inputs;
+mod journal;
 mod judged_statuses;
 mod kube_secret;
 mod outputs;
@@ -184,7 +185,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         RootsKeeper::start(args, state_path.as_deref(), &source, shared_hold.clone(), &tasks).await;
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
-    let identity_seen = identity.clone();
+    let (identity_seen, identity_entered) = (identity.clone(), identity.clone());
     let gate = RootGate::start(&identity, roots.in_force.clone(), args.accept_new_root, &tasks);
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
@@ -208,6 +209,13 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let inputs =
         ServerInputs::start(args, &source, before, rules, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
+    let entered = journal::JournalInputs {
+        timeline: Arc::clone(&timeline),
+        context: core.context.clone(),
+        statuses: inputs.statuses.clone(),
+        identity: identity_entered,
+    };
+    tasks.spawn("journal", journal::run(entered));
     let statuses = inputs.statuses.clone();
     let ports = Ports {
         xds: xds_listener,
