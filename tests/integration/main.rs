@@ -64,4 +64,5 @@ mod tidy;
 mod tokens;
 mod traced;
 mod validation;
+mod verdicts;
 mod webhook;
