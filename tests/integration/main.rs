@@ -65,4 +65,5 @@ mod tidy;
 mod tokens;
 mod traced;
 mod validation;
+mod verdicts;
 mod webhook;

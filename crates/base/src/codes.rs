@@ -342,6 +342,20 @@ cluster are refused with this certificate, also for debug requests: an account w
 belong to another owner there. Certificates without a cluster are not affected, for
 example certificates of another CA.";
 
+    /// check: proxies.
+    STREAMS_FELL = "STR0517", "many proxies lost their connection within five minutes",
+        "See the reasons in the log, strait proxy list, and strait_xds_streams_closed_total.", "\
+The number of streams of this process fell to zero or by half within five minutes. Proxies keep their
+configuration and reconnect, possibly to another replica. Causes are a network failure, expired or unknown
+roots, or deleted workloads. A planned shutdown of the process is not reported.";
+
+    /// check: proxies.
+    HANDSHAKES_FAIL = "STR0518", "most connections of proxies fail during the TLS handshake",
+        "See the reason in the log (code and peer). Then: strait certs status, strait check trust", "\
+At least half of the connections within five minutes failed before a stream could begin. Usually the proxies
+do not trust the serving certificate, or Strait does not trust theirs, for example after a change of roots.
+Connected proxies keep their streams until they reconnect.";
+
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",
         "Give the proxy a certificate, or its pod a projected token with audience istio-ca and a clusterid.", "\
@@ -638,6 +652,18 @@ Agents and injected pods read the roots that they trust from the ConfigMap istio
 namespace. The credential of the cluster's Secret may not write it (strait cluster add --roots grants that
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
 Nothing else is affected: proxies with another source of roots need no ConfigMap.";
+
+    /// A CA without an overlap at the start.
+    ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
+        "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
+If this is intended (the old key is lost or stolen): strait serve --accept-new-root", "\
+At its start, Strait compares the roots of its CA with the roots in force: the records in the Secret
+strait-ca-roots, the state directory, or else the ConfigMap with roots that Strait wrote to its namespace. If
+valid certificates exist and the CA has none of these roots, every workload would refuse this process, and
+workloads with old and new certificates would refuse each other. Therefore the process stays unready, writes
+nothing and issues nothing, so that the rollout of a Deployment stops and the previous replicas continue to
+serve. It continues by itself once the CA's files contain a known root. With --accept-new-root it starts; the
+previous roots stay trusted until the last certificate of them has expired.";
 
     /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA expires soon",

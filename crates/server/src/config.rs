@@ -169,6 +169,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
 
+    /// Start although workloads have none of the CA's roots
+    #[arg(long, env = "STRAIT_ACCEPT_NEW_ROOT", value_parser = FalseyValueParser::new())]
+    pub accept_new_root: bool,
+
     /// CA for the workloads of a single member, as ID=DIR, with the files of --ca-dir and below one
     /// of its roots; if DIR contains no CA, the member receives no certificates; repeatable
     #[arg(long, env = "STRAIT_CA_MEMBER_DIR", value_name = "ID=DIR", value_delimiter = ',', conflicts_with = "ca", value_parser = parse_member_dir)]

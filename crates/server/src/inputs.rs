@@ -17,6 +17,7 @@ use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
 use super::relays::follow_members;
+use super::root_gate::RootGate;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use super::start_reads::EarlyHold;
@@ -88,6 +89,8 @@ pub(super) struct Certificates {
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     /// Roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
+    /// Opens once the process may serve with its roots.
+    pub(super) gate: RootGate,
 }
 
 /// State from before the start.
@@ -106,7 +109,7 @@ impl ServerInputs {
         source: &ConfigOrigin,
         KnownBefore { state_dir, shared_hold, early_hold }: KnownBefore,
         policy: watch::Receiver<Arc<Policy>>,
-        Certificates { identity, named_roots }: Certificates,
+        Certificates { identity, named_roots, gate }: Certificates,
         core: &Core,
         tasks: &Supervisor,
     ) -> Self {
@@ -132,10 +135,11 @@ impl ServerInputs {
         // Registries send nothing before the mesh config has been read.
         let (namespaces, namespaces_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
-        let (role, given_up) = writer(args, source, &core.drain, tasks);
+        let (role, given_up) = writer(args, source, &gate, &core.drain, tasks);
         let relays = Arc::new(RelayHub::default());
         tasks.spawn("relayed members", follow_members(objects.clone(), Arc::clone(&relays)));
-        let writes = MemberWrites { roots: roots(identity, tasks), role: role.clone() };
+        let roots = roots(identity, gate.clone(), tasks);
+        let writes = MemberWrites { roots, role: role.clone() };
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
                 objects: objects.clone(),
@@ -243,6 +247,7 @@ impl ServerInputs {
             early_hold,
             rollout_files,
             unread: config_cluster.unread,
+            gate,
         };
         let from = FeedInputs {
             restored: restored_updates,
@@ -344,6 +349,7 @@ fn fetched_keys(
 fn writer(
     args: &ServeArgs,
     source: &ConfigOrigin,
+    gate: &RootGate,
     drain: &CancellationToken,
     tasks: &Supervisor,
 ) -> (watch::Receiver<WriterRole>, watch::Receiver<bool>) {
@@ -362,9 +368,16 @@ fn writer(
         drain: drain.clone(),
         given_up,
     });
+    let gate = gate.clone();
     tasks.spawn_restarting("writer", Duration::from_secs(1), move || {
-        let lease = Arc::clone(&lease);
-        async move { lease.run().await }
+        let (lease, gate) = (Arc::clone(&lease), gate.clone());
+        async move {
+            tokio::select! {
+                () = gate.open() => lease.run().await,
+                // It never wrote.
+                () = lease.drain.cancelled() => drop(lease.given_up.send_replace(true)),
+            }
+        }
     });
     (role_seen, given_up_seen)
 }
@@ -372,14 +385,14 @@ fn writer(
 /// Returns the root certificates for workloads, and follows their changes.
 fn roots(
     mut identity: watch::Receiver<Arc<ServerIdentity>>,
+    gate: RootGate,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<RootBundle>>> {
-    let of = |identity: &ServerIdentity| identity.root_bundle().cloned();
-    let (roots, seen) = watch::channel(of(&identity.borrow_and_update()));
+    let (roots, seen) = watch::channel(None);
     tasks.spawn("roots", async move {
-        // An error means that the process is ending.
-        while identity.changed().await.is_ok() {
-            let new = of(&identity.borrow_and_update());
+        gate.open().await;
+        loop {
+            let new = identity.borrow_and_update().root_bundle().cloned();
             roots.send_if_modified(|held| {
                 let differs = *held != new;
                 if differs {
@@ -387,6 +400,10 @@ fn roots(
                 }
                 differs
             });
+            // An error means that the process is ending.
+            if identity.changed().await.is_err() {
+                return;
+            }
         }
     });
     seen

@@ -551,12 +551,19 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     }
     let mut pending = BTreeMap::new();
     for gateway in context.networks.pending() {
-        *pending.entry(gateway.network.clone()).or_insert(0_u64) += 1;
+        let (all, unserved) = pending.entry(gateway.network.clone()).or_insert((0_u64, 0_u64));
+        *all += 1;
+        *unserved += u64::from(gateway.unserved);
     }
     let help = "Gateways that can't be dialled, for example because their name does not resolve.";
     let mut family = Family::gauge(out, "strait_network_gateways_pending", help)?;
-    for (network, count) in pending {
+    for (network, (count, _)) in &pending {
         family.sample(&[("network", network.as_str())], count)?;
+    }
+    let help = "Gateways that are not used because no pod serves them, by network.";
+    let mut family = Family::gauge(out, "strait_network_gateways_unserved", help)?;
+    for (network, (_, unserved)) in &pending {
+        family.sample(&[("network", network.as_str())], unserved)?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::core::Core;
 use super::inputs::ServerInputs;
 use super::relays::{RelayService, RelayServiceConfig};
+use super::stream_monitor::{self, StreamMonitor, StreamSample};
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -128,6 +129,15 @@ impl ServerOutputs {
         tasks.spawn("heap after the start", give_back_after_start(inputs.readiness.clone()));
         let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
         let churn = move || open.churn() + sent.large_syncs.load(Ordering::Relaxed);
+        let monitor = Arc::new(StreamMonitor::default());
+        let (open, counted) = (Arc::clone(&streams), Arc::clone(&stats));
+        let sample = move || StreamSample {
+            streams: open.len(),
+            connections: counted.connections.load(Ordering::Relaxed),
+            failed: counted.handshakes_failed(),
+        };
+        let watched = Arc::clone(&monitor);
+        tasks.spawn("stream monitor", stream_monitor::run(watched, sample, drain.clone()));
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
         tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
 
@@ -234,6 +244,7 @@ impl ServerOutputs {
             tally: admin::WithheldTally::default(),
             admin_connections: Arc::default(),
             descriptors,
+            stream_monitor: monitor,
             token: ports.token,
             reader_token: ports.reader_token,
             announcements: admin::Announcements::default(),

@@ -242,7 +242,9 @@ pub(super) async fn prepare<'a>(
             secret::secret_name(&id),
             args.token_ttl
         );
-        let told = preview(&remote, hub, ns, network, &args.wait.connect()).await;
+        let joining = (id.as_str(), &remote);
+        let of_network = (network, gateway.is_some());
+        let told = preview(joining, hub, ns, of_network, &args.wait.connect()).await;
         finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
         plan += &told;
     }

@@ -26,6 +26,7 @@ use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
 pub(super) use self::change::{ClusterChange, done};
+pub(super) use self::gateway::NAMESPACE as GATEWAY_NAMESPACE;
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};

@@ -623,6 +623,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
             "endpointsWaitMaxMilliseconds": 50,
             "definitionsWaitMaxMilliseconds": 100,
             "descriptors": descriptors(&sources.descriptors),
+            "connectionProblems": connection_problems(&sources),
             "roots": root_lives(&sources.metrics.identity.borrow()),
             "adminConnections": {
                 "open": sources.admin_connections.open(),
@@ -642,6 +643,12 @@ async fn push(State(sources): SourcesState) -> AdminResult {
             "identities": identities,
         }),
     ))
+}
+
+/// Renders the problems of the proxies' connections.
+fn connection_problems(sources: &Sources) -> Vec<Value> {
+    let problems = sources.stream_monitor.problems().into_iter();
+    problems.map(|one| json!({ "code": one.code.id, "text": one.text })).collect()
 }
 
 /// Renders the roots of the CA and how close their expiry is.

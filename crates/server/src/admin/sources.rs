@@ -15,6 +15,7 @@ use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;
 use crate::metrics::{Metrics, WithheldCounts};
+use crate::stream_monitor::StreamMonitor;
 use strait_ads::connections::{Connections, OpenStream};
 use strait_base::descriptors::Descriptors;
 use strait_base::source_status::SourceStatusTable;
@@ -100,6 +101,8 @@ pub struct Sources {
     pub admin_connections: Arc<ConnectionLimiter>,
     /// Use of file descriptors.
     pub descriptors: Arc<Descriptors>,
+    /// Falls of the number of streams, and failing handshakes.
+    pub stream_monitor: Arc<StreamMonitor>,
     /// Token of `/debug/*` and `/api/*`.
     pub token: Token,
     /// Token with read-only access, if there is one.

@@ -32,9 +32,10 @@ use super::remembered::RememberedMember;
 use super::renewal;
 use super::secret::MemberSecret;
 use super::status::{
-    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, evaluate,
+    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus,
+    evaluate, refused_kubeconfig,
 };
-use super::token::Lifetime;
+use super::token::{Lifetime, credential_expiry};
 use crate::registry::kube::{OwnMesh, RunStatus};
 use crate::store::{ObjectName, Objects, WatchedSecret};
 use strait_base::codes;

@@ -87,6 +87,9 @@ pub struct ClusterStatus {
     /// The token that is used to read it; omitted if no token is used or it does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<TokenStatus>,
+    /// Whether a newer kubeconfig of its Secret is refused while the previous one is in use.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kubeconfig_refused: bool,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
     /// component that knows them. Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -139,6 +142,7 @@ impl ClusterStatus {
             next_attempt: None,
             mode: None,
             credential: None,
+            kubeconfig_refused: false,
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),
             pod_ranges: Arc::default(),
@@ -297,6 +301,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) unused_secret: Option<&'a KubeconfigRefusal>,
     /// Whether it has had no Secret in this process: all its data is from disk.
     pub(super) without_secret: bool,
+    /// When the credential of the serving run expires, if that is known.
+    pub(super) works_until: Option<Timestamp>,
     /// The status of the concurrent run that is to replace the serving run.
     pub(super) successor: Option<&'a RunStatus>,
     /// Why the reports of a run are not passed on.
@@ -322,16 +328,17 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
-    if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
-        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
+    // A refused kubeconfig is what an operator must fix, so it is the only reason.
+    if let Some(refusal) = refused_kubeconfig(facts, state) {
+        return (
+            state,
+            Some(format!("the new kubeconfig is not used: {refusal}; {}", previous(facts, state))),
+        );
     }
     if let Some(successor) = facts.successor {
-        let why = match trouble(successor) {
-            Some((_, code, text)) => format!("{code}: {text}"),
-            None => match &successor.doubted {
-                Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
-                None => "it has not synced yet".to_owned(),
-            },
+        let why = match &successor.doubted {
+            Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
+            None => "it has not synced yet".to_owned(),
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
     }
@@ -343,6 +350,32 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
+}
+
+/// Returns why a newer kubeconfig of the Secret is not used, if the previous one is in use.
+pub(super) fn refused_kubeconfig(facts: &MemberFacts<'_>, state: ClusterState) -> Option<String> {
+    if matches!(state, ClusterState::Rejected | ClusterState::Paused | ClusterState::Draining) {
+        return None;
+    }
+    if let Some(refusal) = facts.unused_secret {
+        return Some(refusal.to_string());
+    }
+    let (_, code, text) = trouble(facts.successor?)?;
+    Some(format!("{code}: {text}"))
+}
+
+/// Describes how long the kubeconfig that is in use works.
+fn previous(facts: &MemberFacts<'_>, state: ClusterState) -> String {
+    match facts.works_until {
+        _ if state != ClusterState::Live => {
+            format!("the previous one is in use, {}", state.as_str())
+        }
+        Some(until) if until < Timestamp::try_from(facts.now).unwrap_or(Timestamp::UNIX_EPOCH) => {
+            format!("the previous one is in use, although its credential expired at {until:.0}")
+        }
+        Some(until) => format!("the previous one works until {until:.0}"),
+        None => "the previous one works, and its credential has no known expiry".to_owned(),
+    }
 }
 
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
@@ -546,10 +579,17 @@ mod tests {
     const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
 
     fn judged(case: &Case) -> (ClusterState, String) {
-        let (state, reason) = evaluate(&MemberFacts {
+        let (state, reason) = evaluate(&facts(case));
+        (state, reason.unwrap_or_default())
+    }
+
+    static NO_REMARK: RestoredFacts = RestoredFacts { remark: None };
+
+    fn facts(case: &Case) -> MemberFacts<'_> {
+        MemberFacts {
             status: &case.status,
             has_data: case.has_data,
-            restored: case.restored.then_some(&RestoredFacts { remark: None }),
+            restored: case.restored.then_some(&NO_REMARK),
             timed_out: case.timed_out.then_some(Duration::from_secs(30)),
             leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
             mode: case.mode,
@@ -560,12 +600,55 @@ mod tests {
             dark_tokens: None,
             unused_secret: None,
             without_secret: false,
+            works_until: None,
             successor: None,
             barred: None,
             stale_after: STALE_AFTER,
             now: NOW(),
-        });
-        (state, reason.unwrap_or_default())
+        }
+    }
+
+    #[test]
+    fn refused_kubeconfig_is_the_only_reason_and_says_how_long_the_previous_one_works() {
+        let refused = RunStatus {
+            contact: ApiContact::AuthFailed("401".to_owned()),
+            ..RunStatus::starting()
+        };
+        let told = |case: &Case, until: Option<i64>| {
+            let until = until.map(|second| Timestamp::from_second(second).expect("a time"));
+            let facts =
+                MemberFacts { works_until: until, successor: Some(&refused), ..facts(case) };
+            let (state, reason) = evaluate(&facts);
+            (state, reason.unwrap_or_default(), refused_kubeconfig(&facts, state).is_some())
+        };
+        let mut degraded = synced(ApiContact::Good, 0);
+        degraded.status.degraded = vec!["STR0309: pods: not permitted".into()];
+        let why = "the new kubeconfig is not used: STR0304: 401; the previous one";
+        for (case, until, state, rest) in [
+            (
+                synced(ApiContact::Good, 0),
+                Some(2_000_000),
+                "live",
+                "works until 1970-01-24T03:33:20Z",
+            ),
+            (degraded, None, "live", "works, and its credential has no known expiry"),
+            (
+                synced(ApiContact::Good, 0),
+                Some(1),
+                "live",
+                "is in use, although its credential expired at 1970-01-01T00:00:01Z",
+            ),
+            (
+                synced(ApiContact::AuthFailed("old".to_owned()), 0),
+                Some(1),
+                "authFailed",
+                "is in use, authFailed",
+            ),
+        ] {
+            let expected = (format!("{why} {rest}"), true);
+            let (found, reason, is_refused) = told(&case, until);
+            assert_eq!((found.as_str(), (reason, is_refused)), (state, expected));
+        }
     }
 
     #[test]

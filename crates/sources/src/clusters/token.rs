@@ -65,6 +65,17 @@ impl Lifetime {
     }
 }
 
+/// Returns when the credential of an API server expires: its token, or its client certificate.
+pub(super) fn credential_expiry(access: &Access) -> Option<Timestamp> {
+    match &access.credential {
+        ApiCredential::Certificate { certificate_pem, .. } => {
+            let (_, ends) = strait_identity::certificate_lifetime(certificate_pem)?;
+            Timestamp::try_from(ends).ok()
+        }
+        _ => Lifetime::from_access(access).map(|lifetime| lifetime.expires),
+    }
+}
+
 /// Returns the namespace and name of the service account of a token.
 pub fn service_account(token: &str) -> Option<(String, String)> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;

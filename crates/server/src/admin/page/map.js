@@ -319,7 +319,8 @@ function settings(summary, rollout) {
 function entryCode(network, entry) {
   if (entry.rank === 0) return null;
   if (network.gateways.length > 0) return "STR0409";
-  return (network.pending ?? []).length > 0 ? "STR0402" : "STR0401";
+  const codes = (network.pending ?? []).map((/** @type {any} */ one) => one.code ?? "STR0402");
+  return codes.length === 0 ? "STR0401" : codes.includes("STR0432") ? "STR0432" : codes[0];
 }
 
 /** @param {string} kind @param {string} name */

@@ -121,6 +121,10 @@ impl Reconciler {
         let limit = self.context.config.sync_timeout;
         let is_late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
+        let unused_secret = self.plan.unused_secrets.get(id);
+        let is_replaced = successor.is_some() || unused_secret.is_some();
+        let works_until = member.shown_run().filter(|_| is_replaced);
+        let works_until = works_until.and_then(|run| credential_expiry(&run.how.access));
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
@@ -133,14 +137,16 @@ impl Reconciler {
             delayed_loss: member.delayed_loss().map(|loss| loss.describe_at(now.into_std())),
             withdrawn,
             dark_tokens: self.policy.borrow().dark_token_grace(id),
-            unused_secret: self.plan.unused_secrets.get(id),
+            unused_secret,
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
+            works_until,
             successor: successor.as_ref(),
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
         };
         let (state, reason) = evaluate(&facts);
+        let kubeconfig_refused = refused_kubeconfig(&facts, state).is_some();
         let outdated = match state {
             ClusterState::Stale => outdated(&facts).collect(),
             _ => Vec::new(),
@@ -167,7 +173,14 @@ impl Reconciler {
         };
         let credential = cluster.and_then(|cluster| self.token_status(member, cluster, wall));
         MemberView {
-            status: ClusterStatus { kept: data_owner, mode, credential, outdated, ..entry },
+            status: ClusterStatus {
+                kept: data_owner,
+                mode,
+                credential,
+                kubeconfig_refused,
+                outdated,
+                ..entry
+            },
             known: known_cluster,
             is_awaited: never_synced || (self.fresh_until.is_some() && member.is_catching_up()),
         }
@@ -247,6 +260,7 @@ impl Reconciler {
                 .and_then(|time| Timestamp::try_from(time).ok()),
             mode: None,
             credential: None,
+            kubeconfig_refused: false,
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),
             pod_ranges: Arc::clone(&status.pod_ranges),

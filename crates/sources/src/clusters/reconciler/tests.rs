@@ -384,12 +384,13 @@ async fn kubeconfig_that_never_works_leaves_the_old_run_serving() {
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
     for (host, why) in [
-        ("dark", "the old one does: STR0301"),
-        ("auth", "the old one does: STR0304"),
-        ("exec", "the cluster continues unchanged: STR0203"),
+        ("dark", "the new kubeconfig is not used: STR0301"),
+        ("auth", "the new kubeconfig is not used: STR0304"),
+        ("exec", "the new kubeconfig is not used: STR0203"),
     ] {
         world.secrets(&[("a", &[&format!("east={host}")])]);
         world.until(&[&format!("east live: {why}")]).await;
+        assert!(world.outputs.statuses.borrow()[0].kubeconfig_refused);
     }
     // The previous kubeconfig is back: no new run is needed.
     world.secrets(&[("a", &["east=good-1"])]);

@@ -45,7 +45,7 @@ use tokio::sync::{mpsc, watch};
 use self::index::IndexedKind;
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
-pub use roots::{MemberWrites, RootsStatus};
+pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
 pub use run::{run, run_with};
 use strait_kube_client::{Access, ApiClient, ReadLimits};
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
