@@ -15,6 +15,7 @@ mod envoy_filters;
 mod foreign;
 mod ingresses;
 mod injection;
+mod member_sources;
 mod members;
 mod networks;
 mod objects;
@@ -30,6 +31,7 @@ pub use self::envoy_filters::*;
 pub use self::foreign::*;
 pub use self::ingresses::*;
 pub use self::injection::*;
+pub use self::member_sources::*;
 pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
@@ -38,9 +40,10 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 14] = [
+static GROUPS: [&[&Code]; 15] = [
     CODES,
     members::CODES,
+    member_sources::CODES,
     networks::CODES,
     injection::CODES,
     agent::CODES,
@@ -500,10 +503,12 @@ it, the new certificate would prove that other cluster, and a cluster that was r
 access there.";
 
     /// `--policy`.
-    POLICY = "STR0601", "the policy file cannot be used",
-        "Correct the named field: strait policy check FILE. Strait reads the file again automatically.", "\
-The file is not YAML, or has an unknown field or an invalid value. At the start this ends the program,
-because serving without the requested rules would not be safe. Later the last valid policy stays active.";
+    POLICY = "STR0601", "the policy file or the file of member sources cannot be used",
+        "Correct the named field: strait policy check FILE, or strait members check FILE. Strait reads the file
+again automatically.", "\
+The file of --policy or --members is not YAML, or has an unknown field or an invalid value. At the start this
+ends the program, because serving without the requested rules would not be safe. Later the last valid version
+stays active.";
 
     /// explain: export.
     EXPORT_REFUSED = "STR0602", "the policy does not allow the cluster to export the service",

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use super::issued::TokenFeed;
+
 /// Everything that is needed to reach one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
@@ -50,6 +52,26 @@ pub enum ApiCredential {
         /// The token.
         token: Redacted<String>,
     },
+    /// A token that Strait obtains itself and renews; each request carries the current one.
+    Issued(TokenFeed),
+}
+
+impl ApiCredential {
+    /// Whether it is presented in the TLS handshake, so that another connection is needed to
+    /// replace it.
+    pub(super) fn is_in_handshake(&self) -> bool {
+        matches!(self, Self::Certificate { .. } | Self::CertificateAndToken { .. })
+    }
+}
+
+impl Access {
+    /// Whether both lead to the same server and verify it in the same way. The credentials may
+    /// differ.
+    pub fn has_same_server(&self, other: &Self) -> bool {
+        let Self { server, ca_pem, tls_server_name, credential: _, loopback } = self;
+        (server, ca_pem, tls_server_name, loopback)
+            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback)
+    }
 }
 
 /// Whether a loopback address may be dialled.

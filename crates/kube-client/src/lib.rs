@@ -25,6 +25,7 @@ mod envelope;
 mod error;
 mod event;
 mod heard;
+mod issued;
 mod json;
 mod lines;
 mod list_builder;
@@ -50,7 +51,8 @@ pub use account::ServerAccount;
 pub use backoff::Backoff;
 pub use borrowed_text::BorrowedText;
 pub use cluster_identity::{
-    ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, look,
+    ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, kube_system_uid, look,
+    principal,
 };
 pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
@@ -60,6 +62,7 @@ pub use envelope::Encoding;
 pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
+pub use issued::{IssuedToken, TokenFeed};
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,
