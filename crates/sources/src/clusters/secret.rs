@@ -1,7 +1,7 @@
 //! Reads and writes Secrets that describe member clusters.
 //!
-//! Each data key is a cluster ID, each value a kubeconfig. An error in one value affects only that
-//! value.
+//! In the native format, each data key is a cluster ID, each value a kubeconfig. `formats.rs` reads
+//! the formats of other tools. An error in one value affects only that value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::formats::{self, Found, MemberReach};
 use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
@@ -36,6 +37,10 @@ pub struct MemberSecret {
     pub name: ObjectName,
     /// Its creation time: the older of two Secrets holds an ID.
     pub created: Option<Timestamp>,
+    /// The source in the operator file that it comes from; `None` for the system namespace.
+    pub source: Option<Arc<str>>,
+    /// The position of that source: of equally old Secrets, the first source's takes precedence.
+    pub source_order: usize,
     /// Its clusters, each usable or refused.
     pub clusters: BTreeMap<ClusterId, Result<MemberSpec, KubeconfigRefusal>>,
     /// Data keys that cannot be cluster IDs.
@@ -58,6 +63,8 @@ pub struct MemberSpec {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
+    /// How the API server is reached and who authenticates.
+    pub reach: MemberReach,
 }
 
 /// The settings in the annotations of a Secret.
@@ -91,6 +98,8 @@ impl MemberSecret {
         Self {
             name,
             created: None,
+            source: None,
+            source_order: 0,
             clusters: ids.into_iter().map(|id| (id, Err(refusal.clone()))).collect(),
             invalid_keys: BTreeMap::new(),
             settings: None,
@@ -103,24 +112,32 @@ impl MemberSecret {
         let mut read = Self {
             name: secret.name.clone(),
             created: secret.created,
+            source: secret.source.clone(),
+            source_order: 0,
             clusters: BTreeMap::new(),
             invalid_keys: BTreeMap::new(),
             settings: settings.clone().ok(),
         };
-        for (key, value) in &secret.data {
-            match ClusterId::parse(key) {
+        for Found { id: key, member } in formats::read(secret, loopback) {
+            match ClusterId::parse(&key) {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
-                        let access = kubeconfig::parse(value.reveal(), None, loopback)?;
+                        let (access, reach) = member?;
                         let MemberSettings { network, mode, uid, trust_domain } = settings;
-                        Ok(MemberSpec { access, network, mode, uid, trust_domain })
+                        Ok(MemberSpec { access, network, mode, uid, trust_domain, reach })
                     });
                     read.clusters.insert(id, member);
                 }
                 Err(error) => {
-                    let refusal =
-                        KubeconfigRefusal::new(&codes::CLUSTER_ID_INVALID, "", error.to_string());
-                    read.invalid_keys.insert(key.clone(), refusal);
+                    let fact = format!(
+                        "{error}; the annotation {} names another ID",
+                        formats::CLUSTER_ID_ANNOTATION
+                    );
+                    let refusal = match member {
+                        Err(refusal) if refusal.code == &codes::ID_MISSING => refusal,
+                        _ => KubeconfigRefusal::new(&codes::CLUSTER_ID_INVALID, "", fact),
+                    };
+                    read.invalid_keys.insert(key, refusal);
                 }
             }
         }
@@ -228,6 +245,8 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
             created: None,
+            secret_type: "Opaque".to_owned(),
+            source: None,
             data: data
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), Redacted::new(value.as_bytes().to_vec())))
@@ -304,6 +323,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             mode: Mode::Pause,
             uid: Some("0b1c".into()),
             trust_domain: Some("west.example".into()),
+            reach: MemberReach::default(),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member, true);
