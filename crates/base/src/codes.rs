@@ -20,6 +20,7 @@ mod members;
 mod networks;
 mod objects;
 mod own_traffic;
+mod relays;
 mod routes;
 mod sidecars;
 mod traffic;
@@ -36,11 +37,12 @@ pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
 pub use self::own_traffic::*;
+pub use self::relays::*;
 pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 15] = [
+static GROUPS: [&[&Code]; 16] = [
     CODES,
     members::CODES,
     member_sources::CODES,
@@ -56,6 +58,7 @@ static GROUPS: [&[&Code]; 15] = [
     objects::CODES,
     foreign::CODES,
     own_traffic::CODES,
+    relays::CODES,
 ];
 
 /// Returns every code, in order.

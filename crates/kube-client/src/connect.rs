@@ -34,7 +34,7 @@ use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
 use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
-use super::transport::{Dial, Transport, http1_over};
+use super::transport::{Carrier, Dial, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::lock::lock;
@@ -82,9 +82,18 @@ pub struct ApiClient {
 /// A credential, and the connections of requests that use it.
 #[derive(Clone)]
 struct ActiveCredential {
-    pool: Arc<ConnectionPool>,
+    connections: Connections,
     authorization: Authorization,
     is_in_handshake: bool,
+}
+
+/// The connections of a client.
+#[derive(Clone)]
+enum Connections {
+    /// It opens them itself.
+    Dialled(Arc<ConnectionPool>),
+    /// A relay opened them.
+    Relayed(Arc<dyn Carrier>),
 }
 
 /// The header that authenticates a request.
@@ -99,7 +108,8 @@ impl ApiClient {
     /// Creates a client. No connection is opened until the first request.
     ///
     /// # Errors
-    /// Fails if `access` is unusable, independent of the server.
+    /// Fails if `access` is unusable, independent of the server. That of a relayed member always is:
+    /// its client is created with [`Self::relayed`].
     pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
@@ -124,7 +134,7 @@ impl ApiClient {
         let tcp = tcp(access.loopback);
         let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
         let active = ActiveCredential {
-            pool: Arc::new(pool),
+            connections: Connections::Dialled(Arc::new(pool)),
             authorization: authorization(&access.credential)?,
             is_in_handshake: access.credential.is_in_handshake(),
         };
@@ -141,9 +151,37 @@ impl ApiClient {
         })
     }
 
-    /// Whether both are clones of one client.
+    /// Creates a client whose requests `carrier` takes to a relay, without a credential: the relay
+    /// adds its own.
+    pub fn relayed(carrier: Arc<dyn Carrier>) -> Self {
+        let active = ActiveCredential {
+            connections: Connections::Relayed(carrier),
+            authorization: Authorization::None,
+            is_in_handshake: false,
+        };
+        Self {
+            active: Arc::new(Mutex::new(active)),
+            purpose: Purpose::Question,
+            base: Access::relay().server,
+            revived: Arc::default(),
+            authenticated: Arc::default(),
+            again: Arc::default(),
+            account: Arc::default(),
+            last_response: Arc::default(),
+            unreadable_ca_blocks: 0,
+        }
+    }
+
+    /// Whether both are clones of one client, or use the connections of one relay.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.active, &other.active)
+        if Arc::ptr_eq(&self.active, &other.active) {
+            return true;
+        }
+        let [own, other] = [self, other].map(|client| lock(&client.active).connections.clone());
+        match (own, other) {
+            (Connections::Relayed(own), Connections::Relayed(other)) => Arc::ptr_eq(&own, &other),
+            _ => false,
+        }
     }
 
     /// Creates a client with another credential for the same server, to test it. It shares the
@@ -157,7 +195,7 @@ impl ApiClient {
         {
             let mut active = lock(&client.active);
             if !own.is_in_handshake && !active.is_in_handshake {
-                active.pool = own.pool;
+                active.connections = own.connections;
             }
         }
         Ok(client)
@@ -179,7 +217,11 @@ impl ApiClient {
     /// Sends no further requests over the existing connections, because they may be dead. Pending
     /// responses continue.
     pub(super) fn forget_connections(&self) {
-        lock(&self.active).pool.forget();
+        match &lock(&self.active).connections {
+            Connections::Dialled(pool) => pool.forget(),
+            // Pings from both sides detect a dead connection of a relay.
+            Connections::Relayed(_) => {}
+        }
     }
 
     /// Makes all readers of a kind list it again after a short pause, to confirm a doubtful change.
@@ -216,7 +258,7 @@ impl ApiClient {
         // specific types: the keys of tokens are `application/jwk-set+json`, and the server
         // responds 406 to clients that accept plain JSON only.
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
-        let ActiveCredential { pool, authorization, .. } = lock(&self.active).clone();
+        let ActiveCredential { connections, authorization, .. } = lock(&self.active).clone();
         let header = match &authorization {
             Authorization::None => None,
             Authorization::Fixed(header) => Some(header.clone()),
@@ -225,7 +267,13 @@ impl ApiClient {
         if let Some(header) = header {
             headers.insert(AUTHORIZATION, header);
         }
-        let answered = pool.exchange(request, self.purpose).await?;
+        let answered = match &connections {
+            Connections::Dialled(pool) => pool.exchange(request, self.purpose).await?,
+            Connections::Relayed(carrier) => {
+                let (response, permit) = carrier.exchange(request).await?;
+                (response, Some(permit))
+            }
+        };
         if let Authorization::Issued(feed) = &authorization
             && answered.0.status() == StatusCode::UNAUTHORIZED
         {
@@ -379,6 +427,7 @@ fn authorization(credential: &ApiCredential) -> Result<Authorization, AccessErro
     let (description, text) = match credential {
         ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(Authorization::None),
         ApiCredential::Issued(feed) => return Ok(Authorization::Issued(feed.clone())),
+        ApiCredential::Relay => return Err(AccessError::Credential("credential of the relay")),
         ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
             ("token", format!("Bearer {}", token.reveal().trim()))
         }

@@ -79,7 +79,10 @@ impl Lifetime {
                     [Self::from_certificate(certificate_pem), Self::from_token(token.reveal())];
                 both.into_iter().flatten().min_by_key(|lifetime| lifetime.expires)
             }
-            ApiCredential::None | ApiCredential::Basic { .. } | ApiCredential::Issued(_) => None,
+            ApiCredential::None
+            | ApiCredential::Relay
+            | ApiCredential::Basic { .. }
+            | ApiCredential::Issued(_) => None,
         }
     }
 

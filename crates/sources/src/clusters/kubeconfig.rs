@@ -109,8 +109,10 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     };
     let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
     out += &match &access.credential {
-        // The token is in memory only.
-        ApiCredential::None | ApiCredential::Issued(_) => "  user: {}\n".to_owned(),
+        // A relayed member has no kubeconfig, and the token of an identity is in memory only.
+        ApiCredential::None | ApiCredential::Relay | ApiCredential::Issued(_) => "  user: {}
+"
+        .to_owned(),
         ApiCredential::Token(t) => format!("  user:\n{}", token(t)),
         ApiCredential::Basic { username, password } => format!(
             "  user:\n    username: {}\n    password: {}\n",

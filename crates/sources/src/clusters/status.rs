@@ -218,6 +218,8 @@ pub enum CredentialKind {
     Basic,
     /// A token that an identity provides.
     Identity,
+    /// The credential of a relay.
+    Relay,
 }
 
 impl CredentialKind {
@@ -231,6 +233,7 @@ impl CredentialKind {
                 Some(Self::ClientCertificate)
             }
             ApiCredential::Issued(_) => Some(Self::Identity),
+            ApiCredential::Relay => Some(Self::Relay),
         }
     }
 }
