@@ -184,13 +184,14 @@ namespaces. The last known state of the cluster stays in use, and Strait continu
 rights are granted.";
 
     /// The exp of the token in a Secret.
-    CREDENTIAL_ENDS = "STR0316", "a cluster's token expires soon",
+    CREDENTIAL_ENDS = "STR0316", "a cluster's credential expires soon",
         "Renew it: strait cluster rotate ID
 From a cron job: strait cluster rotate --all --expiring 7d --yes", "\
-The token in the member's Secret expires in less than 7 days (for tokens with a lifetime below 21 days: in
-less than a third of it). After that the API server responds with 401: the last known state of the cluster
-stays in use, and Strait receives no changes. A cluster that was added with --self-renew receives a new
-token automatically after half of the lifetime. If that fails, the log of 'strait serve' states the reason.";
+The token or the client certificate in the member's Secret expires in less than 7 days (if its lifetime is
+below 21 days: in less than a third of it). After that the API server responds with 401: the last known
+state of the cluster stays in use, and Strait receives no changes. A cluster that was added with
+--self-renew receives a new token automatically after half of the lifetime. If that fails, the log of
+'strait serve' states the reason.";
 
     /// Not ready yet.
     MESH_INCOMPLETE = "STR0317", "the mesh has not been read completely yet",

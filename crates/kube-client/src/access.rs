@@ -1,9 +1,8 @@
 //! The access to an API server: plain data that cannot express running a program, reading a file or
 //! skipping verification.
 
-use std::fmt;
-
 use super::issued::TokenFeed;
+use super::redacted::Redacted;
 
 /// Everything that is needed to reach one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,37 +104,4 @@ pub enum Loopback {
     Allowed,
     /// Never: for a member's kubeconfig, in a pod.
     Refused,
-}
-
-/// A secret: it can be used, but neither printed nor serialized.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Redacted<T>(T);
-
-impl<T> Redacted<T> {
-    /// Hides `secret`.
-    pub fn new(secret: T) -> Self {
-        Self(secret)
-    }
-
-    /// Returns the secret, for the code that sends it.
-    pub fn reveal(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> fmt::Debug for Redacted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<redacted>")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_secret_never_shows() {
-        let token = ApiCredential::Token(Redacted::new("canary".to_owned()));
-        assert!(!format!("{token:?}").contains("canary"));
-    }
 }

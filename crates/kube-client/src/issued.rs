@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use tokio::sync::{Notify, watch};
 
-use super::Redacted;
+use super::redacted::Redacted;
 
 /// The state of a token that a task renews.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

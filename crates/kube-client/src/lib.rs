@@ -34,6 +34,7 @@ mod pem;
 mod pool;
 mod probe;
 mod protobuf;
+mod redacted;
 mod request;
 mod served;
 #[cfg(test)]
@@ -45,7 +46,7 @@ mod watch;
 mod watch_state;
 mod wire;
 
-pub use access::{Access, ApiCredential, Loopback, Redacted};
+pub use access::{Access, ApiCredential, Loopback};
 pub use access_error::AccessError;
 pub use account::ServerAccount;
 pub use backoff::Backoff;
@@ -70,6 +71,7 @@ pub use object::{
 pub use pem::{CaBundle, private_key};
 pub use pool::StreamPermit;
 pub use probe::Probed;
+pub use redacted::Redacted;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::{Carrier, Exchange, Transport};

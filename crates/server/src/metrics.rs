@@ -395,7 +395,7 @@ impl Metrics {
         let help = "Expiry of the first token of an identity that expires.";
         let mut family = Family::gauge(out, name, help)?;
         for (identity, expires) in first {
-            family.sample(&[("identity", &identity)], expires)?;
+            family.sample(&[("identity", identity)], expires)?;
         }
         Ok(())
     }

@@ -73,12 +73,6 @@ The client certificate belongs to the group system:masters: it has all rights in
 limited by RBAC, and an API server cannot revoke it. Cluster API writes such kubeconfigs. Strait needs only
 read access.";
 
-    /// A permission that the reader lacks.
-    RIGHTS_MISSING = "STR0234", "the reader of a member lacks permissions",
-        "Grant them, or accept what is lost: docs/reference/member-sources.md lists the loss of each.", "\
-The API server of the member says that Strait's account lacks the named permissions. The member works
-without the features that need them. The list is checked again every minute.";
-
     /// No known way to read the ID.
     ID_MISSING = "STR0235", "the object does not name a cluster ID",
         "Set the annotation strait.dev/cluster-id, or the label or key that the object's format uses.", "\

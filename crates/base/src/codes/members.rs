@@ -108,7 +108,7 @@ are a token, a user name with a password, a client certificate with its key, or 
 For a Secret of another tool, set the annotation strait.dev/cluster-id.", "\
 Each data key of the Secret is a cluster ID: a DNS-1123 subdomain of at most 63 characters (lower-case
 letters, digits, '-' and '.', each label starting and ending with a letter or digit). A file name's
-extension is part of it. In Secrets of Cluster API and Argo CD, the ID is the annotation strait.dev/cluster-id,
+extension is part of it. In Secrets of Cluster API and Argo CD the ID is the annotation strait.dev/cluster-id,
 otherwise the name that the tool gives the cluster. An invalid name is never rewritten: two rewritten names
 could be equal.";
 

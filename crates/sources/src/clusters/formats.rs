@@ -5,36 +5,21 @@
 //! format was selected is not tried in another one. Pure.
 
 mod argocd;
+mod object;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
-use jiff::Timestamp;
-
-use super::kubeconfig::{self, KubeconfigRefusal, ServerOverride};
+pub use self::object::{
+    API_SERVER_ANNOTATION, CLUSTER_ID_ANNOTATION, EXPIRES_ANNOTATION, IDENTITY_ANNOTATION,
+    IDENTITY_CLUSTER_ANNOTATION, IdentityChoice, KUBECONFIG_KEY_ANNOTATION, MemberReach,
+    PROXY_ANNOTATION, RELAY_ANNOTATION, TLS_SERVER_NAME_ANNOTATION,
+};
+use self::object::{FoundMember, MemberObject};
+use super::kubeconfig::KubeconfigRefusal;
 use crate::store::WatchedSecret;
 use strait_base::codes;
-use strait_kube_client::{Access, ApiCredential, Loopback};
+use strait_kube_client::Loopback;
 
-/// The cluster ID of the Secret, instead of the one in its format.
-pub const CLUSTER_ID_ANNOTATION: &str = "strait.dev/cluster-id";
-/// The data key that contains the kubeconfig.
-pub const KUBECONFIG_KEY_ANNOTATION: &str = "strait.dev/kubeconfig-key";
-/// The URL of the API server, instead of the one in the kubeconfig.
-pub const API_SERVER_ANNOTATION: &str = "strait.dev/api-server";
-/// The name that the API server's certificate must be valid for.
-pub const TLS_SERVER_NAME_ANNOTATION: &str = "strait.dev/tls-server-name";
-/// The identity of the operator file with which the member is read.
-pub const IDENTITY_ANNOTATION: &str = "strait.dev/identity";
-/// The name of the cluster in the cloud of the identity, if it is not the cluster ID.
-pub const IDENTITY_CLUSTER_ANNOTATION: &str = "strait.dev/identity-cluster";
-/// The proxy of the operator file through which the member is reached.
-pub const PROXY_ANNOTATION: &str = "strait.dev/proxy";
-/// `true`: the member is reached through its relay.
-pub const RELAY_ANNOTATION: &str = "strait.dev/relay";
-/// When the credential expires, if the credential itself does not contain it.
-pub const EXPIRES_ANNOTATION: &str = "strait.dev/expires";
 /// Marks Argo CD's cluster Secrets, with the value `cluster`.
 const ARGO_CD_LABEL: &str = "argocd.argoproj.io/secret-type";
 /// The type of Cluster API's Secrets, and the label with the name of their cluster.
@@ -45,48 +30,8 @@ const CLUSTER_API_KEY: &str = "value";
 /// The name of the ClusterProfile for which a Secret was written.
 const PROFILE_LABEL: &str = "x-k8s.io/cluster-profile";
 
-/// How a member is reached and authenticated, besides its [`Access`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MemberReach {
-    /// The identity that provides the credential.
-    pub identity: Option<IdentityChoice>,
-    /// The cluster's name for the identity, if it is not the cluster ID.
-    pub identity_cluster: Option<Arc<str>>,
-    /// The proxy by name.
-    pub proxy: Option<Arc<str>>,
-    /// Whether a relay connects the member.
-    pub relay: bool,
-    /// When the credential expires, according to the annotation.
-    pub expires: Option<Timestamp>,
-    /// The namespaces to which the object limits the reader; empty for all.
-    pub namespaces: Vec<Arc<str>>,
-    /// A part of the object that is ignored.
-    pub remark: Option<KubeconfigRefusal>,
-}
-
-/// The identity that an object selects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdentityChoice {
-    /// The identity with this name.
-    Named(Arc<str>),
-    /// The only identity of type `aws` that lists the server and has this role, if one is given.
-    Aws {
-        /// The ARN of the role.
-        role: Option<Arc<str>>,
-    },
-}
-
-/// One cluster that a Secret defines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The cluster ID, or a text that is not a valid one.
-    pub(super) id: String,
-    /// How to read it.
-    pub(super) member: Result<(Access, MemberReach), KubeconfigRefusal>,
-}
-
 /// Reads every cluster of a Secret. `loopback` decides whether loopback addresses are allowed.
-pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<Found> {
+pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<FoundMember> {
     let object = MemberObject { secret, loopback };
     if secret.labels.get(ARGO_CD_LABEL).is_some_and(|kind| kind == "cluster") {
         let name = secret.data.get("name").and_then(|name| std::str::from_utf8(name.reveal()).ok());
@@ -101,9 +46,7 @@ pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<Found> {
         return vec![object.only(name.or(Some(key)), object.kubeconfig(key))];
     }
     if object.is_relayed() {
-        let reach = object.reach(&ApiCredential::None);
-        let nowhere = reach.and_then(|reach| Err(relay_refusal(&reach)));
-        return vec![object.only(None, nowhere)];
+        return vec![object.only(None, Err(relay_refusal()))];
     }
     let data = secret.data.keys();
     match (object.annotation(CLUSTER_ID_ANNOTATION), secret.data.len()) {
@@ -111,123 +54,17 @@ pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<Found> {
         (Some(_), count) if count > 1 => {
             let fact = format!("names one ID, and the Secret has {count} kubeconfigs");
             let refusal = object.refused(CLUSTER_ID_ANNOTATION, &fact);
-            data.map(|key| Found { id: key.clone(), member: Err(refusal.clone()) }).collect()
+            data.map(|key| (key.clone(), Err(refusal.clone()))).collect()
         }
-        _ => data.map(|key| Found { id: key.clone(), member: object.kubeconfig(key) }).collect(),
+        _ => data.map(|key| (key.clone(), object.kubeconfig(key))).collect(),
     }
 }
 
 /// Returns the refusal of a member that only a relay reaches.
-fn relay_refusal(_: &MemberReach) -> KubeconfigRefusal {
+fn relay_refusal() -> KubeconfigRefusal {
     KubeconfigRefusal::new(
         &codes::NOT_AVAILABLE,
         format!("annotation {RELAY_ANNOTATION}"),
         "requires a relay, which this version does not implement",
     )
-}
-
-/// A Secret with the settings that all formats have.
-struct MemberObject<'a> {
-    secret: &'a WatchedSecret,
-    loopback: Loopback,
-}
-
-impl MemberObject<'_> {
-    /// Returns a cluster whose ID is the annotation, otherwise `name`.
-    fn only(
-        &self,
-        name: Option<&str>,
-        member: Result<(Access, MemberReach), KubeconfigRefusal>,
-    ) -> Found {
-        match self.annotation(CLUSTER_ID_ANNOTATION).or(name.filter(|name| !name.is_empty())) {
-            Some(id) => Found { id: id.to_owned(), member },
-            None => {
-                let fact = format!(
-                    "Secret {} has none; set the annotation {CLUSTER_ID_ANNOTATION}",
-                    self.secret.name
-                );
-                let refusal = KubeconfigRefusal::new(&codes::ID_MISSING, "cluster ID", fact);
-                Found { id: self.secret.name.name.to_string(), member: Err(refusal) }
-            }
-        }
-    }
-
-    /// Returns an annotation. A template may leave the value empty, which counts as absent.
-    fn annotation(&self, name: &str) -> Option<&str> {
-        self.secret.annotations.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    fn refused(&self, annotation: &str, fact: &str) -> KubeconfigRefusal {
-        KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
-    }
-
-    fn is_relayed(&self) -> bool {
-        self.annotation(RELAY_ANNOTATION) == Some("true")
-    }
-
-    /// Returns the settings that replace those of the format.
-    fn server_override(&self) -> ServerOverride<'_> {
-        let named = |annotation| Some((annotation, self.annotation(annotation)?));
-        ServerOverride {
-            server: named(API_SERVER_ANNOTATION),
-            tls_server_name: named(TLS_SERVER_NAME_ANNOTATION),
-        }
-    }
-
-    /// Reads the kubeconfig in a data key.
-    fn kubeconfig(&self, key: &str) -> Result<(Access, MemberReach), KubeconfigRefusal> {
-        let bytes = self.secret.data.get(key).ok_or_else(|| {
-            let keys: Vec<_> = self.secret.data.keys().map(|key| key.escape_debug()).collect();
-            let found: Vec<_> = keys.into_iter().map(|key| key.to_string()).collect();
-            let fact = match found.is_empty() {
-                true => "is missing; the Secret is empty".to_owned(),
-                false => format!("is missing; the Secret has {}", found.join(", ")),
-            };
-            let field = format!("data.{}", key.escape_debug());
-            KubeconfigRefusal::new(&codes::KEY_MISSING, field, fact)
-        })?;
-        let other = self.server_override();
-        let access = kubeconfig::parse_with(bytes.reveal(), None, self.loopback, &other)?;
-        let reach = self.reach(&access.credential)?;
-        Ok((access, reach))
-    }
-
-    /// Returns how the annotations say that the member is reached. `credential` is the one in the
-    /// object.
-    fn reach(&self, credential: &ApiCredential) -> Result<MemberReach, KubeconfigRefusal> {
-        let relay = match self.annotation(RELAY_ANNOTATION) {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err(self.refused(RELAY_ANNOTATION, "is neither true nor false")),
-        };
-        let identity = self.annotation(IDENTITY_ANNOTATION);
-        if identity.is_some() && *credential != ApiCredential::None {
-            return Err(ambiguous(format!("annotation {IDENTITY_ANNOTATION}")));
-        }
-        let (expires, remark) = match self.annotation(EXPIRES_ANNOTATION) {
-            None => (None, None),
-            Some(time) => match time.parse::<Timestamp>() {
-                Ok(time) => (Some(time), None),
-                Err(_) => {
-                    let fact = "is not a time such as 2027-01-31T00:00:00Z, and is ignored";
-                    (None, Some(self.refused(EXPIRES_ANNOTATION, fact)))
-                }
-            },
-        };
-        Ok(MemberReach {
-            identity: identity.map(|name| IdentityChoice::Named(name.into())),
-            identity_cluster: self.annotation(IDENTITY_CLUSTER_ANNOTATION).map(Into::into),
-            proxy: self.annotation(PROXY_ANNOTATION).map(Into::into),
-            relay,
-            expires,
-            namespaces: Vec::new(),
-            remark,
-        })
-    }
-}
-
-/// Returns the refusal of an object with a credential and an identity.
-fn ambiguous(field: String) -> KubeconfigRefusal {
-    let fact = "names an identity, and the object also contains a credential";
-    KubeconfigRefusal::new(&codes::CREDENTIAL_AMBIGUOUS, field, fact)
 }

@@ -34,7 +34,7 @@ use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers
 use super::remembered::RememberedMember;
 use super::renewal;
 use super::resolve::resolve;
-use super::secret::MemberSecret;
+use super::secret::{MemberSecret, MemberSpec};
 use super::status::{
     ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
 };
@@ -353,9 +353,13 @@ impl Reconciler {
     /// [`PlannedMembers`].
     async fn carry_out(&mut self, action: &Action, now: Instant) {
         match action {
-            Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
+            Action::Add { id, secret, member: wanted, .. } => {
+                info!(cluster = %id, %secret, "cluster added");
+                warn_about_rights(id, wanted);
+            }
             Action::Adopt { id, secret, member: wanted, .. } => {
                 info!(cluster = %id, %secret, "cluster continues under this Secret");
+                warn_about_rights(id, wanted);
                 let without_secret = !self.has_secret(id);
                 // A presumed Secret that turns out to exist changes nothing.
                 let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
@@ -641,6 +645,14 @@ fn report(before: &Plan, now: &Plan) {
         if before.unused_secrets.get(id) != Some(refusal) {
             warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster continues unchanged");
         }
+    }
+}
+
+/// Warns about a credential with all rights, which its API server cannot revoke.
+fn warn_about_rights(id: &ClusterId, member: &MemberSpec) {
+    if member.has_all_rights() {
+        let code = &codes::ADMIN_CREDENTIAL;
+        warn!(cluster = %id, %code, next = code.next, "the member is read with a client certificate of system:masters");
     }
 }
 

@@ -10,7 +10,7 @@ use super::formats::{
 use super::kubeconfig::KubeconfigRefusal;
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
-use crate::members::{Identity, IdentityKind, MemberSources};
+use crate::members::{IdentityKind, MemberIdentity, MemberSources};
 use strait_base::codes;
 use strait_kube_client::ApiCredential;
 use strait_model::ClusterId;
@@ -88,7 +88,7 @@ fn named<'a>(
     name: &Arc<str>,
     host: &str,
     sources: &'a MemberSources,
-) -> Result<&'a Identity, KubeconfigRefusal> {
+) -> Result<&'a MemberIdentity, KubeconfigRefusal> {
     let field = format!("annotation {IDENTITY_ANNOTATION}");
     let Some(identity) = sources.identity(name) else {
         let fact = format!("selects identity {name}, which the --members file does not define");
@@ -108,8 +108,8 @@ fn aws<'a>(
     role: Option<&str>,
     host: &str,
     sources: &'a MemberSources,
-) -> Result<&'a Identity, KubeconfigRefusal> {
-    let has_role = |identity: &&Identity| match (&identity.kind, role) {
+) -> Result<&'a MemberIdentity, KubeconfigRefusal> {
+    let has_role = |identity: &&MemberIdentity| match (&identity.kind, role) {
         (IdentityKind::Aws(_), None) => true,
         (IdentityKind::Aws(aws), Some(role)) => aws.role() == Some(role),
         _ => false,

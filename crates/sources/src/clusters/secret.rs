@@ -7,13 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
-use super::formats::{self, Found, MemberReach};
+use super::formats::{self, MemberReach};
 use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
-use strait_kube_client::{Access, Loopback};
+use strait_kube_client::{Access, ApiCredential, Loopback};
 use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// Fixes the network of the Secret's clusters.
@@ -80,7 +82,25 @@ pub struct MemberSettings {
     pub trust_domain: Option<Arc<str>>,
 }
 
+/// The group whose members have all rights, whatever RBAC says.
+const ADMIN_GROUP: &str = "system:masters";
+
 impl MemberSpec {
+    /// Whether its client certificate belongs to the group of administrators.
+    pub(super) fn has_all_rights(&self) -> bool {
+        let certificate_pem = match &self.access.credential {
+            ApiCredential::Certificate { certificate_pem, .. }
+            | ApiCredential::CertificateAndToken { certificate_pem, .. } => certificate_pem,
+            _ => return false,
+        };
+        let Ok(certificate) = CertificateDer::from_pem_slice(certificate_pem) else { return false };
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&certificate) else {
+            return false;
+        };
+        let mut groups = certificate.subject().iter_organization();
+        groups.any(|group| group.as_str() == Ok(ADMIN_GROUP))
+    }
+
     /// Returns the settings that come from annotations.
     pub(super) fn settings(&self) -> MemberSettings {
         let Self { network, mode, uid, trust_domain, .. } = self.clone();
@@ -118,7 +138,7 @@ impl MemberSecret {
             invalid_keys: BTreeMap::new(),
             settings: settings.clone().ok(),
         };
-        for Found { id: key, member } in formats::read(secret, loopback) {
+        for (key, member) in formats::read(secret, loopback) {
             match ClusterId::parse(&key) {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
@@ -232,7 +252,7 @@ pub fn secret_name(cluster: &ClusterId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_kube_client::{ApiCredential, Redacted};
+    use strait_kube_client::Redacted;
 
     const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: canary}}]
@@ -304,6 +324,27 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             let refusal = read(&[(annotation, value)]).expect_err(value);
             assert_eq!(refusal.code, &codes::ANNOTATION_INVALID);
         }
+    }
+
+    #[test]
+    fn certificate_of_an_administrator_is_recognized() {
+        let member = |group: &str| {
+            let mut parameters = rcgen::CertificateParams::default();
+            parameters.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = parameters.self_signed(&key).expect("signed").pem();
+            let base64 = |text: String| {
+                base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text)
+            };
+            let (certificate, key) = (base64(certificate), base64(key.serialize_pem()));
+            let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
+            let kubeconfig = KUBECONFIG.replace("token: canary", &user);
+            let read =
+                MemberSecret::read(&secret(&[], &[("east", &kubeconfig)]), Loopback::Refused);
+            read.clusters["east"].clone().expect("usable")
+        };
+        assert!(member("system:masters").has_all_rights());
+        assert!(!member("readers").has_all_rights());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use self::credentials::Credentials;
 use super::AwsIdentity;
-use super::token_source::{ObtainedToken, renewal_after};
+use super::obtained::{ObtainedToken, renewal_after};
 use crate::lifetime::{EKS_LIFETIME, EKS_PREFIX};
 use strait_kube_client::Redacted;
 
@@ -104,13 +104,6 @@ pub(super) async fn eks_token(
     })
 }
 
-/// Returns the public host of STS for a region. Authenticators of clusters accept no other host in a
-/// presigned URL.
-fn sts_host(region: &str) -> String {
-    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
-    format!("sts.{region}.amazonaws.com{suffix}")
-}
-
 /// Returns `k8s-aws-v1.` and the encoded URL of a signed request `GetCallerIdentity`, whose signed
 /// header names the cluster.
 fn presign(
@@ -122,8 +115,8 @@ fn presign(
     if cluster.is_empty() || !cluster.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{cluster:?} is not the name of an EKS cluster"));
     }
-    let host = sts_host(&settings.region);
-    let scope = sigv4::Scope { time, region: &settings.region, service: "sts" };
+    let host = settings.sts_host();
+    let scope = sigv4::SigningScope { time, region: &settings.region, service: "sts" };
     let credential = format!("{}/{}", credentials.access_key_id, scope.text());
     let date = scope.date_time();
     let mut query = vec![

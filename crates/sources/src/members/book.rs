@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::aws::AwsSession;
-use super::token_source::{ObtainedToken, TokenSource};
-use super::{Identity, IdentityKind};
+use super::obtained::ObtainedToken;
+use super::token_source::TokenSource;
+use super::{IdentityKind, MemberIdentity};
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::task::Supervisor;
@@ -57,7 +58,12 @@ impl TokenBook {
     ///
     /// # Errors
     /// Returns the reason why this version or this definition provides no token.
-    pub fn feed(&self, identity: &Identity, id: &str, cluster: &str) -> Result<TokenFeed, String> {
+    pub fn feed(
+        &self,
+        identity: &MemberIdentity,
+        id: &str,
+        cluster: &str,
+    ) -> Result<TokenFeed, String> {
         let (parameter, source) = match &identity.kind {
             IdentityKind::TokenFile(path) => (String::new(), TokenSource::File(path.clone())),
             IdentityKind::Kubernetes { namespace, account, audience } => {
@@ -232,8 +238,8 @@ mod tests {
     use super::*;
     use crate::members::ServerPattern;
 
-    fn identity(path: &std::path::Path) -> Identity {
-        Identity {
+    fn identity(path: &std::path::Path) -> MemberIdentity {
+        MemberIdentity {
             name: "file".into(),
             servers: vec![ServerPattern::parse("a.example").expect("valid")],
             kind: IdentityKind::TokenFile(path.to_owned()),
@@ -286,7 +292,7 @@ mod tests {
     #[tokio::test]
     async fn identity_without_a_source_of_tokens_is_refused_with_its_type() {
         let book = TokenBook::new(None, &Supervisor::new());
-        let of = |kind| Identity { kind, ..identity(std::path::Path::new("/t")) };
+        let of = |kind| MemberIdentity { kind, ..identity(std::path::Path::new("/t")) };
         let refused = book.feed(&of(IdentityKind::Unavailable("google")), "a", "a");
         assert!(refused.expect_err("not available").contains("type google"));
     }

@@ -10,9 +10,9 @@ const POD_IDENTITY: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)
 
 /// The URL of a server that the operator names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint(Uri);
+pub struct OperatorUrl(Uri);
 
-impl Endpoint {
+impl OperatorUrl {
     /// Parses `https://HOST[:PORT][/PATH]`, or `http` if the host is a literal loopback or link-local
     /// address.
     ///
@@ -37,7 +37,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for OperatorUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -81,7 +81,7 @@ mod tests {
             "http://127.0.0.1:8080",
             "http://[::1]:8080/a",
         ] {
-            assert!(Endpoint::parse(url).is_ok(), "{url}");
+            assert!(OperatorUrl::parse(url).is_ok(), "{url}");
         }
         for url in [
             "http://sts.example",
@@ -96,7 +96,7 @@ mod tests {
             "https://a b",
             "",
         ] {
-            assert!(Endpoint::parse(url).is_err(), "{url}");
+            assert!(OperatorUrl::parse(url).is_err(), "{url}");
         }
     }
 }

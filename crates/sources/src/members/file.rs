@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::endpoint::{Endpoint, parse_url};
-use super::selector::LabelSelector;
+use super::endpoint::{OperatorUrl, parse_url};
+use super::selector::SelectorExpression;
 use super::servers::ServerPattern;
 use super::{
-    AwsCredentials, AwsIdentity, Identity, IdentityKind, MemberSources, SecretSelection, Source,
-    SourceObjects,
+    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberSources, SecretSelection,
+    Source, SourceObjects,
 };
 use strait_model::policy::InvalidPolicy;
 
@@ -49,7 +49,7 @@ struct FileText {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct SourceText {
+struct MemberSourceText {
     name: String,
     secrets: Option<SelectionText>,
     cluster_profiles: Option<SelectionText>,
@@ -206,7 +206,7 @@ struct ExchangeText {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct KubernetesText {
+struct KubernetesIdentityText {
     service_account: String,
     audience: Option<String>,
 }
@@ -341,13 +341,13 @@ fn filled(field: String, text: &str) -> Checked<()> {
 
 fn selection(field: &str, text: SelectionText) -> Checked<SecretSelection> {
     namespace(&format!("{field}.namespace"), &text.namespace)?;
-    let selector = LabelSelector::parse(&text.selector)
+    let selector = SelectorExpression::parse(&text.selector)
         .or_else(|fact| invalid(format!("{field}.selector"), fact))?;
     Ok(SecretSelection { namespace: text.namespace.into(), selector })
 }
 
 fn source(field: &str, entry: Entry) -> Checked<Source> {
-    let text: SourceText = read(field, entry)?;
+    let text: MemberSourceText = read(field, entry)?;
     let name = name(field, text.name)?;
     if *name == *SYSTEM {
         let fact = "\"system\" is the name of the system namespace as a source";
@@ -457,7 +457,7 @@ fn server_list(field: &str, servers: Vec<String>) -> Checked<Vec<ServerPattern>>
     servers.iter().enumerate().map(parse).collect()
 }
 
-fn identity(field: &str, entry: Entry) -> Checked<Identity> {
+fn identity(field: &str, entry: Entry) -> Checked<MemberIdentity> {
     let text: IdentityText = read(field, entry)?;
     let name = name(field, text.name)?;
     let at = |kind: &str| format!("{field}.{kind}");
@@ -504,11 +504,11 @@ fn identity(field: &str, entry: Entry) -> Checked<Identity> {
             return invalid(format!("{field}.servers"), fact);
         }
     };
-    Ok(Identity { name, servers, kind })
+    Ok(MemberIdentity { name, servers, kind })
 }
 
-fn endpoint(field: String, text: Option<String>) -> Checked<Option<Endpoint>> {
-    let parse = |text: String| Endpoint::parse(&text).or_else(|fact| invalid(&field, fact));
+fn endpoint(field: String, text: Option<String>) -> Checked<Option<OperatorUrl>> {
+    let parse = |text: String| OperatorUrl::parse(&text).or_else(|fact| invalid(&field, fact));
     text.map(parse).transpose()
 }
 
@@ -531,7 +531,7 @@ fn aws(field: &str, entry: Entry) -> Checked<IdentityKind> {
             let url = format!("{field}.podIdentity.url");
             filled(format!("{field}.podIdentity.tokenFile"), &agent.token_file)?;
             Some(AwsCredentials::PodIdentity {
-                url: Endpoint::parse(&agent.url).or_else(|fact| invalid(url, fact))?,
+                url: OperatorUrl::parse(&agent.url).or_else(|fact| invalid(url, fact))?,
                 token_file: agent.token_file.into(),
             })
         }
@@ -601,7 +601,7 @@ fn exchange(field: &str, entry: Entry) -> Checked<IdentityKind> {
 }
 
 fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {
-    let text: KubernetesText = read(field, entry)?;
+    let text: KubernetesIdentityText = read(field, entry)?;
     let account = format!("{field}.serviceAccount");
     let Some((in_namespace, name)) = text.service_account.split_once('/') else {
         return invalid(account, "is not NAMESPACE/NAME");

@@ -9,12 +9,13 @@ mod aws;
 pub mod book;
 mod endpoint;
 mod file;
+mod obtained;
 mod selector;
 mod servers;
 pub mod token_source;
 
-pub use self::endpoint::Endpoint;
-pub use self::selector::LabelSelector;
+pub use self::endpoint::OperatorUrl;
+pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
 use std::collections::BTreeSet;
@@ -28,7 +29,7 @@ pub struct MemberSources {
     /// The sources, in the order of the file.
     pub sources: Vec<Source>,
     /// The identities.
-    pub identities: Vec<Identity>,
+    pub identities: Vec<MemberIdentity>,
     /// The names of the proxies.
     pub proxies: BTreeSet<Arc<str>>,
     /// Parts of the file that this version validates and does not use, for a warning.
@@ -61,12 +62,12 @@ pub struct SecretSelection {
     /// The namespace.
     pub namespace: Arc<str>,
     /// Their labels.
-    pub selector: LabelSelector,
+    pub selector: SelectorExpression,
 }
 
 /// An identity of the control plane at member clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct MemberIdentity {
     /// Its name.
     pub name: Arc<str>,
     /// The servers to which its token may be sent.
@@ -105,7 +106,7 @@ pub struct AwsIdentity {
     /// The role that these credentials assume.
     pub assume_role: Option<String>,
     /// The endpoint of STS, if it is not the region's public one.
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<OperatorUrl>,
     /// The file of the roots that verify the endpoint.
     pub roots: Option<PathBuf>,
 }
@@ -116,7 +117,7 @@ pub enum AwsCredentials {
     /// The Pod Identity agent of the node.
     PodIdentity {
         /// Its URL.
-        url: Endpoint,
+        url: OperatorUrl,
         /// The file with the token of the pod.
         token_file: PathBuf,
     },
@@ -148,7 +149,7 @@ impl MemberSources {
     }
 
     /// Returns an identity by name.
-    pub fn identity(&self, name: &str) -> Option<&Identity> {
+    pub fn identity(&self, name: &str) -> Option<&MemberIdentity> {
         self.identities.iter().find(|identity| *identity.name == *name)
     }
 }
@@ -161,6 +162,14 @@ impl Source {
 }
 
 impl AwsIdentity {
+    /// Returns the public host of STS in its region. Authenticators of clusters accept no other host
+    /// in a presigned URL.
+    pub(crate) fn sts_host(&self) -> String {
+        let region = &self.region;
+        let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+        format!("sts.{region}.amazonaws.com{suffix}")
+    }
+
     /// Returns the role that its tokens represent, if it is known.
     pub fn role(&self) -> Option<&str> {
         match (&self.assume_role, &self.credentials) {
@@ -170,7 +179,7 @@ impl AwsIdentity {
     }
 }
 
-impl Identity {
+impl MemberIdentity {
     /// Whether its token may be sent to this host.
     pub fn may_reach(&self, host: &str) -> bool {
         self.servers.iter().any(|server| server.matches(host))

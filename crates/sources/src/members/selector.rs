@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A label selector: all of its requirements must be met.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LabelSelector {
+pub struct SelectorExpression {
     text: String,
     requirements: Vec<Requirement>,
 }
@@ -12,11 +12,11 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    test: Test,
+    test: RequirementTest,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Test {
+enum RequirementTest {
     Exists,
     Absent,
     /// The value is one of these.
@@ -25,7 +25,7 @@ enum Test {
     NotIn(BTreeSet<String>),
 }
 
-impl LabelSelector {
+impl SelectorExpression {
     /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     ///
     /// # Errors
@@ -46,10 +46,10 @@ impl LabelSelector {
         self.requirements.iter().all(|Requirement { key, test }| {
             let value = labels.get(key);
             match test {
-                Test::Exists => value.is_some(),
-                Test::Absent => value.is_none(),
-                Test::In(values) => value.is_some_and(|value| values.contains(value)),
-                Test::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+                RequirementTest::Exists => value.is_some(),
+                RequirementTest::Absent => value.is_none(),
+                RequirementTest::In(values) => value.is_some_and(|value| values.contains(value)),
+                RequirementTest::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             }
         })
     }
@@ -73,7 +73,7 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 fn requirement(part: &str) -> Result<Requirement, String> {
-    let with = |key: &str, test: Test| {
+    let with = |key: &str, test: RequirementTest| {
         let key = key.trim();
         match is_key(key) {
             true => Ok(Requirement { key: key.to_owned(), test }),
@@ -82,24 +82,24 @@ fn requirement(part: &str) -> Result<Requirement, String> {
     };
     let one = |value: &str| -> Result<BTreeSet<String>, String> { Ok([checked(value)?].into()) };
     if let Some(key) = part.strip_prefix('!') {
-        return with(key, Test::Absent);
+        return with(key, RequirementTest::Absent);
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return with(key, Test::NotIn(one(value)?));
+        return with(key, RequirementTest::NotIn(one(value)?));
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return with(key, Test::In(one(value)?));
+        return with(key, RequirementTest::In(one(value)?));
     }
     if let Some((left, rest)) = part.split_once('(') {
         let values = rest.strip_suffix(')').ok_or(format!("{part:?} has no closing ')'"))?;
         let values = values.split(',').map(checked).collect::<Result<BTreeSet<_>, _>>()?;
         return match left.split_whitespace().collect::<Vec<_>>()[..] {
-            [key, "in"] => with(key, Test::In(values)),
-            [key, "notin"] => with(key, Test::NotIn(values)),
+            [key, "in"] => with(key, RequirementTest::In(values)),
+            [key, "notin"] => with(key, RequirementTest::NotIn(values)),
             _ => Err(format!("{part:?} is neither KEY in (…) nor KEY notin (…)")),
         };
     }
-    with(part, Test::Exists)
+    with(part, RequirementTest::Exists)
 }
 
 fn checked(value: &str) -> Result<String, String> {
@@ -129,7 +129,7 @@ mod tests {
         let labels: BTreeMap<String, String> = [("tier", "prod"), ("strait.dev/cluster", "true")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-        let selects = |text: &str| LabelSelector::parse(text).expect(text).matches(&labels);
+        let selects = |text: &str| SelectorExpression::parse(text).expect(text).matches(&labels);
         for text in [
             "",
             "tier=prod",
@@ -154,7 +154,7 @@ mod tests {
             assert!(!selects(text), "{text}");
         }
         for text in [",", "=x", "tier in prod", "tier in (a", "a b", "tier=a b", "!", "x/y/z=1"] {
-            assert!(LabelSelector::parse(text).is_err(), "{text}");
+            assert!(SelectorExpression::parse(text).is_err(), "{text}");
         }
     }
 }

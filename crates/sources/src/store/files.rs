@@ -416,7 +416,7 @@ impl DirectoryFiles {
                 {
                     objects.other_secrets.push(Arc::clone(secret));
                     let text = format!(
-                        "Secret {} is ignored: only those in namespace {}, and in sources of --members, are used",
+                        "Secret {} is outside namespace {}: it defines members only if a source of --members selects it",
                         secret.name, self.system_namespace
                     );
                     let source = name.to_owned();

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{IdentityChoice, MemberObject, MemberReach, ambiguous};
+use super::object::{IdentityChoice, MemberObject, MemberReach, ambiguous};
 use crate::clusters::kubeconfig::{
     BYTES_MAX, CredentialText, KubeconfigRefusal, authority, identity_type, server_name, server_uri,
 };

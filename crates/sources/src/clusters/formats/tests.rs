@@ -1,6 +1,7 @@
 //! Tests of the formats: Secrets as each tool writes them, accepted, or refused with the fix.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use super::*;
 use crate::clusters::secret::MemberSecret;
 use crate::store::ObjectName;
-use strait_kube_client::Redacted;
+use strait_kube_client::{Access, ApiCredential, Redacted};
 use strait_model::ClusterId;
 
 const SERVER: &str = "https://api.example.org:6443";

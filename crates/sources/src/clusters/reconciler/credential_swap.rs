@@ -99,7 +99,7 @@ pub(super) fn start_swap(
 }
 
 /// The result of a test.
-enum Verdict {
+enum SwapVerdict {
     /// The credential belongs to the same user of the same cluster.
     Same(ApiClient),
     /// Only a second run can tell.
@@ -116,13 +116,13 @@ impl SwappedRun {
             let tested =
                 tested.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
             match tested {
-                Ok(Verdict::Same(tested)) => {
+                Ok(SwapVerdict::Same(tested)) => {
                     self.client.adopt_credential(&tested);
                     self.access.send_replace(access);
                     info!(cluster = %id, "credential replaced without a new run");
                     return SwapState::Done;
                 }
-                Ok(Verdict::Different(why)) => {
+                Ok(SwapVerdict::Different(why)) => {
                     info!(cluster = %id, "starting a new run for the new credential: {why}");
                     return SwapState::NeedsRun;
                 }
@@ -134,16 +134,16 @@ impl SwappedRun {
             // Once the old credential is refused too, the new one is the only hope.
             tokio::select! {
                 () = sleep(again.pause(rand::random())) => {}
-                () = self.old_is_refused() => {}
+                () = self.old_is_refused() => again = AGAIN,
             }
         }
     }
 
-    async fn test(&mut self, access: &Access) -> Result<Verdict, String> {
+    async fn test(&mut self, access: &Access) -> Result<SwapVerdict, String> {
         let known = timeout(PRINCIPAL_WAIT, self.principal.wait_for(Option::is_some)).await;
         let known = known.ok().and_then(|known| known.ok()?.clone().flatten());
         let (Some(user), Some(uid)) = (known, self.status.borrow().cluster_uid.clone()) else {
-            return Ok(Verdict::Different("the user or the UID of the cluster is not known"));
+            return Ok(SwapVerdict::Different("the user or the UID of the cluster is not known"));
         };
         let client = self.client.with_credential(access).map_err(|error| error.to_string())?;
         let is_unable = |error: &ApiError| {
@@ -151,17 +151,17 @@ impl SwappedRun {
         };
         match principal(&client).await {
             Ok(name) if *name == *user => {}
-            Ok(_) => return Ok(Verdict::Different("it belongs to another user")),
+            Ok(_) => return Ok(SwapVerdict::Different("it belongs to another user")),
             Err(error) if is_unable(&error) => {
-                return Ok(Verdict::Different("its user cannot be read"));
+                return Ok(SwapVerdict::Different("its user cannot be read"));
             }
             Err(error) => return Err(refusal(&error)),
         }
         match kube_system_uid(&client).await {
-            Ok(found) if found == uid => Ok(Verdict::Same(client)),
-            Ok(_) => Ok(Verdict::Different("the cluster has another UID")),
+            Ok(found) if found == uid => Ok(SwapVerdict::Same(client)),
+            Ok(_) => Ok(SwapVerdict::Different("the cluster has another UID")),
             Err(error) if is_unable(&error) => {
-                Ok(Verdict::Different("the UID of the cluster cannot be read"))
+                Ok(SwapVerdict::Different("the UID of the cluster cannot be read"))
             }
             Err(error) => Err(refusal(&error)),
         }

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use tower::ServiceExt as _;
 
-use super::sigv4::{ALGORITHM, CanonicalRequest, Scope, canonical_query};
-use crate::members::token_source::read_token;
+use super::sigv4::{ALGORITHM, CanonicalRequest, SigningScope, canonical_query};
+use crate::members::obtained::read_token;
 use crate::members::{AwsCredentials, AwsIdentity};
 use strait_kube_client::{Redacted, one_line, transport_to};
 
@@ -122,7 +122,7 @@ async fn sts(
     let url = match &settings.endpoint {
         Some(endpoint) => endpoint.uri().clone(),
         None => {
-            let host = super::sts_host(&settings.region);
+            let host = settings.sts_host();
             format!("https://{host}/").parse().map_err(|_| format!("{host} is no host"))?
         }
     };
@@ -131,7 +131,8 @@ async fn sts(
     let content_type = "application/x-www-form-urlencoded; charset=utf-8";
     let mut request = Request::builder().method(Method::POST).header(CONTENT_TYPE, content_type);
     if let Some(signer) = signer {
-        let scope = Scope { time: Timestamp::now(), region: &settings.region, service: "sts" };
+        let scope =
+            SigningScope { time: Timestamp::now(), region: &settings.region, service: "sts" };
         let date = scope.date_time();
         let token = signer.session_token.as_ref().map(Redacted::reveal);
         let mut headers =

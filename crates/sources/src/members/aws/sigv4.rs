@@ -12,7 +12,7 @@ use strait_kube_client::Redacted;
 pub(super) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// The time, region and service of a signature.
-pub(super) struct Scope<'a> {
+pub(super) struct SigningScope<'a> {
     pub(super) time: Timestamp,
     pub(super) region: &'a str,
     pub(super) service: &'a str,
@@ -29,7 +29,7 @@ pub(super) struct CanonicalRequest<'a> {
     pub(super) body: &'a [u8],
 }
 
-impl Scope<'_> {
+impl SigningScope<'_> {
     /// Returns the time as `20150830T123600Z`.
     pub(super) fn date_time(&self) -> String {
         self.time.strftime("%Y%m%dT%H%M%SZ").to_string()
@@ -124,7 +124,7 @@ mod tests {
 
     /// The secret key of the examples in AWS's documentation and test suite.
     fn sign(query: &[(&str, &str)], headers: &[(&str, &str)], method: &str, body: &[u8]) -> String {
-        let scope = Scope {
+        let scope = SigningScope {
             time: "2015-08-30T12:36:00Z".parse().expect("a time"),
             region: "us-east-1",
             service: "service",

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::members::{AwsCredentials, Endpoint};
+use crate::members::{AwsCredentials, OperatorUrl};
 
 fn settings() -> AwsIdentity {
     AwsIdentity {
@@ -125,7 +125,7 @@ async fn tokens_of_all_clusters_share_one_request_for_credentials() {
             lifetime: Duration::from_secs(900),
         }),
         assume_role: Some("arn:aws:iam::2:role/s".to_owned()),
-        endpoint: Some(Endpoint::parse(&url).expect("on loopback")),
+        endpoint: Some(OperatorUrl::parse(&url).expect("on loopback")),
         ..settings()
     });
     let (north, south) = tokio::join!(eks_token(&session, "north"), eks_token(&session, "south"));
@@ -158,7 +158,7 @@ async fn pod_identity_agent_receives_the_current_token() {
     let (url, requests) = fake(vec![ok(answer)]).await;
     let session = AwsSession::new(AwsIdentity {
         credentials: Some(AwsCredentials::PodIdentity {
-            url: Endpoint::parse(&format!("{url}v1/credentials")).expect("on loopback"),
+            url: OperatorUrl::parse(&format!("{url}v1/credentials")).expect("on loopback"),
             token_file: token_file.clone(),
         }),
         ..settings()
@@ -187,7 +187,7 @@ async fn hostile_token_endpoint_is_refused_without_its_secrets() {
         let (url, _) = fake(vec![answer]).await;
         let session = AwsSession::new(AwsIdentity {
             credentials: Some(AwsCredentials::PodIdentity {
-                url: Endpoint::parse(&url).expect("on loopback"),
+                url: OperatorUrl::parse(&url).expect("on loopback"),
                 token_file,
             }),
             ..settings()
