@@ -96,12 +96,39 @@ enum Connections {
     Relayed(Arc<dyn Carrier>),
 }
 
+impl Connections {
+    /// Sends a request. The permit must be kept until the response has been read.
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        purpose: Purpose,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+        match self {
+            Self::Dialled(pool) => pool.exchange(request, purpose).await,
+            Self::Relayed(carrier) => {
+                carrier.exchange(request).await.map(|(response, permit)| (response, Some(permit)))
+            }
+        }
+    }
+}
+
 /// The header that authenticates a request.
 #[derive(Clone)]
 enum Authorization {
     None,
     Fixed(HeaderValue),
     Issued(TokenFeed),
+}
+
+impl Authorization {
+    /// Returns the current header.
+    fn header(&self) -> Result<Option<HeaderValue>, NoToken> {
+        match self {
+            Self::None => Ok(None),
+            Self::Fixed(header) => Ok(Some(header.clone())),
+            Self::Issued(feed) => issued_header(feed).map(Some),
+        }
+    }
 }
 
 impl ApiClient {
@@ -258,28 +285,32 @@ impl ApiClient {
         // specific types: the keys of tokens are `application/jwk-set+json`, and the server
         // responds 406 to clients that accept plain JSON only.
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
-        let ActiveCredential { connections, authorization, .. } = lock(&self.active).clone();
-        let header = match &authorization {
-            Authorization::None => None,
-            Authorization::Fixed(header) => Some(header.clone()),
-            Authorization::Issued(feed) => Some(issued_header(feed)?),
-        };
-        if let Some(header) = header {
+        let active = lock(&self.active).clone();
+        if let Some(header) = active.authorization.header()? {
             headers.insert(AUTHORIZATION, header);
         }
-        let answered = match &connections {
-            Connections::Dialled(pool) => pool.exchange(request, self.purpose).await?,
-            Connections::Relayed(carrier) => {
-                let (response, permit) = carrier.exchange(request).await?;
-                (response, Some(permit))
-            }
-        };
-        if let Authorization::Issued(feed) = &authorization
+        let answered = active.connections.exchange(request, self.purpose).await?;
+        if let Authorization::Issued(feed) = &active.authorization
             && answered.0.status() == StatusCode::UNAUTHORIZED
         {
             feed.note_refused();
         }
         Ok(answered)
+    }
+
+    /// Sends one request as it is; the caller adds the credential and sets the deadline.
+    pub(super) async fn exchange_unchanged(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+        let connections = lock(&self.active).connections.clone();
+        connections.exchange(request, self.purpose).await
+    }
+
+    /// Returns the header with the credential, if the credential is sent in one.
+    pub(super) fn authorization(&self) -> Option<HeaderValue> {
+        let authorization = lock(&self.active).authorization.clone();
+        authorization.header().ok().flatten()
     }
 
     /// Returns the complete URI of a path below the server's base path.

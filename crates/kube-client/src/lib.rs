@@ -24,6 +24,7 @@ mod decode;
 mod envelope;
 mod error;
 mod event;
+mod forward;
 mod heard;
 mod issued;
 mod json;
@@ -63,6 +64,7 @@ pub use envelope::Encoding;
 pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
+pub use forward::ForwardedResponse;
 pub use issued::{IssuedToken, TokenFeed};
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,

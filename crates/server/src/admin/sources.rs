@@ -31,6 +31,7 @@ use strait_mesh::timeline::Timeline;
 use strait_model::Proxy;
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::Policy;
+use strait_relay::hub::RelayHub;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::members::MemberSources;
 use strait_sources::policy_watch::WatchedFile;
@@ -93,6 +94,8 @@ pub struct Sources {
     pub figures: watch::Receiver<LoopCounters>,
     /// Readiness of the process.
     pub readiness: watch::Receiver<Readiness>,
+    /// The connections of relays.
+    pub relays: Arc<RelayHub>,
     /// Inputs of the metrics.
     pub metrics: Arc<Metrics>,
     /// Last count of withheld endpoints for `/metrics`.

@@ -12,12 +12,10 @@ mod tests;
 pub use self::object::{
     API_SERVER_ANNOTATION, CLUSTER_ID_ANNOTATION, EXPIRES_ANNOTATION, IDENTITY_ANNOTATION,
     IDENTITY_CLUSTER_ANNOTATION, IdentityChoice, KUBECONFIG_KEY_ANNOTATION, MemberReach,
-    PROXY_ANNOTATION, RELAY_ANNOTATION, TLS_SERVER_NAME_ANNOTATION,
+    PROXY_ANNOTATION, TLS_SERVER_NAME_ANNOTATION,
 };
 use self::object::{FoundMember, MemberObject};
-use super::kubeconfig::KubeconfigRefusal;
 use crate::store::WatchedSecret;
-use strait_base::codes;
 use strait_kube_client::Loopback;
 
 /// Marks Argo CD's cluster Secrets, with the value `cluster`.
@@ -45,9 +43,6 @@ pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<FoundMembe
         let name = secret.labels.get(PROFILE_LABEL).map(String::as_str);
         return vec![object.only(name.or(Some(key)), object.kubeconfig(key))];
     }
-    if object.is_relayed() {
-        return vec![object.only(None, Err(relay_refusal()))];
-    }
     let data = secret.data.keys();
     match (object.annotation(CLUSTER_ID_ANNOTATION), secret.data.len()) {
         (Some(_), 1) => data.map(|key| object.only(Some(key), object.kubeconfig(key))).collect(),
@@ -58,13 +53,4 @@ pub(super) fn read(secret: &WatchedSecret, loopback: Loopback) -> Vec<FoundMembe
         }
         _ => data.map(|key| (key.clone(), object.kubeconfig(key))).collect(),
     }
-}
-
-/// Returns the refusal of a member that only a relay reaches.
-fn relay_refusal() -> KubeconfigRefusal {
-    KubeconfigRefusal::new(
-        &codes::NOT_AVAILABLE,
-        format!("annotation {RELAY_ANNOTATION}"),
-        "requires a relay, which this version does not implement",
-    )
 }

@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use super::formats::{
-    IDENTITY_ANNOTATION, IdentityChoice, MemberReach, PROXY_ANNOTATION, RELAY_ANNOTATION,
-};
+use super::formats::{IDENTITY_ANNOTATION, IdentityChoice, MemberReach, PROXY_ANNOTATION};
 use super::kubeconfig::KubeconfigRefusal;
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
@@ -49,13 +47,9 @@ fn resolve_member(
     book: &TokenBook,
 ) -> Result<(), KubeconfigRefusal> {
     let annotation = |name: &str| format!("annotation {name}");
-    let MemberReach { identity, identity_cluster, proxy, relay, namespaces, .. } = &spec.reach;
+    let MemberReach { identity, identity_cluster, proxy, namespaces, .. } = &spec.reach;
     let unavailable =
         |field: String, fact: &str| KubeconfigRefusal::new(&codes::NOT_AVAILABLE, field, fact);
-    if *relay {
-        let fact = "requires a relay, which this version does not implement";
-        return Err(unavailable(annotation(RELAY_ANNOTATION), fact));
-    }
     if let Some(name) = proxy {
         let fact = match sources.proxies.contains(name) {
             true => format!("selects proxy {name}; this version does not implement proxies"),

@@ -23,8 +23,6 @@ pub const IDENTITY_ANNOTATION: &str = "strait.dev/identity";
 pub const IDENTITY_CLUSTER_ANNOTATION: &str = "strait.dev/identity-cluster";
 /// The proxy of the operator file through which the member is reached.
 pub const PROXY_ANNOTATION: &str = "strait.dev/proxy";
-/// `true`: the member is reached through its relay.
-pub const RELAY_ANNOTATION: &str = "strait.dev/relay";
 /// When the credential expires, if the credential itself does not contain it.
 pub const EXPIRES_ANNOTATION: &str = "strait.dev/expires";
 /// How a member is reached and authenticated, besides its [`Access`].
@@ -36,8 +34,6 @@ pub struct MemberReach {
     pub identity_cluster: Option<Arc<str>>,
     /// The proxy by name.
     pub proxy: Option<Arc<str>>,
-    /// Whether a relay connects the member.
-    pub relay: bool,
     /// When the credential expires, according to the annotation.
     pub expires: Option<Timestamp>,
     /// The namespaces to which the object limits the reader; empty for all.
@@ -97,10 +93,6 @@ impl MemberObject<'_> {
         KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
     }
 
-    pub(super) fn is_relayed(&self) -> bool {
-        self.annotation(RELAY_ANNOTATION) == Some("true")
-    }
-
     /// Returns the settings that replace those of the format.
     pub(super) fn server_override(&self) -> ServerOverride<'_> {
         let named = |annotation| Some((annotation, self.annotation(annotation)?));
@@ -134,11 +126,6 @@ impl MemberObject<'_> {
         &self,
         credential: &ApiCredential,
     ) -> Result<MemberReach, KubeconfigRefusal> {
-        let relay = match self.annotation(RELAY_ANNOTATION) {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err(self.refused(RELAY_ANNOTATION, "is neither true nor false")),
-        };
         let identity = self.annotation(IDENTITY_ANNOTATION);
         if identity.is_some() && *credential != ApiCredential::None {
             return Err(ambiguous(format!("annotation {IDENTITY_ANNOTATION}")));
@@ -157,7 +144,6 @@ impl MemberObject<'_> {
             identity: identity.map(|name| IdentityChoice::Named(name.into())),
             identity_cluster: self.annotation(IDENTITY_CLUSTER_ANNOTATION).map(Into::into),
             proxy: self.annotation(PROXY_ANNOTATION).map(Into::into),
-            relay,
             expires,
             namespaces: Vec::new(),
             remark,

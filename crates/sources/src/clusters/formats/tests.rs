@@ -7,10 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::*;
+use crate::clusters::kubeconfig::KubeconfigRefusal;
 use crate::clusters::secret::MemberSecret;
 use crate::store::ObjectName;
+use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Redacted};
-use strait_model::ClusterId;
 
 const SERVER: &str = "https://api.example.org:6443";
 
@@ -370,16 +371,4 @@ fn annotation_names_the_only_kubeconfig_of_a_native_secret() {
     assert_eq!(ids(&object), [("east".to_owned(), "")]);
     let object = secret("", &[], &named, &[("a", &config), ("b", &config)]);
     assert_eq!(ids(&object), [("a".to_owned(), "STR0217"), ("b".to_owned(), "STR0217")]);
-}
-
-#[test]
-fn relayed_member_is_refused_under_its_own_id() {
-    let relay = [(RELAY_ANNOTATION, "true"), (CLUSTER_ID_ANNOTATION, "east")];
-    let data = [("invitation-sha256", "x"), ("invitation-expires", "y")];
-    let object = secret("", &[], &relay, &data);
-    assert_eq!(ids(&object), [("east".to_owned(), "STR0227")]);
-    let id = ClusterId::from("east");
-    let read = MemberSecret::read(&object, Loopback::Refused);
-    let refusal = read.clusters[&id].as_ref().expect_err("refused");
-    assert!(refusal.fact.contains("relay"), "{refusal}");
 }

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::clusters::status::{CredentialKind, CredentialStatus, DIRECT, SYSTEM_SOURCE, outdated};
+use crate::clusters::status::{
+    CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE, outdated,
+};
 use crate::lifetime::Lifetime;
 use strait_kube_client::ApiCredential;
 
@@ -208,8 +210,13 @@ impl Reconciler {
             Mode::Pause => Some("pause"),
         };
         let credential = self.credential_status(id, member, cluster, wall);
+        let is_relayed = |cluster: &PlannedCluster| match &cluster.hold {
+            Hold::BySecret(access) => access.is_relayed(),
+            Hold::Assumed | Hold::Leaving { .. } => false,
+        };
+        let via = if cluster.is_some_and(is_relayed) { RELAY } else { DIRECT };
         MemberView {
-            status: ClusterStatus { kept: data_owner, mode, credential, outdated, ..entry },
+            status: ClusterStatus { via, kept: data_owner, mode, credential, outdated, ..entry },
             known: known_cluster,
             is_awaited: never_synced || (self.fresh_until.is_some() && member.is_catching_up()),
         }
