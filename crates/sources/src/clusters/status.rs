@@ -181,8 +181,9 @@ impl fmt::Display for OutdatedStatus {
 
 /// The name of the system namespace as a source.
 pub const SYSTEM_SOURCE: &str = "system";
-/// The values of [`ClusterStatus::via`]: the API server is dialled, or a relay connects it.
+/// The value of [`ClusterStatus::via`] for an API server that is dialled.
 pub const DIRECT: &str = "direct";
+/// The value of [`ClusterStatus::via`] for an API server that a relay connects.
 pub const RELAY: &str = "relay";
 
 /// The credential that is used to read a cluster.
