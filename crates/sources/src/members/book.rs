@@ -37,7 +37,7 @@ pub struct TokenBook {
     sessions: Mutex<BTreeMap<Arc<str>, Arc<AwsSession>>>,
 }
 
-/// An identity, and what its token is for: an audience or a cluster of a cloud.
+/// The name of an identity, and the purpose of its token: an audience or a cluster of a cloud.
 type TokenKey = (Arc<str>, String);
 
 #[derive(Debug)]

@@ -43,7 +43,7 @@ pub struct Source {
     pub name: Arc<str>,
     /// The objects.
     pub objects: SourceObjects,
-    /// The cluster IDs that they may define: patterns, in which `*` stands for any characters.
+    /// The cluster IDs that they may define: patterns, in which `*` matches any characters.
     pub ids: Vec<String>,
 }
 
@@ -196,7 +196,7 @@ impl MemberIdentity {
     }
 }
 
-/// Whether `text` matches a pattern in which `*` stands for any characters. Takes time proportional
+/// Whether `text` matches a pattern in which `*` matches any characters. Takes time proportional
 /// to the product of both lengths at most.
 fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_pattern, mut last_star) = (0, 0, None);
