@@ -20,6 +20,7 @@ mod networks;
 mod objects;
 mod own_traffic;
 mod routes;
+mod sharing;
 mod sidecars;
 mod traffic;
 
@@ -35,10 +36,11 @@ pub use self::networks::*;
 pub use self::objects::*;
 pub use self::own_traffic::*;
 pub use self::routes::*;
+pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 14] = [
+static GROUPS: [&[&Code]; 15] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -53,6 +55,7 @@ static GROUPS: [&[&Code]; 14] = [
     objects::CODES,
     foreign::CODES,
     own_traffic::CODES,
+    sharing::CODES,
 ];
 
 /// Returns every code, in order.
