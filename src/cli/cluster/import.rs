@@ -258,5 +258,8 @@ fn member(
     }
     let trust_domain = named.trust_domain.as_deref().map(Arc::from);
     let network = network(named.network.as_deref());
-    Ok((id, MemberSpec { access, network, mode: Mode::Normal, uid: None, trust_domain }))
+    Ok((
+        id,
+        MemberSpec { access, network, mode: Mode::Normal, uid: None, trust_domain, set_name: None },
+    ))
 }

@@ -21,6 +21,7 @@ fn member(server: &str) -> MemberSpec {
         mode: Mode::Normal,
         uid: None,
         trust_domain: None,
+        set_name: None,
     }
 }
 
@@ -104,6 +105,7 @@ fn short(action: &Action) -> String {
         Action::SetMode { id, .. } => format!("mode of {id}"),
         Action::SetUid { id, .. } => format!("identity of {id}"),
         Action::SetTrustDomain { id, .. } => format!("trust domain of {id}"),
+        Action::SetSetName { id, .. } => format!("set name of {id}"),
         Action::StartGrace { id, .. } => format!("grace of {id}"),
         Action::Withdraw { id } => format!("withdraw {id}"),
     }
