@@ -49,9 +49,13 @@ fn families(exports: &[RankedExport]) -> (Vec<IpFamily>, Vec<bool>) {
     let has_one = exports.iter().map(|export| {
         let own = &export.service.service.ip_families;
         let all = common.get_or_insert_default();
+        if all.is_empty() {
+            all.clone_from(own);
+        }
         let shared: Vec<_> = all.iter().copied().filter(|family| own.contains(family)).collect();
-        let is_reached = !shared.is_empty() || (all.is_empty() && own.is_empty());
-        if is_reached {
+        // An API server that states no families has the primary one.
+        let is_reached = !shared.is_empty() || own.is_empty();
+        if !shared.is_empty() {
             *all = shared;
         }
         is_reached
