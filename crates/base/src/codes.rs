@@ -19,6 +19,7 @@ mod members;
 mod networks;
 mod objects;
 mod own_traffic;
+mod relays;
 mod routes;
 mod sharing;
 mod sidecars;
@@ -35,12 +36,13 @@ pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
 pub use self::own_traffic::*;
+pub use self::relays::*;
 pub use self::routes::*;
 pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 15] = [
+static GROUPS: [&[&Code]; 16] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -55,6 +57,7 @@ static GROUPS: [&[&Code]; 15] = [
     objects::CODES,
     foreign::CODES,
     own_traffic::CODES,
+    relays::CODES,
     sharing::CODES,
 ];
 

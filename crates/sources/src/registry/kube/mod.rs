@@ -49,7 +49,7 @@ use self::index::IndexedKind;
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, RootsStatus};
-pub use run::run;
+pub use run::{run, run_with};
 use strait_base::codes::Code;
 use strait_kube_client::{Access, ApiClient, NamespacedName, ReadLimits};
 use strait_model::policy::Policy;
