@@ -33,8 +33,8 @@ pub(super) fn render(out: &mut String, clusters: &[&ClusterStatus]) -> fmt::Resu
     let mut family = Family::counter(out, "strait_mcs_writes_total", help)?;
     for cluster in clusters.clone() {
         for ((kind, result), count) in &cluster.imports.writes {
-            let labels = [("cluster", &*cluster.id), ("kind", *kind), ("result", *result)];
-            family.sample(&labels, count)?;
+            family
+                .sample(&[("cluster", &cluster.id), ("kind", kind), ("result", result)], count)?;
         }
     }
     let help = "Deletions of ServiceImports that are delayed because they are many at once.";
