@@ -31,8 +31,8 @@ the process restarts.";
     IMPORT_RIGHT_MISSING = "STR0443", "the credential may not write the objects of an import",
         "Grant the rights: strait cluster add ID --mcs-imports, or reader.mcsImports of the chart strait-member.", "\
 For an import Strait needs create, patch and delete of serviceimports and services, and patch of
-serviceimports/status. The cluster's API server refused a request with 403. Strait tries again after 10 minutes. Proxies are unaffected: their
-endpoints do not depend on these objects.";
+serviceimports/status. The cluster's API server refused a request with 403. Strait tries again after
+10 minutes. Proxies are unaffected: their endpoints do not depend on these objects.";
 
     /// 404 of the group.
     IMPORT_VERSION_MISSING = "STR0444", "the cluster does not serve the multi-cluster services API",
@@ -51,8 +51,8 @@ import and its address stay until the cluster answers or is removed.";
     /// Many deletions at once.
     IMPORT_DELETES_HELD = "STR0446", "the deletion of many ServiceImports is delayed",
         "Nothing, if the services were unexported on purpose. Otherwise restore the ServiceExports now.", "\
-More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for 30 s and
-then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets the limits.
+More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for
+30 s and then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets the limits.
 The metric strait_mcs_deletes_held shows the number of delayed deletions.";
 
     /// 409 for an apply.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::imports::{ImportPlan, ImportPlanInputs, ImportWrite, Recreation, SettledImports, plan};
-use super::index::KubeIndex;
+use super::index::{KubeIndex, workload_key};
 use super::mcs::GROUP;
 use super::write_back::{DesiredObject, WriteReport};
 use super::{ImportState, ImportStep, ImportsStatus};
@@ -198,10 +198,18 @@ impl WriteBack {
                 *state = ImportState { reason, code, fails, ..std::mem::take(state) };
             }
         }
-        status.held = self.hold(&mut writes, own.len(), &policy, now);
-        for (key, write) in &writes {
-            if matches!(write, ImportWrite::DeleteImport { .. }) {
-                self.recreation.forget(key);
+        let deletions: Vec<_> = writes
+            .iter()
+            .filter(|(_, write)| matches!(write, ImportWrite::DeleteImport { .. }))
+            .map(|(key, _)| key.clone())
+            .collect();
+        status.held = self.hold(&mut writes, deletions.len(), own.len(), &policy, now);
+        for key in deletions {
+            if status.held == 0 {
+                self.recreation.forget(&key);
+            } else if let Some(state) = status.imports.get_mut(&workload_key(&key)) {
+                state.reason = Some("the deletion is delayed, because it is one of many".into());
+                state.code = Some(&codes::IMPORT_DELETES_HELD);
             }
         }
         self.due = [self.due, self.recreation.next(now.into_std()).map(Instant::from_std)]
@@ -211,17 +219,17 @@ impl WriteBack {
         writes.into_iter().map(|(key, write)| DesiredObject::import(key, write)).collect()
     }
 
-    /// Delays the deletion of many imports at once. Returns the number of delayed deletions.
+    /// Delays the deletion of many of the `present` imports at once. Returns the number of delayed
+    /// deletions.
     fn hold(
         &mut self,
         writes: &mut Vec<(NamespacedName, ImportWrite)>,
+        deletions: usize,
         present: usize,
         policy: &Policy,
         now: Instant,
     ) -> usize {
         let rule = policy.mass_withdrawal(&self.settings.cluster).unwrap_or_default();
-        let is_deletion = |write: &ImportWrite| matches!(write, ImportWrite::DeleteImport { .. });
-        let deletions = writes.iter().filter(|(_, write)| is_deletion(write)).count();
         let is_mass =
             deletions >= rule.at_least && deletions * 100 > present * usize::from(rule.percent);
         if !is_mass {
