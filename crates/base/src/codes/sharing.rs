@@ -52,8 +52,8 @@ import and its address stay until the cluster answers or is removed.";
     IMPORT_DELETES_HELD = "STR0446", "the deletion of many ServiceImports is delayed",
         "Nothing, if the services were unexported on purpose. Otherwise restore the ServiceExports now.", "\
 More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for
-30 s and then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets the limits.
-The metric strait_mcs_deletes_held shows the number of delayed deletions.";
+30 s and then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets
+the limits. The metric strait_mcs_deletes_held shows the number of delayed deletions.";
 
     /// 409 for an apply.
     IMPORT_CONFLICT = "STR0447", "another controller owns fields of an object that Strait applies",
