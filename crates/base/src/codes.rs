@@ -22,6 +22,7 @@ mod objects;
 mod own_traffic;
 mod relays;
 mod routes;
+mod sharing;
 mod sidecars;
 mod traffic;
 
@@ -39,10 +40,11 @@ pub use self::objects::*;
 pub use self::own_traffic::*;
 pub use self::relays::*;
 pub use self::routes::*;
+pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 16] = [
+static GROUPS: [&[&Code]; 17] = [
     CODES,
     members::CODES,
     member_sources::CODES,
@@ -59,6 +61,7 @@ static GROUPS: [&[&Code]; 16] = [
     foreign::CODES,
     own_traffic::CODES,
     relays::CODES,
+    sharing::CODES,
 ];
 
 /// Returns every code, in order.

@@ -12,7 +12,9 @@ use serde::Serialize;
 
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
-use crate::registry::kube::{ApiContact, LastContact, OutdatedKind, RootsStatus, RunStatus};
+use crate::registry::kube::{
+    ApiContact, ImportsStatus, LastContact, OutdatedKind, RootsStatus, RunStatus,
+};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
 use strait_kube_client::ApiCredential;
@@ -115,6 +117,9 @@ pub struct ClusterStatus {
     /// How far the mesh's roots have been distributed in it; omitted if none are written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<RootsStatus>,
+    /// The ServiceImports of exported services.
+    #[serde(skip)]
+    pub imports: Arc<ImportsStatus>,
     /// The owner of the served data, if any; for the component that stores it.
     #[serde(skip)]
     pub kept: Option<ClusterIdHolder>,
@@ -163,6 +168,7 @@ impl ClusterStatus {
             same_ranges: Vec::new(),
             pod_ranges: Arc::default(),
             roots: None,
+            imports: Arc::default(),
             kept: None,
         }
     }
