@@ -352,6 +352,19 @@ async fn certificate_past_half_of_its_life_is_renewed_and_used() {
 }
 
 #[tokio::test]
+async fn certificate_is_renewed_when_the_hub_asks_for_it() {
+    let mut relay = TestRelay::start().await;
+    let mut first = relay.connection().await;
+    hello(&mut first, "strait-0/1").await;
+    assert_eq!(relay.hub.renewals(), 0);
+    let headers = [("strait-replica", "strait-0/1"), ("strait-renew", "now")];
+    first.get("/strait/relay/v1/hello", &headers).await;
+    let second = relay.connection().await;
+    assert_eq!(relay.hub.renewals(), 1);
+    assert_ne!(first.certificate, second.certificate);
+}
+
+#[tokio::test]
 async fn expired_certificate_is_replaced_by_enrolment() {
     let mut relay = TestRelay::start_with(|settings, hub| {
         store_certificate(settings, hub, SystemTime::now() - 3 * HOUR, 2 * HOUR);
