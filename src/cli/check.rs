@@ -12,6 +12,7 @@ mod junit;
 mod matrix;
 mod member_policies;
 mod networks;
+mod member_sources;
 mod objects;
 mod probes;
 mod process;
@@ -321,7 +322,8 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
         "mesh" => Some("the mesh config is active".to_owned())
             .filter(|_| items(&answers.mesh["problems"]).is_empty()),
         "policy" => Some("the policy is active".to_owned())
-            .filter(|_| !answers.policy["problem"].is_string()),
+            .filter(|_| !answers.policy["problem"].is_string())
+            .filter(|_| !answers.policy["members"]["problem"].is_string()),
         "config" => Some(objects::looked(&answers.config)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
         "process" => {
@@ -419,15 +421,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
-        if row["credential"]["endsSoon"] == true {
-            let by_itself = match row["credential"]["renewsItself"] == true {
-                true => ", and the control plane could not renew it",
-                false => "",
-            };
-            let fact =
-                format!("its token ends at {}{by_itself}", text(&row["credential"]["expires"]));
-            found.push(problem("clusters", &codes::CREDENTIAL_ENDS, object.clone(), fact));
-        }
+        found.extend(member_sources::credential_ends(row, &object));
         found.extend(of_roots(&row["roots"], &object));
         found.extend(networks::of_claims(row, &object));
         for same in yielded(row) {
@@ -477,6 +471,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     if let Some(fact) = answers.policy["problem"].as_str() {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
+    found.extend(member_sources::findings(&answers.policy["members"]));
     for row in items(&answers.policy["unknownClusters"]) {
         let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
         let object = format!("cluster/{}", text(&row["cluster"]));
@@ -650,7 +645,8 @@ mod tests {
             mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
                           "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),
-            policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
+            policy: json!({ "members": { "problem": "sources[0].ids: is empty", "sources": ["source capi: 403"], "unused": ["proxies"] },
+                            "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             config: json!([{ "kind": "Gateway", "namespace": "n", "name": "g", "state": "refused", "reasons": [{ "code": "STR1001", "text": "no" }] }]),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "version": "1.36.4", "missingPatches": ["CVE-2026-26308"],
                               "types": { "cds": { "nack": { "error": "no" } } } }]),
@@ -705,6 +701,9 @@ mod tests {
                 "~STR1070 configuration",
                 "~STR1090 configuration",
                 "STR0601 policy",
+                "STR0601 members",
+                "STR0231 members",
+                "~STR0227 members",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",
                 "~STR0845 envoy/1.36.4",

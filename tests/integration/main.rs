@@ -30,6 +30,7 @@ mod identity;
 mod intermediates;
 mod large_objects;
 mod layering;
+mod member_sources;
 mod member_traffic;
 mod members;
 #[allow(dead_code, reason = "what all tests share is not used by each")]
@@ -44,6 +45,7 @@ mod plots;
 mod previewed;
 mod probed;
 mod relay;
+mod relayed;
 mod replicas;
 mod restart;
 mod restored;

@@ -15,6 +15,7 @@ mod envoy_filters;
 mod foreign;
 mod ingresses;
 mod injection;
+mod member_sources;
 mod members;
 mod networks;
 mod objects;
@@ -31,6 +32,7 @@ pub use self::envoy_filters::*;
 pub use self::foreign::*;
 pub use self::ingresses::*;
 pub use self::injection::*;
+pub use self::member_sources::*;
 pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
@@ -40,9 +42,10 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 15] = [
+static GROUPS: [&[&Code]; 16] = [
     CODES,
     members::CODES,
+    member_sources::CODES,
     networks::CODES,
     injection::CODES,
     agent::CODES,
@@ -181,13 +184,14 @@ namespaces. The last known state of the cluster stays in use, and Strait continu
 rights are granted.";
 
     /// The exp of the token in a Secret.
-    CREDENTIAL_ENDS = "STR0316", "a cluster's token expires soon",
+    CREDENTIAL_ENDS = "STR0316", "a cluster's credential expires soon",
         "Renew it: strait cluster rotate ID
 From a cron job: strait cluster rotate --all --expiring 7d --yes", "\
-The token in the member's Secret expires in less than 7 days (for tokens with a lifetime below 21 days: in
-less than a third of it). After that the API server responds with 401: the last known state of the cluster
-stays in use, and Strait receives no changes. A cluster that was added with --self-renew receives a new
-token automatically after half of the lifetime. If that fails, the log of 'strait serve' states the reason.";
+The token or the client certificate in the member's Secret expires in less than 7 days (if its lifetime is
+below 21 days: in less than a third of it). After that the API server responds with 401: the last known
+state of the cluster stays in use, and Strait receives no changes. A cluster that was added with
+--self-renew receives a new token automatically after half of the lifetime. If that fails, the log of
+'strait serve' states the reason.";
 
     /// Not ready yet.
     MESH_INCOMPLETE = "STR0317", "the mesh has not been read completely yet",
@@ -517,10 +521,12 @@ it, the new certificate would prove that other cluster, and a cluster that was r
 access there.";
 
     /// `--policy`.
-    POLICY = "STR0601", "the policy file cannot be used",
-        "Correct the named field: strait policy check FILE. Strait reads the file again automatically.", "\
-The file is not YAML, or has an unknown field or an invalid value. At the start this ends the program,
-because serving without the requested rules would not be safe. Later the last valid policy stays active.";
+    POLICY = "STR0601", "the policy file or the file of member sources cannot be used",
+        "Correct the named field: strait policy check FILE, or strait members check FILE. Strait reads the file
+again automatically.", "\
+The file of --policy or --members is not YAML, or has an unknown field or an invalid value. At the start this
+ends the program, because serving without the requested rules would not be safe. Later the last valid version
+stays active.";
 
     /// explain: export.
     EXPORT_REFUSED = "STR0602", "the policy does not allow the cluster to export the service",

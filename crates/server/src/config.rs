@@ -74,6 +74,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
+    /// Member sources: namespaces whose Secrets may define members, and identities
+    /// (docs/reference/member-sources.md); reloaded on change
+    #[arg(long, env = "STRAIT_MEMBERS", value_name = "FILE")]
+    pub members: Option<PathBuf>,
+
     /// Address for proxies: ADS and the certificate service, over mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,

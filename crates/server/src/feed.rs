@@ -703,7 +703,7 @@ mod tests {
                     settled,
                     clients,
                 },
-                policy: strait_sources::policy_watch::WatchedPolicy::none().policy,
+                policy: strait_sources::policy_watch::WatchedFile::none().value,
                 resolved,
                 dead_gateways,
                 fetched,

@@ -42,10 +42,13 @@ use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::clusters::writer::WriterLease;
 use strait_sources::clusters::{events, reconciler, renewal, statuses};
 use strait_sources::jwks;
+use strait_sources::members::MemberSources;
 use strait_sources::mesh_config_watch::ConfigMapData;
+use strait_sources::policy_watch::WatchedFile;
 use strait_sources::registry::kube::MemberWrites;
 use strait_sources::registry::{self, consul};
 use strait_sources::store::Objects;
+use strait_sources::store::secret_sources::{self, ObjectsWithSources};
 
 /// Number of hold requests that may wait; further requests block.
 const HOLDS: usize = 4;
@@ -80,8 +83,16 @@ pub(super) struct ServerInputs {
     /// Parts of the last known state that no snapshot contains.
     pub(super) others: strait_lkg::Others,
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
+    /// The member sources that cannot be read.
+    pub(super) source_problems: watch::Receiver<Vec<String>>,
     /// Becomes true during shutdown, once another control plane may write.
     pub(super) given_up: watch::Receiver<bool>,
+}
+
+/// The files that the operator maintains.
+pub(super) struct OperatorFiles {
+    pub(super) policy: WatchedFile<Policy>,
+    pub(super) members: WatchedFile<MemberSources>,
 }
 
 /// Channels of certificates: the current ones, and the roots from the mesh config.
@@ -108,11 +119,12 @@ impl ServerInputs {
         args: &ServeArgs,
         source: &ConfigOrigin,
         KnownBefore { state_dir, shared_hold, early_hold }: KnownBefore,
-        policy: watch::Receiver<Arc<Policy>>,
+        files: &OperatorFiles,
         Certificates { identity, named_roots, gate }: Certificates,
         core: &Core,
         tasks: &Supervisor,
     ) -> Self {
+        let policy = files.policy.value.clone();
         let hold_file = state_dir.as_deref().map(HoldFile::of);
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
         let outside_dir = state_dir.clone();
@@ -140,9 +152,19 @@ impl ServerInputs {
         tasks.spawn("relayed members", follow_members(objects.clone(), Arc::clone(&relays)));
         let roots = roots(identity, gate.clone(), tasks);
         let writes = MemberWrites { roots, role: role.clone() };
+        let sources = files.members.value.clone();
+        let ObjectsWithSources { objects: members, problems: source_problems } = match &args.members
+        {
+            Some(_) => {
+                let hub = source.config_cluster().map(|hub| hub.access);
+                secret_sources::with_sources(objects.clone(), hub, sources.clone(), tasks)
+            }
+            None => ObjectsWithSources::without(objects.clone()),
+        };
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
-                objects: objects.clone(),
+                objects: members,
+                sources,
                 config_cluster: source.config_cluster(),
                 loopback: source.loopback(),
                 system_namespace: args.namespace.clone(),
@@ -227,6 +249,7 @@ impl ServerInputs {
                 issuers: keys,
             },
             mesh_data: mesh.data(),
+            source_problems,
             source_statuses: source_statuses.clone(),
             given_up,
         };

@@ -72,7 +72,7 @@ impl Journal {
         let mut before = std::mem::take(&mut self.members);
         for status in statuses {
             let key = (status.id.clone(), status.secret.clone());
-            let expires = status.credential.map(|credential| credential.expires);
+            let expires = status.credential.as_ref().and_then(|credential| credential.expires);
             let known = before.remove(&key);
             let mut enter = |effect: String| {
                 let id = ClusterId::from(status.id.as_str());
@@ -138,11 +138,16 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_sources::clusters::status::TokenStatus;
+    use strait_sources::clusters::status::{CredentialKind, CredentialStatus};
 
     fn member(state: ClusterState, expires: Option<i64>) -> ClusterStatus {
-        let credential = expires.map(|second| TokenStatus {
-            expires: Timestamp::from_second(second).expect("a time"),
+        let credential = expires.map(|second| CredentialStatus {
+            kind: CredentialKind::Token,
+            identity: None,
+            principal: None,
+            expires: Timestamp::from_second(second).ok(),
+            refresh_at: None,
+            last_error: None,
             ends_soon: false,
             renews_itself: false,
         });

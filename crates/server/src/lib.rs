@@ -55,7 +55,7 @@ use tracing::{info, warn};
 
 use self::core::Core;
 pub use self::error::ServeError;
-use self::inputs::{Certificates, KnownBefore, ServerInputs};
+use self::inputs::{Certificates, KnownBefore, OperatorFiles, ServerInputs};
 use self::outputs::{Ports, ServerOutputs};
 use self::root_gate::RootGate;
 use self::root_store::RootStore;
@@ -74,7 +74,7 @@ use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
 use strait_model::ClusterId;
 use strait_sources::jwks;
-use strait_sources::policy_watch::{PolicyError, PolicyWatcher, WatchedPolicy};
+use strait_sources::policy_watch::WatchedFile;
 
 /// Maximum time for streams to end before the process exits.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -172,7 +172,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         admin_token(args, state_path.as_deref())?;
     let reader_token = args.admin_reader_token_file.as_deref().map(Token::read).transpose()?;
     let source = ConfigOrigin::of(args, &tasks).await?;
-    let policy = policy(args, &tasks)?;
+    let files = OperatorFiles {
+        policy: WatchedFile::start(args.policy.as_ref(), &tasks)?,
+        members: WatchedFile::start(args.members.as_ref(), &tasks)?,
+    };
     if let Some(path) = &args.jwks_roots {
         let checked = jwks::check_roots(path);
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
@@ -204,11 +207,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => (Arc::default(), None),
     };
     let core = Core::start(args, source.config_cluster_id(), Arc::clone(&timeline), &tasks);
-    let rules = policy.policy.clone();
     let before = KnownBefore { state_dir: state_path.clone(), shared_hold, early_hold };
     let certificates = Certificates { identity: identity.clone(), named_roots, gate: gate.clone() };
     let inputs =
-        ServerInputs::start(args, &source, before, rules, certificates, &core, &tasks).await;
+        ServerInputs::start(args, &source, before, &files, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
     let entered = journal::JournalInputs {
         timeline: Arc::clone(&timeline),
@@ -242,7 +244,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();
     let ServerOutputs { streams, saved, drain } =
-        ServerOutputs::start(ports, core, inputs, policy, history, &tasks);
+        ServerOutputs::start(ports, core, inputs, files, history, &tasks);
     let witness = MeshWitness {
         started: SystemTime::now(),
         readiness: readiness.clone(),
@@ -281,14 +283,6 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         _temporary: temporary,
         _state_dir: state_dir,
     })
-}
-
-/// Opens the policy file and watches it. Without `--policy` there are no rules.
-fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<WatchedPolicy, PolicyError> {
-    let Some(path) = &args.policy else { return Ok(WatchedPolicy::none()) };
-    let (watcher, watched) = PolicyWatcher::open(path.clone())?;
-    tasks.spawn("policy", watcher.run());
-    Ok(watched)
 }
 
 async fn bind(

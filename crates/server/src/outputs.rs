@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
-use super::inputs::ServerInputs;
+use super::inputs::{OperatorFiles, ServerInputs};
 use super::relays::{RelayService, RelayServiceConfig};
 use super::stream_monitor::{self, StreamMonitor, StreamSample};
 use super::{churn_monitor, pressure, state_dir};
@@ -41,7 +41,6 @@ use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
-use strait_sources::policy_watch::WatchedPolicy;
 
 /// Listeners, credentials and settings of the servers.
 pub(super) struct Ports {
@@ -87,7 +86,7 @@ impl ServerOutputs {
         ports: Ports,
         core: Core,
         inputs: ServerInputs,
-        policy: WatchedPolicy,
+        files: OperatorFiles,
         history: Arc<History>,
         tasks: &Supervisor,
     ) -> Self {
@@ -222,7 +221,9 @@ impl ServerOutputs {
             clusters: inputs.statuses,
             source_statuses: inputs.source_statuses,
             mesh_problems: inputs.mesh_problems,
-            policy,
+            policy: files.policy,
+            members: files.members,
+            source_problems: inputs.source_problems,
             reports: inputs.reports,
             trials: ConfigTrials::new(ports.policy_errors),
             cache,

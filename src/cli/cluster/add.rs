@@ -30,6 +30,7 @@ use strait_base::duration::HumanDuration;
 use strait_bootstrap::Discovery;
 use strait_kube_client::{Access, Loopback};
 use strait_model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
 use strait_sources::clusters::secret::{self, MemberSpec};
 
@@ -371,6 +372,7 @@ fn member(
         mode: Mode::Normal,
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
+        reach: MemberReach::default(),
     })
 }
 

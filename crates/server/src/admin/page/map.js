@@ -352,7 +352,7 @@ export function facts(cluster) {
     ["Network", text(cluster.network)],
     ["Trust domain", text(cluster.trustDomain)],
     ["Secret", text(cluster.secret)],
-    ["Token ends", cluster.credential && `${cluster.credential.expires}${cluster.credential.renewsItself ? ", renewed by the control plane" : ""}`],
+    ["Credential ends", cluster.credential?.expires && `${cluster.credential.expires}${cluster.credential.renewsItself ? ", renewed by the control plane" : ""}`],
     ["Services", number(cluster.services)],
     ["Endpoints", number(cluster.endpoints)],
     ["Withheld", cluster.withheld > 0 ? h("span", { class: "withheld" }, `${number(cluster.withheld)} ${Object.entries(cluster.withheldBy ?? {}).map(([code, count]) => `${code}: ${count}`).join(", ")}`) : "0"],

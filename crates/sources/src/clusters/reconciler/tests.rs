@@ -181,7 +181,7 @@ impl Default for Setup {
             timeout: LIMIT * 100,
             config_cluster: None,
             remembered: BTreeMap::new(),
-            policy: crate::policy_watch::WatchedPolicy::none().policy,
+            policy: crate::policy_watch::WatchedFile::none().value,
             stale_after: crate::clusters::status::STALE_AFTER,
         }
     }
@@ -198,6 +198,7 @@ impl World {
         let config = ReconcilerConfig {
             objects: objects_receiver,
             config_cluster: setup.config_cluster,
+            sources: crate::policy_watch::WatchedFile::none().value,
             loopback: Loopback::Refused,
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
@@ -233,6 +234,8 @@ impl World {
                 labels: BTreeMap::new(),
                 annotations: annotations.into_iter().collect(),
                 created: None,
+                secret_type: String::new(),
+                source: None,
                 data: data
                     .into_iter()
                     .map(|(id, host)| (id, Redacted::new(kubeconfig(&host).into_bytes())))

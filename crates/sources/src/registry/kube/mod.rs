@@ -128,6 +128,8 @@ pub struct RunStatus {
     pub skipped: Skipped,
     /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
+    /// The permissions that the reader lacks, such as `list pods`.
+    pub missing_rights: Vec<String>,
     /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,
     /// Number of doubtful reports.
@@ -242,6 +244,7 @@ impl RunStatus {
             sync_took: None,
             skipped: Skipped::default(),
             degraded: Vec::new(),
+            missing_rights: Vec::new(),
             doubted: None,
             doubts: 0,
             object_counts: ObjectCounts::default(),
