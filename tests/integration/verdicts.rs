@@ -46,6 +46,7 @@ struct Verdict {
 /// A healthy mesh: `web` runs in `west` only, and the client in `east`.
 struct World {
     setup: Setup,
+    /// Its API server ends with it.
     _east: Member,
     west: Member,
     server: Server,
