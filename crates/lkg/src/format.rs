@@ -106,7 +106,7 @@ numbers!(Protocol {
 });
 
 // Its traffic objects and exports come last, because few clusters have any.
-fields!(ClusterFacts { localities, unready, gateways, entries; traffic, exports });
+fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved, exports });
 
 /// The last parts are missing in files of a cluster whose own traffic objects do not apply and that
 /// exports nothing. Only the exports themselves are stored: after a restart it is unknown whether

@@ -88,6 +88,7 @@ impl Dice {
         ClusterFacts {
             localities: Arc::new(self.some(|dice| (dice.text(), dice.locality()))),
             unready: self.some(names),
+            unserved: Arc::default(),
             gateways: Arc::new(self.some(|dice| {
                 let gateway = DeclaredGateway {
                     network: dice.text().as_ref().into(),
@@ -659,6 +660,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
         traffic: Collection::default(),
         exports: ClusterExports::default(),
+        unserved: Arc::default(),
     };
     let endpoint = |address: &str, pod: Option<&str>| Endpoint {
         address: address.parse().expect("an address"),

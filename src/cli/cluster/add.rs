@@ -30,6 +30,7 @@ use strait_base::duration::HumanDuration;
 use strait_bootstrap::Discovery;
 use strait_kube_client::{Access, Loopback};
 use strait_model::{ClusterId, ImportMode, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
 use strait_sources::clusters::secret::{self, MemberSpec};
 
@@ -246,7 +247,9 @@ pub(super) async fn prepare<'a>(
             secret::secret_name(&id),
             args.token_ttl
         );
-        let told = preview(&remote, hub, ns, network, &args.wait.connect()).await;
+        let joining = (id.as_str(), &remote);
+        let of_network = (network, gateway.is_some());
+        let told = preview(joining, hub, ns, of_network, &args.wait.connect()).await;
         finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
         plan += &told;
     }
@@ -374,6 +377,7 @@ fn member(
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
         set_name: None,
+        reach: MemberReach::default(),
     })
 }
 

@@ -512,7 +512,8 @@ impl ShardContents {
                     changed.filter_map(|pod| self.workloads.get(pod.namespace.as_str(), &pod.name));
                 touched.hosts.extend(changed.flat_map(|pod| nameless.hosts_at(pod)).cloned());
             }
-            touched.gateways |= self.facts.gateways != facts.gateways;
+            touched.gateways |=
+                self.facts.gateways != facts.gateways || self.facts.unserved != facts.unserved;
             let (traffic, exports) = (self.facts.traffic.clone(), self.facts.exports.clone());
             if exports != facts.exports {
                 touched.exports.insert(cluster.clone());

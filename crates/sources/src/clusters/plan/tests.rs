@@ -22,6 +22,7 @@ fn member(server: &str) -> MemberSpec {
         uid: None,
         trust_domain: None,
         set_name: None,
+        reach: Default::default(),
     }
 }
 
@@ -40,6 +41,8 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
         name: ObjectName::new("strait-system", name),
         created: (created > 0)
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
+        source: None,
+        source_order: 0,
         clusters: clusters.iter().map(parse_entry).collect(),
         invalid_keys: BTreeMap::new(),
         settings: None,

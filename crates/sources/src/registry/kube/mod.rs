@@ -48,7 +48,7 @@ use tokio::sync::{mpsc, watch};
 use self::index::IndexedKind;
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
-pub use roots::{MemberWrites, RootsStatus};
+pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
 pub use run::{run, run_with};
 use strait_base::codes::Code;
 use strait_kube_client::{Access, ApiClient, NamespacedName, ReadLimits};
@@ -146,6 +146,8 @@ pub struct RunStatus {
     pub skipped: Skipped,
     /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
+    /// The permissions that the reader lacks, such as `list pods`.
+    pub missing_rights: Vec<String>,
     /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,
     /// Number of doubtful reports.
@@ -349,6 +351,7 @@ impl RunStatus {
             sync_took: None,
             skipped: Skipped::default(),
             degraded: Vec::new(),
+            missing_rights: Vec::new(),
             doubted: None,
             doubts: 0,
             object_counts: ObjectCounts::default(),
