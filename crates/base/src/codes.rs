@@ -44,7 +44,7 @@ pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 16] = [
+static GROUPS: [&[&Code]; 17] = [
     CODES,
     members::CODES,
     member_sources::CODES,
