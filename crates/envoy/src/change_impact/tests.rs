@@ -417,6 +417,12 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
     });
     let mut spec = serde_json::json!({ "accessLogging": [entry] });
     if random.random_ratio(1, 2) {
+        spec["metrics"] = serde_json::json!([{ "overrides": [{
+            "match": { "mode": mode, "metric": pick(random, &["REQUEST_COUNT", "TCP_SENT_BYTES"]) },
+            "disabled": random.random_ratio(1, 2),
+        }] }]);
+    }
+    if random.random_ratio(1, 2) {
         let share = pick(random, &[1, 50]);
         spec["tracing"] = serde_json::json!([{
             "match": { "mode": mode },
@@ -786,6 +792,7 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
+        Proxy { reports_services: true, labels: labels(&[("app", "a")]), ..one.clone() },
         Proxy { visible_networks: Some(["n1".into()].into()), ..one.clone() },
         Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
         Proxy { interception: Interception::None, ..one.clone() },
@@ -811,6 +818,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[("app", "gw")]),
+            reports_services: true,
             ..sidecar("gw.shop", "west")
         },
     ]);
