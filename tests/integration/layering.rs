@@ -12,7 +12,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("model", &["base"]),
     ("identity", &["base", "model", "proto"]),
     ("kube-client", &["base"]),
-    ("sources", &["base", "model", "identity", "kube-client", "proto"]),
+    // A relay forwards requests and does not know what they read.
+    ("relay", &["base", "model", "kube-client"]),
+    ("sources", &["base", "model", "identity", "kube-client", "relay", "proto"]),
     // EnvoyFilters contain parts of Envoy's API, which are checked against its schema.
     ("rules", &["base", "model", "proto"]),
     ("mesh", &["base", "model", "rules"]),
@@ -30,6 +32,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "model",
             "identity",
             "kube-client",
+            "relay",
             "sources",
             "rules",
             "mesh",
@@ -66,10 +69,20 @@ const MUST_NOT_USE: &[(&str, &str, &[&str])] = &[
 const ONLY: &[(&str, &[&str])] = &[
     ("kube", &["kube-client", "sources", "strait"]),
     ("k8s_openapi", &["kube-client"]),
-    ("tokio_rustls", &["identity", "sources", "ads", "injection", "xds-client", "strait"]),
+    ("tokio_rustls", &["identity", "relay", "sources", "ads", "injection", "xds-client", "strait"]),
     (
         "rustls",
-        &["identity", "kube-client", "sources", "mesh", "ads", "injection", "xds-client", "strait"],
+        &[
+            "identity",
+            "kube-client",
+            "relay",
+            "sources",
+            "mesh",
+            "ads",
+            "injection",
+            "xds-client",
+            "strait",
+        ],
     ),
     ("strait_sim", &["strait"]),
     ("hickory_resolver", &["mesh"]),

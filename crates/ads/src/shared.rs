@@ -15,6 +15,7 @@ use tonic::Status;
 use super::connections::Connections;
 use super::debug_types::Members;
 use super::handshakes::{Failures, Handshakes};
+use super::relays::RelayPort;
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use strait_base::descriptors::Descriptors;
@@ -22,7 +23,9 @@ use strait_envoy::Cache;
 use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_identity::caller::{self, CallerRefusal, RefusalKind};
 use strait_identity::credential::CredentialRegistry;
-use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
+use strait_identity::{
+    Caller, CallerRegistry, PeerIdentity, RelayIdentity, ServerIdentity, SpiffeId,
+};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::subscription_index::SubscriptionIndex;
 
@@ -68,6 +71,8 @@ pub struct XdsConfig {
     pub max_connections: usize,
     /// The maximum lifetime of a workload certificate.
     pub certificate_lifetime_max: Duration,
+    /// Serves relays; `None` if there can be no relayed members.
+    pub relays: Option<Arc<dyn RelayPort>>,
     /// The monitor of the process's file descriptors.
     pub descriptors: Arc<Descriptors>,
     /// The time in which the audit compares all streams once; `None` if there is no audit.
@@ -95,6 +100,7 @@ pub(super) struct ServerShared {
     pub(super) failures: Failures,
     pub(super) refused_calls: Failures,
     pub(super) audit_interval: Option<Duration>,
+    pub(super) relays: Option<Arc<dyn RelayPort>>,
     pub(super) drain: CancellationToken,
     pub(super) handshakes: Arc<Handshakes>,
 }
@@ -149,6 +155,7 @@ impl ServerShared {
             failures: Failures::default(),
             refused_calls: Failures::default(),
             audit_interval: config.audit_interval,
+            relays: config.relays,
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),
         }
@@ -279,6 +286,8 @@ pub(super) struct ConnectionShared {
     pub(super) address: SocketAddr,
     /// The identity in the peer's certificate, if it has one.
     pub(super) peer: Option<Arc<PeerIdentity>>,
+    /// The relay that the peer's certificate names. It may only request a certificate.
+    pub(super) relay: Option<Arc<RelayIdentity>>,
     /// The generation of the trust roots under which the certificate was verified.
     pub(super) believed: u64,
     /// The first caller, if the peer has no certificate.
@@ -291,10 +300,16 @@ pub(super) struct ConnectionShared {
 }
 
 impl ConnectionShared {
-    pub(super) fn new(address: SocketAddr, peer: Option<Arc<PeerIdentity>>, believed: u64) -> Self {
+    pub(super) fn new(
+        address: SocketAddr,
+        peer: Option<Arc<PeerIdentity>>,
+        relay: Option<Arc<RelayIdentity>>,
+        believed: u64,
+    ) -> Self {
         Self {
             address,
             peer,
+            relay,
             believed,
             caller: OnceLock::new(),
             strangers: AtomicU32::new(0),

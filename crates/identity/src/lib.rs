@@ -26,6 +26,7 @@ pub mod tls;
 pub mod token;
 pub mod token_signer;
 
+mod der_integer;
 mod error;
 mod files;
 mod limits;
@@ -33,6 +34,7 @@ mod member_authority;
 mod member_mark;
 mod pem;
 mod proof_time;
+mod relay_identity;
 mod root_life;
 mod root_records;
 mod root_rotation;
@@ -44,6 +46,7 @@ pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, Dire
 pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
+pub use relay_identity::RelayIdentity;
 pub use root_life::{RootLife, RootStage};
 pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
 pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};
@@ -51,4 +54,4 @@ pub use rotation::{
     AuthorityFrom, CertificateSettings, FollowedAuthority, ServerIdentity, Serving,
 };
 pub use service::{CertificateService, IssueStats};
-pub use tls::{NamedRoots, TrustRoots};
+pub use tls::{ConnectionPeer, NamedRoots, TrustRoots};

@@ -24,6 +24,7 @@ mod decode;
 mod envelope;
 mod error;
 mod event;
+mod forward;
 mod heard;
 mod json;
 mod lines;
@@ -60,14 +61,16 @@ pub use envelope::Encoding;
 pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
+pub use forward::ForwardedResponse;
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,
 };
 pub use pem::{CaBundle, private_key};
+pub use pool::StreamPermit;
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
-pub use transport::Transport;
+pub use transport::{Carrier, Exchange, Transport};
 pub use watch::ListSelection;
 pub use wire::{FieldValue, MalformedMessage, ProtobufMessage};

@@ -178,6 +178,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
 
+    /// Lifetime of the certificates of relays, 1h to 7d; they are renewed at half of it
+    #[arg(long, env = "STRAIT_RELAY_CERTIFICATE_TTL", value_name = "D", default_value = "24h", value_parser = parse_relay_lifetime)]
+    pub relay_certificate_ttl: Duration,
+
     /// none: issue neither certificates nor roots to workloads, because another CA does
     #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
     pub ca: Option<NoAuthority>,
@@ -459,6 +463,15 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
         false => Err(format!("the lifetime must be from 1m to {}", HumanDuration(LIFETIME_MAX))),
+    }
+}
+
+/// Parses the lifetime of a relay's certificate.
+fn parse_relay_lifetime(text: &str) -> Result<Duration, String> {
+    let (hour, lifetime) = (Duration::from_secs(3600), parse_duration(text)?);
+    match (hour..=hour * 24 * 7).contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err("the lifetime must be from 1h to 7d".to_owned()),
     }
 }
 

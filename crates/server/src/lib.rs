@@ -28,6 +28,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod relays;
 mod rollout;
 mod root_store;
 mod root_witness;
@@ -215,6 +216,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         max_connections: args.max_connections,
         audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,
+        relay_certificate_lifetime: args.relay_certificate_ttl,
+        config_access: source.config_cluster().map(|config_cluster| config_cluster.access),
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,
         webhook: webhook.map(|(listener, _)| {

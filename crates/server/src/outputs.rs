@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::inputs::ServerInputs;
+use super::relays::{RelayService, RelayServiceConfig};
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -30,9 +31,11 @@ use strait_injection::{
     server as inject,
     server::{AnswerReview, WebhookSettings},
 };
+use strait_kube_client::Access;
 use strait_mesh::history::History;
 use strait_mesh::push::PushContext;
 use strait_model::Namespace;
+use strait_relay::hub::ReplicaName;
 use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
@@ -54,6 +57,10 @@ pub(super) struct Ports {
     pub(super) audit_interval: Option<Duration>,
     /// See `--max-certificate-lifetime`.
     pub(super) certificate_lifetime_max: Duration,
+    /// See `--relay-certificate-ttl`.
+    pub(super) relay_certificate_lifetime: Duration,
+    /// The access to the config cluster, if there is one.
+    pub(super) config_access: Option<watch::Receiver<Access>>,
     /// Whether proxies may authenticate with tokens.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
@@ -124,6 +131,16 @@ impl ServerOutputs {
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
         tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
 
+        let relays = RelayService::new(RelayServiceConfig {
+            hub: Arc::clone(&inputs.relays),
+            identity: ports.identity.clone(),
+            trust_domain: inputs.trust_domain.clone(),
+            statuses: inputs.statuses.clone(),
+            config_access: ports.config_access,
+            lifetime: ports.relay_certificate_lifetime,
+            replica: ReplicaName { name: own_name(), count: 1 },
+            drain: drain.clone(),
+        });
         let cache = Arc::clone(&core.cache);
         let config = XdsConfig {
             context: core.context.clone(),
@@ -140,6 +157,7 @@ impl ServerOutputs {
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
             audit_interval: ports.audit_interval,
+            relays: Some(Arc::new(relays)),
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),
@@ -211,6 +229,7 @@ impl ServerOutputs {
             figures: core.counters,
             readiness: inputs.readiness,
             metrics: Arc::new(metrics),
+            relays: inputs.relays,
             withheld: admin::Lately::default(),
             tally: admin::WithheldTally::default(),
             admin_connections: Arc::default(),
@@ -224,6 +243,14 @@ impl ServerOutputs {
         tasks.spawn("admin", admin::serve(ports.admin, sources));
         Self { streams, saved, drain }
     }
+}
+
+/// Returns the name of this replica: that of its pod or host.
+fn own_name() -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "strait".to_owned() } else { name.to_owned() }
 }
 
 /// Returns free memory to the system after the start, when restored state and file contents have
