@@ -35,11 +35,12 @@ pub(super) const METADATA: &str = "strait";
 /// Content types of gRPC, without gRPC-Web.
 const GRPC: &str = r"application/grpc(\+.*)?";
 
-/// The namespace in the client's certificate.
-const CLIENT_NAMESPACE: &str = r"%CEL(re.extract(connection.uri_san_peer_certificate, '^spiffe://[^/]+/ns/([^/]+)/sa/[^/]+$', '\\1'))%";
+/// The expression for the namespace in the client's certificate.
+const CLIENT_NAMESPACE: &str = r"re.extract(connection.uri_san_peer_certificate, '^spiffe://[^/]+/ns/([^/]+)/sa/[^/]+$', '\\1')";
 
-/// The key of the state of a connection that contains [`CLIENT_NAMESPACE`]. The expression is
-/// evaluated once per connection, because it costs more than the other metrics of a request.
+/// The key of the state of a connection that contains the value of [`CLIENT_NAMESPACE`]. The
+/// expression is evaluated once per connection, because it costs more than the other metrics of a
+/// request.
 const CLIENT_NAMESPACE_KEY: &str = "strait.client_namespace";
 
 const UNKNOWN: &str = "unknown";
@@ -57,7 +58,7 @@ pub(super) struct ServiceMetrics {
 
 /// A protocol that a label distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum CountedProtocol {
     Http,
     Grpc,
     Tcp,
@@ -87,8 +88,8 @@ impl ServiceMetrics {
         let metrics = [RequestCount, RequestDuration, RequestSize, ResponseSize];
         if self.is_on {
             // Two loggers instead of a label that is computed for each request.
-            logs.extend(self.logger((Counted::Http, by_mtls), &metrics, is_grpc(false)));
-            logs.extend(self.logger((Counted::Grpc, by_mtls), &metrics, is_grpc(true)));
+            logs.extend(self.logger((CountedProtocol::Http, by_mtls), &metrics, is_grpc(false)));
+            logs.extend(self.logger((CountedProtocol::Grpc, by_mtls), &metrics, is_grpc(true)));
         }
         logs
     }
@@ -106,12 +107,15 @@ impl ServiceMetrics {
         }
         let at_the_end = || is_of_type(AccessLogType::TcpConnectionEnd);
         let opened = self.logger(
-            (Counted::Tcp, by_mtls),
+            (CountedProtocol::Tcp, by_mtls),
             &[TcpOpened],
             is_of_type(AccessLogType::TcpUpstreamConnected),
         );
-        let closed =
-            self.logger((Counted::Tcp, by_mtls), &[TcpClosed, TcpSent, TcpReceived], at_the_end());
+        let closed = self.logger(
+            (CountedProtocol::Tcp, by_mtls),
+            &[TcpClosed, TcpSent, TcpReceived],
+            at_the_end(),
+        );
         if opened.is_none() {
             return (logs.into_iter().chain(closed).collect(), None);
         }
@@ -133,13 +137,14 @@ impl ServiceMetrics {
         (logs, Some(options))
     }
 
-    /// Returns the network filter that stores the client's namespace for the labels of a connection
-    /// that uses the mesh's mTLS.
+    /// Returns the network filter that stores the client's namespace for the labels of requests on a
+    /// connection that uses the mesh's mTLS.
     pub(super) fn client_namespace(&self) -> Option<listener::Filter> {
         use state::filter_state_value::{Key, Value};
         let is_inbound = self.is_on && self.place == PatchPlace::Inbound;
+        let text = format!("%CEL({CLIENT_NAMESPACE})%");
         let text = core::DataSource {
-            specifier: Some(core::data_source::Specifier::InlineString(CLIENT_NAMESPACE.into())),
+            specifier: Some(core::data_source::Specifier::InlineString(text)),
             ..Default::default()
         };
         let format = core::SubstitutionFormatString {
@@ -164,7 +169,7 @@ impl ServiceMetrics {
     /// Returns the logger of these metrics, or `None` if Telemetries switch off all of them.
     fn logger(
         &self,
-        (counted, by_mtls): (Counted, bool),
+        (counted, by_mtls): (CountedProtocol, bool),
         metrics: &[Metric],
         filter: accesslog::AccessLogFilter,
     ) -> Option<accesslog::AccessLog> {
@@ -205,16 +210,21 @@ impl ServiceMetrics {
     }
 
     /// Returns the labels of a metric, with the changes of Telemetries.
-    fn labels(&self, metric: Metric, counted: Counted, by_mtls: bool) -> Vec<stats::config::Tag> {
+    fn labels(
+        &self,
+        metric: Metric,
+        counted: CountedProtocol,
+        by_mtls: bool,
+    ) -> Vec<stats::config::Tag> {
         let mut labels = match self.place {
-            PatchPlace::Inbound => at_the_server(by_mtls),
+            PatchPlace::Inbound => at_the_server(counted, by_mtls),
             PatchPlace::Outbound | PatchPlace::Gateway => at_the_client(),
         };
         labels.push(("request_protocol", counted.name().to_owned()));
-        if counted != Counted::Tcp {
+        if counted != CountedProtocol::Tcp {
             labels.push(("response_code", "%RESPONSE_CODE%".to_owned()));
         }
-        if counted == Counted::Grpc {
+        if counted == CountedProtocol::Grpc {
             labels.push(("grpc_response_status", "%GRPC_STATUS_NUMBER%".to_owned()));
         }
         labels.push(("response_flags", "%RESPONSE_FLAGS%".to_owned()));
@@ -236,7 +246,7 @@ impl ServiceMetrics {
     }
 }
 
-impl Counted {
+impl CountedProtocol {
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -302,11 +312,15 @@ fn at_the_client() -> Vec<Label> {
 }
 
 /// Returns the labels of requests that a workload receives.
-fn at_the_server(by_mtls: bool) -> Vec<Label> {
+fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<Label> {
     let unknown = |name| (name, UNKNOWN.to_owned());
-    let client_namespace = match by_mtls {
-        true => first_of(&[&format!("FILTER_STATE({CLIENT_NAMESPACE_KEY}:PLAIN)")]),
-        false => UNKNOWN.to_owned(),
+    let client_namespace = match (by_mtls, counted) {
+        (false, _) => UNKNOWN.to_owned(),
+        // The connection to the workload may be open before the state is set.
+        (true, CountedProtocol::Tcp) => {
+            format!("%CEL(connection.mtls ? {CLIENT_NAMESPACE} : '{UNKNOWN}')%")
+        }
+        (true, _) => first_of(&[&format!("FILTER_STATE({CLIENT_NAMESPACE_KEY}:PLAIN)")]),
     };
     let mut labels = vec![("reporter", "destination".to_owned())];
     labels.extend([

@@ -415,13 +415,9 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
         "providers": [{"name": "envoy"}],
         "disabled": random.random_ratio(1, 4),
     });
-    let mut spec = serde_json::json!({ "accessLogging": [entry] });
-    if random.random_ratio(1, 2) {
-        spec["metrics"] = serde_json::json!([{ "overrides": [{
-            "match": { "mode": mode, "metric": pick(random, &["REQUEST_COUNT", "TCP_SENT_BYTES"]) },
-            "disabled": random.random_ratio(1, 2),
-        }] }]);
-    }
+    let mut spec = serde_json::json!({ "accessLogging": [&entry] });
+    let overrides = serde_json::json!({ "match": { "mode": mode }, "disabled": entry["disabled"] });
+    spec["metrics"] = serde_json::json!([{ "overrides": [overrides] }]);
     if random.random_ratio(1, 2) {
         let share = pick(random, &[1, 50]);
         spec["tracing"] = serde_json::json!([{
@@ -792,8 +788,11 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
-        Proxy { reports_services: true, labels: labels(&[("app", "a")]), ..one.clone() },
-        Proxy { visible_networks: Some(["n1".into()].into()), ..one.clone() },
+        Proxy {
+            visible_networks: Some(["n1".into()].into()),
+            reports_services: true,
+            ..one.clone()
+        },
         Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
         Proxy { interception: Interception::None, ..one.clone() },
         Proxy {

@@ -400,7 +400,8 @@ impl<'a> Inbound<'a> {
             Content::Http => &[][..],
             Content::Bytes => &self.filters.network,
         };
-        let noted = taken.mtls.then(|| self.settings.metrics.client_namespace()).flatten();
+        let is_http_by_mtls = taken.mtls && matches!(taken.content, Content::Http);
+        let noted = is_http_by_mtls.then(|| self.settings.metrics.client_namespace()).flatten();
         let filters = noted.into_iter().chain(guards.iter().cloned()).chain(chain.filters);
         let filters = filters.collect();
         listener::FilterChain { transport_socket, filters, ..chain }
