@@ -415,6 +415,15 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ServeArgs {
+    /// Returns the endpoint metadata that proxies receive. Service metrics need the names of
+    /// workloads.
+    pub fn endpoint_metadata(&self) -> EndpointMetadata {
+        match self.inject.service_metrics {
+            true => EndpointMetadata::Full,
+            false => self.endpoint_metadata,
+        }
+    }
+
     /// Returns the names of a serving certificate that the CA issues: the conventional names, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
