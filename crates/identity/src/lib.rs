@@ -20,6 +20,7 @@ pub mod csr;
 pub mod fuzz;
 pub mod mesh_client;
 pub mod peer;
+pub mod replica;
 pub mod rotation;
 pub mod service;
 pub mod tls;
@@ -44,6 +45,7 @@ pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, Dire
 pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
+pub use replica::{ReplicaAuthenticator, ReplicaName, ReplicaStream};
 pub use root_life::{RootLife, RootStage};
 pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
 pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};
