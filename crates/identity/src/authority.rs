@@ -24,8 +24,8 @@ pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
 use super::{
-    ReplicaName, RootFingerprint, SpiffeId, TrustRoots, csr, files, member_mark, pem, proof_time,
-    tls,
+    ReplicaName, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
+    proof_time, tls,
 };
 use strait_model::ClusterId;
 
@@ -388,10 +388,8 @@ impl Authority {
     }
 
     /// Derives a key for `purpose`. All replicas with this CA derive the same key.
-    pub fn derive_key(&self, purpose: &str) -> [u8; 32] {
-        let mut key = [0; 32];
-        key.copy_from_slice(hmac::sign(&self.secret, purpose.as_bytes()).as_ref());
-        key
+    pub fn shared_key(&self, purpose: &str) -> SharedKey {
+        SharedKey::derived(&self.secret, purpose)
     }
 
     /// Issues a certificate for a workload, with a new key.

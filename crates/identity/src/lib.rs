@@ -37,6 +37,7 @@ mod proof_time;
 mod root_life;
 mod root_records;
 mod root_rotation;
+mod shared_key;
 #[cfg(test)]
 mod testing;
 
@@ -53,4 +54,5 @@ pub use rotation::{
     AuthorityFrom, CertificateSettings, FollowedAuthority, ServerIdentity, Serving,
 };
 pub use service::{CertificateService, IssueStats};
+pub use shared_key::SharedKey;
 pub use tls::{NamedRoots, TrustRoots};

@@ -43,9 +43,16 @@ const NAME_MAX: usize = 253;
 /// Name in the TLS handshake. The certificate of the server is verified by its replica name.
 const SERVER_NAME: &str = "replica.strait.invalid";
 
-/// The name of a replica: the name of its pod.
+/// Name of a replica; in a cluster, the name of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaName(Arc<str>);
+
+impl Default for ReplicaName {
+    /// Returns the name of a process that has no other name.
+    fn default() -> Self {
+        Self("strait".into())
+    }
+}
 
 impl ReplicaName {
     /// Checks a name: at most 253 bytes of `a-zA-Z0-9.-_`.
@@ -100,6 +107,12 @@ pub struct ReplicaStream {
     pub peer: ReplicaName,
     /// The connection.
     pub io: Pin<Box<dyn ReplicaIo>>,
+}
+
+impl fmt::Debug for ReplicaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection of replica {}", self.peer)
+    }
 }
 
 /// The TLS settings for connections between replicas.
@@ -165,8 +178,8 @@ impl ReplicaAuthenticator {
         Ok(ReplicaStream { peer, io: Box::pin(stream) })
     }
 
-    /// Returns the current settings, with a certificate that is renewed after half of its lifetime
-    /// and whenever the CA changes.
+    /// Returns the current settings. Their certificate is renewed after half of its lifetime, and
+    /// when the CA changes.
     fn tls(&self, now: SystemTime) -> Result<ReplicaTls, IdentityError> {
         let authority = self.identity.borrow().authority.clone();
         let authority = authority.ok_or(IdentityError::NoAuthority)?;
