@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod config;
 pub mod metrics;
+pub mod replicas;
 
 mod authority_secret;
 mod callers;
@@ -61,10 +62,13 @@ use self::start_reads::{EarlyHold, START_WAIT};
 use self::state_dir::StateDir;
 use crate::admin::{Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
+use crate::replicas::OtherReplicas;
 use strait_base::signal::signalled;
 use strait_base::task::Supervisor;
 use strait_identity::tls::ClientCertificates;
-use strait_identity::{AuthorityFrom, RootEvidence, RootLedger, Serving, rotation};
+use strait_identity::{
+    AuthorityFrom, ReplicaAuthenticator, ReplicaName, RootEvidence, RootLedger, Serving, rotation,
+};
 use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
 use strait_model::ClusterId;
@@ -189,6 +193,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => None,
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
+    let replicas = other_replicas(args, &source, identity.clone(), xds.port(), &tasks);
 
     let (timeline, timeline_file) = match state_path.as_deref() {
         Some(directory) => {
@@ -223,6 +228,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         }),
         policy_errors: args.policy_errors.into(),
         validation: args.validation.into(),
+        replicas,
     };
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();
@@ -266,6 +272,31 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         _temporary: temporary,
         _state_dir: state_dir,
     })
+}
+
+/// Finds the other replicas: those of `--peers`, otherwise the endpoints of Strait's own Service. A
+/// process outside of the config cluster has no endpoint there, so it is no replica of those.
+fn other_replicas(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
+    port: u16,
+    tasks: &Supervisor,
+) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
+    let name = args.replica_name.clone().or_else(|| std::env::var("HOSTNAME").ok());
+    let name = name.and_then(|name| ReplicaName::parse(&name).ok()).unwrap_or_default();
+    let found = match source {
+        ConfigOrigin::Cluster { access, in_pod: true, .. } if args.peers.is_empty() => {
+            replicas::follow(access.clone(), args.namespace.clone(), name.clone(), port, tasks)
+        }
+        _ => replicas::listed(&args.peers),
+    };
+    let authenticator = Arc::new(ReplicaAuthenticator::new(name, identity));
+    let replicas = Arc::new(OtherReplicas::new(Arc::clone(&authenticator), found));
+    if let Some(problem) = replicas.problem() {
+        warn!(%problem, "responses of the admin API cover this replica only");
+    }
+    (replicas, authenticator)
 }
 
 /// Opens the policy file and watches it. Without `--policy` there are no rules.
