@@ -20,7 +20,8 @@ use super::proxy;
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
     other: Option<OtherQuestion>,
-    /// Proxy: NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
+    /// Proxy: NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a
+    /// node ID, or a key from 'proxy list -o json'
     #[arg(required = true)]
     proxy: Option<String>,
     /// Service: NAME.NAMESPACE or the full host name, with the service's port
