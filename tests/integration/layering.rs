@@ -12,6 +12,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("model", &["base"]),
     ("identity", &["base", "model", "proto"]),
     ("kube-client", &["base"]),
+    // A relay forwards requests and does not know what they read.
+    ("relay", &["base", "kube-client"]),
     ("sources", &["base", "model", "identity", "kube-client", "proto"]),
     // EnvoyFilters contain parts of Envoy's API, which are checked against its schema.
     ("rules", &["base", "model", "proto"]),

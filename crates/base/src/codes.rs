@@ -19,6 +19,7 @@ mod members;
 mod networks;
 mod objects;
 mod own_traffic;
+mod relays;
 mod routes;
 mod sidecars;
 mod traffic;
@@ -34,11 +35,12 @@ pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
 pub use self::own_traffic::*;
+pub use self::relays::*;
 pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 14] = [
+static GROUPS: [&[&Code]; 15] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -53,6 +55,7 @@ static GROUPS: [&[&Code]; 14] = [
     objects::CODES,
     foreign::CODES,
     own_traffic::CODES,
+    relays::CODES,
 ];
 
 /// Returns every code, in order.

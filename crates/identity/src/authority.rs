@@ -25,7 +25,7 @@ use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
 use super::{
     ReplicaName, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
-    proof_time, tls,
+    proof_time, relay_identity, tls,
 };
 use strait_model::ClusterId;
 
@@ -419,6 +419,24 @@ impl Authority {
         params.custom_extensions.push(proof_time::extension(proved));
         let cluster = self.member.as_ref().or(cluster);
         params.custom_extensions.extend(cluster.map(member_mark::extension));
+        self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
+    }
+
+    /// Issues a certificate for the relay of `cluster`, with the key of the request `csr_pem`. Names
+    /// in the request are ignored.
+    ///
+    /// # Errors
+    /// If the request is invalid, or the lifetime is out of range.
+    pub fn sign_relay(
+        &self,
+        csr_pem: &str,
+        trust_domain: &str,
+        cluster: &ClusterId,
+        generation: u64,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Chain, IdentityError> {
+        let params = relay_identity::params(trust_domain, cluster, generation)?;
         self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
     }
 

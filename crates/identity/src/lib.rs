@@ -27,6 +27,7 @@ pub mod tls;
 pub mod token;
 pub mod token_signer;
 
+mod der_integer;
 mod error;
 mod files;
 mod limits;
@@ -34,6 +35,7 @@ mod member_authority;
 mod member_mark;
 mod pem;
 mod proof_time;
+mod relay_identity;
 mod root_life;
 mod root_records;
 mod root_rotation;
@@ -46,6 +48,7 @@ pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, Dire
 pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
+pub use relay_identity::RelayIdentity;
 pub use replica::{ReplicaAuthenticator, ReplicaName, ReplicaStream};
 pub use root_life::{RootLife, RootStage};
 pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
@@ -55,4 +58,4 @@ pub use rotation::{
 };
 pub use service::{CertificateService, IssueStats};
 pub use shared_key::SharedKey;
-pub use tls::{NamedRoots, TrustRoots};
+pub use tls::{ConnectionPeer, NamedRoots, TrustRoots};

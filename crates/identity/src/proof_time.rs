@@ -11,6 +11,8 @@ use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::der_integer;
+
 /// Maximum time for which certificates may be exchanged for others without a token.
 pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Object identifier below 2.25, where anyone may choose a number at random (ITU-T X.667). The
@@ -21,13 +23,7 @@ const OID: [u64; 3] = [2, 25, 0x0b1c_5e0d];
 /// Returns the extension with this time.
 pub(super) fn extension(proved: SystemTime) -> CustomExtension {
     let seconds = proved.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    // The first bit of an INTEGER is its sign.
-    let mut content = vec![0x02, 9, 0];
-    content.extend(seconds.to_be_bytes());
-    let skipped = content[2..].windows(2).take_while(|two| two[0] == 0 && two[1] < 0x80).count();
-    content.drain(2..2 + skipped);
-    content[1] -= u8::try_from(skipped).unwrap_or_default();
-    CustomExtension::from_oid_content(&OID, content)
+    CustomExtension::from_oid_content(&OID, der_integer::encode(seconds))
 }
 
 /// Returns the time in `certificate`, if it has this extension.
@@ -36,13 +32,7 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let is_ours =
         |oid: &x509_parser::der_parser::Oid<'_>| oid.iter().is_some_and(|parts| parts.eq(OID));
     let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
-    let [0x02, length, digits @ ..] = found.value else { return None };
-    if digits.len() != usize::from(*length) || digits.is_empty() || digits.len() > 9 {
-        return None;
-    }
-    let seconds = digits.iter().try_fold(0u64, |so_far, digit| {
-        so_far.checked_mul(256).map(|so_far| so_far + u64::from(*digit))
-    })?;
+    let seconds = der_integer::decode(found.value)?;
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 

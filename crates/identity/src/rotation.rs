@@ -24,8 +24,8 @@ use super::root_rotation::AuthorityInForce;
 use super::tls::ClientCertificates;
 use super::{
     APPROVED, Authority, AuthorityForm, AuthorityPem, IdentityError, MemberAuthorities,
-    MemberAuthority, NamedRoots, PeerIdentity, RootEvidence, RootFingerprint, RootLife, RootStage,
-    RootStanding, StoreTrouble, TrustRoots,
+    MemberAuthority, NamedRoots, PeerIdentity, RelayIdentity, RootEvidence, RootFingerprint,
+    RootLife, RootStage, RootStanding, StoreTrouble, TrustRoots,
     error::{CertificateProblem, time},
     pem, root_rotation, tls,
 };
@@ -198,6 +198,11 @@ impl ServerIdentity {
     /// Returns whether a connected peer would be accepted again at `now`.
     pub fn still_trusts(&self, peer: &PeerIdentity, now: SystemTime) -> bool {
         self.trust.authenticate(peer.chain(), now).is_ok()
+    }
+
+    /// Returns whether a connected relay would be accepted again at `now`.
+    pub fn still_trusts_relay(&self, relay: &RelayIdentity, now: SystemTime) -> bool {
+        self.trust.authenticate_relay(relay.chain(), now).is_ok()
     }
 
     /// Returns the TLS configuration of the webhook: the serving certificate, without client

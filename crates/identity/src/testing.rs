@@ -148,7 +148,9 @@ pub(crate) async fn handshake(
         stream.shutdown().await.map_err(|error| error.to_string())?;
         let connection = stream.get_ref().1;
         let peer = tls::peer(connection).map_err(|error| error.to_string())?;
-        let peer = peer.ok_or_else(|| "no certificate".to_owned())?;
+        let tls::ConnectionPeer::Workload(peer) = peer else {
+            return Err("no certificate of a workload".to_owned());
+        };
         Ok::<_, String>((peer, connection.handshake_kind().expect("it is done")))
     };
     let connect = async {

@@ -1,4 +1,4 @@
-//! TLS settings: TLS 1.3 only, HTTP/2 only, no resumption; client certificates are optional or
+//! TLS settings: TLS 1.3 only, HTTP/2 or the protocol of relays, no resumption; client certificates are optional or
 //! required.
 //!
 //! There is no resumption, because a resumed session keeps its old identity without verification
@@ -25,10 +25,12 @@ use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage};
 
 use super::error::IdentityError;
 use super::peer::validity;
-use super::{PeerIdentity, SpiffeId, pem};
+use super::{PeerIdentity, RelayIdentity, SpiffeId, pem, relay_identity};
 
-/// The only offered and accepted protocol.
+/// The protocol of proxies, and of relays that request a certificate.
 pub const ALPN: &[u8] = b"h2";
+/// The protocol of connections of relays, on which the server sends the requests.
+pub const RELAY_ALPN: &[u8] = b"strait-relay/1";
 
 /// Returns the cryptographic provider of the process.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -195,20 +197,44 @@ impl TrustRoots {
         now: SystemTime,
     ) -> Result<PeerIdentity, IdentityError> {
         let domain = chain.first().and_then(|leaf| SpiffeId::of_certificate(leaf).ok());
-        let domain = domain.as_ref().map(SpiffeId::trust_domain);
+        self.verify_client(chain, domain.as_ref().map(SpiffeId::trust_domain), now)?;
+        PeerIdentity::of_verified(chain)
+    }
+
+    /// Verifies the chain of a relay, leaf first, and reads its identity.
+    ///
+    /// # Errors
+    /// As [`Self::authenticate`]; also if the leaf is not the certificate of a relay.
+    pub fn authenticate_relay(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<RelayIdentity, IdentityError> {
+        let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
+        let name = relay_identity::name_of(leaf)?;
+        self.verify_client(chain, name.as_ref().map(|(domain, _)| &**domain), now)?;
+        RelayIdentity::of_verified(chain)
+    }
+
+    /// Verifies the chain of a client in trust domain `domain` with the roots of that domain.
+    fn verify_client(
+        &self,
+        chain: &[CertificateDer<'_>],
+        domain: Option<&str>,
+        now: SystemTime,
+    ) -> Result<(), IdentityError> {
         let held = domain.and_then(|domain| self.held.get_key_value(domain));
         let verify = |roots| verify(roots, chain, now, KeyUsage::client_auth());
         match held {
-            None => verify(&self.roots)?,
+            None => verify(&self.roots),
             Some((domain, roots)) => verify(roots).map_err(|error| {
                 let mut others = self.held.values().chain([&self.roots]);
                 match others.any(|others| verify(others).is_ok()) {
                     true => IdentityError::ForeignRoot { trust_domain: domain.clone() },
                     false => error,
                 }
-            })?,
+            }),
         }
-        PeerIdentity::of_verified(chain)
     }
 
     /// Verifies a chain of this control plane, leaf first.
@@ -282,7 +308,7 @@ pub fn server_config(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(certificate))));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![ALPN.to_vec(), RELAY_ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
@@ -321,15 +347,41 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Returns the peer of a connection after its handshake, or `None` if it presented no certificate.
+/// The peer of a connection after its handshake.
+#[derive(Debug, Clone)]
+pub enum ConnectionPeer {
+    /// It presented no certificate.
+    Unknown,
+    /// A workload.
+    Workload(PeerIdentity),
+    /// A relay that requests a certificate.
+    EnrolledRelay(RelayIdentity),
+    /// A relay on whose connection the server sends the requests.
+    Relay(RelayIdentity),
+}
+
+/// Returns the peer of a connection after its handshake.
 ///
 /// # Errors
-/// If the connection is not HTTP/2: rustls accepts clients that offer no ALPN.
-pub fn peer(connection: &ServerConnection) -> Result<Option<PeerIdentity>, IdentityError> {
-    if connection.alpn_protocol() != Some(ALPN) {
-        return Err(IdentityError::NotHttp2);
+/// If the protocol is neither HTTP/2 nor that of relays (rustls accepts clients that offer no ALPN),
+/// or the certificate is not of the kind that the protocol requires.
+pub fn peer(connection: &ServerConnection) -> Result<ConnectionPeer, IdentityError> {
+    let chain = connection.peer_certificates();
+    let is_relay =
+        |leaf: &CertificateDer<'_>| relay_identity::name_of(leaf).ok().flatten().is_some();
+    let is_relay = chain.and_then(<[_]>::first).is_some_and(is_relay);
+    match (connection.alpn_protocol(), chain) {
+        (Some(ALPN), None) => Ok(ConnectionPeer::Unknown),
+        (Some(ALPN), Some(chain)) if is_relay => {
+            RelayIdentity::of_verified(chain).map(ConnectionPeer::EnrolledRelay)
+        }
+        (Some(ALPN), Some(chain)) => PeerIdentity::of_verified(chain).map(ConnectionPeer::Workload),
+        (Some(RELAY_ALPN), Some(chain)) => {
+            RelayIdentity::of_verified(chain).map(ConnectionPeer::Relay)
+        }
+        (Some(RELAY_ALPN), None) => Err(IdentityError::NoPeerCertificate),
+        _ => Err(IdentityError::NotHttp2),
     }
-    connection.peer_certificates().map(PeerIdentity::of_verified).transpose()
 }
 
 /// Returns the reason of a failed handshake as text, including the result of this module's
@@ -382,7 +434,7 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::ring::default_provider().signature_verification_algorithms
 }
 
-/// Accepts clients that [`TrustRoots::authenticate`] accepts.
+/// Accepts clients that [`TrustRoots::authenticate`] accepts, and relays.
 #[derive(Debug)]
 struct ClientVerifier {
     trust: Arc<TrustRoots>,
@@ -409,8 +461,13 @@ impl ClientCertVerifier for ClientVerifier {
         let mut chain = vec![end_entity.clone()];
         chain.extend_from_slice(intermediates);
         let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        match self.trust.authenticate(&chain, now) {
-            Ok(_) => Ok(ClientCertVerified::assertion()),
+        let is_relay = relay_identity::name_of(end_entity).ok().flatten().is_some();
+        let accepted = match is_relay {
+            true => self.trust.authenticate_relay(&chain, now).map(drop),
+            false => self.trust.authenticate(&chain, now).map(drop),
+        };
+        match accepted {
+            Ok(()) => Ok(ClientCertVerified::assertion()),
             // Only these two have a specific alert, which is all that the client learns.
             Err(IdentityError::Untrusted(webpki::Error::UnknownIssuer)) => {
                 Err(CertificateError::UnknownIssuer.into())

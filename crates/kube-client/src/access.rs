@@ -19,11 +19,31 @@ pub struct Access {
     pub loopback: Loopback,
 }
 
+impl Access {
+    /// Returns the access to a member through its relay, whichever member that is.
+    pub fn relay() -> Self {
+        Self {
+            server: http::Uri::from_static("https://relay/"),
+            ca_pem: None,
+            tls_server_name: None,
+            credential: ApiCredential::Relay,
+            loopback: Loopback::Refused,
+        }
+    }
+
+    /// Whether a relay opens the connections.
+    pub fn is_relayed(&self) -> bool {
+        self.credential == ApiCredential::Relay
+    }
+}
+
 /// A credential for an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiCredential {
     /// No credential.
     None,
+    /// The credential of the relay, which the hub does not know.
+    Relay,
     /// A bearer token.
     Token(Redacted<String>),
     /// User name and password.

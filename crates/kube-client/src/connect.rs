@@ -33,7 +33,7 @@ use super::address::{self, Resolver};
 use super::heard::LastResponse;
 use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
-use super::transport::{Dial, Transport, http1_over};
+use super::transport::{Carrier, Dial, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::pem::encode_key;
@@ -57,7 +57,7 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 /// A client for one API server. Clones share connections.
 #[derive(Clone)]
 pub struct ApiClient {
-    pool: Arc<ConnectionPool>,
+    connections: Connections,
     purpose: Purpose,
     base: Uri,
     authorization: Option<HeaderValue>,
@@ -74,11 +74,21 @@ pub struct ApiClient {
     unreadable_ca_blocks: usize,
 }
 
+/// The connections of a client.
+#[derive(Clone)]
+enum Connections {
+    /// It opens them itself.
+    Dialled(Arc<ConnectionPool>),
+    /// A relay opened them.
+    Relayed(Arc<dyn Carrier>),
+}
+
 impl ApiClient {
     /// Creates a client. No connection is opened until the first request.
     ///
     /// # Errors
-    /// Fails if `access` is unusable, independent of the server.
+    /// Fails if `access` is unusable, independent of the server. That of a relayed member always is:
+    /// its client is created with [`Self::relayed`].
     pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
@@ -103,7 +113,7 @@ impl ApiClient {
         let tcp = tcp(access.loopback);
         let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
         Ok(Self {
-            pool: Arc::new(pool),
+            connections: Connections::Dialled(Arc::new(pool)),
             purpose: Purpose::Question,
             base,
             authorization: authorization(&access.credential)?,
@@ -115,9 +125,30 @@ impl ApiClient {
         })
     }
 
+    /// Creates a client whose requests `carrier` takes to a relay, without a credential: the relay
+    /// adds its own.
+    pub fn relayed(carrier: Arc<dyn Carrier>) -> Self {
+        Self {
+            connections: Connections::Relayed(carrier),
+            purpose: Purpose::Question,
+            base: Access::relay().server,
+            authorization: None,
+            revived: Arc::default(),
+            again: Arc::default(),
+            account: Arc::default(),
+            last_response: Arc::default(),
+            unreadable_ca_blocks: 0,
+        }
+    }
+
     /// Whether both clients share their connections.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.pool, &other.pool)
+        match (&self.connections, &other.connections) {
+            (Connections::Dialled(one), Connections::Dialled(other)) => Arc::ptr_eq(one, other),
+            (Connections::Relayed(one), Connections::Relayed(other)) => Arc::ptr_eq(one, other),
+            (Connections::Dialled(_), Connections::Relayed(_))
+            | (Connections::Relayed(_), Connections::Dialled(_)) => false,
+        }
     }
 
     /// Returns a client for probes with the same connections.
@@ -128,7 +159,11 @@ impl ApiClient {
     /// Sends no further requests over the existing connections, because they may be dead. Pending
     /// responses continue.
     pub(super) fn forget_connections(&self) {
-        self.pool.forget();
+        match &self.connections {
+            Connections::Dialled(pool) => pool.forget(),
+            // Pings from both sides detect a dead connection of a relay.
+            Connections::Relayed(_) => {}
+        }
     }
 
     /// Makes all readers of a kind list it again after a short pause, to confirm a doubtful change.
@@ -168,7 +203,12 @@ impl ApiClient {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        self.pool.exchange(request, self.purpose).await
+        match &self.connections {
+            Connections::Dialled(pool) => pool.exchange(request, self.purpose).await,
+            Connections::Relayed(carrier) => {
+                carrier.exchange(request).await.map(|(response, permit)| (response, Some(permit)))
+            }
+        }
     }
 
     /// Returns the complete URI of a path below the server's base path.
@@ -315,6 +355,7 @@ fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
 fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, AccessError> {
     let (description, text) = match credential {
         ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(None),
+        ApiCredential::Relay => return Err(AccessError::Credential("credential of the relay")),
         ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
             ("token", format!("Bearer {}", token.reveal().trim()))
         }

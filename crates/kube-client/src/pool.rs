@@ -98,7 +98,14 @@ enum Dispatch {
 
 /// The permit for a stream, while it exists.
 #[derive(Debug)]
-pub(super) struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
+pub struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
+
+impl StreamPermit {
+    /// Creates a permit that counts as one reference to `permits`.
+    pub fn counted(permits: &Arc<()>) -> Self {
+        Self(Arc::clone(permits))
+    }
+}
 
 /// A connection that several requests use concurrently.
 struct Shared {

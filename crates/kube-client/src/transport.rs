@@ -1,5 +1,7 @@
 //! Sends requests to a server over any connection.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::Full;
@@ -10,12 +12,24 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
+use super::pool::StreamPermit;
+
 /// Size of a connection's read buffer in bytes: one TLS record. Without this setting, the buffer of
 /// each watch grows to 400 KiB with the first list and is never reduced.
 pub(super) const READ_BUFFER: usize = 16 << 10;
 
 /// Sends requests to a server. Clones share connections.
 pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
+
+/// A response, once it is known; the permit must be kept until the response has been read.
+pub type Exchange<'a> =
+    Pin<Box<dyn Future<Output = Result<(Response<Incoming>, StreamPermit), BoxError>> + Send + 'a>>;
+
+/// Takes requests to a server over connections that this crate does not open.
+pub trait Carrier: Send + Sync {
+    /// Sends a request. The caller sets the deadline.
+    fn exchange(&self, request: Request<Full<Bytes>>) -> Exchange<'_>;
+}
 
 /// Creates requests over HTTP/1.1, each open one on a separate connection.
 pub(super) fn http1_over<C>(dial: C) -> Transport

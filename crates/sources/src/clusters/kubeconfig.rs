@@ -135,7 +135,8 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     };
     let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
     out += &match &access.credential {
-        ApiCredential::None => "  user: {}\n".to_owned(),
+        // A relayed member has no kubeconfig; nothing calls this for one.
+        ApiCredential::None | ApiCredential::Relay => "  user: {}\n".to_owned(),
         ApiCredential::Token(t) => format!("  user:\n{}", token(t)),
         ApiCredential::Basic { username, password } => format!(
             "  user:\n    username: {}\n    password: {}\n",

@@ -39,6 +39,7 @@ impl Lifetime {
                 Self::from_token(token.reveal())
             }
             ApiCredential::None
+            | ApiCredential::Relay
             | ApiCredential::Basic { .. }
             | ApiCredential::Certificate { .. } => None,
         }

@@ -46,7 +46,7 @@ use self::index::IndexedKind;
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, RootsStatus};
-pub use run::run;
+pub use run::{run, run_with};
 use strait_kube_client::{Access, ApiClient, ReadLimits};
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use strait_model::{

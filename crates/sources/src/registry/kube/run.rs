@@ -31,8 +31,8 @@ use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStat
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
-    ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection, NamespacedName,
-    Probed, ReadLimits, WatchEvent, identity_check, look,
+    AccessError, ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection,
+    NamespacedName, Probed, ReadLimits, WatchEvent, identity_check, look,
 };
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{
@@ -60,9 +60,14 @@ const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::fr
 /// Reads a cluster and reports its contents: first everything, then changes. Survives every error;
 /// ends when dropped, or when the receiver of updates is dropped.
 pub async fn run(config: RunConfig) {
+    let client = ApiClient::new(&config.access);
+    run_with(config, client).await;
+}
+
+/// Reads a cluster as [`run`] does, with the given client, or reports why there is none.
+pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>) {
     let RunConfig {
         cluster,
-        access,
         limits,
         domain,
         trust_domain,
@@ -72,7 +77,7 @@ pub async fn run(config: RunConfig) {
         namespaces,
         ..
     } = config;
-    let client = match ApiClient::new(&access) {
+    let client = match client {
         Ok(client) => client,
         Err(error) => {
             config.status.send_modify(|status| status.contact = contact_for_access(&error));

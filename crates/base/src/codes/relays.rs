@@ -1,0 +1,76 @@
+//! 034x and 035x: relays, through which the hub reads members that it cannot dial.
+
+use super::code::Code;
+
+codes! {
+    /// Member state.
+    RELAY_AWAY = "STR0340", "the member's relay is not connected",
+        "Read the relay's log in the member: kubectl logs -n strait-system deployment/strait-relay
+Then check that it reaches the hub's port 15012.", "\
+The hub does not dial this member; a relay in the member dials the hub. While no relay is connected, the last
+known data of the member stays in use, and new endpoints of it are not seen.";
+
+    /// Response of a relay.
+    RELAY_REFUSES = "STR0341", "the relay does not forward this request",
+        "If the hub needs it, widen the list of the relay with its flags: strait help relay", "\
+A relay forwards only the requests on its list: lists and watches of the kinds that Strait reads, and reviews
+of tokens. Requests for single Secrets, for pods' logs or shells, and all requests that write are refused
+unless a flag of the relay permits them.";
+
+    /// Enrolment.
+    RELAY_REQUEST = "STR0342", "a relay's request for a certificate is invalid",
+        "Use strait relay of a version that this hub supports.", "\
+The body must be JSON of at most 16 KiB with a token, a certificate request in PEM and the UID of the
+namespace kube-system. The invitation was not used up.";
+
+    /// Enrolment.
+    RELAY_INVITATION = "STR0343", "the relay's invitation or token is not valid",
+        "Create a new invitation and pass it to the relay: strait cluster invite ID", "\
+An invitation is valid once, until it expires, and until a later invitation for the same ID replaces it. A
+relay that has a certificate renews it without an invitation.";
+
+    /// Enrolment.
+    RELAY_CLUSTER = "STR0344", "the relay is in another cluster than its invitation is for",
+        "Install the relay in the invited cluster, or create an invitation for this one: strait cluster invite ID", "\
+The UID of the namespace kube-system proves which cluster a relay is in. It differs from the UID that the
+Secret or the running member has, or it belongs to another member.";
+
+    /// Enrolment.
+    RELAY_LIMIT = "STR0345", "too many requests of relays for certificates",
+        "Wait a second and try again.", "\
+The hub accepts one request per second from one address, and ten per second in total.";
+
+    /// Connection of a relay.
+    RELAY_CERTIFICATE = "STR0346", "the relay's certificate is not accepted",
+        "Enrol the relay again: strait cluster invite ID", "\
+The certificate is not one of a relay, its member does not exist any more, or its generation was replaced by
+strait cluster rotate.";
+
+    /// Connection of a relay.
+    RELAY_HELLO = "STR0347", "a relay claims another cluster than its certificate names",
+        "Start the relay with the ID in its invitation: strait relay --cluster ID", "\
+The ID that a relay was started with, or the UID of its namespace kube-system, differs from the member that its
+certificate names. The hub closes the connection and reads nothing through it.";
+
+    /// `cluster invite`, enrolment.
+    RELAY_NO_CA = "STR0348", "the hub has no CA key to sign certificates of relays",
+        "Give the hub a CA with --ca-dir, or one for relays only with --relay-ca-dir.", "\
+With --tls-cert and --client-ca, or --ca none, the hub cannot sign certificates, so relays cannot enrol.";
+
+    /// Enrolment.
+    RELAY_NOT_READY = "STR0349", "the hub cannot enrol relays yet",
+        "Wait: the relay tries again by itself.", "\
+The hub is starting and has not read the Secrets of the members, or it could not record that the invitation was
+used.";
+
+    /// Log of a relay.
+    RELAY_HUB = "STR0350", "the relay cannot connect to the hub",
+        "Check that the address in --hub is reachable from the member, and that --hub-roots are the hub's roots.", "\
+The relay tries again with growing pauses of at most 30 s. It needs one outgoing TCP connection to port 15012 of
+the hub, without a middlebox that terminates TLS.";
+
+    /// Response of a relay.
+    RELAY_API_SERVER = "STR0351", "the relay cannot reach the API server of its cluster",
+        "Check the relay's pod and the API server: kubectl get --raw /readyz", "\
+The relay is connected to the hub, but its own API server does not respond.";
+}

@@ -1,0 +1,381 @@
+//! The side of the hub: the connections of relays, and the certificates that relays request.
+//!
+//! [`RelayHub`] owns the connections. A connection is used once its relay has said hello and its claims agree with its
+//! certificate. Requests of a member go to the connection that has been open for longest; the others wait. Invariants:
+//!
+//! - Only members that the current Secrets name have connections, and only with certificates of a permitted generation.
+//! - At most [`CONNECTIONS_MAX`] connections per member; a further one is closed before any request.
+//! - Two relays of one member are in one cluster: the UID of `kube-system` is the same.
+
+mod enrolment;
+mod member;
+mod session;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::client::conn::http2::SendRequest;
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_base::time::rfc3339;
+use strait_kube_client::{Carrier, Exchange, StreamPermit};
+use strait_model::ClusterId;
+
+pub use self::enrolment::{
+    EnrolmentLimits, EnrolmentRefusal, check_uid, invited, read_enrol, read_renew,
+};
+pub use self::member::{
+    GENERATION_ANNOTATION, GENERATION_FROM_ANNOTATION, INVITATION_EXPIRES_KEY, INVITATION_KEY,
+    Invitation, RELAY_ANNOTATION, RelayAnnotationError, RelayedMember,
+};
+pub use self::session::{RelayClaims, ReplicaName, SessionEnd};
+
+/// The maximum number of connections of the relays of one member.
+pub const CONNECTIONS_MAX: usize = 4;
+/// How long a request waits for a relay to connect. Shorter than the time limit of a probe, so that the reason of a
+/// failure is that no relay is connected.
+const ARRIVAL_WAIT: Duration = Duration::from_secs(4);
+
+/// The connections of all relays.
+#[derive(Default)]
+pub struct RelayHub {
+    state: Mutex<HubState>,
+    /// Notified when a connection may be used.
+    arrivals: Notify,
+}
+
+#[derive(Default)]
+struct HubState {
+    /// The members that may have relays; `None` until the Secrets have been read.
+    permitted: Option<BTreeMap<ClusterId, RelayedMember>>,
+    members: BTreeMap<ClusterId, MemberConnections>,
+    /// The number of connections so far; identifies one.
+    opened: u64,
+}
+
+#[derive(Default)]
+struct MemberConnections {
+    /// In the order in which they were opened.
+    open: Vec<OpenConnection>,
+    /// When the last connection ended; `None` if there never was one.
+    away_since: Option<SystemTime>,
+}
+
+struct OpenConnection {
+    number: u64,
+    facts: RelayFacts,
+    generation: u64,
+    /// `None` until the relay has said hello.
+    sender: Option<SendRequest<Full<Bytes>>>,
+    /// One reference more than there are streams.
+    permits: Arc<()>,
+    close: CancellationToken,
+}
+
+/// What is known of the relay behind a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RelayFacts {
+    instance: String,
+    version: String,
+    cluster_uid: String,
+    media_types: Vec<String>,
+    remote: SocketAddr,
+    since: SystemTime,
+}
+
+/// One connection of a relay, as `/debug/relays` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RelayRow {
+    /// The member.
+    pub cluster: String,
+    /// The relay's pod or host.
+    pub instance: String,
+    /// The relay's version.
+    pub version: String,
+    /// When the connection was opened, RFC 3339.
+    pub since: String,
+    /// Whether requests use it.
+    pub active: bool,
+    /// The address of the relay.
+    pub remote: String,
+    /// The forms of objects that the relay sends.
+    pub forms: Vec<String>,
+    /// The number of open requests.
+    pub streams: usize,
+}
+
+/// The reason why a relay gets no connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelayRefusal {
+    /// The Secrets have not been read yet.
+    #[error("the members are not known yet")]
+    NotReady,
+    /// No Secret names the member.
+    #[error("{code}: no Secret makes {cluster} a relayed member", code = codes::RELAY_CERTIFICATE)]
+    NoMember {
+        /// The cluster ID in the certificate.
+        cluster: ClusterId,
+    },
+    /// The certificate was replaced.
+    #[error("{code}: the certificate of {cluster} has generation {generation}, and {least} is required", code = codes::RELAY_CERTIFICATE)]
+    Generation {
+        /// The cluster ID in the certificate.
+        cluster: ClusterId,
+        /// The generation of the certificate.
+        generation: u64,
+        /// The least generation that is accepted.
+        least: u64,
+    },
+    /// There are enough connections.
+    #[error("{cluster} already has {CONNECTIONS_MAX} connections of relays")]
+    TooMany {
+        /// The cluster ID in the certificate.
+        cluster: ClusterId,
+    },
+}
+
+impl RelayHub {
+    /// Sets the members that may have relays. Connections that are no longer permitted end at once.
+    pub fn permit(&self, members: BTreeMap<ClusterId, RelayedMember>, now: SystemTime) {
+        let mut state = lock(&self.state);
+        for (cluster, connections) in &state.members {
+            for open in &connections.open {
+                if check(&members, cluster, open.generation, now).is_err() {
+                    open.close.cancel();
+                }
+            }
+        }
+        state.permitted = Some(members);
+    }
+
+    /// Ends connections whose generation is not accepted any more.
+    pub fn sweep(&self, now: SystemTime) {
+        let state = lock(&self.state);
+        let Some(permitted) = &state.permitted else { return };
+        for (cluster, connections) in &state.members {
+            for open in &connections.open {
+                if check(permitted, cluster, open.generation, now).is_err() {
+                    open.close.cancel();
+                }
+            }
+        }
+    }
+
+    /// Returns the members that may have relays, or `None` until the Secrets have been read.
+    pub fn permitted(&self) -> Option<BTreeMap<ClusterId, RelayedMember>> {
+        lock(&self.state).permitted.clone()
+    }
+
+    /// Returns one row per connection, by member and age.
+    pub fn rows(&self) -> Vec<RelayRow> {
+        let state = lock(&self.state);
+        let rows = state.members.iter().flat_map(|(cluster, connections)| {
+            let said_hello = || connections.open.iter().filter(|open| open.is_usable());
+            let active = said_hello().next().map(|open| open.number);
+            said_hello().map(move |open| RelayRow {
+                cluster: cluster.to_string(),
+                instance: open.facts.instance.clone(),
+                version: open.facts.version.clone(),
+                since: rfc3339(open.facts.since),
+                active: Some(open.number) == active,
+                remote: open.facts.remote.to_string(),
+                forms: open.facts.media_types.clone(),
+                streams: Arc::strong_count(&open.permits) - 1,
+            })
+        });
+        rows.collect()
+    }
+
+    /// Returns the carrier of requests to a member.
+    pub fn carrier(self: &Arc<Self>, cluster: &ClusterId) -> Arc<dyn Carrier> {
+        Arc::new(MemberCarrier { hub: Arc::clone(self), cluster: cluster.clone() })
+    }
+
+    /// Admits a connection, which is not used until [`Self::begin`].
+    fn admit(
+        &self,
+        cluster: &ClusterId,
+        generation: u64,
+        remote: SocketAddr,
+        now: SystemTime,
+    ) -> Result<Admission<'_>, RelayRefusal> {
+        let mut state = lock(&self.state);
+        let permitted = state.permitted.as_ref().ok_or(RelayRefusal::NotReady)?;
+        check(permitted, cluster, generation, now)?;
+        state.opened += 1;
+        let number = state.opened;
+        let member = state.members.entry(cluster.clone()).or_default();
+        if member.open.len() >= CONNECTIONS_MAX {
+            return Err(RelayRefusal::TooMany { cluster: cluster.clone() });
+        }
+        let close = CancellationToken::new();
+        member.open.push(OpenConnection {
+            number,
+            facts: RelayFacts {
+                instance: String::new(),
+                version: String::new(),
+                cluster_uid: String::new(),
+                media_types: Vec::new(),
+                remote,
+                since: now,
+            },
+            generation,
+            sender: None,
+            permits: Arc::new(()),
+            close: close.clone(),
+        });
+        Ok(Admission { hub: self, cluster: cluster.clone(), number, close })
+    }
+
+    /// Returns the UID of the cluster of the member's other relays, if one has said hello.
+    fn other_uid(&self, cluster: &ClusterId, number: u64) -> Option<String> {
+        let state = lock(&self.state);
+        let mut others = state.members.get(cluster)?.open.iter();
+        let other = others.find(|open| open.number != number && open.is_usable())?;
+        Some(other.facts.cluster_uid.clone()).filter(|uid| !uid.is_empty())
+    }
+
+    /// Lets requests use a connection whose relay has said hello.
+    fn begin(
+        &self,
+        cluster: &ClusterId,
+        number: u64,
+        hello: crate::wire::Hello,
+        sender: SendRequest<Full<Bytes>>,
+    ) {
+        {
+            let mut state = lock(&self.state);
+            let Some(member) = state.members.get_mut(cluster) else { return };
+            let Some(open) = member.open.iter_mut().find(|open| open.number == number) else {
+                return;
+            };
+            open.facts.instance = hello.instance;
+            open.facts.version = hello.version;
+            open.facts.cluster_uid = hello.cluster_uid;
+            open.facts.media_types = hello.media_types;
+            open.sender = Some(sender);
+            member.away_since = None;
+        }
+        self.arrivals.notify_waiters();
+    }
+
+    fn remove(&self, cluster: &ClusterId, number: u64) {
+        let mut state = lock(&self.state);
+        let Some(member) = state.members.get_mut(cluster) else { return };
+        let was_usable =
+            member.open.iter().any(|open| open.number == number && open.sender.is_some());
+        member.open.retain(|open| open.number != number);
+        if was_usable && !member.open.iter().any(OpenConnection::is_usable) {
+            member.away_since = Some(SystemTime::now());
+        }
+        if member.open.is_empty() && member.away_since.is_none() {
+            state.members.remove(cluster);
+        }
+    }
+
+    /// Returns the connection that requests of a member use.
+    fn active(&self, cluster: &ClusterId) -> Option<(SendRequest<Full<Bytes>>, StreamPermit)> {
+        let state = lock(&self.state);
+        let open = state.members.get(cluster)?.open.iter().find(|open| open.is_usable())?;
+        Some((open.sender.clone()?, StreamPermit::counted(&open.permits)))
+    }
+
+    /// Describes the absence of a relay.
+    fn away(&self, cluster: &ClusterId) -> String {
+        let since = lock(&self.state).members.get(cluster).and_then(|member| member.away_since);
+        let code = &codes::RELAY_AWAY;
+        match since {
+            Some(since) => {
+                let since = rfc3339(since);
+                format!("{code}: the relay of {cluster} is not connected since {since}")
+            }
+            None => format!("{code}: no relay of {cluster} has connected yet"),
+        }
+    }
+}
+
+impl OpenConnection {
+    fn is_usable(&self) -> bool {
+        self.sender.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+}
+
+/// A place in the table, released on drop.
+struct Admission<'a> {
+    hub: &'a RelayHub,
+    cluster: ClusterId,
+    number: u64,
+    /// Cancelled when the connection must end.
+    close: CancellationToken,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.hub.remove(&self.cluster, self.number);
+    }
+}
+
+/// Checks whether a certificate may be used now.
+fn check(
+    permitted: &BTreeMap<ClusterId, RelayedMember>,
+    cluster: &ClusterId,
+    generation: u64,
+    now: SystemTime,
+) -> Result<(), RelayRefusal> {
+    let member = permitted
+        .get(cluster)
+        .ok_or_else(|| RelayRefusal::NoMember { cluster: cluster.clone() })?;
+    let least = member.least_generation(now);
+    if generation < least {
+        return Err(RelayRefusal::Generation { cluster: cluster.clone(), generation, least });
+    }
+    Ok(())
+}
+
+/// Takes the requests of one member to its relay.
+struct MemberCarrier {
+    hub: Arc<RelayHub>,
+    cluster: ClusterId,
+}
+
+impl Carrier for MemberCarrier {
+    fn exchange(&self, request: Request<Full<Bytes>>) -> Exchange<'_> {
+        Box::pin(async move {
+            let deadline = tokio::time::Instant::now() + ARRIVAL_WAIT;
+            let mut request = Some(request);
+            let mut repeated = false;
+            loop {
+                // Registered before the look, so that no arrival is missed.
+                let arrival = self.hub.arrivals.notified();
+                let Some((mut sender, permit)) = self.hub.active(&self.cluster) else {
+                    if tokio::time::timeout_at(deadline, arrival).await.is_err() {
+                        return Err(self.hub.away(&self.cluster).into());
+                    }
+                    continue;
+                };
+                let Some(sent) = request.take() else {
+                    return Err(self.hub.away(&self.cluster).into());
+                };
+                // A request that only reads may be repeated on the next connection.
+                let again = (sent.method() == Method::GET && !repeated).then(|| sent.clone());
+                match sender.try_send_request(sent).await {
+                    Ok(response) => return Ok((response, permit)),
+                    Err(mut error) => match (error.take_message(), again) {
+                        (Some(unsent), _) => request = Some(unsent),
+                        (None, Some(again)) => (request, repeated) = (Some(again), true),
+                        (None, None) => return Err(error.into_error().into()),
+                    },
+                }
+            }
+        })
+    }
+}

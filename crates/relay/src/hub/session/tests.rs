@@ -1,0 +1,198 @@
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use http::Response;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use tokio::io::DuplexStream;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::hub::{CONNECTIONS_MAX, RelayedMember};
+
+fn member(generation: u64) -> RelayedMember {
+    RelayedMember {
+        secret: ("strait-system".into(), "strait-member-west".into()),
+        generation,
+        generation_from: None,
+        uid: None,
+        invitation: None,
+    }
+}
+
+fn hub() -> Arc<RelayHub> {
+    let hub = Arc::new(RelayHub::default());
+    hub.permit(BTreeMap::from([("west".into(), member(1))]), SystemTime::now());
+    hub
+}
+
+/// Answers requests of the hub as a relay with these values.
+fn relay(
+    io: DuplexStream,
+    cluster: &'static str,
+    uid: &'static str,
+    name: &'static str,
+) -> JoinHandle<()> {
+    let answer = move |request: Request<Incoming>| async move {
+        let body = match request.uri().path() {
+            HELLO_PATH => {
+                assert_eq!(request.headers()[REPLICA_HEADER], "hub-0/2");
+                let hello = Hello {
+                    version: "0.1.0".into(),
+                    instance: name.into(),
+                    cluster: cluster.into(),
+                    cluster_uid: uid.into(),
+                    kubernetes: "v1.34.0".into(),
+                    allowed: vec!["read".into()],
+                    media_types: vec!["full".into()],
+                };
+                serde_json::to_string(&hello).expect("JSON")
+            }
+            "/api/v1/namespaces/kube-system" => format!(r#"{{"metadata":{{"uid":"{uid}"}}}}"#),
+            _ => format!(r#"{{"from":"{name}"}}"#),
+        };
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+    };
+    tokio::spawn(async move {
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = server.serve_connection(TokioIo::new(io), service_fn(answer)).await;
+    })
+}
+
+/// Connects a relay, and returns the task of the hub and that of the relay.
+fn connect(
+    hub: &Arc<RelayHub>,
+    generation: u64,
+    cluster: &'static str,
+    uid: &'static str,
+    name: &'static str,
+) -> (JoinHandle<SessionEnd>, JoinHandle<()>) {
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let hub = Arc::clone(hub);
+    let served = tokio::spawn(async move {
+        let claims = RelayClaims {
+            cluster: "west".into(),
+            generation,
+            remote: "192.0.2.1:4711".parse().expect("an address"),
+        };
+        let replica = ReplicaName { name: "hub-0".into(), count: 2 };
+        hub.serve(near, &claims, &replica, std::future::pending()).await
+    });
+    (served, relay(far, cluster, uid, name))
+}
+
+async fn until_connected(hub: &RelayHub, count: usize) {
+    let connected = async {
+        while hub.rows().len() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), connected).await.expect("connected");
+}
+
+/// Asks the member for something, and returns the relay that answered.
+async fn ask(hub: &Arc<RelayHub>) -> Result<String, String> {
+    let request =
+        Request::get("https://relay/api/v1/pods").body(Full::default()).expect("a request");
+    let carrier = hub.carrier(&"west".into());
+    let (response, _permit) = carrier.exchange(request).await.map_err(|error| error.to_string())?;
+    let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+}
+
+#[tokio::test]
+async fn requests_use_the_relay_that_has_been_connected_for_longest() {
+    let hub = hub();
+    let (_first, first_relay) = connect(&hub, 1, "west", "u", "relay-a");
+    until_connected(&hub, 1).await;
+    let (_second, _second_relay) = connect(&hub, 1, "west", "u", "relay-b");
+    until_connected(&hub, 2).await;
+    assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-a"}"#));
+    let active: Vec<_> = hub.rows().into_iter().map(|row| (row.instance, row.active)).collect();
+    assert_eq!(active, [("relay-a".to_owned(), true), ("relay-b".to_owned(), false)]);
+    first_relay.abort();
+    until_connected(&hub, 1).await;
+    assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-b"}"#));
+}
+
+#[tokio::test]
+async fn request_waits_for_a_relay() {
+    let hub = hub();
+    let asked = tokio::spawn({
+        let hub = Arc::clone(&hub);
+        async move { ask(&hub).await }
+    });
+    tokio::task::yield_now().await;
+    let _connected = connect(&hub, 1, "west", "u", "relay-a");
+    assert_eq!(asked.await.expect("no panic").as_deref(), Ok(r#"{"from":"relay-a"}"#));
+}
+
+#[tokio::test]
+async fn reason_says_since_when_no_relay_is_connected() {
+    let hub = hub();
+    let away = || hub.away(&"west".into());
+    assert_eq!(away(), "STR0340: no relay of west has connected yet");
+    let (_served, relay) = connect(&hub, 1, "west", "u", "relay");
+    until_connected(&hub, 1).await;
+    relay.abort();
+    until_connected(&hub, 0).await;
+    assert!(
+        away().starts_with("STR0340: the relay of west is not connected since 20"),
+        "{}",
+        away()
+    );
+}
+
+#[tokio::test]
+async fn relay_that_contradicts_its_certificate_is_not_used() {
+    let hub = hub();
+    let (served, _relay) = connect(&hub, 1, "east", "u", "relay-a");
+    let end = served.await.expect("no panic");
+    let SessionEnd::Contradiction(fact) = end else { panic!("{end:?}") };
+    assert!(fact.contains("STR0347") && fact.contains("east"), "{fact}");
+    assert_eq!(hub.rows(), []);
+}
+
+#[tokio::test]
+async fn second_relay_must_be_in_the_same_cluster() {
+    let hub = hub();
+    let _first = connect(&hub, 1, "west", "u", "relay-a");
+    until_connected(&hub, 1).await;
+    let (served, _relay) = connect(&hub, 1, "west", "other", "relay-b");
+    assert!(matches!(served.await.expect("no panic"), SessionEnd::Contradiction(_)));
+}
+
+#[tokio::test]
+async fn connection_ends_when_its_member_or_generation_is_withdrawn() {
+    for members in [BTreeMap::new(), BTreeMap::from([("west".into(), member(2))])] {
+        let hub = hub();
+        let (served, _relay) = connect(&hub, 1, "west", "u", "relay-a");
+        until_connected(&hub, 1).await;
+        hub.permit(members, SystemTime::now());
+        assert_eq!(served.await.expect("no panic"), SessionEnd::Revoked);
+        let (served, _relay) = connect(&hub, 1, "west", "u", "relay-a");
+        let end = served.await.expect("no panic");
+        assert!(matches!(end, SessionEnd::Refused(_)), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_of_one_member_are_bounded() {
+    let hub = hub();
+    let mut open = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        open.push(connect(&hub, 1, "west", "u", "relay"));
+    }
+    until_connected(&hub, CONNECTIONS_MAX).await;
+    let (served, _relay) = connect(&hub, 1, "west", "u", "relay");
+    let end = served.await.expect("no panic");
+    assert!(matches!(end, SessionEnd::Refused(RelayRefusal::TooMany { .. })), "{end:?}");
+    until_connected(&hub, CONNECTIONS_MAX).await;
+}
+
+#[tokio::test]
+async fn no_connection_is_admitted_before_the_members_are_known() {
+    let hub = Arc::new(RelayHub::default());
+    let (served, _relay) = connect(&hub, 1, "west", "u", "relay");
+    assert_eq!(served.await.expect("no panic"), SessionEnd::Refused(RelayRefusal::NotReady));
+}
