@@ -547,3 +547,32 @@ async fn only_replicas_with_the_same_ca_answer_each_other() {
     first.shut_down().await;
     stranger.shut_down().await;
 }
+
+#[tokio::test]
+async fn replica_that_starts_without_state_takes_that_of_a_running_one() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let [one, two] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", one, &[two]).await;
+    first.cluster_until("east", |entry| entry["endpoints"] == 2).await;
+    wait_until(SOON, async || {
+        let files = std::fs::read_dir(setup.path("strait-a").join("lkg"));
+        let names: Vec<_> =
+            files.into_iter().flatten().flatten().map(|it| it.file_name()).collect();
+        let has = |part: &str| names.iter().any(|name| name.to_string_lossy().contains(part));
+        holds(has("members") && has("east"), &names)
+    })
+    .await;
+    east.api.stop().await;
+    let second = start_peer(&setup, "strait-b", two, &[one]).await;
+    let entry = second.cluster_in("east", "restored").await;
+    assert_eq!((&entry["services"], &entry["endpoints"]), (&json!(1), &json!(2)), "{entry}");
+    assert!(entry["lastContact"].is_string(), "{entry}");
+    let client = second.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    drop(client);
+    second.shut_down().await;
+    first.shut_down().await;
+}

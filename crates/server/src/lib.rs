@@ -29,6 +29,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod replica_state;
 mod rollout;
 mod root_store;
 mod root_witness;
@@ -194,6 +195,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
     let replicas = other_replicas(args, &source, identity.clone(), xds.port(), &tasks);
+    if let Some(state_dir) = &state_path {
+        replica_state::take(&replicas.0, state_dir).await;
+    }
 
     let (timeline, timeline_file) = match state_path.as_deref() {
         Some(directory) => {

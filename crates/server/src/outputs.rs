@@ -114,7 +114,7 @@ impl ServerOutputs {
             (saved_seen, writes_seen)
         });
         let (saved, writes) = state.unzip();
-        if let (Some(path), Some(writes)) = (ports.state_dir, &writes) {
+        if let (Some(path), Some(writes)) = (ports.state_dir.clone(), &writes) {
             let (writes, statuses) = (writes.clone(), inputs.source_statuses.clone());
             tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
                 state_dir::tell(path.clone(), writes.clone(), statuses.clone())
@@ -232,6 +232,7 @@ impl ServerOutputs {
             shared: admin::SharedAnswers::default(),
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts, session_key)),
             replicas,
+            state_dir: ports.state_dir,
         });
         tasks.spawn("admin", admin::serve(ports.admin, of_replicas, sources));
         Self { streams, saved, drain }

@@ -27,7 +27,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Pause before the next request to a replica that did not respond in time.
 const SILENT: Duration = Duration::from_secs(5);
 /// Maximum size of a replica's response in bytes.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Interval of reads of the EndpointSlices.
 const LOOK: Duration = Duration::from_secs(5);
 /// Maximum duration of a read.
@@ -59,6 +59,8 @@ pub(super) struct FoundPeers {
     peers: Vec<Peer>,
     /// Why the list may be incomplete.
     problem: Option<String>,
+    /// Whether the replicas have been searched for.
+    is_known: bool,
 }
 
 /// A request to another replica.
@@ -116,6 +118,15 @@ impl OtherReplicas {
             peer.name = names.get(&peer.address).cloned();
         }
         peers
+    }
+
+    /// Returns the other replicas once they have been searched for, at most after `limit`.
+    pub(super) async fn found(&self, limit: Duration) -> Vec<Peer> {
+        let mut found = self.found.clone();
+        let known = timeout(limit, found.wait_for(|found| found.is_known)).await;
+        // After the limit, the list is empty.
+        drop(known);
+        self.others()
     }
 
     /// Returns why responses may lack replicas, if a reason is known.
@@ -209,7 +220,7 @@ pub(super) fn listed(addresses: &[String]) -> watch::Receiver<Arc<FoundPeers>> {
         addresses.iter().map(|address| Peer { address: address.clone(), name: None }).collect();
     peers.sort();
     peers.dedup();
-    watch::channel(Arc::new(FoundPeers { peers, problem: None })).1
+    watch::channel(Arc::new(FoundPeers { peers, problem: None, is_known: true })).1
 }
 
 /// Follows the EndpointSlices of Strait's own Service.
@@ -232,7 +243,8 @@ pub(super) fn follow(
             loop {
                 let next = match timeout(LOOK_LIMIT, read(&access, &path)).await {
                     Ok(Ok(slices)) => {
-                        FoundPeers { peers: peers(&slices, own.as_str(), port), problem: None }
+                        let peers = peers(&slices, own.as_str(), port);
+                        FoundPeers { peers, problem: None, is_known: true }
                     }
                     // The previous replicas are still the most probable ones.
                     failed => {
@@ -244,7 +256,7 @@ pub(super) fn follow(
                         let text = format!(
                             "the EndpointSlices of Service {SERVICE}, which list the replicas, can't be read: {problem}"
                         );
-                        FoundPeers { peers, problem: Some(text) }
+                        FoundPeers { peers, problem: Some(text), is_known: true }
                     }
                 };
                 publish(&found, next);

@@ -13,6 +13,7 @@ use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,10 +27,13 @@ use tracing::debug;
 
 use super::events::asks_for_stream;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
-use super::merge::{MergeRule, NamedStream, ReplicaAnswer, merge, select, split_key};
+use super::merge::{
+    MergeRule, NamedStream, ReplicaAnswer, add_change, merge, number_of, select, split_key,
+};
 use super::named::{ambiguous, named, of_row};
 use super::preview::QUESTION_BYTES_MAX;
 use super::sources::{Sources, SourcesState};
+use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
 use strait_ads::replicas::ReplicaConnection;
 
@@ -179,6 +183,7 @@ impl AnswerOfAll {
             MergeRule::Local => Ok(self.next.run(asked.request).await),
             _ if others.is_empty() || is_stream => Ok(self.next.run(asked.request).await),
             MergeRule::OfProxy => self.of_proxy(asked, others).await,
+            MergeRule::Change => self.change(asked, others).await,
             _ => self.merged(rule, asked, others).await,
         }
     }
@@ -220,6 +225,39 @@ impl AnswerOfAll {
             // The proxy may be connected to a replica that did not answer.
             None => self.next.run(asked.request).await,
         };
+        name_missing(&mut response, &gathered);
+        Ok(response)
+    }
+
+    /// Adds the proxies of the other replicas to a change, which has a different number at each.
+    async fn change(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+        let replicas = Arc::clone(&self.sources.replicas);
+        let request = PeerRequest::get("/debug/events");
+        let local = self.next.run(asked.request);
+        let (mut local, mut gathered) = gather(&replicas, others.clone(), request, local).await;
+        if local.status() != StatusCode::OK {
+            name_missing(&mut local, &gathered);
+            return Ok(local);
+        }
+        let body = to_bytes(local.into_body(), usize::MAX).await;
+        let body = body.map_err(|_| unreadable(replicas.name()))?;
+        let mut change: Value =
+            serde_json::from_slice(&body).map_err(|_| unreadable(replicas.name()))?;
+        change["replicas"] = json!([replicas.name()]);
+        for answer in std::mem::take(&mut gathered.answers) {
+            let listed = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let peer = others.iter().find(|peer| is_at(&replicas, peer, &answer.replica));
+            let (Some(seq), Some(peer)) = (number_of(&change, listed), peer) else { continue };
+            let request = PeerRequest::get(&format!("/debug/events?seq={seq}"));
+            let asking = timeout(PATIENCE, replicas.ask(peer, request)).await;
+            let Ok(Ok(whole)) = asking else { continue };
+            let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
+            add_change(&mut change, &whole, &answer.replica);
+        }
+        if !gathered.missing.is_empty() {
+            change["missingReplicas"] = json!(names(&gathered));
+        }
+        let mut response = pretty(StatusCode::OK, &change);
         name_missing(&mut response, &gathered);
         Ok(response)
     }
@@ -423,8 +461,9 @@ fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Re
     response
 }
 
-/// Answers a replica that checks whether this one responds.
+/// Returns the replicas of this control plane and whether each of them responds.
 pub(super) async fn own(State(sources): SourcesState) -> AdminResult {
+    // Another replica asks this one only whether it responds.
     Ok(pretty(StatusCode::OK, &json!({ "name": sources.replicas.name() })))
 }
 
@@ -446,6 +485,19 @@ async fn streams(State(sources): SourcesState, Query(query): Query<StreamsQuery>
     Ok(pretty(StatusCode::OK, &rows))
 }
 
+/// Returns the last known state of this replica, for a replica that starts without any.
+async fn state(State(sources): SourcesState) -> AdminResult {
+    let Some(directory) = sources.state_dir.clone() else {
+        let text = "this replica has no state directory";
+        return Err(AdminFailure(StatusCode::NOT_FOUND, text.into()));
+    };
+    let packing = tokio::task::spawn_blocking(move || replica_state::pack(&directory));
+    let packed = packing.await.map_err(|_| unreadable(sources.replicas.name()))?;
+    let packed =
+        packed.map_err(|error| AdminFailure(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
+    Ok((StatusCode::OK, packed).into_response())
+}
+
 /// Serves the connections of other replicas until the tasks are stopped.
 pub(super) async fn serve(
     mut accepted: mpsc::Receiver<ReplicaConnection>,
@@ -453,7 +505,10 @@ pub(super) async fn serve(
     sources: Arc<Sources>,
 ) {
     let tasks = sources.tasks.child();
-    let router = debug.route(STREAMS, axum::routing::get(streams)).with_state(Arc::clone(&sources));
+    let router = debug
+        .route(STREAMS, get(streams))
+        .route(replica_state::PATH, get(state))
+        .with_state(Arc::clone(&sources));
     while let Some(connection) = accepted.recv().await {
         let router = router.clone();
         tasks.spawn("replica connection", async move {

@@ -30,6 +30,8 @@ pub(super) enum MergeRule {
     Objects,
     Reach,
     Events,
+    /// One change with the steps of its proxies.
+    Change,
     /// Only changes that the client has not received.
     EventsSince,
     History,
@@ -57,7 +59,7 @@ impl MergeRule {
             | "/debug/explain"
             | "/debug/explain/policy"
             | "/debug/explain/route" => Self::OfProxy,
-            "/debug/events" if has("seq") => Self::Local,
+            "/debug/events" if has("seq") => Self::Change,
             "/debug/events" if get("since").is_none_or(|since| since == "0") => Self::Events,
             "/debug/events" => Self::EventsSince,
             "/debug/history" if !has("version") => Self::History,
@@ -96,7 +98,11 @@ pub(super) fn merge(rule: MergeRule, answers: Vec<ReplicaAnswer>) -> Value {
         MergeRule::Summary => fold(answers, add_summary),
         MergeRule::Preview => fold(answers, add_preview),
         MergeRule::Scope => fold(answers, add_scope),
-        MergeRule::Local | MergeRule::OfProxy | MergeRule::FirstFound | MergeRule::Replicas => {
+        MergeRule::Local
+        | MergeRule::OfProxy
+        | MergeRule::FirstFound
+        | MergeRule::Change
+        | MergeRule::Replicas => {
             answers.into_iter().next().map(|first| first.value).unwrap_or_default()
         }
     }
@@ -331,33 +337,18 @@ fn events(answers: Vec<ReplicaAnswer>, is_since: bool) -> Value {
         row["replicas"] = json!([first.replica]);
     }
     let oldest = merged.first().map(|row| milliseconds(&row["at"]));
-    let what = |row: &Value| {
-        ["cause", "otherCauses", "effect"].map(|field| row[field].to_string()).join(" ")
-    };
     for ReplicaAnswer { replica, value } in answers {
         let mut taken = BTreeSet::new();
         let mut apart_from_others = Vec::new();
         for mut row in items(value) {
             let same = merged.iter().enumerate().filter(|(at, one)| {
-                !taken.contains(at)
-                    && one.get("replica").is_none()
-                    && apart(one, &row) <= SAME_CHANGE_MS
-                    && what(one) == what(&row)
+                !taken.contains(at) && one.get("replica").is_none() && is_same_change(one, &row)
             });
             let nearest = same.min_by_key(|(_, one)| apart(one, &row)).map(|(at, _)| at);
             match nearest.and_then(|at| Some((at, merged.get_mut(at)?))) {
                 Some((at, one)) => {
                     taken.insert(at);
-                    for field in ["proxies", "acknowledged", "refused", "waiting"] {
-                        add(one, &row, field);
-                    }
-                    append(one, &row, "refusedBy");
-                    if row["ms"].as_f64() > one["ms"].as_f64() {
-                        one["ms"] = row["ms"].clone();
-                    }
-                    if let Some(replicas) = one["replicas"].as_array_mut() {
-                        replicas.push(json!(replica));
-                    }
+                    add_change(one, &row, &replica);
                 }
                 None => {
                     row["replica"] = json!(replica);
@@ -379,6 +370,34 @@ fn events(answers: Vec<ReplicaAnswer>, is_since: bool) -> Value {
     }
     merged.sort_by_key(|row| milliseconds(&row["at"]));
     Value::Array(merged)
+}
+
+/// Returns whether two replicas describe the same change.
+fn is_same_change(one: &Value, other: &Value) -> bool {
+    let is_equal = |field: &&str| one[field] == other[field];
+    apart(one, other) <= SAME_CHANGE_MS && ["cause", "otherCauses", "effect"].iter().all(is_equal)
+}
+
+/// Returns the number that another replica has for a change, from the list of its changes.
+pub(super) fn number_of(change: &Value, others: Value) -> Option<u64> {
+    let same = items(others).into_iter().filter(|other| is_same_change(change, other));
+    same.min_by_key(|other| apart(change, other))?["seq"].as_u64()
+}
+
+/// Adds the proxies of another replica to a change.
+pub(super) fn add_change(into: &mut Value, row: &Value, replica: &str) {
+    for field in ["proxies", "acknowledged", "refused", "waiting"] {
+        add(into, row, field);
+    }
+    for field in ["refusedBy", "refusals", "steps"] {
+        append(into, row, field);
+    }
+    if row["ms"].as_f64() > into["ms"].as_f64() {
+        into["ms"] = row["ms"].clone();
+    }
+    if let Some(replicas) = into["replicas"].as_array_mut() {
+        replicas.push(json!(replica));
+    }
 }
 
 /// Adds the records from before the first replica's oldest one, from the replica that has the

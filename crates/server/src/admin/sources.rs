@@ -1,5 +1,6 @@
 //! State that the admin API reads, and access to it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,8 @@ pub struct Sources {
     pub browsers: Arc<BrowserAccess>,
     /// The other replicas.
     pub replicas: Arc<OtherReplicas>,
+    /// The state directory, if there is one.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Last count and its time. A count examines every endpoint, so it is not repeated for each scrape.

@@ -209,6 +209,26 @@ fn change_of_all_replicas_is_one_with_all_its_proxies() {
 }
 
 #[test]
+fn change_has_its_own_number_at_each_replica() {
+    let change_of_first = change(1, 10, "3 -> 2", 2);
+    let others =
+        json!([change(7, 1, "3 -> 2", 1), change(8, 11, "3 -> 2", 4), change(9, 12, "x", 1)]);
+    assert_eq!(number_of(&change_of_first, others), Some(8), "the nearest in time");
+    assert_eq!(number_of(&change_of_first, json!([change(9, 12, "x", 1)])), None);
+    let mut whole = change_of_first;
+    whole["replicas"] = json!(["a"]);
+    whole["steps"] = json!([{ "proxy": "web" }]);
+    let mut other = change(8, 11, "3 -> 2", 4);
+    other["steps"] = json!([{ "proxy": "cart" }]);
+    other["refusals"] = json!([{ "proxy": "cart", "error": "no" }]);
+    add_change(&mut whole, &other, "b");
+    assert_eq!(whole["proxies"], 6);
+    assert_eq!(whole["steps"], json!([{ "proxy": "web" }, { "proxy": "cart" }]));
+    assert_eq!(whole["refusals"].as_array().map(Vec::len), Some(1));
+    assert_eq!(whole["replicas"], json!(["a", "b"]));
+}
+
+#[test]
 fn changes_after_a_known_one_contain_no_earlier_ones() {
     let since = |own: Value| {
         let others = json!([change(7, 5, "1 -> 3", 1), change(8, 11, "3 -> 2", 4)]);
@@ -297,7 +317,7 @@ fn each_path_has_a_rule() {
     }
     assert_eq!(of(Method::GET, "/debug/events", &[("since", "0")]), MergeRule::Events);
     assert_eq!(of(Method::GET, "/debug/events", &[("since", "4")]), MergeRule::EventsSince);
-    assert_eq!(of(Method::GET, "/debug/events", &[("seq", "4")]), MergeRule::Local);
+    assert_eq!(of(Method::GET, "/debug/events", &[("seq", "4")]), MergeRule::Change);
     assert_eq!(of(Method::GET, "/debug/history", &[("version", "4")]), MergeRule::Local);
     assert_eq!(of(Method::GET, "/debug/diff", &[("at", "4")]), MergeRule::Local);
     assert_eq!(of(Method::GET, "/debug/diff", &[("at", "2026-11-23")]), MergeRule::FirstFound);
