@@ -13,8 +13,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("identity", &["base", "model", "proto"]),
     ("kube-client", &["base"]),
     // A relay forwards requests and does not know what they read.
-    ("relay", &["base", "kube-client"]),
-    ("sources", &["base", "model", "identity", "kube-client", "proto"]),
+    ("relay", &["base", "model", "kube-client"]),
+    ("sources", &["base", "model", "identity", "kube-client", "relay", "proto"]),
     // EnvoyFilters contain parts of Envoy's API, which are checked against its schema.
     ("rules", &["base", "model", "proto"]),
     ("mesh", &["base", "model", "rules"]),
@@ -32,6 +32,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "model",
             "identity",
             "kube-client",
+            "relay",
             "sources",
             "rules",
             "mesh",

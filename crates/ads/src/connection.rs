@@ -16,7 +16,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::poll_fn;
 use futures::stream::{FuturesUnordered, StreamExt};
-use http::{HeaderMap, Request as HttpRequest};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request as HttpRequest, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
 use tokio::net::TcpStream;
@@ -32,6 +33,7 @@ use tracing::{debug, warn};
 
 use super::grpc::{self, Requests, ResponseSender, SendError};
 use super::handshakes::HandshakePermit;
+use super::relays::{self, RelayPort};
 use super::replicas::ReplicaConnection;
 use super::shared::{ConnectionShared, Leaving, ServerShared};
 use super::stream::{Stream, StreamEnd, contained};
@@ -41,7 +43,7 @@ use strait_base::descriptors::Seat;
 use strait_http2::{self as http2, CallOver, CallResponse, ConnectionEnd, Rope};
 use strait_identity::caller::brings_token;
 use strait_identity::replica::{self, ReplicaStream};
-use strait_identity::{Caller, SpiffeId, tls};
+use strait_identity::{Caller, ConnectionPeer, RelayIdentity, SpiffeId, tls};
 use strait_xds::session::ProtocolForm;
 
 /// The time limit for the start of a handshake.
@@ -82,8 +84,10 @@ pub(super) struct AcceptedConnection {
 
 /// The peer of a connection after its handshake.
 enum AcceptedPeer {
-    /// A proxy or an agent.
-    Proxy(Secured, ConnectionShared),
+    /// A peer that makes calls.
+    Calls(Secured, ConnectionShared),
+    /// The relay of a member, to which the server sends requests.
+    Relay(Secured, RelayIdentity),
     /// Another replica of this control plane.
     Replica(ReplicaStream),
 }
@@ -141,10 +145,14 @@ impl AcceptedConnection {
         let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await;
         drop(place);
         match handshake {
-            Ok(Ok(AcceptedPeer::Proxy(stream, line))) => {
+            Ok(Ok(AcceptedPeer::Replica(stream))) => self.hand_over(stream),
+            Ok(Ok(AcceptedPeer::Calls(stream, line))) => {
                 Box::pin(self.serve(stream, Arc::new(line))).await;
             }
-            Ok(Ok(AcceptedPeer::Replica(stream))) => self.hand_over(stream),
+            Ok(Ok(AcceptedPeer::Relay(stream, relay))) => match self.shared.relays.clone() {
+                Some(relays) => relays.serve(stream, relay, self.address).await,
+                None => self.shared.failures.note(self.address, "relays are not served here"),
+            },
             Ok(Err(reason)) => {
                 stats.handshake_failed("refused");
                 self.shared.failures.note(self.address, &reason);
@@ -184,8 +192,16 @@ impl AcceptedConnection {
         let mut stream = start.into_stream(config).await.map_err(failure)?;
         stream.get_mut().1.set_buffer_limit(Some(http2::WRITE_MAX));
         let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
-        let line = ConnectionShared::new(self.address, peer.map(Arc::new), believed);
-        Ok(AcceptedPeer::Proxy(Box::new(stream), line))
+        let (peer, relay) = match peer {
+            ConnectionPeer::Relay(relay) => {
+                return Ok(AcceptedPeer::Relay(Box::new(stream), relay));
+            }
+            ConnectionPeer::Workload(peer) => (Some(Arc::new(peer)), None),
+            ConnectionPeer::EnrolledRelay(relay) => (None, Some(Arc::new(relay))),
+            ConnectionPeer::Unknown => (None, None),
+        };
+        let line = ConnectionShared::new(self.address, peer, relay, believed);
+        Ok(AcceptedPeer::Calls(Box::new(stream), line))
     }
 
     async fn serve(self, stream: Secured, line: Arc<ConnectionShared>) {
@@ -313,6 +329,17 @@ impl AcceptedConnection {
     ) -> CallFuture {
         let (shared, line, routes) =
             (Arc::clone(&self.shared), Arc::clone(line), self.routes.clone());
+        if request.uri().path().starts_with(relays::PATH_PREFIX) {
+            let port = shared.relays.clone();
+            return Box::pin(relay_request(port, line, request, call).map(|()| After::GoOn));
+        }
+        // A token does not help: the certificate of a relay is for one purpose.
+        if line.relay.is_some() {
+            let (code, title) = (&codes::RELAY_CERTIFICATE, codes::RELAY_CERTIFICATE.title);
+            let text = format!("{code}: {title}: a relay is not a proxy");
+            ResponseSender::refuse(call, Status::permission_denied(text));
+            return Box::pin(std::future::ready(After::GoOn));
+        }
         // The caller is already known from the certificate, so no future for its identification is
         // needed.
         if line.peer.is_some()
@@ -471,6 +498,48 @@ async fn send_in_turn(
             drop(turn);
             sending.await
         }
+    }
+}
+
+/// Answers one request of a relay for a certificate. It is not gRPC.
+async fn relay_request(
+    port: Option<Arc<dyn RelayPort>>,
+    line: Arc<ConnectionShared>,
+    request: HttpRequest<http2::Body>,
+    call: CallResponse,
+) {
+    let (head, mut body) = request.into_parts();
+    let read = async {
+        let mut read = Vec::new();
+        while let Ok(Some(data)) = poll_fn(|_| body.poll_data()).await {
+            read.extend_from_slice(&data);
+            if read.len() >= relays::REQUEST_BYTES_MAX {
+                read.truncate(relays::REQUEST_BYTES_MAX);
+                break;
+            }
+        }
+        read
+    };
+    let answer = async {
+        let body = read.await;
+        match port {
+            Some(port) => {
+                let (path, relay) = (head.uri.path().to_owned(), line.relay.clone());
+                port.answer(head.method, path, body.into(), relay, line.address).await
+            }
+            None => (StatusCode::NOT_FOUND, Bytes::new()),
+        }
+    };
+    let answer = tokio::time::timeout(ANSWER_LIMIT, answer).await;
+    let (status, body) = answer.unwrap_or((StatusCode::REQUEST_TIMEOUT, Bytes::new()));
+    let mut head = http::Response::new(());
+    *head.status_mut() = status;
+    head.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let Ok(mut responses) = ResponseSender::begin_with(call, &head) else { return };
+    let mut rope = Rope::default();
+    rope.put_shared(&body);
+    if responses.send(rope).await.is_ok() {
+        responses.end_with(&HeaderMap::new());
     }
 }
 

@@ -24,6 +24,7 @@ pub mod budgets;
 pub mod node;
 
 mod pace;
+pub mod relays;
 mod shared;
 mod stream;
 

@@ -15,6 +15,7 @@ use tonic::Status;
 use super::connections::Connections;
 use super::debug_types::Members;
 use super::handshakes::{Failures, Handshakes};
+use super::relays::RelayPort;
 use super::replicas::ReplicaPort;
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
@@ -23,7 +24,9 @@ use strait_envoy::Cache;
 use strait_envoy::heads::{ConfigVariant, ConfigVariants};
 use strait_identity::caller::{self, CallerRefusal, RefusalKind};
 use strait_identity::credential::CredentialRegistry;
-use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
+use strait_identity::{
+    Caller, CallerRegistry, PeerIdentity, RelayIdentity, ServerIdentity, SpiffeId,
+};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::subscription_index::SubscriptionIndex;
 
@@ -69,6 +72,8 @@ pub struct XdsConfig {
     pub max_connections: usize,
     /// The maximum lifetime of a workload certificate.
     pub certificate_lifetime_max: Duration,
+    /// Serves relays; `None` if there can be no relayed members.
+    pub relays: Option<Arc<dyn RelayPort>>,
     /// The monitor of the process's file descriptors.
     pub descriptors: Arc<Descriptors>,
     /// The time in which the audit compares all streams once; `None` if there is no audit.
@@ -99,6 +104,7 @@ pub(super) struct ServerShared {
     pub(super) refused_calls: Failures,
     pub(super) audit_interval: Option<Duration>,
     pub(super) replicas: Option<ReplicaPort>,
+    pub(super) relays: Option<Arc<dyn RelayPort>>,
     pub(super) drain: CancellationToken,
     pub(super) handshakes: Arc<Handshakes>,
 }
@@ -154,6 +160,7 @@ impl ServerShared {
             refused_calls: Failures::default(),
             audit_interval: config.audit_interval,
             replicas: config.replicas,
+            relays: config.relays,
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),
         }
@@ -284,6 +291,8 @@ pub(super) struct ConnectionShared {
     pub(super) address: SocketAddr,
     /// The identity in the peer's certificate, if it has one.
     pub(super) peer: Option<Arc<PeerIdentity>>,
+    /// The relay that the peer's certificate names. It may only request a certificate.
+    pub(super) relay: Option<Arc<RelayIdentity>>,
     /// The generation of the trust roots under which the certificate was verified.
     pub(super) believed: u64,
     /// The first caller, if the peer has no certificate.
@@ -296,10 +305,16 @@ pub(super) struct ConnectionShared {
 }
 
 impl ConnectionShared {
-    pub(super) fn new(address: SocketAddr, peer: Option<Arc<PeerIdentity>>, believed: u64) -> Self {
+    pub(super) fn new(
+        address: SocketAddr,
+        peer: Option<Arc<PeerIdentity>>,
+        relay: Option<Arc<RelayIdentity>>,
+        believed: u64,
+    ) -> Self {
         Self {
             address,
             peer,
+            relay,
             believed,
             caller: OnceLock::new(),
             strangers: AtomicU32::new(0),

@@ -24,7 +24,7 @@ pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
 use super::{
-    ReplicaName, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
+    ReplicaId, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
     proof_time, relay_identity, tls,
 };
 use strait_model::ClusterId;
@@ -372,7 +372,7 @@ impl Authority {
     /// with a new key.
     pub(super) fn issue_replica(
         &self,
-        name: &ReplicaName,
+        name: &ReplicaId,
         now: SystemTime,
     ) -> Result<IssuedCertificate, IdentityError> {
         let mut params = CertificateParams::default();

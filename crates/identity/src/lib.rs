@@ -49,7 +49,7 @@ pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use relay_identity::RelayIdentity;
-pub use replica::{ReplicaAuthenticator, ReplicaName, ReplicaStream};
+pub use replica::{ReplicaAuthenticator, ReplicaId, ReplicaStream};
 pub use root_life::{RootLife, RootStage};
 pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
 pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};

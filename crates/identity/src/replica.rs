@@ -45,16 +45,16 @@ const SERVER_NAME: &str = "replica.strait.invalid";
 
 /// Name of a replica; in a cluster, the name of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReplicaName(Arc<str>);
+pub struct ReplicaId(Arc<str>);
 
-impl Default for ReplicaName {
+impl Default for ReplicaId {
     /// Returns the name of a process that has no other name.
     fn default() -> Self {
         Self("strait".into())
     }
 }
 
-impl ReplicaName {
+impl ReplicaId {
     /// Checks a name: at most 253 bytes of `a-zA-Z0-9.-_`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl ReplicaName {
     }
 }
 
-impl fmt::Display for ReplicaName {
+impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -104,7 +104,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReplicaIo for T {}
 /// A connection between two replicas, whose names have been verified.
 pub struct ReplicaStream {
     /// The other replica.
-    pub peer: ReplicaName,
+    pub peer: ReplicaId,
     /// The connection.
     pub io: Pin<Box<dyn ReplicaIo>>,
 }
@@ -128,19 +128,19 @@ struct ReplicaTls {
 /// Authenticates this replica to the others, and the others to this one.
 #[derive(Debug)]
 pub struct ReplicaAuthenticator {
-    name: ReplicaName,
+    name: ReplicaId,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     tls: Mutex<Option<ReplicaTls>>,
 }
 
 impl ReplicaAuthenticator {
     /// Creates the authenticator of the replica called `name`. It follows changes of the CA.
-    pub fn new(name: ReplicaName, identity: watch::Receiver<Arc<ServerIdentity>>) -> Self {
+    pub fn new(name: ReplicaId, identity: watch::Receiver<Arc<ServerIdentity>>) -> Self {
         Self { name, identity, tls: Mutex::default() }
     }
 
     /// Returns the name of this replica.
-    pub fn name(&self) -> &ReplicaName {
+    pub fn name(&self) -> &ReplicaId {
         &self.name
     }
 
@@ -200,16 +200,16 @@ impl ReplicaAuthenticator {
 ///
 /// # Errors
 /// If the peer sent no certificate.
-pub fn of_chain(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaName> {
+pub fn of_chain(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaId> {
     let leaf = chain.and_then(<[_]>::first);
-    leaf.and_then(ReplicaName::of_certificate)
+    leaf.and_then(ReplicaId::of_certificate)
         .ok_or_else(|| io::Error::other("its certificate does not name a replica"))
 }
 
 impl ReplicaTls {
     fn new(
         authority: Arc<Authority>,
-        name: &ReplicaName,
+        name: &ReplicaId,
         now: SystemTime,
     ) -> Result<Self, IdentityError> {
         let issued = authority.issue_replica(name, now)?;
@@ -264,7 +264,7 @@ impl ReplicaVerifier {
         let chain = [leaf.clone()];
         let verified = self.signer.verify(&chain, now, usage);
         verified.map_err(|error| rustls::Error::General(error.to_string()))?;
-        match ReplicaName::of_certificate(leaf) {
+        match ReplicaId::of_certificate(leaf) {
             Some(_) => Ok(()),
             None => Err(rustls::Error::General("the certificate names no replica".into())),
         }

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 pub use self::injection::InjectFlags;
 use strait_base::duration::{HumanDuration, parse_duration};
 use strait_explain::validation::ValidationMode;
-use strait_identity::ReplicaName;
+use strait_identity::ReplicaId;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
 use strait_model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
@@ -92,7 +92,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_PEERS", value_name = "HOST:PORT", value_delimiter = ',', value_parser = parse_peer)]
     pub peers: Vec<String>,
 
-    /// Name of this replica, which differs from those of the others [default: $HOSTNAME]
+    /// Name of this replica, which differs from those of the others [default: $POD_NAME, otherwise the host name]
     #[arg(long, env = "STRAIT_REPLICA_NAME", value_name = "NAME", value_parser = parse_replica_name)]
     pub replica_name: Option<String>,
 
@@ -187,6 +187,10 @@ pub struct ServeArgs {
     /// Maximum lifetime of workload certificates; requests for longer ones are rejected
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
+
+    /// Lifetime of the certificates of relays, 1h to 7d; they are renewed at half of it
+    #[arg(long, env = "STRAIT_RELAY_CERTIFICATE_TTL", value_name = "D", default_value = "24h", value_parser = parse_relay_lifetime)]
+    pub relay_certificate_ttl: Duration,
 
     /// none: issue neither certificates nor roots to workloads, because another CA does
     #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
@@ -432,7 +436,7 @@ fn parse_peer(text: &str) -> Result<String, String> {
 }
 
 fn parse_replica_name(text: &str) -> Result<String, String> {
-    ReplicaName::parse(text).map(|name| name.to_string())
+    ReplicaId::parse(text).map(|name| name.to_string())
 }
 
 fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {
@@ -472,6 +476,15 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
         false => Err(format!("the lifetime must be from 1m to {}", HumanDuration(LIFETIME_MAX))),
+    }
+}
+
+/// Parses the lifetime of a relay's certificate.
+fn parse_relay_lifetime(text: &str) -> Result<Duration, String> {
+    let (hour, lifetime) = (Duration::from_secs(3600), parse_duration(text)?);
+    match (hour..=hour * 24 * 7).contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err("the lifetime must be from 1h to 7d".to_owned()),
     }
 }
 

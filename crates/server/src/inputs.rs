@@ -16,6 +16,7 @@ use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
+use super::relays::follow_members;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use super::start_reads::EarlyHold;
@@ -26,12 +27,14 @@ use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_explain::ConfigReports;
 use strait_identity::{NamedRoots, ServerIdentity};
+use strait_kube_client::ApiClient;
 use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use strait_mesh::rollout::{RolloutFiles, RolloutState};
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::{DefaultVisibility, Policy};
 use strait_model::{RootBundle, WriterRole};
+use strait_relay::hub::RelayHub;
 use strait_sources::clusters::callers::{self, MemberCallers};
 use strait_sources::clusters::credentials::MemberCredentials;
 use strait_sources::clusters::status::ClusterStatus;
@@ -56,6 +59,8 @@ pub(super) struct ServerInputs {
     /// Identifies the pods of members and verifies their tokens.
     pub(super) callers: Arc<MemberCallers>,
     pub(super) credentials: Arc<MemberCredentials>,
+    /// The connections of relays.
+    pub(super) relays: Arc<RelayHub>,
     /// Number of objects that can't be used unchanged.
     pub(super) faulty: watch::Receiver<usize>,
     /// Reports about all configuration objects.
@@ -128,6 +133,8 @@ impl ServerInputs {
         let (namespaces, namespaces_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
         let (role, given_up) = writer(args, source, &core.drain, tasks);
+        let relays = Arc::new(RelayHub::default());
+        tasks.spawn("relayed members", follow_members(objects.clone(), Arc::clone(&relays)));
         let writes = MemberWrites { roots: roots(identity, tasks), role: role.clone() };
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
@@ -148,7 +155,7 @@ impl ServerInputs {
                 policy: policy.clone(),
                 updates,
                 remembered: restored.clusters,
-                runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
+                runner: runner(Arc::clone(&relays)),
             },
             tasks,
         );
@@ -199,6 +206,7 @@ impl ServerInputs {
             mesh_problems: mesh.problems(),
             trust_domain: trust_domain_seen,
             callers,
+            relays,
             credentials: Arc::new(gateway_secrets(args, secrets_dir, &clusters.clients, tasks)),
             faulty: faulty_seen,
             reports: reports_seen,
@@ -443,4 +451,15 @@ async fn last_known_good(
             (None, strait_lkg::RestoredState::default())
         }
     }
+}
+
+/// Returns the function that reads one member: directly, or through its relay.
+fn runner(relays: Arc<RelayHub>) -> reconciler::Runner {
+    Arc::new(move |config| {
+        let client = match config.access.is_relayed() {
+            true => Ok(ApiClient::relayed(relays.carrier(&config.cluster))),
+            false => ApiClient::new(&config.access),
+        };
+        Box::pin(registry::kube::run_with(config, client))
+    })
 }

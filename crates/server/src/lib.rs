@@ -29,6 +29,7 @@ mod kube_secret;
 mod outputs;
 mod outside_issuer;
 mod pressure;
+mod relays;
 mod replica_state;
 mod rollout;
 mod root_store;
@@ -68,7 +69,7 @@ use strait_base::signal::signalled;
 use strait_base::task::Supervisor;
 use strait_identity::tls::ClientCertificates;
 use strait_identity::{
-    AuthorityFrom, ReplicaAuthenticator, ReplicaName, RootEvidence, RootLedger, Serving, rotation,
+    AuthorityFrom, ReplicaAuthenticator, ReplicaId, RootEvidence, RootLedger, Serving, rotation,
 };
 use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
@@ -224,6 +225,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         max_connections: args.max_connections,
         audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,
+        relay_certificate_lifetime: args.relay_certificate_ttl,
+        config_access: source.config_cluster().map(|config_cluster| config_cluster.access),
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,
         webhook: webhook.map(|(listener, _)| {
@@ -287,8 +290,9 @@ fn other_replicas(
     port: u16,
     tasks: &Supervisor,
 ) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
-    let name = args.replica_name.clone().or_else(|| std::env::var("HOSTNAME").ok());
-    let name = name.and_then(|name| ReplicaName::parse(&name).ok()).unwrap_or_default();
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = args.replica_name.clone().or_else(|| std::env::var("POD_NAME").ok()).or_else(host);
+    let name = name.and_then(|name| ReplicaId::parse(name.trim()).ok()).unwrap_or_default();
     let found = match source {
         ConfigOrigin::Cluster { access, in_pod: true, .. } if args.peers.is_empty() => {
             replicas::follow(access.clone(), args.namespace.clone(), name.clone(), port, tasks)

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::inputs::ServerInputs;
+use super::relays::{RelayService, RelayServiceConfig};
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -32,9 +33,11 @@ use strait_injection::{
     server as inject,
     server::{AnswerReview, WebhookSettings},
 };
+use strait_kube_client::Access;
 use strait_mesh::history::History;
 use strait_mesh::push::PushContext;
 use strait_model::Namespace;
+use strait_relay::hub::ReplicaName;
 use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
@@ -59,6 +62,10 @@ pub(super) struct Ports {
     pub(super) audit_interval: Option<Duration>,
     /// See `--max-certificate-lifetime`.
     pub(super) certificate_lifetime_max: Duration,
+    /// See `--relay-certificate-ttl`.
+    pub(super) relay_certificate_lifetime: Duration,
+    /// The access to the config cluster, if there is one.
+    pub(super) config_access: Option<watch::Receiver<Access>>,
     /// Whether proxies may authenticate with tokens.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
@@ -133,6 +140,16 @@ impl ServerOutputs {
 
         let (replicas, authenticator) = ports.replicas;
         let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
+        let relays = RelayService::new(RelayServiceConfig {
+            hub: Arc::clone(&inputs.relays),
+            identity: ports.identity.clone(),
+            trust_domain: inputs.trust_domain.clone(),
+            statuses: inputs.statuses.clone(),
+            config_access: ports.config_access,
+            lifetime: ports.relay_certificate_lifetime,
+            replica: ReplicaName { name: replicas.name().to_owned(), count: 1 },
+            drain: drain.clone(),
+        });
         let cache = Arc::clone(&core.cache);
         let config = XdsConfig {
             context: core.context.clone(),
@@ -149,6 +166,7 @@ impl ServerOutputs {
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
             audit_interval: ports.audit_interval,
+            relays: Some(Arc::new(relays)),
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             replicas: Some(ReplicaPort { authenticator, accepted }),
@@ -222,6 +240,7 @@ impl ServerOutputs {
             figures: core.counters,
             readiness: inputs.readiness,
             metrics: Arc::new(metrics),
+            relays: inputs.relays,
             withheld: admin::Lately::default(),
             tally: admin::WithheldTally::default(),
             admin_connections: Arc::default(),

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use strait_base::task::Supervisor;
-use strait_identity::{ReplicaAuthenticator, ReplicaName};
+use strait_identity::{ReplicaAuthenticator, ReplicaId};
 use strait_kube_client::{Access, ApiClient, null_as_default};
 
 /// Maximum time to connect to a replica.
@@ -227,7 +227,7 @@ pub(super) fn listed(addresses: &[String]) -> watch::Receiver<Arc<FoundPeers>> {
 pub(super) fn follow(
     access: watch::Receiver<Access>,
     namespace: String,
-    own: ReplicaName,
+    own: ReplicaId,
     port: u16,
     tasks: &Supervisor,
 ) -> watch::Receiver<Arc<FoundPeers>> {

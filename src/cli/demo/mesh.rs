@@ -401,6 +401,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         probe_gateways: Duration::ZERO,
         max_connections: 1000,
         audit_interval: Duration::from_secs(60),
+        relay_certificate_ttl: Duration::from_secs(24 * 3600),
         max_certificate_lifetime: authority::LIFETIME_MAX,
         log_format: None,
         log_level: "info".into(),

@@ -102,11 +102,12 @@ fn stream_with(
         descriptors: Arc::default(),
         audit_interval: None,
         replicas: None,
+        relays: None,
         drain: tokio_util::sync::CancellationToken::new(),
     });
     let (peer, address) = (Arc::new(peer), ([127, 0, 0, 1], 0).into());
     let caller = Caller::of_certificate(Arc::clone(&peer), None);
-    let line = ConnectionShared::new(address, Some(peer), 0);
+    let line = ConnectionShared::new(address, Some(peer), None, 0);
     Stream::new(Arc::new(shared), Arc::new(line), caller, form)
 }
 

@@ -9,8 +9,8 @@ use super::*;
 use crate::testing::{Ca, Pair, client, server};
 use crate::{AuthorityForm, AuthorityPem, tls};
 
-fn name(text: &str) -> ReplicaName {
-    ReplicaName::parse(text).expect("a valid name")
+fn name(text: &str) -> ReplicaId {
+    ReplicaId::parse(text).expect("a valid name")
 }
 
 fn settings(authority: &Arc<Authority>, of: &str) -> ReplicaTls {
@@ -21,7 +21,7 @@ fn settings(authority: &Arc<Authority>, of: &str) -> ReplicaTls {
 async fn meet(
     server: &Arc<ServerConfig>,
     client: &Arc<ClientConfig>,
-) -> (Result<ReplicaName, String>, Result<ReplicaName, String>) {
+) -> (Result<ReplicaId, String>, Result<ReplicaId, String>) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let accept = async {
         let accepted = TlsAcceptor::from(Arc::clone(server)).accept(near).await;
@@ -138,7 +138,7 @@ fn replicas_derive_the_same_keys_from_one_ca() {
 #[test]
 fn name_of_a_replica_is_plain() {
     for wrong in ["", "a b", "a/b", "a\n", "ä", &"a".repeat(254)] {
-        ReplicaName::parse(wrong).expect_err(wrong);
+        ReplicaId::parse(wrong).expect_err(wrong);
     }
     assert_eq!(name("strait-7d4b9c-x2x4z").as_str(), "strait-7d4b9c-x2x4z");
 }

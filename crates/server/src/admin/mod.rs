@@ -110,6 +110,7 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/sources", get(other_sources))
         .route("/debug/endpoints", get(endpoints))
         .route("/debug/networks", get(networks))
+        .route("/debug/relays", get(relays))
         .route("/debug/addresses", get(addresses))
         .route("/debug/proxies", get(proxies))
         .route("/debug/summary", get(summary::summary))
@@ -419,6 +420,10 @@ async fn other_sources(State(sources): SourcesState) -> AdminResult {
 /// Returns the networks with their clusters and gateways.
 async fn networks(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
+}
+
+async fn relays(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &sources.relays.rows()))
 }
 
 #[derive(Deserialize)]

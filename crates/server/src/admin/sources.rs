@@ -34,6 +34,7 @@ use strait_mesh::rollout::RolloutState;
 use strait_mesh::timeline::Timeline;
 use strait_model::Proxy;
 use strait_model::mesh_config::SourceProblem;
+use strait_relay::hub::RelayHub;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::policy_watch::WatchedPolicy;
 
@@ -91,6 +92,8 @@ pub struct Sources {
     pub figures: watch::Receiver<LoopCounters>,
     /// Readiness of the process.
     pub readiness: watch::Receiver<Readiness>,
+    /// The connections of relays.
+    pub relays: Arc<RelayHub>,
     /// Inputs of the metrics.
     pub metrics: Arc<Metrics>,
     /// Last count of withheld endpoints for `/metrics`.

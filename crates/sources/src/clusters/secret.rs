@@ -14,6 +14,7 @@ use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
 use strait_kube_client::{Access, Loopback};
 use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
+use strait_relay::hub::{RELAY_ANNOTATION, RelayAnnotationError, RelayedMember};
 
 /// Fixes the network of the Secret's clusters.
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
@@ -24,6 +25,8 @@ pub const MODE_ANNOTATION: &str = "strait.dev/mode";
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
 /// The trust domain of the workloads of the Secret's clusters, if it is not the mesh's.
 pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
+/// The cluster ID of a Secret that defines one member whatever its data keys are.
+pub const CLUSTER_ID_ANNOTATION: &str = "strait.dev/cluster-id";
 /// `true`: Strait renews the Secret's tokens itself, if their accounts may request tokens.
 pub const SELF_RENEW_ANNOTATION: &str = "strait.dev/self-renew";
 /// Istio's annotation that names the Secret's cluster; written for people and tools, never read.
@@ -107,6 +110,10 @@ impl MemberSecret {
             invalid_keys: BTreeMap::new(),
             settings: settings.clone().ok(),
         };
+        if is_relayed(secret) {
+            read.add_relayed(secret, settings);
+            return read;
+        }
         for (key, value) in &secret.data {
             match ClusterId::parse(key) {
                 Ok(id) => {
@@ -126,6 +133,62 @@ impl MemberSecret {
         }
         read
     }
+
+    /// Adds the only member of a Secret without a kubeconfig, which is read through a relay.
+    fn add_relayed(
+        &mut self,
+        secret: &WatchedSecret,
+        settings: Result<MemberSettings, KubeconfigRefusal>,
+    ) {
+        let text = secret.annotations.get(CLUSTER_ID_ANNOTATION).map_or("", String::as_str);
+        let id = match ClusterId::parse(text) {
+            Ok(id) => id,
+            Err(error) => {
+                let field = format!("annotation {CLUSTER_ID_ANNOTATION}");
+                let code = &codes::CLUSTER_ID_INVALID;
+                let refusal = KubeconfigRefusal::new(code, field, error.to_string());
+                self.invalid_keys.insert(text.to_owned(), refusal);
+                return;
+            }
+        };
+        let member = settings.and_then(|MemberSettings { network, mode, uid, trust_domain }| {
+            relayed_member(secret, uid.clone()).map_err(|error| {
+                KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
+            })?;
+            Ok(MemberSpec { access: Access::relay(), network, mode, uid, trust_domain })
+        });
+        self.clusters.insert(id, member);
+    }
+}
+
+/// Whether a Secret defines a member that is read through a relay.
+fn is_relayed(secret: &WatchedSecret) -> bool {
+    secret.annotations.get(RELAY_ANNOTATION).is_some_and(|value| value == "true")
+}
+
+fn relayed_member(
+    secret: &WatchedSecret,
+    uid: Option<Arc<str>>,
+) -> Result<RelayedMember, RelayAnnotationError> {
+    let name = (secret.name.namespace.to_string(), secret.name.name.to_string());
+    let data = |key: &str| secret.data.get(key).map(|value| value.reveal().as_slice());
+    RelayedMember::read(name, &secret.annotations, uid, data)
+}
+
+/// Returns the members that may have relays. Of two Secrets for one ID the older one counts.
+pub fn relayed_members(secrets: &[Arc<WatchedSecret>]) -> BTreeMap<ClusterId, RelayedMember> {
+    let mut sorted: Vec<_> = secrets.iter().filter(|secret| is_relayed(secret)).collect();
+    sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
+    let mut members = BTreeMap::new();
+    for secret in sorted {
+        let id =
+            secret.annotations.get(CLUSTER_ID_ANNOTATION).and_then(|id| ClusterId::parse(id).ok());
+        let uid = settings(&secret.annotations).ok().and_then(|settings| settings.uid);
+        if let (Some(id), Ok(member)) = (id, relayed_member(secret, uid)) {
+            members.entry(id).or_insert(member);
+        }
+    }
+    members
 }
 
 fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, KubeconfigRefusal> {
@@ -233,6 +296,48 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
                 .map(|(key, value)| ((*key).to_owned(), Redacted::new(value.as_bytes().to_vec())))
                 .collect(),
         }
+    }
+
+    fn relayed(annotations: &[(&str, &str)]) -> WatchedSecret {
+        let own = [(RELAY_ANNOTATION, "true"), (CLUSTER_ID_ANNOTATION, "west")];
+        secret(&[&own, annotations].concat(), &[("invitation-expires", "2026-11-29T08:00:00Z")])
+    }
+
+    #[test]
+    fn relayed_member_has_no_kubeconfig_and_its_data_keys_are_no_members() {
+        let read = MemberSecret::read(&relayed(&[(NETWORK_ANNOTATION, "n2")]), Loopback::Refused);
+        let (id, member) = read.clusters.iter().next().expect("one member");
+        let member = member.as_ref().expect("valid");
+        assert_eq!((id, &member.access), (&"west".into(), &Access::relay()));
+        assert_eq!(member.network, Some("n2".into()));
+        assert_eq!((read.clusters.len(), read.invalid_keys.len()), (1, 0));
+    }
+
+    #[test]
+    fn relayed_member_needs_an_id_and_valid_annotations() {
+        let with = |annotation: (&str, &str)| {
+            let mut secret = relayed(&[]);
+            secret.annotations.insert(annotation.0.to_owned(), annotation.1.to_owned());
+            MemberSecret::read(&secret, Loopback::Refused)
+        };
+        let read = with((CLUSTER_ID_ANNOTATION, "Prod_1"));
+        assert_eq!(read.invalid_keys["Prod_1"].code, &codes::CLUSTER_ID_INVALID);
+        let read = with(("strait.dev/relay-generation", "none"));
+        let refusal = read.clusters["west"].as_ref().expect_err("refused");
+        assert!(refusal.to_string().contains("strait.dev/relay-generation"), "{refusal}");
+        assert!(relayed_members(&[Arc::new(relayed(&[]))]).contains_key("west"));
+    }
+
+    #[test]
+    fn older_secret_has_the_relay_of_an_id() {
+        let of = |name: &str, second: i64, generation: &str| {
+            let mut secret = relayed(&[("strait.dev/relay-generation", generation)]);
+            secret.name = ObjectName::new("strait-system", name);
+            secret.created = Timestamp::from_second(second).ok();
+            Arc::new(secret)
+        };
+        let members = relayed_members(&[of("a", 20, "2"), of("b", 10, "3")]);
+        assert_eq!(members["west"].generation, 3);
     }
 
     #[test]

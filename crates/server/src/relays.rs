@@ -1,0 +1,349 @@
+//! Relays at the xDS port: their connections, and their certificates.
+//!
+//! `strait_relay::hub` owns the connections and decides who is invited. This module connects it with the Secrets, the CA,
+//! and the API server of the config cluster, in which a used invitation is recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::kube_secret::{self, KubeSecret};
+use strait_ads::relays::{RelayFuture, RelayPort};
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_base::time::rfc3339;
+use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
+use strait_kube_client::{Access, ApiClient, ApiError, Patch};
+use strait_model::ClusterId;
+use strait_relay::hub::{
+    EnrolmentLimits, EnrolmentRefusal, INVITATION_EXPIRES_KEY, INVITATION_KEY, RelayClaims,
+    RelayHub, RelayedMember, ReplicaName, SessionEnd, check_uid, invited, read_enrol, read_renew,
+};
+use strait_relay::wire::{CertificateResponse, ENROL_PATH, RENEW_PATH};
+use strait_sources::clusters::secret::relayed_members;
+use strait_sources::clusters::status::ClusterStatus;
+use strait_sources::store::Objects;
+
+/// The interval of checks whether a replaced generation is still accepted.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The dependencies of [`RelayService`].
+pub(super) struct RelayServiceConfig {
+    pub(super) hub: Arc<RelayHub>,
+    pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
+    pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
+    pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// The access to the config cluster; `None` with `--config-dir`.
+    pub(super) config_access: Option<watch::Receiver<Access>>,
+    /// The lifetime of a relay's certificate.
+    pub(super) lifetime: Duration,
+    pub(super) replica: ReplicaName,
+    pub(super) drain: CancellationToken,
+}
+
+/// Serves relays at the xDS port.
+#[derive(Clone)]
+pub(super) struct RelayService(Arc<RelayServiceState>);
+
+struct RelayServiceState {
+    config: RelayServiceConfig,
+    limits: Mutex<EnrolmentLimits>,
+    /// The hashes of used invitations, without a config cluster that records them.
+    used: Mutex<BTreeSet<[u8; 32]>>,
+}
+
+impl RelayService {
+    pub(super) fn new(config: RelayServiceConfig) -> Self {
+        Self(Arc::new(RelayServiceState {
+            config,
+            limits: Mutex::default(),
+            used: Mutex::default(),
+        }))
+    }
+}
+
+impl RelayPort for RelayService {
+    fn serve(
+        &self,
+        stream: Box<TlsStream<TcpStream>>,
+        relay: RelayIdentity,
+        address: SocketAddr,
+    ) -> RelayFuture<()> {
+        let state = Arc::clone(&self.0);
+        Box::pin(async move { state.serve(stream, relay, address).await })
+    }
+
+    fn answer(
+        &self,
+        method: Method,
+        path: String,
+        body: Bytes,
+        relay: Option<Arc<RelayIdentity>>,
+        address: SocketAddr,
+    ) -> RelayFuture<(StatusCode, Bytes)> {
+        let state = Arc::clone(&self.0);
+        Box::pin(async move {
+            let result = match (method, path.as_str()) {
+                (Method::POST, ENROL_PATH) => state.enrol(&body, address).await,
+                (Method::POST, RENEW_PATH) => state.renew(&body, relay.as_deref(), address),
+                (_, ENROL_PATH | RENEW_PATH) => Err(EnrolmentRefusal::new(
+                    405,
+                    &codes::RELAY_REQUEST,
+                    format!("{path} takes only POST"),
+                )),
+                _ => Err(EnrolmentRefusal::new(
+                    404,
+                    &codes::RELAY_REQUEST,
+                    format!("no such path: {path:?}"),
+                )),
+            };
+            let (status, body) = match result {
+                Ok(response) => (200, serde_json::to_vec(&response)),
+                Err(refusal) => {
+                    warn!(code = refusal.code.id, peer = %address, fact = refusal.fact, "relay gets no certificate");
+                    (refusal.status, serde_json::to_vec(&refusal.body()))
+                }
+            };
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            (status, body.unwrap_or_default().into())
+        })
+    }
+}
+
+impl RelayServiceState {
+    async fn serve(
+        &self,
+        stream: Box<TlsStream<TcpStream>>,
+        relay: RelayIdentity,
+        address: SocketAddr,
+    ) {
+        let cluster = relay.cluster().clone();
+        if self.config.trust_domain.borrow().as_deref() != Some(relay.trust_domain()) {
+            warn!(%cluster, peer = %address, code = codes::RELAY_CERTIFICATE.id, "relay of another trust domain refused");
+            return;
+        }
+        let claims = RelayClaims {
+            cluster: cluster.clone(),
+            generation: relay.generation(),
+            remote: address,
+        };
+        info!(%cluster, peer = %address, "relay connects");
+        let end =
+            self.config.hub.serve(stream, &claims, &self.config.replica, self.ends(&relay)).await;
+        match end {
+            SessionEnd::Refused(refusal) => {
+                warn!(%cluster, peer = %address, reason = %refusal, "relay refused");
+            }
+            SessionEnd::Contradiction(reason) => {
+                warn!(%cluster, peer = %address, reason, "relay refused");
+            }
+            SessionEnd::Revoked => {
+                let code = codes::RELAY_CERTIFICATE.id;
+                warn!(%cluster, peer = %address, code, "connection of a relay closed: its certificate is not accepted any more");
+            }
+            SessionEnd::Closed => info!(%cluster, peer = %address, "relay disconnected"),
+            SessionEnd::Ended(reason) => {
+                debug!(%cluster, peer = %address, reason, "connection of a relay closed");
+            }
+        }
+    }
+
+    /// Completes when the hub must end a connection, with the reason.
+    async fn ends(&self, relay: &RelayIdentity) -> &'static str {
+        let life = relay.not_after().duration_since(SystemTime::now()).unwrap_or_default();
+        let mut identity = self.config.identity.clone();
+        let distrusted = async {
+            let mut generation = identity.borrow().trust_generation;
+            while let Ok(now) = identity.wait_for(|now| now.trust_generation != generation).await {
+                generation = now.trust_generation;
+                if !now.still_trusts_relay(relay, SystemTime::now()) {
+                    return;
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.config.drain.cancelled() => "this server is going away",
+            () = tokio::time::sleep(life) => "the certificate has expired",
+            () = distrusted => "the certificate no longer chains to a trusted root",
+        }
+    }
+
+    async fn enrol(
+        &self,
+        body: &[u8],
+        address: SocketAddr,
+    ) -> Result<CertificateResponse, EnrolmentRefusal> {
+        lock(&self.limits).take(address.ip(), Instant::now())?;
+        let request = read_enrol(body)?;
+        let members = self.members()?;
+        let now = SystemTime::now();
+        let (cluster, member) = invited(&members, &request.token, now)?;
+        check_uid(cluster, member, &request.cluster_uid, &self.uids())?;
+        // Signed first, so that an invalid request does not use the invitation up.
+        let response = self.sign(&request.csr, cluster, member.generation, now)?;
+        self.use_invitation(member).await?;
+        info!(%cluster, peer = %address, expires = response.expires, "relay enrolled");
+        Ok(response)
+    }
+
+    fn renew(
+        &self,
+        body: &[u8],
+        relay: Option<&RelayIdentity>,
+        address: SocketAddr,
+    ) -> Result<CertificateResponse, EnrolmentRefusal> {
+        let refused =
+            |status, fact: String| EnrolmentRefusal::new(status, &codes::RELAY_CERTIFICATE, fact);
+        let relay = relay.ok_or_else(|| {
+            refused(401, "a certificate is renewed over a connection with the present one".into())
+        })?;
+        lock(&self.limits).take(address.ip(), Instant::now())?;
+        let request = read_renew(body)?;
+        let now = SystemTime::now();
+        // The connection may be older than the roots.
+        if relay.not_after() < now
+            || self.config.trust_domain.borrow().as_deref() != Some(relay.trust_domain())
+            || !self.config.identity.borrow().still_trusts_relay(relay, now)
+        {
+            return Err(refused(401, "the certificate is not valid any more".into()));
+        }
+        let (cluster, members) = (relay.cluster(), self.members()?);
+        let member = members
+            .get(cluster)
+            .ok_or_else(|| refused(403, format!("no Secret makes {cluster} a relayed member")))?;
+        if relay.generation() < member.least_generation(now) {
+            let fact = format!(
+                "the certificate of {cluster} has generation {}, and {} is required",
+                relay.generation(),
+                member.generation
+            );
+            return Err(refused(403, fact));
+        }
+        let response = self.sign(&request.csr, cluster, member.generation, now)?;
+        info!(%cluster, peer = %address, expires = response.expires, "certificate of a relay renewed");
+        Ok(response)
+    }
+
+    fn members(&self) -> Result<BTreeMap<ClusterId, RelayedMember>, EnrolmentRefusal> {
+        self.config.hub.permitted().ok_or_else(|| {
+            let fact = "the Secrets of the members have not been read yet";
+            EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
+        })
+    }
+
+    /// Returns the UIDs of the members.
+    fn uids(&self) -> BTreeMap<ClusterId, String> {
+        let statuses = self.config.statuses.borrow();
+        let uid = |status: &ClusterStatus| {
+            Some((ClusterId::parse(&status.id).ok()?, status.kept.as_ref()?.uid.clone()?))
+        };
+        statuses.iter().filter_map(uid).collect()
+    }
+
+    fn sign(
+        &self,
+        csr: &str,
+        cluster: &ClusterId,
+        generation: u64,
+        now: SystemTime,
+    ) -> Result<CertificateResponse, EnrolmentRefusal> {
+        let identity = Arc::clone(&self.config.identity.borrow());
+        let no_ca = || EnrolmentRefusal::new(503, &codes::RELAY_NO_CA, "the hub has no CA key");
+        let authority: &Authority = identity.authority.as_deref().ok_or_else(no_ca)?;
+        let trust_domain = self.config.trust_domain.borrow().clone().ok_or_else(|| {
+            let fact = "the mesh config, which names the trust domain, has not been read yet";
+            EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
+        })?;
+        let lifetime = self.config.lifetime;
+        let chain = authority
+            .sign_relay(csr, &trust_domain, cluster, generation, lifetime, now)
+            .map_err(|error| match error {
+                IdentityError::Request(fact) => EnrolmentRefusal::new(
+                    400,
+                    &codes::RELAY_REQUEST,
+                    format!("the certificate request is invalid: {fact}"),
+                ),
+                other => EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, other.to_string()),
+            })?;
+        Ok(CertificateResponse {
+            certificate: chain.to_pem(),
+            roots: authority.roots().to_pem(),
+            expires: rfc3339(chain.not_after()),
+        })
+    }
+
+    /// Records that an invitation was used. Of several replicas only one succeeds.
+    async fn use_invitation(&self, member: &RelayedMember) -> Result<(), EnrolmentRefusal> {
+        let used = || {
+            let fact = "the invitation was used meanwhile";
+            EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact)
+        };
+        let Some(invitation) = member.invitation else { return Err(used()) };
+        let Some(access) = &self.config.config_access else {
+            // Files are not written. The invitation is recorded until the process ends.
+            return if lock(&self.used).insert(invitation.sha256) { Ok(()) } else { Err(used()) };
+        };
+        let access = access.borrow().clone();
+        let failed = |error: &dyn std::fmt::Display| {
+            let fact = format!("the invitation could not be recorded as used: {error}");
+            EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
+        };
+        let client = ApiClient::new(&access).map_err(|error| failed(&error))?;
+        let (namespace, name) = &member.secret;
+        let secret =
+            KubeSecret::get(&client, namespace, name).await.map_err(|error| failed(&error))?;
+        // The watched Secret may be older than another replica's change.
+        let secret = secret.ok_or_else(used)?;
+        let digits: String = invitation.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+        let stored = secret.part(INVITATION_KEY).and_then(Result::ok).unwrap_or_default();
+        if !String::from_utf8_lossy(&stored).trim().eq_ignore_ascii_case(&digits) {
+            return Err(used());
+        }
+        let change = json!({
+            "metadata": { "resourceVersion": secret.version() },
+            "data": { INVITATION_KEY: null, INVITATION_EXPIRES_KEY: null },
+        });
+        let path = kube_secret::path(namespace, name);
+        match client.patch::<IgnoredAny>(&path, Patch::Merge, &change).await {
+            Ok(_) => Ok(()),
+            Err(ApiError::Rejected(_)) => Err(used()),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Keeps the members that may have relays up to date.
+pub(super) async fn follow_members(
+    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    hub: Arc<RelayHub>,
+) {
+    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+    loop {
+        let members =
+            objects.borrow_and_update().as_ref().map(|objects| relayed_members(&objects.secrets));
+        if let Some(members) = members {
+            hub.permit(members, SystemTime::now());
+        }
+        loop {
+            tokio::select! {
+                changed = objects.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                _ = sweep.tick() => hub.sweep(SystemTime::now()),
+            }
+        }
+    }
+}
