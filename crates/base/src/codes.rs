@@ -693,11 +693,11 @@ process_max_fds and strait_descriptors_exhausted_total.";
 
     /// Replicas of the control plane.
     REPLICA_MISSING = "STR0811", "a replica of the control plane does not answer the others",
-        "Read its log and the fact. If it is a static list, check --peers; else kubectl -n strait-system get pods.", "\
-Each replica answers for all: it asks the others for their proxies over mTLS, on the port of proxies. A response
-that lacks a replica names it (missingReplicas), and lacks the proxies that are connected to it. Proxies are not
-affected. The replicas must have the same CA, because its key proves that a caller is a replica: without a CA
-(--ca none), or with a different CA for each, a response covers one replica only.";
+        "Read the replica's log. With --peers, check the addresses.", "\
+Each replica answers for all: it asks the others for their proxies over mTLS, on the port of proxies. A
+response that lacks a replica names it (missingReplicas), and lacks the proxies that are connected to it.
+Proxies are not affected. All replicas need the same CA, because its key proves that a caller is a replica:
+without a CA (--ca none), or with different CAs, a response covers one replica only.";
 }
 
 #[cfg(test)]

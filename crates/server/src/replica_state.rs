@@ -70,8 +70,8 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
 
 /// Returns whether the folder contains no state.
 fn is_empty(folder: &Path) -> bool {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    !entries.into_iter().any(|entry| entry.file_name().into_string().is_ok_and(|it| is_state(&it)))
+    let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    !entries.any(|entry| entry.file_name().into_string().is_ok_and(|it| is_state(&it)))
 }
 
 /// Returns whether this is the name of a file of the last known state.

@@ -418,8 +418,8 @@ fn first_found(mut local: Response, mut gathered: PeerAnswers) -> Response {
     if local.status() != StatusCode::NOT_FOUND {
         return local;
     }
-    let answers = std::mem::take(&mut gathered.answers).into_iter();
-    if let Some(found) = answers.into_iter().find(|answer| answer.status == StatusCode::OK) {
+    let mut answers = std::mem::take(&mut gathered.answers).into_iter();
+    if let Some(found) = answers.find(|answer| answer.status == StatusCode::OK) {
         return passed_on(found);
     }
     name_missing(&mut local, &gathered);

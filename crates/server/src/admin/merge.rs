@@ -209,15 +209,15 @@ fn name_keys(value: &mut Value, replica: &str) {
         .filter_map(|field| value[field].is_array().then_some(field));
     for field in groups.collect::<Vec<_>>() {
         for group in value[field].as_array_mut().into_iter().flatten() {
-            for proxy in group["proxies"].as_array_mut().into_iter().flatten() {
+            let proxies = group.get_mut("proxies").and_then(Value::as_array_mut);
+            for proxy in proxies.into_iter().flatten() {
                 proxy["key"] = key_at(&proxy["key"], replica);
             }
         }
     }
-    if let Some(refusals) = value["proxies"].get_mut("refusals").and_then(Value::as_array_mut) {
-        for refusal in refusals {
-            refusal["key"] = key_at(&refusal["key"], replica);
-        }
+    let refusals = value.get_mut("proxies").and_then(|proxies| proxies.get_mut("refusals"));
+    for refusal in refusals.and_then(Value::as_array_mut).into_iter().flatten() {
+        refusal["key"] = key_at(&refusal["key"], replica);
     }
 }
 
@@ -240,7 +240,7 @@ fn keep_greatest(into: &mut Value, from: &Value, field: &str) {
 /// Appends the items of an array that it does not contain yet.
 fn append(into: &mut Value, from: &Value, field: &str) {
     let more = from[field].as_array().cloned().unwrap_or_default();
-    match into[field].as_array_mut() {
+    match into.get_mut(field).and_then(Value::as_array_mut) {
         Some(items) => {
             for item in more {
                 if !items.contains(&item) {
@@ -300,7 +300,7 @@ fn reach(answers: Vec<ReplicaAnswer>) -> Value {
 /// Adds the deliveries of each change in another replica.
 fn add_steps(into: &mut Value, row: &Value) {
     let others = items(row["told"].clone());
-    let Some(own) = into["told"].as_array_mut() else {
+    let Some(own) = into.get_mut("told").and_then(Value::as_array_mut) else {
         if !others.is_empty() {
             into["told"] = Value::Array(others);
         }
@@ -395,7 +395,7 @@ pub(super) fn add_change(into: &mut Value, row: &Value, replica: &str) {
     if row["ms"].as_f64() > into["ms"].as_f64() {
         into["ms"] = row["ms"].clone();
     }
-    if let Some(replicas) = into["replicas"].as_array_mut() {
+    if let Some(replicas) = into.get_mut("replicas").and_then(Value::as_array_mut) {
         replicas.push(json!(replica));
     }
 }

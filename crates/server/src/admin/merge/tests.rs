@@ -206,6 +206,7 @@ fn change_of_all_replicas_is_one_with_all_its_proxies() {
     );
     assert_eq!(merged[1]["replicas"], json!(["a", "b"]));
     assert_eq!(merged[1]["ms"], 4);
+    assert!(merged[1].get("steps").is_none(), "{merged}");
 }
 
 #[test]
@@ -288,6 +289,7 @@ fn preview_groups_the_proxies_of_all_replicas_by_their_differences() {
     assert_eq!(keys(&groups[1]["proxies"]), ["pay.shop-1/c"]);
     assert_eq!([&merged["unaffected"], &merged["notLookedAt"]], [&json!(9), &json!(3)]);
     assert_eq!(merged["objects"][0]["proxies"], 4);
+    assert!(merged.get("proxies").is_none(), "{merged}");
 }
 
 #[test]
