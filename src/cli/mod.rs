@@ -38,6 +38,7 @@ mod network_join;
 mod offline_mesh;
 mod policy;
 mod proxy;
+mod relay;
 mod rollout;
 mod scope;
 mod serve;
@@ -111,6 +112,12 @@ enum Command {
     /// Check a policy file, and show what it would refuse
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Connect this cluster to a hub that cannot dial its API server
+    ///
+    /// The relay dials the hub, and the hub reads this cluster through the connection. The relay
+    /// forwards only lists and watches of the kinds that the hub reads, and reviews of tokens;
+    /// flags add more. The hub receives no credential for this cluster.
+    Relay(Box<relay::RelayArgs>),
     /// Determine which services the proxies of a namespace need
     #[command(subcommand)]
     Scope(scope::ScopeCommand),
@@ -179,7 +186,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
 async fn run(command: Command) -> CommandResult {
     // Commands that serve handle Ctrl-C themselves, to drain. It ends all other commands.
     let serves = match &command {
-        Command::Serve(_) | Command::Demo(_) => true,
+        Command::Serve(_) | Command::Demo(_) | Command::Relay(_) => true,
         Command::Ui(args) => args.serves(),
         _ => false,
     };
@@ -213,6 +220,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Network(command) => network::run(&command).await,
         Command::Service(command) => service::run(&command).await,
         Command::Proxy(command) => proxy::run(&command).await,
+        Command::Relay(args) => Box::pin(relay::run(*args)).await,
         Command::Scope(command) => Box::pin(scope::run(&command)).await,
         Command::Certs(args) => match args.status() {
             Some(ask) => certs::status::run(ask).await,

@@ -22,7 +22,7 @@ pub(super) async fn run(args: &ServeArgs) -> CommandResult {
         let text = "--mcs-auto-export has no effect while --mcs is off";
         return Err(CommandFailure::usage(text).next("enable exports: --mcs exports"));
     }
-    start_logging(args)?;
+    start_logging(&args.log_level, args.log_format)?;
     raise_descriptors();
     match strait_server::run(args).await {
         Ok(()) => Ok(Exit::Fine),
@@ -87,11 +87,11 @@ fn failure(error: &ServeError) -> CommandFailure {
 
 /// Starts logging to standard error. Standard output only contains the line with the addresses that
 /// the server listens on.
-fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
-    let filter = EnvFilter::try_new(&args.log_level).map_err(|error| {
+pub(super) fn start_logging(level: &str, format: Option<LogFormat>) -> Result<(), CommandFailure> {
+    let filter = EnvFilter::try_new(level).map_err(|error| {
         CommandFailure::usage(format!(
             "--log-level {:?}: {error}; set a level (for example info) or directives (for example info,strait::xds=debug)",
-            args.log_level
+            level
         ))
     })?;
     // The client would log entire responses that it cannot decode, including Secrets.
@@ -100,8 +100,7 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
         .filter_map(|directive| directive.parse().ok())
         .fold(filter, EnvFilter::add_directive);
     let terminal = std::io::stderr().is_terminal();
-    let format =
-        args.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
+    let format = format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
     // A line that cannot be written is lost. Reporting the error would write to the same place and
     // panic.
     let lines = tracing_subscriber::fmt::layer()

@@ -69,10 +69,20 @@ const MUST_NOT_USE: &[(&str, &str, &[&str])] = &[
 const ONLY: &[(&str, &[&str])] = &[
     ("kube", &["kube-client", "sources", "strait"]),
     ("k8s_openapi", &["kube-client"]),
-    ("tokio_rustls", &["identity", "sources", "ads", "injection", "xds-client", "strait"]),
+    ("tokio_rustls", &["identity", "relay", "sources", "ads", "injection", "xds-client", "strait"]),
     (
         "rustls",
-        &["identity", "kube-client", "sources", "mesh", "ads", "injection", "xds-client", "strait"],
+        &[
+            "identity",
+            "kube-client",
+            "relay",
+            "sources",
+            "mesh",
+            "ads",
+            "injection",
+            "xds-client",
+            "strait",
+        ],
     ),
     ("strait_sim", &["strait"]),
     ("hickory_resolver", &["mesh"]),

@@ -203,12 +203,25 @@ impl ApiClient {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
+        self.exchange_unchanged(request).await
+    }
+
+    /// Sends one request as it is; the caller adds the credential and sets the deadline.
+    pub(super) async fn exchange_unchanged(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
         match &self.connections {
             Connections::Dialled(pool) => pool.exchange(request, self.purpose).await,
             Connections::Relayed(carrier) => {
                 carrier.exchange(request).await.map(|(response, permit)| (response, Some(permit)))
             }
         }
+    }
+
+    /// Returns the header with the credential, if the credential is sent in one.
+    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
     }
 
     /// Returns the complete URI of a path below the server's base path.

@@ -24,6 +24,7 @@ mod decode;
 mod envelope;
 mod error;
 mod event;
+mod forward;
 mod heard;
 mod json;
 mod lines;
@@ -60,6 +61,7 @@ pub use envelope::Encoding;
 pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
+pub use forward::ForwardedResponse;
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,

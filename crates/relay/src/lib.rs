@@ -4,7 +4,8 @@
 //! Kubernetes requests over the connection, the relay compares each with a closed list, adds its own credential and
 //! forwards it to its API server. The hub stores no credential of the member.
 //!
-//! [`wire`] is the protocol between both, [`hub`] the side of the hub. Invariants:
+//! [`wire`] is the protocol between both, [`hub`] the side of the hub, [`member`] the side in the member cluster.
+//! Invariants:
 //!
 //! - The hub reads a relayed member with the same code as any other member. This crate moves requests and responses and
 //!   never decodes a Kubernetes object.
@@ -14,4 +15,5 @@
 #![forbid(unsafe_code)]
 
 pub mod hub;
+pub mod member;
 pub mod wire;

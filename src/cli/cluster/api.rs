@@ -23,6 +23,7 @@ use crate::cli::failure::{CommandFailure, Exit};
 use crate::cli::output::{clean, items};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_sources::clusters::secret::CLUSTER_ID_ANNOTATION;
 use strait_sources::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 
 /// ConfigMap in which meshes publish the root certificates that workloads trust.
@@ -535,7 +536,10 @@ fn der(pem: &[u8]) -> Vec<Vec<u8>> {
 
 /// Returns whether a Secret contains the cluster `id`.
 pub(crate) fn holds(secret: &Value, id: &str) -> bool {
-    secret["data"].get(id).is_some()
+    match super::invite::is_relayed(secret) {
+        true => secret["metadata"]["annotations"][CLUSTER_ID_ANNOTATION] == id,
+        false => secret["data"].get(id).is_some(),
+    }
 }
 
 /// Returns the content of a Secret by cluster ID. Values that cannot be decoded are empty.
@@ -546,6 +550,7 @@ pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
         base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
     };
     let entries = secret["data"].as_object().into_iter().flatten();
+    let entries = entries.filter(|_| !super::invite::is_relayed(secret));
     entries.map(|(key, value)| (key.clone(), decode(value))).collect()
 }
 

@@ -11,6 +11,7 @@ mod fleet;
 mod follow;
 mod gateway;
 mod import;
+mod invite;
 mod istio_service;
 mod manifests;
 mod mode;
@@ -35,6 +36,8 @@ pub(crate) enum ClusterCommand {
     /// Add one or many clusters to the mesh: creates a reader in each and a Secret with its token,
     /// and on request a gateway and injection
     Add(Box<add::AddArgs>),
+    /// Invite a cluster that the control plane cannot dial: prints the chart values of its relay
+    Invite(invite::InviteArgs),
     /// List member clusters
     List(ListArgs),
     /// Show one member cluster; exit code 2 if it is unhealthy
@@ -120,6 +123,7 @@ pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
     match command {
         ClusterCommand::Add(args) if args.from.is_some() => Box::pin(fleet::run(&args)).await,
         ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
+        ClusterCommand::Invite(args) => Box::pin(invite::run(&args)).await,
         ClusterCommand::List(list) => list.run(CLUSTERS.path, &CLUSTERS.listing).await,
         ClusterCommand::Get(ClusterGetArgs { name, one }) => {
             let settled = |row: &Value| is_well(row) && row["state"] != "syncing";

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::add::cluster_id;
 use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
+use super::invite::is_relayed;
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_sources::clusters::secret::MODE_ANNOTATION;
@@ -57,8 +58,10 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
     };
     plan += &format!("  cluster {id}: {means}\n");
     let others = secret["data"].as_object().into_iter().flatten();
-    let others: Vec<&str> =
-        others.map(|(key, _)| key.as_str()).filter(|key| *key != id.as_str()).collect();
+    let others: Vec<&str> = others
+        .map(|(key, _)| key.as_str())
+        .filter(|key| *key != id.as_str() && !is_relayed(secret))
+        .collect();
     if !others.is_empty() {
         plan += &format!(
             "  ! this also applies to the other clusters in the secret: {}\n",

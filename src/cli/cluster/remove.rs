@@ -6,7 +6,7 @@ use serde_json::json;
 use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
-use super::{ClusterChange, done, gateway, istio_service, webhook};
+use super::{ClusterChange, done, gateway, invite, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_model::ClusterId;
 
@@ -38,8 +38,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     if secrets.is_empty() && remote.is_none() {
         return Err(args.change.hub.no_member(&hub, id));
     }
-    let alone =
-        |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);
+    let alone = |secret: &serde_json::Value| {
+        invite::is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
+    };
     let mut plan = String::new();
     for secret in &secrets {
         let what = if alone(secret) { "secret" } else { "the cluster's key from secret" };

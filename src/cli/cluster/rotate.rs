@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::add::{check_ttl, cluster_id, refused};
 use super::api::{ClusterApi, full_name, holds, kubeconfigs, path_of};
 use super::follow::{Goal, Wait};
+use super::invite::is_relayed;
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use strait_base::codes;
@@ -42,6 +43,9 @@ pub(crate) struct RotateArgs {
     /// Lifetime of the new token
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
+    /// For a member with a relay: refuse its present certificates at once instead of in an hour
+    #[arg(long)]
+    now: bool,
     #[command(flatten)]
     change: ClusterChange,
     #[command(flatten)]
@@ -63,6 +67,12 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
     let one = args.name.as_deref().map(cluster_id).transpose()?;
     let hub = args.change.hub.open().await?;
     let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
+    if let Some(id) = &one
+        && let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str()))
+        && is_relayed(secret)
+    {
+        return super::invite::rotate(&args.change, &hub, id, secret, args.now).await;
+    }
     let mut targets = match &one {
         Some(id) => vec![named(args, &hub, &secrets, id)?],
         None => with_an_end(&secrets),
