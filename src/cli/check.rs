@@ -1,8 +1,8 @@
 //! `strait check`: lists every problem with its code and the next step, with a summary.
 //!
-//! It queries the control plane; with `--secrets`, also the config cluster and the members that its
-//! Secrets refer to. The findings depend only on these responses. [`problems`] is the one function
-//! that decides: `strait status` shows the same findings.
+//! It queries the control plane, the config cluster and the members that its Secrets refer to. The
+//! findings depend only on these responses. [`problems`] is the one function that decides: `strait
+//! status` shows the same findings.
 
 mod certificates;
 mod config;
@@ -12,8 +12,11 @@ mod inputs;
 mod junit;
 mod matrix;
 mod member_policies;
+mod member_sources;
+mod networks;
 mod objects;
 mod probes;
+mod process;
 mod replicas;
 mod roots;
 mod row;
@@ -21,12 +24,15 @@ mod schedule;
 mod traffic;
 mod visibility;
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::Value;
 
 use self::certificates::{of_certificates, of_root};
 use self::finding::{note, problem};
 pub(super) use self::inputs::CheckInputs;
+use self::process::{of_process, of_streams};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -47,8 +53,9 @@ pub(crate) struct CheckArgs {
     /// object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Also check Secrets of the config cluster: kubeconfigs without a member label, root certificates
-    /// of members, access policies in members, and new pods while the webhook is unreachable
+    /// Fail if the config cluster can't be read, for kubeconfigs without a member label, root
+    /// certificates of members, access policies in members, and new pods while the webhook is
+    /// unreachable; otherwise these are checked if the kubeconfig allows it
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -78,8 +85,6 @@ const CATEGORIES: &[&str] = &[
     "injection",
     "access",
 ];
-/// Age up to which past events are reported, in seconds.
-const RECENTLY: u64 = 600;
 /// Categories that require requests to the config cluster.
 const OF_SECRETS: &[&str] = &["secrets", "trust", "injection", "access"];
 
@@ -123,24 +128,24 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         return traffic::run(&args.traffic, &hub, args.config.junit.as_deref(), &args.ask).await;
     }
     let client = AdminClient::new(&args.ask.connect)?;
-    let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
+    let is_required =
+        args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
+    let of_hub = is_required || args.categories.is_empty();
     let is_wanted = |category: &str| {
         args.categories.is_empty() || args.categories.iter().any(|one| one == category)
     };
     let deadline = args.wait.deadline();
+    let mut unread;
     let (answers, found) = loop {
         let answers = CheckInputs::of(&client).await?;
         let mut found = problems(&answers);
+        unread = None;
         if of_hub {
-            let namespace = &hub.namespace;
-            let hub = hub.open().await?;
-            let path = format!("/api/v1/namespaces/{namespace}/secrets");
-            let all = hub.get(&path).await?.unwrap_or_default();
-            found.extend(strays(&all));
-            found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
-            found.extend(member_policies::gather(&hub, namespace).await?);
-            let (told, published) = injection::gather(&hub, namespace).await?;
-            found.extend(injection::findings(&told, published.as_deref()));
+            match hub_findings(&hub, is_required).await {
+                Ok(more) => found.extend(more),
+                Err(failure) if is_required => return Err(failure),
+                Err(failure) => unread = Some(failure.message().to_owned()),
+            }
         }
         found.retain(|row| row["category"].as_str().is_some_and(is_wanted));
         if !found.iter().any(is_problem) || !deadline.pause().await {
@@ -148,7 +153,8 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         }
     };
     let exit = if found.iter().any(is_problem) { Exit::Unhealthy } else { Exit::Fine };
-    let looked_at = CATEGORIES.iter().filter(|one| of_hub || !OF_SECRETS.contains(*one));
+    let is_read = of_hub && unread.is_none();
+    let looked_at = CATEGORIES.iter().filter(|one| is_read || !OF_SECRETS.contains(*one));
     let looked_at: Vec<&str> = looked_at.copied().filter(|one| is_wanted(one)).collect();
     let answer = Value::Array(found);
     output::print(&render(
@@ -158,7 +164,35 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         &args.ask.show,
         &OutputStyle::of_stdout(),
     ))?;
+    if let Some(fact) = unread {
+        let all = OF_SECRETS.join(", ");
+        tell!("Not checked: {all}, because the config cluster can't be read: {fact}");
+    }
     Ok(exit)
+}
+
+/// Maximum time to read the config cluster if that was not requested.
+const HUB_WAIT: Duration = Duration::from_secs(15);
+
+/// Returns the findings that require requests to the config cluster.
+async fn hub_findings(hub: &api::Hub, is_required: bool) -> Result<Vec<Value>, CommandFailure> {
+    let namespace = &hub.namespace;
+    let read = async {
+        let hub = hub.open().await?;
+        let path = format!("/api/v1/namespaces/{namespace}/secrets");
+        let all = hub.get(&path).await?.unwrap_or_default();
+        let mut found = strays(&all);
+        found.extend(roots::differences(&roots::gather(&hub, namespace).await?));
+        found.extend(member_policies::gather(&hub, namespace).await?);
+        let (told, published) = injection::gather(&hub, namespace).await?;
+        found.extend(injection::findings(&told, published.as_deref()));
+        Ok(found)
+    };
+    if is_required {
+        return read.await;
+    }
+    let late = |_| CommandFailure::failed("it does not respond");
+    tokio::time::timeout(HUB_WAIT, read).await.map_err(late)?
 }
 
 /// Renders the findings, and a summary of each category.
@@ -233,7 +267,8 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
         "mesh" => Some("the mesh config is active".to_owned())
             .filter(|_| items(&answers.mesh["problems"]).is_empty()),
         "policy" => Some("the policy is active".to_owned())
-            .filter(|_| !answers.policy["problem"].is_string()),
+            .filter(|_| !answers.policy["problem"].is_string())
+            .filter(|_| !answers.policy["members"]["problem"].is_string()),
         "config" => Some(objects::looked(&answers.config)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
         "process" => {
@@ -326,27 +361,14 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             found.push(problem("clusters", code_of(state, reason), object.clone(), {
                 if reason.is_empty() { state.to_owned() } else { format!("{state}: {reason}") }
             }));
+        } else if row["kubeconfigRefused"] == true {
+            found.push(problem("clusters", code_of(state, reason), object.clone(), reason));
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
-        if row["credential"]["endsSoon"] == true {
-            let by_itself = match row["credential"]["renewsItself"] == true {
-                true => ", and the control plane could not renew it",
-                false => "",
-            };
-            let fact =
-                format!("its token ends at {}{by_itself}", text(&row["credential"]["expires"]));
-            found.push(problem("clusters", &codes::CREDENTIAL_ENDS, object.clone(), fact));
-        }
+        found.extend(member_sources::credential_ends(row, &object));
         found.extend(of_roots(&row["roots"], &object));
-        for claim in items(&row["ignoredClaims"]) {
-            let fact = format!(
-                "{} claims network {}, which has no effect",
-                text(&claim["claim"]),
-                text(&claim["network"])
-            );
-            found.push(note("networks", &codes::CLAIM_IGNORED, object.clone(), fact));
-        }
+        found.extend(networks::of_claims(row, &object));
         for same in yielded(row) {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
@@ -368,35 +390,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         }
     }
     found.extend(of_sources(&answers.sources));
-    let networks = items(&answers.networks);
-    let has_endpoints = |cluster: &Value| {
-        let mut rows = items(&answers.clusters).iter();
-        rows.any(|row| row["id"] == *cluster && row["endpoints"].as_u64() != Some(0))
-    };
-    for row in networks.iter().filter(|_| networks.len() > 1) {
-        let object = format!("network/{}", text(&row["network"]));
-        let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
-        // A network without endpoints, for example with only a config cluster, needs no gateway.
-        let is_used = items(&row["clusters"]).iter().any(has_endpoints);
-        if gateways.is_empty() && pending.is_empty() && is_used {
-            let fact = "the network has no gateway, so other networks can't reach it";
-            found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
-        }
-        let dead: Vec<_> = gateways.iter().filter(|one| one["dead"] == true).collect();
-        for gateway in &dead {
-            let instead = match dead.len() == gateways.len() {
-                true => "no other gateway of the network answers either, so all stay in use",
-                false => "proxies use the other gateways of the network",
-            };
-            let fact =
-                format!("gateway {} does not answer; {instead}", super::network::socket(gateway));
-            found.push(problem("networks", &codes::GATEWAY_DEAD, object.clone(), fact));
-        }
-        for gateway in pending {
-            let fact = format!("{}: {}", text(&gateway["source"]), text(&gateway["reason"]));
-            found.push(problem("networks", &codes::GATEWAY_PENDING, object.clone(), fact));
-        }
-    }
+    found.extend(networks::of_networks(&answers.networks, &answers.clusters));
     for row in items(&answers.services) {
         for conflict in items(&row["conflicts"]) {
             let field = text(&conflict["field"]);
@@ -422,6 +416,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     if let Some(fact) = answers.policy["problem"].as_str() {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
+    found.extend(member_sources::findings(&answers.policy["members"]));
     for row in items(&answers.policy["unknownClusters"]) {
         let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
         let object = format!("cluster/{}", text(&row["cluster"]));
@@ -442,35 +437,10 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(objects::unpatched(&answers.proxies));
     found.extend(objects::of_objects(&answers.config, &answers.sources));
     found.extend(of_process(&answers.push));
+    found.extend(of_streams(&answers.push));
     found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
     found.extend(of_certificates(&answers.certificates));
     found.extend(replicas::findings(&answers.replicas));
-    found
-}
-
-/// Returns the problems of the control plane's own process.
-fn of_process(push: &Value) -> Vec<Value> {
-    let held = &push["descriptors"];
-    let number = |name: &str| held[name].as_u64();
-    let Some(limit) = number("limit") else { return Vec::new() };
-    let at_most = limit - limit / 10;
-    let mut found = Vec::new();
-    let mut tell = |fact: String| {
-        found.push(problem("process", &codes::DESCRIPTORS, "process".into(), fact));
-    };
-    match number("exhaustedSecondsAgo") {
-        Some(ago) if ago < RECENTLY => tell(format!(
-            "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
-        )),
-        _ if number("open") > Some(at_most) => {
-            tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
-        }
-        _ if number("neededByMembers") > Some(at_most) => tell(format!(
-            "the members need about {} of {limit} file descriptors, which leaves none for proxies",
-            text(&held["neededByMembers"])
-        )),
-        _ => {}
-    }
     found
 }
 
@@ -580,7 +550,7 @@ mod tests {
                 { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
                 { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
                 { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
-                { "id": "c", "state": "live", "reason": "the Secret is not used: STR0211: aliases",
+                { "id": "c", "state": "live", "kubeconfigRefused": true, "reason": "the new kubeconfig is not used: STR0211: aliases",
                   "ignoredClaims": [{ "claim": "label", "network": "n9" }],
                   "sameAddresses": [{ "network": "", "cluster": "ok", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "d", "state": "quarantined", "reason": "STR0606: 9 of 10" },
@@ -612,6 +582,7 @@ mod tests {
                 { "network": "n2", "clusters": ["b"], "gateways": [] },
                 { "network": "", "clusters": ["empty"], "gateways": [] },
                 { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
+                { "network": "n4", "clusters": ["b"], "gateways": [{}], "pending": [{ "source": "s", "code": "STR0432", "reason": "no ready pod" }] },
             ]),
             services: json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
@@ -620,11 +591,13 @@ mod tests {
             mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
                           "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),
-            policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
+            policy: json!({ "members": { "problem": "sources[0].ids: is empty", "sources": ["source capi: 403"], "unused": ["proxies"] },
+                            "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             config: json!([{ "kind": "Gateway", "namespace": "n", "name": "g", "state": "refused", "reasons": [{ "code": "STR1001", "text": "no" }] }]),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "version": "1.36.4", "missingPatches": ["CVE-2026-26308"],
                               "types": { "cds": { "nack": { "error": "no" } } } }]),
-            push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
+            push: json!({ "descriptors": { "limit": 96, "open": 90 },
+                          "connectionProblems": [{ "code": "STR0518", "text": "9 of 9" }] }),
             hold: json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } }),
             rollout: json!({ "running": { "configuration": "0123456789abcdef" } }),
             waits: None,
@@ -642,7 +615,7 @@ mod tests {
                 "STR0316 cluster/old",
                 "STR0301 cluster/a",
                 "STR0203 cluster/b",
-                "~STR0211 cluster/c",
+                "STR0211 cluster/c",
                 "~STR0412 cluster/c",
                 "STR0414 cluster/c",
                 "STR0606 cluster/d",
@@ -666,6 +639,7 @@ mod tests {
                 "STR0409 network/n1",
                 "STR0401 network/n2",
                 "STR0402 network/n3",
+                "STR0432 network/n4",
                 "~STR0430 service/web",
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
@@ -673,11 +647,15 @@ mod tests {
                 "~STR1070 configuration",
                 "~STR1090 configuration",
                 "STR0601 policy",
+                "STR0601 members",
+                "STR0231 members",
+                "~STR0227 members",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",
                 "~STR0845 envoy/1.36.4",
                 "STR1001 Gateway/n/g",
                 "STR0810 process",
+                "STR0518 proxies",
             ]
         );
         let told = &problems(&answers)[0];
@@ -688,7 +666,7 @@ mod tests {
             passed,
             "No problem found.\n\n\
              ✓   clusters   9 of 17 clusters live\n\
-             ✓   networks   4 networks with 1 gateway addresses in use\n"
+             ✓   networks   5 networks with 2 gateway addresses in use\n"
         );
         assert!(problems(&CheckInputs::default()).is_empty());
         let held = |more: Value| {

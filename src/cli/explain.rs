@@ -13,6 +13,10 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{Follow, LastShown, QueryArgs, watch_pause};
 use super::output::{self, Cell, Format, OutputStyle, Show, clean, items, text};
 use super::proxy;
+use strait_base::codes;
+
+/// Codes of gateways that exist but cannot be used.
+const BEHIND_GATEWAYS: [&str; 2] = [codes::GATEWAY_DEAD.id, codes::GATEWAY_UNSERVED.id];
 
 /// `strait explain`.
 #[derive(Debug, Args)]
@@ -123,6 +127,9 @@ pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
+    // A gateway that does not respond is still sent if its network has no other one.
+    let is_dead = |row: &Value| row["code"] == codes::GATEWAY_DEAD.id;
+    let troubled = troubled || items(&answer["clusters"]).iter().any(is_dead);
     // If the proxy finds endpoints itself, there may be none to show.
     let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
@@ -187,6 +194,14 @@ pub(super) fn render(
     let also = clusters.iter().flat_map(|row| items(&row["alsoWithheld"]));
     let codes: BTreeSet<&str> =
         clusters.iter().chain(also).filter_map(|row| row["code"].as_str()).collect();
+    if clusters.iter().any(|row| row["ready"].as_u64() > Some(0))
+        && clusters.iter().all(|row| row["sent"].as_u64() == Some(0))
+    {
+        out += "\nThe service is unreachable for this proxy.\n";
+    }
+    if codes.iter().any(|code| BEHIND_GATEWAYS.contains(code)) {
+        out += "next: strait check --traffic\n";
+    }
     if !codes.is_empty() {
         out.push('\n');
         out.extend(codes.iter().map(|code| format!("help: strait help {}\n", clean(code))));

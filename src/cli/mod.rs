@@ -33,6 +33,7 @@ mod history;
 mod hold;
 mod inject;
 mod list;
+mod members;
 mod network;
 mod network_join;
 mod offline_mesh;
@@ -109,6 +110,9 @@ enum Command {
     /// Show connected proxies; print an Envoy bootstrap
     #[command(subcommand)]
     Proxy(proxy::ProxyCommand),
+    /// Check the operator file of member sources
+    #[command(subcommand)]
+    Members(members::MembersCommand),
     /// Check a policy file, and show what it would refuse
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -206,6 +210,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Demo(args) => demo::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Check(args) => Box::pin(check::run(&args)).await,
+        Command::Members(command) => members::run(&command),
         Command::Policy(command) => Box::pin(policy::run(&command)).await,
         Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,

@@ -106,7 +106,11 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         let (source, reason) = (text(&gateway["source"]), text(&gateway["reason"]));
         let cluster = gateway["cluster"].as_str().filter(|cluster| !cluster.is_empty());
         let of = cluster.map_or_else(String::new, |cluster| format!(" of cluster {cluster}"));
-        out += &format!("\nNot yet: {source}{of}: {reason}\nhelp: strait help STR0402\n");
+        let code = gateway["code"].as_str().unwrap_or("STR0402");
+        out += &format!(
+            "\nNot used: {source}{of}: {reason}\nhelp: strait help {}\n",
+            output::clean(code)
+        );
     }
     out
 }

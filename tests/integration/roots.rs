@@ -158,17 +158,102 @@ async fn only_one_of_two_control_planes_writes() {
     assert!(holder.is_string());
     // Another server with different roots writes nothing while the first holds the Lease.
     let other = Setup::new();
-    let second = other.start_as(other.arguments_with(&hub.api)).await;
+    let mut arguments = other.arguments_with(&hub.api);
+    arguments.push("--accept-new-root".to_owned());
+    let second = other.start_as(arguments).await;
     second.ready().await;
     let theirs = other.authority().roots().to_pem();
     second.cluster_until("config", |row| row["roots"]["foreign"].is_u64()).await;
-    assert_ne!(roots(&hub.api, "shop", USUAL), theirs);
+    assert!(!roots(&hub.api, "shop", USUAL).contains(&theirs));
     assert_eq!(lease(), holder);
     // After its end, the other takes over within the lifetime of the Lease, and then replaces the
     // roots.
     first.shut_down().await;
-    until(&hub.api, "shop", USUAL, &theirs).await;
+    wait_until(SOON, async || {
+        let found = roots(&hub.api, "shop", USUAL);
+        holds(found.contains(&theirs), found)
+    })
+    .await;
     assert_ne!(lease(), holder);
+    second.shut_down().await;
+}
+
+#[tokio::test]
+async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_nothing() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    hub.apply(namespace("shop"));
+    let setup = Setup::new();
+    let old = setup.authority().roots().to_pem();
+    let first = setup.start_replica(&hub.api, "state").await;
+    until(&hub.api, "shop", USUAL, &old).await;
+    let records = || {
+        let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+        found.map(|object| object.value())
+    };
+    wait_until(SOON, async || holds(records().is_some(), "no records")).await;
+    first.shut_down().await;
+    let recorded = records();
+    let changed = Setup::new();
+    let fingerprint = |setup: &Setup| {
+        let roots = strait_identity::assumed_records(&setup.authority().roots().to_pem());
+        roots.keys().next().expect("a root").to_string()
+    };
+    let refused = changed.start_as(changed.arguments_with(&hub.api)).await;
+    let says = async |server: &Server| {
+        wait_until(SOON, async || {
+            let (status, text) = server.admin.text("/readyz?verbose").await;
+            let parts =
+                ["STR0723", &fingerprint(&setup), &fingerprint(&changed), "accept-new-root"];
+            holds(status != 200 && parts.iter().all(|part| text.contains(part)), text)
+        })
+        .await;
+    };
+    says(&refused).await;
+    // The records are missing, but the roots that Strait wrote into its namespace are there.
+    refused.shut_down().await;
+    assert_eq!(records(), recorded);
+    hub.api.store().delete("Secret", super::mesh::SYSTEM, "strait-ca-roots").expect("it is there");
+    let refused = changed.start_as(changed.arguments_with(&hub.api)).await;
+    says(&refused).await;
+    assert_eq!(roots(&hub.api, "shop", USUAL), old);
+    assert_eq!(records(), None);
+    // The CA's files contain the old root again.
+    let new = changed.authority().roots().to_pem();
+    replace(&changed.path("ca/root-cert.pem"), &format!("{old}{new}"));
+    refused.ready().await;
+    wait_until(SOON, async || {
+        let found = roots(&hub.api, "shop", USUAL);
+        holds(found.contains(&old) && found.contains(&new), found)
+    })
+    .await;
+    refused.shut_down().await;
+}
+
+#[tokio::test]
+async fn process_accepts_a_new_root_if_told_and_keeps_the_previous_one() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    hub.apply(namespace("shop"));
+    let setup = Setup::new();
+    let old = setup.authority().roots().to_pem();
+    let first = setup.start_replica(&hub.api, "state").await;
+    until(&hub.api, "shop", USUAL, &old).await;
+    wait_until(SOON, async || {
+        let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+        holds(found.is_some(), "no records")
+    })
+    .await;
+    first.shut_down().await;
+    let changed = Setup::new();
+    let mut arguments = changed.arguments_with(&hub.api);
+    arguments.push("--accept-new-root".to_owned());
+    let second = changed.start_as(arguments).await;
+    second.ready().await;
+    let new = changed.authority().roots().to_pem();
+    wait_until(SOON, async || {
+        let found = roots(&hub.api, "shop", USUAL);
+        holds(found.contains(&old) && found.contains(&new), found)
+    })
+    .await;
     second.shut_down().await;
 }
 

@@ -18,6 +18,9 @@ pub(super) const PATH_PREFIX: &str = "/strait/relay/";
 /// its size.
 pub(super) const REQUEST_BYTES_MAX: usize = (16 << 10) + 1;
 
+/// A connection of a relay after its handshake.
+pub type RelayStream = Box<TlsStream<TcpStream>>;
+
 /// A future of [`RelayPort`].
 pub type RelayFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -26,7 +29,7 @@ pub trait RelayPort: Send + Sync {
     /// Serves a connection on which the server sends the requests, until it ends.
     fn serve(
         &self,
-        stream: Box<TlsStream<TcpStream>>,
+        stream: RelayStream,
         relay: RelayIdentity,
         address: SocketAddr,
     ) -> RelayFuture<()>;

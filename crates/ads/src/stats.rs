@@ -169,6 +169,11 @@ impl Stats {
         *failed.entry(reason).or_default() += 1;
     }
 
+    /// Returns the number of failed handshakes.
+    pub fn handshakes_failed(&self) -> u64 {
+        lock(&self.handshakes_failed).values().sum()
+    }
+
     fn of(&self, kind: ResourceType) -> Option<&ByType> {
         self.by_type.get(kind as usize)
     }

@@ -15,6 +15,7 @@ mod envoy_filters;
 mod foreign;
 mod ingresses;
 mod injection;
+mod member_sources;
 mod members;
 mod networks;
 mod objects;
@@ -31,6 +32,7 @@ pub use self::envoy_filters::*;
 pub use self::foreign::*;
 pub use self::ingresses::*;
 pub use self::injection::*;
+pub use self::member_sources::*;
 pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
@@ -40,9 +42,10 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 15] = [
+static GROUPS: [&[&Code]; 16] = [
     CODES,
     members::CODES,
+    member_sources::CODES,
     networks::CODES,
     injection::CODES,
     agent::CODES,
@@ -181,13 +184,14 @@ namespaces. The last known state of the cluster stays in use, and Strait continu
 rights are granted.";
 
     /// The exp of the token in a Secret.
-    CREDENTIAL_ENDS = "STR0316", "a cluster's token expires soon",
+    CREDENTIAL_ENDS = "STR0316", "a cluster's credential expires soon",
         "Renew it: strait cluster rotate ID
 From a cron job: strait cluster rotate --all --expiring 7d --yes", "\
-The token in the member's Secret expires in less than 7 days (for tokens with a lifetime below 21 days: in
-less than a third of it). After that the API server responds with 401: the last known state of the cluster
-stays in use, and Strait receives no changes. A cluster that was added with --self-renew receives a new
-token automatically after half of the lifetime. If that fails, the log of 'strait serve' states the reason.";
+The token or the client certificate in the member's Secret expires in less than 7 days (if its lifetime is
+below 21 days: in less than a third of it). After that the API server responds with 401: the last known
+state of the cluster stays in use, and Strait receives no changes. A cluster that was added with
+--self-renew receives a new token automatically after half of the lifetime. If that fails, the log of
+'strait serve' states the reason.";
 
     /// Not ready yet.
     MESH_INCOMPLETE = "STR0317", "the mesh has not been read completely yet",
@@ -341,6 +345,20 @@ A certificate that Strait issues contains the cluster whose token proved the wor
 cluster are refused with this certificate, also for debug requests: an account with the same name may
 belong to another owner there. Certificates without a cluster are not affected, for
 example certificates of another CA.";
+
+    /// check: proxies.
+    STREAMS_FELL = "STR0517", "many proxies lost their connection within five minutes",
+        "See the reasons in the log, strait proxy list, and strait_xds_streams_closed_total.", "\
+The number of streams of this process fell to zero or by half within five minutes. Proxies keep their
+configuration and reconnect, possibly to another replica. Causes are a network failure, expired or unknown
+roots, or deleted workloads. A planned shutdown of the process is not reported.";
+
+    /// check: proxies.
+    HANDSHAKES_FAIL = "STR0518", "most connections of proxies fail during the TLS handshake",
+        "See the reason in the log (code and peer). Then: strait certs status, strait check trust", "\
+At least half of the connections within five minutes failed before a stream could begin. Usually the proxies
+do not trust the serving certificate, or Strait does not trust theirs, for example after a change of roots.
+Connected proxies keep their streams until they reconnect.";
 
     /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "the caller is unknown",
@@ -503,10 +521,12 @@ it, the new certificate would prove that other cluster, and a cluster that was r
 access there.";
 
     /// `--policy`.
-    POLICY = "STR0601", "the policy file cannot be used",
-        "Correct the named field: strait policy check FILE. Strait reads the file again automatically.", "\
-The file is not YAML, or has an unknown field or an invalid value. At the start this ends the program,
-because serving without the requested rules would not be safe. Later the last valid policy stays active.";
+    POLICY = "STR0601", "the policy file or the file of member sources cannot be used",
+        "Correct the named field: strait policy check FILE, or strait members check FILE. Strait reads the file
+again automatically.", "\
+The file of --policy or --members is not YAML, or has an unknown field or an invalid value. At the start this
+ends the program, because serving without the requested rules would not be safe. Later the last valid version
+stays active.";
 
     /// explain: export.
     EXPORT_REFUSED = "STR0602", "the policy does not allow the cluster to export the service",
@@ -638,6 +658,18 @@ Agents and injected pods read the roots that they trust from the ConfigMap istio
 namespace. The credential of the cluster's Secret may not write it (strait cluster add --roots grants that
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
 Nothing else is affected: proxies with another source of roots need no ConfigMap.";
+
+    /// A CA without an overlap at the start.
+    ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
+        "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
+If this is intended (the old key is lost or stolen): strait serve --accept-new-root", "\
+At its start, Strait compares the roots of its CA with the roots in force: the records in the Secret
+strait-ca-roots, the state directory, or else the ConfigMap with roots that Strait wrote to its namespace. If
+valid certificates exist and the CA has none of these roots, every workload would refuse this process, and
+workloads with old and new certificates would refuse each other. Therefore the process stays unready, writes
+nothing and issues nothing, so that the rollout of a Deployment stops and the previous replicas continue to
+serve. It continues by itself once the CA's files contain a known root. With --accept-new-root it starts; the
+previous roots stay trusted until the last certificate of them has expired.";
 
     /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA expires soon",

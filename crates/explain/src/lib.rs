@@ -46,7 +46,7 @@ pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};
 pub use self::visibility::visible_by_default;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
-use strait_mesh::network::{PlacedBy, ResolvedGateway};
+use strait_mesh::network::{PendingGateway, PlacedBy, ResolvedGateway};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::imports::Imports;
 use strait_mesh::push::view::{
@@ -323,6 +323,8 @@ struct ExplainGroup {
     sent: usize,
     direct: bool,
     gateways: Vec<String>,
+    /// Endpoints behind gateways of which none responds to probes.
+    behind_dead: usize,
     reasons: BTreeMap<WithheldReason, usize>,
     rank: Option<Rank>,
 }
@@ -338,6 +340,7 @@ impl ExplainGroup {
             }
             Ok(Path::Gateways(gateways)) => {
                 self.sent += 1;
+                self.behind_dead += usize::from(gateways.iter().all(|gateway| gateway.dead));
                 self.gateways.extend(gateways.iter().map(|gateway| socket(gateway)));
             }
             Err(reason) => *self.reasons.entry(*reason).or_default() += 1,
@@ -356,6 +359,11 @@ impl ExplainGroup {
             reason: format!("{count} {}", summary(reason, network)),
             code: code(reason),
         });
+        let dead = (self.behind_dead > 0).then(|| WithheldGroup {
+            reason: format!("{} behind gateways that do not respond", self.behind_dead),
+            code: codes::GATEWAY_DEAD.id,
+        });
+        let mut reasons = dead.into_iter().chain(reasons.by_ref());
         let main = reasons.next();
         ClusterLine {
             ready: self.ready,
@@ -418,6 +426,9 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::GatewayPending => {
             format!("withheld: no gateway of network {} can be dialled yet", quoted(network))
         }
+        WithheldReason::GatewayUnserved => {
+            format!("unreachable: the gateways of network {} have no ready pod", quoted(network))
+        }
         WithheldReason::NoAddress => "without an address".into(),
         WithheldReason::EndpointFamily => {
             "of an address family that the proxy does not support".into()
@@ -443,6 +454,7 @@ pub fn code(reason: WithheldReason) -> &'static str {
     let code = match reason {
         WithheldReason::NoGateway => &codes::NO_GATEWAY,
         WithheldReason::GatewayPending => &codes::GATEWAY_PENDING,
+        WithheldReason::GatewayUnserved => &codes::GATEWAY_UNSERVED,
         WithheldReason::GatewayFamily => &codes::GATEWAY_FAMILY,
         WithheldReason::PlainText => &codes::PLAIN_TEXT,
         WithheldReason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
@@ -758,6 +770,16 @@ impl Decision<'_> {
                 let of_network = pending.find(|one| one.network == *self.network);
                 let fact = of_network.map_or("it only accepts HBONE", |one| &one.reason);
                 format!("no gateway of network {network} can be dialled yet: {fact}")
+            }
+            WithheldReason::GatewayUnserved => {
+                let pending = self.context.networks.pending().iter();
+                let is_meant = |one: &&PendingGateway| one.unserved && one.network == *self.network;
+                let sources: Vec<_> =
+                    pending.filter(is_meant).map(|one| one.source.to_string()).collect();
+                format!(
+                    "no gateway of network {network} has a ready pod, so the endpoint is unreachable: {}; test the path with strait check --traffic",
+                    sources.join(", ")
+                )
             }
             WithheldReason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, but proxies of its own network can't reach it".into(),
             WithheldReason::EndpointFamily => {

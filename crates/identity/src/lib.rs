@@ -50,8 +50,10 @@ pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use relay_identity::RelayIdentity;
 pub use replica::{ReplicaAuthenticator, ReplicaId, ReplicaStream};
-pub use root_life::{RootLife, RootStage};
-pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
+pub use root_life::{RootLife, RootStage, certificate_lifetime};
+pub use root_records::{
+    RootConflict, RootFingerprint, RootLedger, RootRecord, RootRecords, assumed_records,
+};
 pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};
 pub use rotation::{
     AuthorityFrom, CertificateSettings, FollowedAuthority, ServerIdentity, Serving,

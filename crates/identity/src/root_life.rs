@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::peer::validity;
+use super::pem;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -35,6 +36,12 @@ pub enum RootStage {
     Week,
     /// The root has expired.
     Ended,
+}
+
+/// Returns the period of validity of the first certificate in a text in PEM.
+pub fn certificate_lifetime(text: &[u8]) -> Option<(SystemTime, SystemTime)> {
+    let certificates = pem::certificates(text, "a chain").ok()?;
+    validity(certificates.first()?)
 }
 
 impl RootLife {

@@ -16,6 +16,7 @@ use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::tls::are_alike;
 use super::{RootLife, TrustRoots, pem};
 
 /// Expiry times are rounded up to the next full hour, in seconds, so that not every certificate
@@ -114,6 +115,55 @@ impl RootRecord {
 
 /// Records of all roots.
 pub type RootRecords = BTreeMap<RootFingerprint, RootRecord>;
+
+/// Returns records for roots that workloads have according to a text in PEM, without knowledge of
+/// the certificates that chain to them.
+pub fn assumed_records(pem: &str) -> RootRecords {
+    let certificates = pem::certificates(pem.as_bytes(), "roots").unwrap_or_default();
+    let record = |certificate: CertificateDer<'static>| {
+        let ends = RootLife::of(&certificate)?.ends;
+        let record = RootRecord {
+            pem: pem::encode(&certificate),
+            since: 0,
+            older_end: seconds(ends),
+            last_ends: Some(seconds(ends)),
+            assumed: true,
+        };
+        Some((RootFingerprint::of(&certificate), record))
+    };
+    certificates.into_iter().filter_map(record).collect()
+}
+
+/// Roots of a CA, none of which workloads have, and the roots that workloads have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootConflict {
+    /// The roots of the CA.
+    pub new: BTreeSet<RootFingerprint>,
+    /// The roots to which valid certificates chain.
+    pub in_force: BTreeSet<RootFingerprint>,
+}
+
+impl RootConflict {
+    /// Compares the roots of a CA, in DER, with records. A recorded root is in force while a
+    /// certificate that chains to it may be valid. Roots with the same name and key are equal.
+    pub(super) fn find(roots: &[&Vec<u8>], records: &RootRecords, now: SystemTime) -> Option<Self> {
+        let is_in_force = |record: &RootRecord| {
+            let life = record.certificate().and_then(|certificate| RootLife::of(&certificate));
+            record.last_ends().is_some_and(|ends| ends > now)
+                && life.is_some_and(|life| life.ends > now)
+        };
+        let in_force = records.iter().filter(|(_, record)| is_in_force(record));
+        let in_force: BTreeSet<_> = in_force.map(|(fingerprint, _)| fingerprint.clone()).collect();
+        let known: Vec<_> = records.values().filter_map(RootRecord::certificate).collect();
+        let is_known = |der: &&Vec<u8>| {
+            known.iter().any(|known| are_alike(&CertificateDer::from(der.as_slice()), known))
+        };
+        if in_force.is_empty() || roots.is_empty() || roots.iter().any(is_known) {
+            return None;
+        }
+        Some(Self { new: roots.iter().map(|der| RootFingerprint::of(der)).collect(), in_force })
+    }
+}
 
 /// The records of this process, with a channel for their changes.
 #[derive(Debug)]
@@ -348,6 +398,35 @@ mod tests {
         let later = RootLedger::new(ledger.records(), RootRecords::new(), 90 * DAY);
         later.given(old.roots(), None, now + 2 * DAY);
         assert_eq!(later.records(), ledger.records());
+    }
+
+    #[test]
+    fn roots_conflict_if_valid_certificates_exist_and_no_root_is_known() {
+        let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+        let both = TrustRoots::from_pem(
+            format!("{}{}", old.roots().to_pem(), new.roots().to_pem()).as_bytes(),
+            "both",
+            now,
+        );
+        let both = both.expect("two roots");
+        let find = |roots: &TrustRoots, records: &RootRecords, at: SystemTime| {
+            RootConflict::find(&roots.certificates().collect::<Vec<_>>(), records, at)
+        };
+        let ledger = RootLedger::empty();
+        assert_eq!(find(new.roots(), &ledger.records(), now), None, "nothing is recorded");
+        ledger.given(old.roots(), None, now);
+        assert_eq!(find(new.roots(), &ledger.records(), now), None, "it has signed nothing");
+        ledger.issued(&[of(&old)], now + DAY);
+        let conflict = RootConflict { new: [of(&new)].into(), in_force: [of(&old)].into() };
+        assert_eq!(find(new.roots(), &ledger.records(), now), Some(conflict.clone()));
+        assert_eq!(find(&both, &ledger.records(), now), None, "they overlap");
+        assert_eq!(find(old.roots(), &ledger.records(), now), None);
+        assert_eq!(find(new.roots(), &ledger.records(), now + 2 * DAY), None, "none is valid");
+        ledger.given(&both, Some(old.roots()), now);
+        assert_eq!(find(new.roots(), &ledger.records(), now), None, "workloads received it");
+        let written = assumed_records(&old.roots().to_pem());
+        assert_eq!(find(new.roots(), &written, now), Some(conflict));
+        assert!(assumed_records("nonsense").is_empty());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use super::member_authority::MemberFiles;
 use super::peer::validity;
-use super::root_records::NeededRoot;
+use super::root_records::{NeededRoot, RootConflict, RootRecords};
 use super::root_rotation::AuthorityInForce;
 use super::tls::ClientCertificates;
 use super::{
@@ -175,6 +175,17 @@ impl ServerIdentity {
     /// Returns the status of each root of the CA, signing ones first. Empty without a CA.
     pub fn root_standings(&self, now: SystemTime) -> Vec<RootStanding> {
         self.in_force().map(|in_force| in_force.standings(now)).unwrap_or_default()
+    }
+
+    /// Returns the conflict of the CA's roots with the roots that workloads have by these records.
+    pub fn conflict_with(&self, records: &RootRecords, now: SystemTime) -> Option<RootConflict> {
+        let roots = self.authority.as_ref()?.roots();
+        let is_kept = |der: &&Vec<u8>| {
+            let fingerprint = RootFingerprint::of(der);
+            self.kept.iter().any(|kept| kept.fingerprint == fingerprint)
+        };
+        let own: Vec<_> = roots.certificates().filter(|der| !is_kept(der)).collect();
+        RootConflict::find(&own, records, now)
     }
 
     /// Returns the lifetimes of the CA's roots. Empty without a CA.

@@ -1,7 +1,8 @@
 //! The access to an API server: plain data that cannot express running a program, reading a file or
 //! skipping verification.
 
-use std::fmt;
+use super::issued::TokenFeed;
+use super::redacted::Redacted;
 
 /// Everything that is needed to reach one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +71,26 @@ pub enum ApiCredential {
         /// The token.
         token: Redacted<String>,
     },
+    /// A token that Strait obtains itself and renews; each request carries the current one.
+    Issued(TokenFeed),
+}
+
+impl ApiCredential {
+    /// Whether it is presented in the TLS handshake, so that another connection is needed to
+    /// replace it.
+    pub(super) fn is_in_handshake(&self) -> bool {
+        matches!(self, Self::Certificate { .. } | Self::CertificateAndToken { .. })
+    }
+}
+
+impl Access {
+    /// Whether both lead to the same server and verify it in the same way. The credentials may
+    /// differ.
+    pub fn has_same_server(&self, other: &Self) -> bool {
+        let Self { server, ca_pem, tls_server_name, credential: _, loopback } = self;
+        (server, ca_pem, tls_server_name, loopback)
+            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback)
+    }
 }
 
 /// Whether a loopback address may be dialled.
@@ -83,37 +104,4 @@ pub enum Loopback {
     Allowed,
     /// Never: for a member's kubeconfig, in a pod.
     Refused,
-}
-
-/// A secret: it can be used, but neither printed nor serialized.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Redacted<T>(T);
-
-impl<T> Redacted<T> {
-    /// Hides `secret`.
-    pub fn new(secret: T) -> Self {
-        Self(secret)
-    }
-
-    /// Returns the secret, for the code that sends it.
-    pub fn reveal(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> fmt::Debug for Redacted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<redacted>")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_secret_never_shows() {
-        let token = ApiCredential::Token(Redacted::new("canary".to_owned()));
-        assert!(!format!("{token:?}").contains("canary"));
-    }
 }

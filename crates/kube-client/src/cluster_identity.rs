@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -109,14 +110,46 @@ pub async fn look(client: &ApiClient, mut look: ClusterIdentityProbe) {
     }
 }
 
+/// Reads the UID of the responding cluster once.
+///
+/// # Errors
+/// Every [`ApiError`].
+pub async fn kube_system_uid(client: &ApiClient) -> Result<String, ApiError> {
+    let namespace = client.get::<UidNamespace>("/api/v1/namespaces/kube-system").await?;
+    Ok(namespace.metadata.uid)
+}
+
+/// Returns the name of the user to whom the credential of `client` belongs.
+///
+/// # Errors
+/// Every [`ApiError`]; servers before Kubernetes 1.28 have no such request.
+pub async fn principal(client: &ApiClient) -> Result<String, ApiError> {
+    #[derive(Deserialize)]
+    struct Review {
+        status: ReviewStatus,
+    }
+    #[derive(Deserialize)]
+    struct ReviewStatus {
+        #[serde(rename = "userInfo")]
+        user_info: UserInfo,
+    }
+    #[derive(Deserialize)]
+    struct UserInfo {
+        username: String,
+    }
+    let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let answer: Review = client.create(path, &review).await?;
+    Ok(answer.status.user_info.username)
+}
+
 /// Reads the UID of the responding cluster, without a time limit. Returns `None` if it may not be
 /// read.
 pub async fn cluster_uid(client: &ApiClient) -> Option<String> {
     let mut delay = TRY;
     loop {
-        let request = client.get::<UidNamespace>("/api/v1/namespaces/kube-system");
-        match timeout(delay, request).await {
-            Ok(Ok(namespace)) => return Some(namespace.metadata.uid),
+        match timeout(delay, kube_system_uid(client)).await {
+            Ok(Ok(uid)) => return Some(uid),
             Ok(Err(ApiError::Forbidden(_) | ApiError::NotFound(_))) => return None,
             Ok(Err(_)) => sleep(PAUSE).await,
             // The connection may have died while idle, or the server is slow.

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::{
@@ -31,11 +31,13 @@ use tower::{BoxError, ServiceExt};
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::heard::LastResponse;
+use super::issued::{IssuedToken, NoToken, TokenFeed};
 use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
 use super::transport::{Carrier, Dial, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
+use strait_base::lock::lock;
 use strait_base::pem::encode_key;
 
 /// The time limit of connecting, including the TLS handshake.
@@ -57,14 +59,17 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 /// A client for one API server. Clones share connections.
 #[derive(Clone)]
 pub struct ApiClient {
-    connections: Connections,
+    /// The credential and the connections of new requests. All clones use the same.
+    active: Arc<Mutex<ActiveCredential>>,
     purpose: Purpose,
     base: Uri,
-    authorization: Option<HeaderValue>,
     /// A counter that increases when a probe finds the server reachable again. It wakes readers
     /// that wait for the end of a pause or for changes; other readers see it after their current
     /// work.
     pub(super) revived: Arc<watch::Sender<u64>>,
+    /// A counter that increases when the credential is replaced. It wakes only readers whose
+    /// credential was refused: open watches continue.
+    pub(super) authenticated: Arc<watch::Sender<u64>>,
     /// The number of requested new lists, by plural kind.
     pub(super) again: Arc<watch::Sender<BTreeMap<&'static str, u64>>>,
     /// The memory account of the server.
@@ -74,6 +79,14 @@ pub struct ApiClient {
     unreadable_ca_blocks: usize,
 }
 
+/// A credential, and the connections of requests that use it.
+#[derive(Clone)]
+struct ActiveCredential {
+    connections: Connections,
+    authorization: Authorization,
+    is_in_handshake: bool,
+}
+
 /// The connections of a client.
 #[derive(Clone)]
 enum Connections {
@@ -81,6 +94,41 @@ enum Connections {
     Dialled(Arc<ConnectionPool>),
     /// A relay opened them.
     Relayed(Arc<dyn Carrier>),
+}
+
+impl Connections {
+    /// Sends a request. The permit must be kept until the response has been read.
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        purpose: Purpose,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+        match self {
+            Self::Dialled(pool) => pool.exchange(request, purpose).await,
+            Self::Relayed(carrier) => {
+                carrier.exchange(request).await.map(|(response, permit)| (response, Some(permit)))
+            }
+        }
+    }
+}
+
+/// The header that authenticates a request.
+#[derive(Clone)]
+enum Authorization {
+    None,
+    Fixed(HeaderValue),
+    Issued(TokenFeed),
+}
+
+impl Authorization {
+    /// Returns the current header.
+    fn header(&self) -> Result<Option<HeaderValue>, NoToken> {
+        match self {
+            Self::None => Ok(None),
+            Self::Fixed(header) => Ok(Some(header.clone())),
+            Self::Issued(feed) => issued_header(feed).map(Some),
+        }
+    }
 }
 
 impl ApiClient {
@@ -112,12 +160,17 @@ impl ApiClient {
         let tls = Tls::new(&config)?;
         let tcp = tcp(access.loopback);
         let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
-        Ok(Self {
+        let active = ActiveCredential {
             connections: Connections::Dialled(Arc::new(pool)),
+            authorization: authorization(&access.credential)?,
+            is_in_handshake: access.credential.is_in_handshake(),
+        };
+        Ok(Self {
+            active: Arc::new(Mutex::new(active)),
             purpose: Purpose::Question,
             base,
-            authorization: authorization(&access.credential)?,
             revived: Arc::default(),
+            authenticated: Arc::default(),
             again: Arc::default(),
             account: Arc::default(),
             last_response: Arc::default(),
@@ -128,12 +181,17 @@ impl ApiClient {
     /// Creates a client whose requests `carrier` takes to a relay, without a credential: the relay
     /// adds its own.
     pub fn relayed(carrier: Arc<dyn Carrier>) -> Self {
-        Self {
+        let active = ActiveCredential {
             connections: Connections::Relayed(carrier),
+            authorization: Authorization::None,
+            is_in_handshake: false,
+        };
+        Self {
+            active: Arc::new(Mutex::new(active)),
             purpose: Purpose::Question,
             base: Access::relay().server,
-            authorization: None,
             revived: Arc::default(),
+            authenticated: Arc::default(),
             again: Arc::default(),
             account: Arc::default(),
             last_response: Arc::default(),
@@ -141,14 +199,41 @@ impl ApiClient {
         }
     }
 
-    /// Whether both clients share their connections.
+    /// Whether both are clones of one client, or use the connections of one relay.
     pub fn is_same(&self, other: &Self) -> bool {
-        match (&self.connections, &other.connections) {
-            (Connections::Dialled(one), Connections::Dialled(other)) => Arc::ptr_eq(one, other),
-            (Connections::Relayed(one), Connections::Relayed(other)) => Arc::ptr_eq(one, other),
-            (Connections::Dialled(_), Connections::Relayed(_))
-            | (Connections::Relayed(_), Connections::Dialled(_)) => false,
+        if Arc::ptr_eq(&self.active, &other.active) {
+            return true;
         }
+        let [own, other] = [self, other].map(|client| lock(&client.active).connections.clone());
+        match (own, other) {
+            (Connections::Relayed(own), Connections::Relayed(other)) => Arc::ptr_eq(&own, &other),
+            _ => false,
+        }
+    }
+
+    /// Creates a client with another credential for the same server, to test it. It shares the
+    /// connections if the credential is a header.
+    ///
+    /// # Errors
+    /// Fails if `access` is unusable, independent of the server.
+    pub fn with_credential(&self, access: &Access) -> Result<Self, AccessError> {
+        let client = Self::new(access)?;
+        let own = lock(&self.active).clone();
+        {
+            let mut active = lock(&client.active);
+            if !own.is_in_handshake && !active.is_in_handshake {
+                active.connections = own.connections;
+            }
+        }
+        Ok(client)
+    }
+
+    /// Uses the credential of `tested` for all further requests of this client and its clones. Open
+    /// watches continue. Readers that wait because the credential was refused try again at once.
+    pub fn adopt_credential(&self, tested: &Self) {
+        let active = lock(&tested.active).clone();
+        *lock(&self.active) = active;
+        self.authenticated.send_modify(|count| *count += 1);
     }
 
     /// Returns a client for probes with the same connections.
@@ -159,7 +244,7 @@ impl ApiClient {
     /// Sends no further requests over the existing connections, because they may be dead. Pending
     /// responses continue.
     pub(super) fn forget_connections(&self) {
-        match &self.connections {
+        match &lock(&self.active).connections {
             Connections::Dialled(pool) => pool.forget(),
             // Pings from both sides detect a dead connection of a relay.
             Connections::Relayed(_) => {}
@@ -200,10 +285,17 @@ impl ApiClient {
         // specific types: the keys of tokens are `application/jwk-set+json`, and the server
         // responds 406 to clients that accept plain JSON only.
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
-        if let Some(authorization) = &self.authorization {
-            headers.insert(AUTHORIZATION, authorization.clone());
+        let active = lock(&self.active).clone();
+        if let Some(header) = active.authorization.header()? {
+            headers.insert(AUTHORIZATION, header);
         }
-        self.exchange_unchanged(request).await
+        let answered = active.connections.exchange(request, self.purpose).await?;
+        if let Authorization::Issued(feed) = &active.authorization
+            && answered.0.status() == StatusCode::UNAUTHORIZED
+        {
+            feed.note_refused();
+        }
+        Ok(answered)
     }
 
     /// Sends one request as it is; the caller adds the credential and sets the deadline.
@@ -211,17 +303,14 @@ impl ApiClient {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
-        match &self.connections {
-            Connections::Dialled(pool) => pool.exchange(request, self.purpose).await,
-            Connections::Relayed(carrier) => {
-                carrier.exchange(request).await.map(|(response, permit)| (response, Some(permit)))
-            }
-        }
+        let connections = lock(&self.active).connections.clone();
+        connections.exchange(request, self.purpose).await
     }
 
     /// Returns the header with the credential, if the credential is sent in one.
-    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+    pub(super) fn authorization(&self) -> Option<HeaderValue> {
+        let authorization = lock(&self.active).authorization.clone();
+        authorization.header().ok().flatten()
     }
 
     /// Returns the complete URI of a path below the server's base path.
@@ -365,9 +454,10 @@ fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
     Ok((certificates.iter().map(|der| der.to_vec()).collect(), unreadable))
 }
 
-fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, AccessError> {
+fn authorization(credential: &ApiCredential) -> Result<Authorization, AccessError> {
     let (description, text) = match credential {
-        ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(None),
+        ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(Authorization::None),
+        ApiCredential::Issued(feed) => return Ok(Authorization::Issued(feed.clone())),
         ApiCredential::Relay => return Err(AccessError::Credential("credential of the relay")),
         ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
             ("token", format!("Bearer {}", token.reveal().trim()))
@@ -377,10 +467,25 @@ fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, Acce
             format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),
         ),
     };
-    let mut value =
-        HeaderValue::try_from(text).map_err(|_| AccessError::Credential(description))?;
+    Ok(Authorization::Fixed(secret_header(text).ok_or(AccessError::Credential(description))?))
+}
+
+/// Returns a header value that is never logged; `None` if it contains an invalid character.
+fn secret_header(text: String) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);
-    Ok(Some(value))
+    Some(value)
+}
+
+/// Returns the header with the current token of `feed`.
+fn issued_header(feed: &TokenFeed) -> Result<HeaderValue, NoToken> {
+    let missing = |fact: Arc<str>| NoToken { identity: Arc::clone(feed.identity()), fact };
+    let IssuedToken { token, error, .. } = feed.current();
+    let Some(token) = token else {
+        return Err(missing(error.unwrap_or_else(|| "the first one is being requested".into())));
+    };
+    secret_header(format!("Bearer {}", token.reveal()))
+        .ok_or_else(|| missing("it contains an invalid character".into()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::issued::NoToken;
 use strait_base::codes;
 use strait_base::descriptors::is_none_free;
 
@@ -107,6 +108,9 @@ impl ApiError {
     pub fn from_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
         if let Some(tls) = find::<rustls::Error>(error) {
             return from_tls(tls);
+        }
+        if let Some(missing) = find::<NoToken>(error) {
+            return Self::Unauthorized(one_line(&missing.to_string()));
         }
         let cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
         let fact = if find::<io::Error>(error).is_some_and(cut) {

@@ -40,7 +40,7 @@ impl ApiClient {
             *request.uri_mut() = self.uri(path_and_query).map_err(invalid)?;
             *request.headers_mut() = headers.clone();
             if let Some(authorization) = self.authorization() {
-                request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+                request.headers_mut().insert(AUTHORIZATION, authorization);
             }
             match self.exchange_unchanged(request).await {
                 Ok((response, permit)) => return Ok(ForwardedResponse { response, permit }),

@@ -26,6 +26,7 @@ mod error;
 mod event;
 mod forward;
 mod heard;
+mod issued;
 mod json;
 mod lines;
 mod list_builder;
@@ -34,6 +35,7 @@ mod pem;
 mod pool;
 mod probe;
 mod protobuf;
+mod redacted;
 mod request;
 mod served;
 #[cfg(test)]
@@ -45,13 +47,14 @@ mod watch;
 mod watch_state;
 mod wire;
 
-pub use access::{Access, ApiCredential, Loopback, Redacted};
+pub use access::{Access, ApiCredential, Loopback};
 pub use access_error::AccessError;
 pub use account::ServerAccount;
 pub use backoff::Backoff;
 pub use borrowed_text::BorrowedText;
 pub use cluster_identity::{
-    ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, look,
+    ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, kube_system_uid, look,
+    principal,
 };
 pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
@@ -62,6 +65,7 @@ pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
 pub use forward::ForwardedResponse;
+pub use issued::{IssuedToken, TokenFeed};
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,
@@ -69,6 +73,7 @@ pub use object::{
 pub use pem::{CaBundle, private_key};
 pub use pool::StreamPermit;
 pub use probe::Probed;
+pub use redacted::Redacted;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::{Carrier, Exchange, Transport};

@@ -131,6 +131,7 @@ impl ApiClient {
             state: if is_optional { WatchState::new_optional() } else { WatchState::new() },
             again,
             revived: self.revived.subscribe(),
+            authenticated: self.authenticated.subscribe(),
             list: ListBuilder::new(),
             share: Share::new(&self.account),
         };
@@ -176,6 +177,8 @@ struct KindReader<'a, K: ObjectKind, E> {
     /// Changes when the server is reachable again. A change that was already seen is no reason to
     /// retry: it happened before this request, or before its response.
     revived: watch::Receiver<u64>,
+    /// Changes when the credential was replaced: a reader whose credential was refused retries.
+    authenticated: watch::Receiver<u64>,
     list: ListBuilder<K>,
     /// This reader's part of the server's memory account.
     share: Share,
@@ -228,8 +231,9 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
-            let mut hurries = true;
+            let (mut hurries, mut is_refused) = (true, false);
             self.revived.mark_unchanged();
+            self.authenticated.mark_unchanged();
             let question = self.state.next_request(began, random());
             let pause = match self.execute(question).await {
                 Ok(pause) => pause,
@@ -249,6 +253,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                     debug!(kind = self.selection.plural, %error, ?pause, "to be asked again");
                     // A successful probe does not change the amount of data.
                     hurries = !matches!(error, ApiError::OverBudget(_));
+                    is_refused = matches!(error, ApiError::Unauthorized(_));
                     if matches!(error, ApiError::OverBudget(_) | ApiError::Misbehaving(_)) {
                         self.client.account.set_next_request(self.selection.plural, Some(pause));
                     }
@@ -260,6 +265,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 () = tokio::time::sleep(pause) => {}
                 // Possibly while the request was still open.
                 Ok(()) = self.revived.changed(), if hurries => {}
+                Ok(()) = self.authenticated.changed(), if is_refused => {}
             }
             self.client.account.set_next_request(self.selection.plural, None);
         }

@@ -106,7 +106,7 @@ numbers!(Protocol {
 });
 
 // Its traffic objects come last, because few clusters have any.
-fields!(ClusterFacts { localities, unready, gateways, entries; traffic });
+fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved });
 
 /// The last part is missing in files of a cluster whose own traffic objects do not apply.
 impl Encode for ShardState {

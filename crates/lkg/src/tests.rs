@@ -87,6 +87,7 @@ impl Dice {
         ClusterFacts {
             localities: Arc::new(self.some(|dice| (dice.text(), dice.locality()))),
             unready: self.some(names),
+            unserved: Arc::default(),
             gateways: Arc::new(self.some(|dice| {
                 let gateway = DeclaredGateway {
                     network: dice.text().as_ref().into(),
@@ -656,6 +657,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         gateways: Arc::new([(key("east-west"), gateway)].into()),
         entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
         traffic: Collection::default(),
+        unserved: Arc::default(),
     };
     let endpoint = |address: &str, pod: Option<&str>| Endpoint {
         address: address.parse().expect("an address"),

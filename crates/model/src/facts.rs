@@ -1,6 +1,6 @@
 //! Facts that a cluster reports in addition to its services and pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdSet;
@@ -17,6 +17,10 @@ pub struct ClusterFacts {
     pub unready: OrdSet<WorkloadKey>,
     /// The gateways of networks that it declares, by name of the object.
     pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
+    /// Services with an external address whose EndpointSlices list no endpoint that serves. Services
+    /// without a selector or without a slice are never included. Not stored: after a restart, their
+    /// cluster is read first.
+    pub unserved: Arc<BTreeSet<WorkloadKey>>,
     /// Its WorkloadEntries as they are stored, by name.
     pub entries: Arc<BTreeMap<WorkloadKey, Arc<Value>>>,
     /// Its own traffic objects as they are stored, if they apply to its proxies.
@@ -42,6 +46,15 @@ impl OwnTraffic {
 }
 
 impl ClusterFacts {
+    /// Records whether a Service is unserved. Returns whether that is a change.
+    pub fn note_unserved(&mut self, service: WorkloadKey, is_unserved: bool) -> bool {
+        if self.unserved.contains(&service) == is_unserved {
+            return false;
+        }
+        let unserved = Arc::make_mut(&mut self.unserved);
+        if is_unserved { unserved.insert(service) } else { unserved.remove(&service) }
+    }
+
     /// Returns whether the pod with this name receives traffic; true if it is unknown.
     pub fn is_ready(&self, pod: &WorkloadKey) -> bool {
         !self.unready.contains(pod)

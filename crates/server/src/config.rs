@@ -75,6 +75,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
+    /// Member sources: namespaces whose Secrets may define members, and identities
+    /// (docs/reference/member-sources.md); reloaded on change
+    #[arg(long, env = "STRAIT_MEMBERS", value_name = "FILE")]
+    pub members: Option<PathBuf>,
+
     /// Address for proxies: ADS and the certificate service, over mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,
@@ -178,6 +183,10 @@ pub struct ServeArgs {
     /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: the CA of the Istio installation, otherwise a generated one]
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
+
+    /// Start although workloads have none of the CA's roots
+    #[arg(long, env = "STRAIT_ACCEPT_NEW_ROOT", value_parser = FalseyValueParser::new())]
+    pub accept_new_root: bool,
 
     /// CA for the workloads of a single member, as ID=DIR, with the files of --ca-dir and below one
     /// of its roots; if DIR contains no CA, the member receives no certificates; repeatable

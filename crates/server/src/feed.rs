@@ -24,6 +24,7 @@ use self::object_meter::object_budget;
 use self::problems::{first_of_each, tell_problems};
 use self::readiness::{report_readiness, tell_unread};
 use super::in_force::{ConfigurationInForce, ReadingRules};
+use super::root_gate::RootGate;
 use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
 use super::start_reads::{EarlyHold, START_WAIT};
@@ -78,6 +79,8 @@ pub(super) struct Configuration {
     /// Files of the configuration that applies to all proxies during a rollout, if there is a state
     /// directory.
     pub(super) rollout_files: Option<RolloutFiles>,
+    /// Opens once the process may serve with its roots.
+    pub(super) gate: RootGate,
     /// Why the configuration can't be read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
@@ -130,6 +133,7 @@ pub(super) async fn run(
     rollout: RolloutOutputs,
     tasks: Supervisor,
 ) {
+    configuration.gate.opened(&to.readiness).await;
     let settings = tokio::select! {
         settings = configuration.mesh.watch() => settings,
         never = tell_unread(&to.readiness, configuration.unread) => match never {},
@@ -699,7 +703,7 @@ mod tests {
                     settled,
                     clients,
                 },
-                policy: strait_sources::policy_watch::WatchedPolicy::none().policy,
+                policy: strait_sources::policy_watch::WatchedFile::none().value,
                 resolved,
                 dead_gateways,
                 fetched,

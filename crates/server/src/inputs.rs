@@ -17,6 +17,7 @@ use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
 use super::relays::follow_members;
+use super::root_gate::RootGate;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use super::start_reads::EarlyHold;
@@ -41,10 +42,13 @@ use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::clusters::writer::WriterLease;
 use strait_sources::clusters::{events, reconciler, renewal, statuses};
 use strait_sources::jwks;
+use strait_sources::members::MemberSources;
 use strait_sources::mesh_config_watch::ConfigMapData;
+use strait_sources::policy_watch::WatchedFile;
 use strait_sources::registry::kube::MemberWrites;
 use strait_sources::registry::{self, consul};
 use strait_sources::store::Objects;
+use strait_sources::store::secret_sources::{self, ObjectsWithSources};
 
 /// Number of hold requests that may wait; further requests block.
 const HOLDS: usize = 4;
@@ -79,8 +83,16 @@ pub(super) struct ServerInputs {
     /// Parts of the last known state that no snapshot contains.
     pub(super) others: strait_lkg::Others,
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
+    /// The member sources that cannot be read.
+    pub(super) source_problems: watch::Receiver<Vec<String>>,
     /// Becomes true during shutdown, once another control plane may write.
     pub(super) given_up: watch::Receiver<bool>,
+}
+
+/// The files that the operator maintains.
+pub(super) struct OperatorFiles {
+    pub(super) policy: WatchedFile<Policy>,
+    pub(super) members: WatchedFile<MemberSources>,
 }
 
 /// Channels of certificates: the current ones, and the roots from the mesh config.
@@ -88,6 +100,8 @@ pub(super) struct Certificates {
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     /// Roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
+    /// Opens once the process may serve with its roots.
+    pub(super) gate: RootGate,
 }
 
 /// State from before the start.
@@ -105,11 +119,12 @@ impl ServerInputs {
         args: &ServeArgs,
         source: &ConfigOrigin,
         KnownBefore { state_dir, shared_hold, early_hold }: KnownBefore,
-        policy: watch::Receiver<Arc<Policy>>,
-        Certificates { identity, named_roots }: Certificates,
+        files: &OperatorFiles,
+        Certificates { identity, named_roots, gate }: Certificates,
         core: &Core,
         tasks: &Supervisor,
     ) -> Self {
+        let policy = files.policy.value.clone();
         let hold_file = state_dir.as_deref().map(HoldFile::of);
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
         let outside_dir = state_dir.clone();
@@ -132,13 +147,24 @@ impl ServerInputs {
         // Registries send nothing before the mesh config has been read.
         let (namespaces, namespaces_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
-        let (role, given_up) = writer(args, source, &core.drain, tasks);
+        let (role, given_up) = writer(args, source, &gate, &core.drain, tasks);
         let relays = Arc::new(RelayHub::default());
         tasks.spawn("relayed members", follow_members(objects.clone(), Arc::clone(&relays)));
-        let writes = MemberWrites { roots: roots(identity, tasks), role: role.clone() };
+        let roots = roots(identity, gate.clone(), tasks);
+        let writes = MemberWrites { roots, role: role.clone() };
+        let sources = files.members.value.clone();
+        let ObjectsWithSources { objects: members, problems: source_problems } = match &args.members
+        {
+            Some(_) => {
+                let hub = source.config_cluster().map(|hub| hub.access);
+                secret_sources::with_sources(objects.clone(), hub, sources.clone(), tasks)
+            }
+            None => ObjectsWithSources::without(objects.clone()),
+        };
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
-                objects: objects.clone(),
+                objects: members,
+                sources,
                 config_cluster: source.config_cluster(),
                 loopback: source.loopback(),
                 system_namespace: args.namespace.clone(),
@@ -223,6 +249,7 @@ impl ServerInputs {
                 issuers: keys,
             },
             mesh_data: mesh.data(),
+            source_problems,
             source_statuses: source_statuses.clone(),
             given_up,
         };
@@ -243,6 +270,7 @@ impl ServerInputs {
             early_hold,
             rollout_files,
             unread: config_cluster.unread,
+            gate,
         };
         let from = FeedInputs {
             restored: restored_updates,
@@ -344,6 +372,7 @@ fn fetched_keys(
 fn writer(
     args: &ServeArgs,
     source: &ConfigOrigin,
+    gate: &RootGate,
     drain: &CancellationToken,
     tasks: &Supervisor,
 ) -> (watch::Receiver<WriterRole>, watch::Receiver<bool>) {
@@ -362,9 +391,16 @@ fn writer(
         drain: drain.clone(),
         given_up,
     });
+    let gate = gate.clone();
     tasks.spawn_restarting("writer", Duration::from_secs(1), move || {
-        let lease = Arc::clone(&lease);
-        async move { lease.run().await }
+        let (lease, gate) = (Arc::clone(&lease), gate.clone());
+        async move {
+            tokio::select! {
+                () = gate.open() => lease.run().await,
+                // It never wrote.
+                () = lease.drain.cancelled() => drop(lease.given_up.send_replace(true)),
+            }
+        }
     });
     (role_seen, given_up_seen)
 }
@@ -372,14 +408,14 @@ fn writer(
 /// Returns the root certificates for workloads, and follows their changes.
 fn roots(
     mut identity: watch::Receiver<Arc<ServerIdentity>>,
+    gate: RootGate,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<RootBundle>>> {
-    let of = |identity: &ServerIdentity| identity.root_bundle().cloned();
-    let (roots, seen) = watch::channel(of(&identity.borrow_and_update()));
+    let (roots, seen) = watch::channel(None);
     tasks.spawn("roots", async move {
-        // An error means that the process is ending.
-        while identity.changed().await.is_ok() {
-            let new = of(&identity.borrow_and_update());
+        gate.open().await;
+        loop {
+            let new = identity.borrow_and_update().root_bundle().cloned();
             roots.send_if_modified(|held| {
                 let differs = *held != new;
                 if differs {
@@ -387,6 +423,10 @@ fn roots(
                 }
                 differs
             });
+            // An error means that the process is ending.
+            if identity.changed().await.is_err() {
+                return;
+            }
         }
     });
     seen

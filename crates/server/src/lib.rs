@@ -24,6 +24,7 @@ mod estate_ca;
 mod feed;
 mod in_force;
 mod inputs;
+mod journal;
 mod judged_statuses;
 mod kube_secret;
 mod outputs;
@@ -32,12 +33,14 @@ mod pressure;
 mod relays;
 mod replica_state;
 mod rollout;
+mod root_gate;
 mod root_store;
 mod root_witness;
 mod shared_hold;
 mod source;
 mod start_reads;
 mod state_dir;
+mod stream_monitor;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -54,8 +57,9 @@ use tracing::{info, warn};
 
 use self::core::Core;
 pub use self::error::ServeError;
-use self::inputs::{Certificates, KnownBefore, ServerInputs};
+use self::inputs::{Certificates, KnownBefore, OperatorFiles, ServerInputs};
 use self::outputs::{Ports, ServerOutputs};
+use self::root_gate::RootGate;
 use self::root_store::RootStore;
 use self::root_witness::{LateWitness, MeshWitness};
 use self::shared_hold::SharedHoldStore;
@@ -69,13 +73,14 @@ use strait_base::signal::signalled;
 use strait_base::task::Supervisor;
 use strait_identity::tls::ClientCertificates;
 use strait_identity::{
-    AuthorityFrom, ReplicaAuthenticator, ReplicaId, RootEvidence, RootLedger, Serving, rotation,
+    AuthorityFrom, ReplicaAuthenticator, ReplicaId, RootEvidence, RootLedger, RootRecords, Serving,
+    rotation,
 };
 use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
 use strait_model::ClusterId;
 use strait_sources::jwks;
-use strait_sources::policy_watch::{PolicyError, PolicyWatcher, WatchedPolicy};
+use strait_sources::policy_watch::WatchedFile;
 
 /// Maximum time for streams to end before the process exits.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -173,7 +178,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         admin_token(args, state_path.as_deref())?;
     let reader_token = args.admin_reader_token_file.as_deref().map(Token::read).transpose()?;
     let source = ConfigOrigin::of(args, &tasks).await?;
-    let policy = policy(args, &tasks)?;
+    let files = OperatorFiles {
+        policy: WatchedFile::start(args.policy.as_ref(), &tasks)?,
+        members: WatchedFile::start(args.members.as_ref(), &tasks)?,
+    };
     if let Some(path) = &args.jwks_roots {
         let checked = jwks::check_roots(path);
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
@@ -187,7 +195,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         RootsKeeper::start(args, state_path.as_deref(), &source, shared_hold.clone(), &tasks).await;
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
-    let identity_seen = identity.clone();
+    let (identity_seen, identity_entered) = (identity.clone(), identity.clone());
+    let gate = RootGate::start(&identity, roots.in_force.clone(), args.accept_new_root, &tasks);
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
     let webhook = match &args.inject_address {
@@ -208,12 +217,18 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => (Arc::default(), None),
     };
     let core = Core::start(args, source.config_cluster_id(), Arc::clone(&timeline), &tasks);
-    let rules = policy.policy.clone();
     let before = KnownBefore { state_dir: state_path.clone(), shared_hold, early_hold };
-    let certificates = Certificates { identity: identity.clone(), named_roots };
+    let certificates = Certificates { identity: identity.clone(), named_roots, gate: gate.clone() };
     let inputs =
-        ServerInputs::start(args, &source, before, rules, certificates, &core, &tasks).await;
+        ServerInputs::start(args, &source, before, &files, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
+    let entered = journal::JournalInputs {
+        timeline: Arc::clone(&timeline),
+        context: core.context.clone(),
+        statuses: inputs.statuses.clone(),
+        identity: identity_entered,
+    };
+    tasks.spawn("journal", journal::run(entered));
     let statuses = inputs.statuses.clone();
     let ports = Ports {
         xds: xds_listener,
@@ -240,7 +255,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();
     let ServerOutputs { streams, saved, drain } =
-        ServerOutputs::start(ports, core, inputs, policy, history, &tasks);
+        ServerOutputs::start(ports, core, inputs, files, history, &tasks);
     let witness = MeshWitness {
         started: SystemTime::now(),
         readiness: readiness.clone(),
@@ -248,7 +263,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         streams: Arc::clone(&streams),
         replicas: Arc::default(),
     };
-    roots.watch(witness, identity_seen, &tasks);
+    roots.watch(witness, identity_seen, gate, &tasks);
     // Held by each task that writes on shutdown, until it has finished.
     let (writing, written) = mpsc::channel::<()>(1);
     if let Some(file) = timeline_file {
@@ -307,14 +322,6 @@ fn other_replicas(
     (replicas, authenticator)
 }
 
-/// Opens the policy file and watches it. Without `--policy` there are no rules.
-fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<WatchedPolicy, PolicyError> {
-    let Some(path) = &args.policy else { return Ok(WatchedPolicy::none()) };
-    let (watcher, watched) = PolicyWatcher::open(path.clone())?;
-    tasks.spawn("policy", watcher.run());
-    Ok(watched)
-}
-
 async fn bind(
     address: &ListenAddress,
     flag: &'static str,
@@ -353,6 +360,8 @@ fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken,
 /// Records about the CA's root certificates, and the place where they are stored.
 struct RootsKeeper {
     store: RootStore,
+    /// The records about roots that workloads had at the start.
+    in_force: RootRecords,
     ledger: Arc<RootLedger>,
     witness: Arc<LateWitness>,
 }
@@ -372,8 +381,19 @@ impl RootsKeeper {
         let store = RootStore::new(state_dir, secret);
         let (early_hold, (own, shared)) =
             start_reads::read(shared_hold, &store, START_WAIT, tasks).await;
-        let ledger = Arc::new(RootLedger::new(own, shared, args.max_certificate_lifetime));
-        (Self { store, ledger, witness: Arc::default() }, early_hold)
+        let mut in_force = shared.clone();
+        in_force.extend(own.clone());
+        if in_force.is_empty() {
+            in_force = store.written_in_namespace(START_WAIT).await;
+        }
+        let is_accepted = args.accept_new_root;
+        let ledger = RootLedger::new(own, shared.clone(), args.max_certificate_lifetime);
+        if is_accepted {
+            // The previous roots stay trusted although the CA shares none with them.
+            ledger.merge(&shared);
+        }
+        let ledger = Arc::new(ledger);
+        (Self { store, in_force, ledger, witness: Arc::default() }, early_hold)
     }
 
     fn evidence(&self) -> RootEvidence {
@@ -386,6 +406,7 @@ impl RootsKeeper {
         self,
         witness: MeshWitness,
         identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
+        gate: RootGate,
         tasks: &Supervisor,
     ) {
         let replicas = Arc::clone(&witness.replicas);
@@ -393,7 +414,12 @@ impl RootsKeeper {
         let _ = self.witness.0.set(witness);
         let (store, late) = (self.store, self.witness);
         tasks.spawn_restarting("roots of the CA", Duration::from_secs(1), move || {
-            store.clone().run(identity.clone(), Arc::clone(&late), Arc::clone(&replicas))
+            let (store, identity, gate) = (store.clone(), identity.clone(), gate.clone());
+            let (late, replicas) = (Arc::clone(&late), Arc::clone(&replicas));
+            async move {
+                gate.open().await;
+                store.run(identity, late, replicas).await;
+            }
         });
     }
 }

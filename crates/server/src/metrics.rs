@@ -294,13 +294,14 @@ impl Metrics {
             }
         }
         let name = "strait_cluster_credential_expiry_timestamp_seconds";
-        let help = "Expiry of the token with which a cluster is read.";
+        let help = "Expiry of the credential with which a cluster is read.";
         let mut family = Family::gauge(out, name, help)?;
         for cluster in &holders {
-            if let Some(token) = cluster.credential {
-                family.sample(&[("cluster", &cluster.id)], token.expires.as_second())?;
+            if let Some(expires) = cluster.credential.as_ref().and_then(|one| one.expires) {
+                family.sample(&[("cluster", &cluster.id)], expires.as_second())?;
             }
         }
+        self.identities(out, &holders)?;
         let mut family = Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.objects)?;
@@ -378,6 +379,25 @@ impl Metrics {
             family.sample(&[("source", source)], figures.doubts)?;
         }
         self.keys_of_tokens(out)
+    }
+
+    /// Renders the expiry of the tokens of identities.
+    fn identities(&self, out: &mut String, clusters: &[&ClusterStatus]) -> fmt::Result {
+        let mut first: BTreeMap<&str, i64> = BTreeMap::new();
+        for credential in clusters.iter().filter_map(|cluster| cluster.credential.as_ref()) {
+            if let (Some(name), Some(expires)) = (&credential.identity, credential.expires) {
+                let expires = expires.as_second();
+                let entry = first.entry(name).or_insert(expires);
+                *entry = expires.min(*entry);
+            }
+        }
+        let name = "strait_identity_token_expiry_timestamp_seconds";
+        let help = "Expiry of the first token of an identity that expires.";
+        let mut family = Family::gauge(out, name, help)?;
+        for (identity, expires) in first {
+            family.sample(&[("identity", identity)], expires)?;
+        }
+        Ok(())
     }
 
     /// Renders the number and the age of fetched token keys.
@@ -551,12 +571,19 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     }
     let mut pending = BTreeMap::new();
     for gateway in context.networks.pending() {
-        *pending.entry(gateway.network.clone()).or_insert(0_u64) += 1;
+        let (all, unserved) = pending.entry(gateway.network.clone()).or_insert((0_u64, 0_u64));
+        *all += 1;
+        *unserved += u64::from(gateway.unserved);
     }
     let help = "Gateways that can't be dialled, for example because their name does not resolve.";
     let mut family = Family::gauge(out, "strait_network_gateways_pending", help)?;
-    for (network, count) in pending {
+    for (network, (count, _)) in &pending {
         family.sample(&[("network", network.as_str())], count)?;
+    }
+    let help = "Gateways that are not used because no pod serves them, by network.";
+    let mut family = Family::gauge(out, "strait_network_gateways_unserved", help)?;
+    for (network, (_, unserved)) in &pending {
+        family.sample(&[("network", network.as_str())], unserved)?;
     }
     Ok(())
 }

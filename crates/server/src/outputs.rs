@@ -11,8 +11,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
-use super::inputs::ServerInputs;
+use super::inputs::{OperatorFiles, ServerInputs};
 use super::relays::{RelayService, RelayServiceConfig};
+use super::stream_monitor::{self, StreamMonitor, StreamSample};
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -42,7 +43,6 @@ use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
-use strait_sources::policy_watch::WatchedPolicy;
 
 /// Maximum number of connections of replicas that wait to be served.
 const REPLICA_CONNECTIONS_MAX: usize = 64;
@@ -93,7 +93,7 @@ impl ServerOutputs {
         ports: Ports,
         core: Core,
         inputs: ServerInputs,
-        policy: WatchedPolicy,
+        files: OperatorFiles,
         history: Arc<History>,
         tasks: &Supervisor,
     ) -> Self {
@@ -135,6 +135,15 @@ impl ServerOutputs {
         tasks.spawn("heap after the start", give_back_after_start(inputs.readiness.clone()));
         let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
         let churn = move || open.churn() + sent.large_syncs.load(Ordering::Relaxed);
+        let monitor = Arc::new(StreamMonitor::default());
+        let (open, counted) = (Arc::clone(&streams), Arc::clone(&stats));
+        let sample = move || StreamSample {
+            streams: open.len(),
+            connections: counted.connections.load(Ordering::Relaxed),
+            failed: counted.handshakes_failed(),
+        };
+        let watched = Arc::clone(&monitor);
+        tasks.spawn("stream monitor", stream_monitor::run(watched, sample, drain.clone()));
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
         tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
 
@@ -223,7 +232,9 @@ impl ServerOutputs {
             clusters: inputs.statuses,
             source_statuses: inputs.source_statuses,
             mesh_problems: inputs.mesh_problems,
-            policy,
+            policy: files.policy,
+            members: files.members,
+            source_problems: inputs.source_problems,
             reports: inputs.reports,
             trials: ConfigTrials::new(ports.policy_errors),
             cache,
@@ -245,6 +256,7 @@ impl ServerOutputs {
             tally: admin::WithheldTally::default(),
             admin_connections: Arc::default(),
             descriptors,
+            stream_monitor: monitor,
             token: ports.token,
             reader_token: ports.reader_token,
             announcements: admin::Announcements::default(),

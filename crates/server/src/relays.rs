@@ -12,14 +12,12 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::de::IgnoredAny;
 use serde_json::json;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::kube_secret::{self, KubeSecret};
-use strait_ads::relays::{RelayFuture, RelayPort};
+use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
@@ -76,7 +74,7 @@ impl RelayService {
 impl RelayPort for RelayService {
     fn serve(
         &self,
-        stream: Box<TlsStream<TcpStream>>,
+        stream: RelayStream,
         relay: RelayIdentity,
         address: SocketAddr,
     ) -> RelayFuture<()> {
@@ -122,12 +120,7 @@ impl RelayPort for RelayService {
 }
 
 impl RelayServiceState {
-    async fn serve(
-        &self,
-        stream: Box<TlsStream<TcpStream>>,
-        relay: RelayIdentity,
-        address: SocketAddr,
-    ) {
+    async fn serve(&self, stream: RelayStream, relay: RelayIdentity, address: SocketAddr) {
         let cluster = relay.cluster().clone();
         if self.config.trust_domain.borrow().as_deref() != Some(relay.trust_domain()) {
             warn!(%cluster, peer = %address, code = codes::RELAY_CERTIFICATE.id, "relay of another trust domain refused");

@@ -18,8 +18,9 @@ use tracing::warn;
 use super::kube_secret::{self, KubeSecret};
 use super::root_witness::{LateWitness, ReplicaReport, ReplicaReports};
 use strait_base::{codes, durable};
-use strait_identity::{RootLedger, RootRecords, RootStep, ServerIdentity};
+use strait_identity::{RootLedger, RootRecords, RootStep, ServerIdentity, assumed_records};
 use strait_kube_client::{Access, ApiClient};
+use strait_sources::registry::kube::{ROOTS_MAPS, written_roots};
 
 /// Name of the Secret in the system namespace, and its only key.
 const NAME: &str = "strait-ca-roots";
@@ -86,6 +87,24 @@ impl RootStore {
             Err(_) => self.complain("the config cluster does not respond"),
         }
         (own, shared)
+    }
+
+    /// Returns the roots that Strait wrote into the ConfigMaps of the system namespace, within
+    /// `wait`. Empty if they cannot be read.
+    pub(super) async fn written_in_namespace(&self, wait: Duration) -> RootRecords {
+        let read = async {
+            let (access, namespace) = self.secret.as_ref()?;
+            let client = ApiClient::new(&access.borrow()).ok()?;
+            let mut records = RootRecords::new();
+            for name in ROOTS_MAPS {
+                let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+                let found = client.get::<serde_json::Value>(&path).await;
+                let written = found.as_ref().ok().and_then(written_roots);
+                records.extend(written.map(assumed_records).unwrap_or_default());
+            }
+            Some(records)
+        };
+        timeout(wait, read).await.ok().flatten().unwrap_or_default()
     }
 
     /// Stores and exchanges the records until the process ends.

@@ -2,7 +2,7 @@
 //!
 //! [`clusters`] turns Secrets into members and runs one registry per member; [`registry`] turns the objects of a cluster or
 //! of Consul into shards; [`store`] reads configuration objects from API servers, directories and MCP over xDS; [`jwks`]
-//! fetches the keys of token issuers; the two watchers follow mesh config and policy. Invariants:
+//! fetches the keys of token issuers; [`members`] reads the operator file of member clusters; the two watchers follow mesh config and policy. Invariants:
 //!
 //! - No registry uses another registry. Each sends full values of its own shard.
 //! - A kubeconfig is data: it cannot run a program, read a file or disable TLS verification.
@@ -13,6 +13,8 @@
 
 pub mod clusters;
 pub mod jwks;
+pub mod lifetime;
+pub mod members;
 pub mod registry;
 pub mod store;
 

@@ -1,4 +1,4 @@
-//! The policy file, read at start and again whenever its text changes.
+//! The operator's files, such as the policy file: read at start and again whenever the text changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,26 +7,32 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::members::MemberSources;
 use strait_base::codes;
+use strait_base::task::Supervisor;
 use strait_model::policy::{InvalidPolicy, Policy};
 
 /// How often the file is read.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The reason why a policy file cannot be used.
+/// The reason why an operator's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file does not exist or cannot be read.
-    #[error("{}: --policy {}: {fact}", codes::POLICY, path.display())]
+    #[error("{}: {flag} {}: {fact}", codes::POLICY, path.display())]
     Missing {
+        /// The flag that names the file.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
         fact: String,
     },
-    /// The content is not a valid policy.
-    #[error("{}: --policy {}: {invalid}", codes::POLICY, path.display())]
+    /// The content is invalid.
+    #[error("{}: {flag} {}: {invalid}", codes::POLICY, path.display())]
     Invalid {
+        /// The flag that names the file.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// The error in it.
@@ -34,50 +40,101 @@ pub enum PolicyError {
     },
 }
 
-/// Keeps a policy up to date with its file. An invalid file keeps the last valid policy.
-pub struct PolicyWatcher {
+/// An operator's file of a certain kind.
+pub trait OperatorFile: Default + PartialEq + Send + Sync + 'static {
+    /// The flag that names the file.
+    const FLAG: &'static str;
+    /// What the file is called in messages.
+    const NAME: &'static str;
+
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// Returns the field and the problem with it.
+    fn parse(text: &str) -> Result<Self, InvalidPolicy>;
+}
+
+impl OperatorFile for Policy {
+    const FLAG: &'static str = "--policy";
+    const NAME: &'static str = "policy";
+
+    fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        Self::parse(text)
+    }
+}
+
+impl OperatorFile for MemberSources {
+    const FLAG: &'static str = "--members";
+    const NAME: &'static str = "member sources";
+
+    fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        Self::parse(text)
+    }
+}
+
+/// Keeps a value up to date with its file. An invalid file keeps the last valid value.
+pub struct FileWatcher<T> {
     path: PathBuf,
     /// The text that was read last, valid or not, or why it could not be read.
     last: Result<String, String>,
-    policy: watch::Sender<Arc<Policy>>,
+    value: watch::Sender<Arc<T>>,
     problem: watch::Sender<Option<String>>,
 }
 
-/// Receivers of a policy and of the problem with its file.
-#[derive(Debug, Clone)]
-pub struct WatchedPolicy {
-    /// The effective policy.
-    pub policy: watch::Receiver<Arc<Policy>>,
+/// Receivers of the value of a file and of the problem with the file.
+#[derive(Debug)]
+pub struct WatchedFile<T> {
+    /// The effective value.
+    pub value: watch::Receiver<Arc<T>>,
     /// Why the current file does not take effect, if it doesn't.
     pub problem: watch::Receiver<Option<String>>,
 }
 
-impl WatchedPolicy {
-    /// Returns an empty policy that never changes.
-    pub fn none() -> Self {
-        Self { policy: watch::Sender::default().subscribe(), problem: watch::channel(None).1 }
+impl<T> Clone for WatchedFile<T> {
+    fn clone(&self) -> Self {
+        Self { value: self.value.clone(), problem: self.problem.clone() }
     }
 }
 
-impl PolicyWatcher {
+impl<T: OperatorFile> WatchedFile<T> {
+    /// Returns an empty value that never changes.
+    pub fn none() -> Self {
+        Self { value: watch::Sender::default().subscribe(), problem: watch::channel(None).1 }
+    }
+
+    /// Reads the file that `path` names, and starts to watch it under `tasks`. Without one, the value
+    /// is empty.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be used: at start there is no older value, and serving without the
+    /// requested rules would not be safe.
+    pub fn start(path: Option<&PathBuf>, tasks: &Supervisor) -> Result<Self, PolicyError> {
+        let Some(path) = path else { return Ok(Self::none()) };
+        let (watcher, watched) = FileWatcher::open(path.clone())?;
+        tasks.spawn(T::NAME, watcher.run());
+        Ok(watched)
+    }
+}
+
+impl<T: OperatorFile> FileWatcher<T> {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// Fails if the file cannot be used: at start there is no older policy, and serving without the
-    /// requested rules would not be safe.
-    pub fn open(path: PathBuf) -> Result<(Self, WatchedPolicy), PolicyError> {
+    /// Fails if the file cannot be used.
+    pub fn open(path: PathBuf) -> Result<(Self, WatchedFile<T>), PolicyError> {
+        let flag = T::FLAG;
         let text = match read(&path) {
             Ok(text) => text,
-            Err(fact) => return Err(PolicyError::Missing { path, fact }),
+            Err(fact) => return Err(PolicyError::Missing { flag, path, fact }),
         };
-        let first = match Policy::parse(&text) {
+        let first = match T::parse(&text) {
             Ok(first) => first,
-            Err(invalid) => return Err(PolicyError::Invalid { path, invalid }),
+            Err(invalid) => return Err(PolicyError::Invalid { flag, path, invalid }),
         };
-        let (policy, policy_receiver) = watch::channel(Arc::new(first));
+        let (value, value_receiver) = watch::channel(Arc::new(first));
         let (problem, problem_receiver) = watch::channel(None);
-        let watched = WatchedPolicy { policy: policy_receiver, problem: problem_receiver };
-        Ok((Self { path, last: Ok(text), policy, problem }, watched))
+        let watched = WatchedFile { value: value_receiver, problem: problem_receiver };
+        Ok((Self { path, last: Ok(text), value, problem }, watched))
     }
 
     /// Reads the file periodically. Never returns.
@@ -94,25 +151,25 @@ impl PolicyWatcher {
         if text == self.last {
             return;
         }
-        let path = self.path.display();
+        let (path, name) = (self.path.display(), T::NAME);
         let read = match &text {
-            Ok(text) => Policy::parse(text).map_err(|invalid| invalid.to_string()),
+            Ok(text) => T::parse(text).map_err(|invalid| invalid.to_string()),
             Err(fact) => Err(fact.clone()),
         };
         match read {
-            Ok(policy) => {
-                info!(%path, "policy read");
+            Ok(value) => {
+                info!(%path, "{name} read");
                 self.problem.send_replace(None);
-                let policy = Arc::new(policy);
-                self.policy.send_if_modified(|current| {
-                    let differs = *current != policy;
-                    *current = policy;
+                let value = Arc::new(value);
+                self.value.send_if_modified(|current| {
+                    let differs = *current != value;
+                    *current = value;
                     differs
                 });
             }
             Err(fact) => {
                 let code = &codes::POLICY;
-                warn!(%path, %code, %fact, "policy not used; the last valid one stays active");
+                warn!(%path, %code, %fact, "{name} not used; the last valid version stays active");
                 self.problem.send_replace(Some(format!("{path}: {fact}")));
             }
         }

@@ -8,6 +8,9 @@ use super::finding::note;
 use crate::cli::output::{items, text};
 use strait_base::codes;
 
+/// Namespace of the gateways that `strait cluster add --gateway` creates.
+const OWN_GATEWAYS: &str = crate::cli::cluster::GATEWAY_NAMESPACE;
+
 /// Recommends that objects apply to their own namespace by default, if several namespaces have objects that apply to the mesh
 /// without saying so. The root namespace's objects are the operator's.
 pub(super) fn recommended(policy: &Value) -> Option<Value> {
@@ -40,7 +43,8 @@ pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
             let source = text(&gateway["source"]);
             let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
             let namespace = object.and_then(|object| object.split_once('/')).map(|(name, _)| name);
-            if namespace.is_some_and(|name| *root_namespace != name) {
+            let is_foreign = |name: &str| *root_namespace != name && name != OWN_GATEWAYS;
+            if namespace.is_some_and(is_foreign) {
                 let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
                 claims.insert((text(&network["network"]), cluster, source));
             }

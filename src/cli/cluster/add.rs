@@ -30,6 +30,7 @@ use strait_base::duration::HumanDuration;
 use strait_bootstrap::Discovery;
 use strait_kube_client::{Access, Loopback};
 use strait_model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
 use strait_sources::clusters::secret::{self, MemberSpec};
 
@@ -242,7 +243,9 @@ pub(super) async fn prepare<'a>(
             secret::secret_name(&id),
             args.token_ttl
         );
-        let told = preview(&remote, hub, ns, network, &args.wait.connect()).await;
+        let joining = (id.as_str(), &remote);
+        let of_network = (network, gateway.is_some());
+        let told = preview(joining, hub, ns, of_network, &args.wait.connect()).await;
         finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
         plan += &told;
     }
@@ -369,6 +372,7 @@ fn member(
         mode: Mode::Normal,
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
+        reach: MemberReach::default(),
     })
 }
 

@@ -175,7 +175,9 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
             }
             // Reasons of the new credential follow this text; reasons before it belong to the old
             // one.
-            let why = reason.split_once("the old one does: ").map(|(_, why)| why.to_owned());
+            let after = |text: &str| reason.split_once(text).map(|(_, why)| why.to_owned());
+            let why = after("the old one does: ");
+            let why = why.or_else(|| after("the new kubeconfig is not used: "));
             let why = why.filter(|why| code(why).is_some());
             FollowStep::Pending(format!("{state}, with the old credential"), why)
         }

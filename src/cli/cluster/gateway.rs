@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use strait_injection::default_image;
 
 /// Namespace of the gateway.
-const NAMESPACE: &str = "strait-gateway";
+pub(in crate::cli) const NAMESPACE: &str = "strait-gateway";
 /// Name of the account, Deployment, Service and PodDisruptionBudget.
 const NAME: &str = "east-west-gateway";
 /// Value of the instance label; the chart uses its release name.

@@ -23,6 +23,7 @@ use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output;
 use strait_kube_client::Loopback;
 use strait_model::{ClusterId, Mode};
+use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig;
 use strait_sources::clusters::secret::{
     self, MemberSpec, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION,
@@ -258,5 +259,6 @@ fn member(
     }
     let trust_domain = named.trust_domain.as_deref().map(Arc::from);
     let network = network(named.network.as_deref());
-    Ok((id, MemberSpec { access, network, mode: Mode::Normal, uid: None, trust_domain }))
+    let (mode, uid, reach) = (Mode::Normal, None, MemberReach::default());
+    Ok((id, MemberSpec { access, network, mode, uid, trust_domain, reach }))
 }

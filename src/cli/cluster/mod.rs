@@ -26,6 +26,7 @@ use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
 pub(super) use self::change::{ClusterChange, done};
+pub(super) use self::gateway::NAMESPACE as GATEWAY_NAMESPACE;
 use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
@@ -86,9 +87,11 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
                 Some(count) if count > 0 => Cell::doubtful(count.to_string()),
                 _ => text(&row["withheld"]).into(),
             }),
-            Column::new("TOKEN ENDS IN", token_ends),
+            Column::new("CREDENTIAL ENDS IN", credential_ends),
             Column::wide("SINCE", |row, look| age(&row["since"], look).into()),
             Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
+            Column::wide("SOURCE", |row, _| text(&row["source"]).into()),
+            Column::wide("VIA", |row, _| text(&row["via"]).into()),
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
             Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
             Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
@@ -102,8 +105,8 @@ pub(crate) fn is_well(row: &Value) -> bool {
     matches!(row["state"].as_str(), Some("live" | "syncing" | "paused" | "draining"))
 }
 
-/// Returns the remaining lifetime of the cluster's token, if it expires.
-fn token_ends(row: &Value, look: &OutputStyle) -> Cell {
+/// Returns the remaining lifetime of the cluster's credential, if it expires.
+fn credential_ends(row: &Value, look: &OutputStyle) -> Cell {
     let credential = &row["credential"];
     let shown = until(&credential["expires"], look);
     if credential["endsSoon"] == true { Cell::bad(shown) } else { shown.into() }
@@ -165,9 +168,22 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
         ("Network", text(&row["network"]).into()),
         ("Trust domain", text(&row["trustDomain"]).into()),
         ("Secret", text(&row["secret"]).into()),
-        ("Token ends in", {
+        ("Source", text(&row["source"]).into()),
+        ("Via", text(&row["via"]).into()),
+        ("Credential", credential(&row["credential"]).into()),
+        ("Credential ends", {
             let by_itself = row["credential"]["renewsItself"] == true;
-            let ends = token_ends(row, look);
+            let ends = match row["credential"]["expires"].as_str() {
+                Some(time) => {
+                    let shown =
+                        format!("{time} (in {})", until(&row["credential"]["expires"], look));
+                    match row["credential"]["endsSoon"] == true {
+                        true => Cell::bad(shown),
+                        false => shown.into(),
+                    }
+                }
+                None => "<none>".to_owned().into(),
+            };
             if by_itself { ends.with(", renewed by the control plane") } else { ends }
         }),
         ("Services", text(&row["services"]).into()),
@@ -176,6 +192,11 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
         ("Objects", text(&row["objects"]).into()),
         ("Relists", text(&row["relists"]).into()),
     ]);
+    if let Some(error) = row["credential"]["lastError"].as_str() {
+        fields.push(("Credential error", Cell::bad(error.to_owned())));
+    }
+    let missing = items(&row["missingRights"]).iter();
+    fields.extend(missing.map(|right| ("Missing right", Cell::doubtful(text(right)))));
     fields.extend(items(&row["ignoredClaims"]).iter().map(|claim| {
         let (claim, network) = (text(&claim["claim"]), text(&claim["network"]));
         ("Ignored claim", Cell::doubtful(format!("{claim}: {network}")))
@@ -188,6 +209,18 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
     let ranges = items(&row["sameRanges"]).iter();
     fields.extend(ranges.map(|same| ("Same range", Cell::doubtful(same_range(same)))));
     output::describe(fields, look)
+}
+
+/// Describes a credential: its kind, the identity that provides it, and its user.
+fn credential(credential: &Value) -> String {
+    let mut shown = text(&credential["kind"]);
+    if let Some(name) = credential["identity"].as_str() {
+        shown += &format!(" {name}");
+    }
+    if let Some(user) = credential["principal"].as_str() {
+        shown += &format!(", user {user}");
+    }
+    shown
 }
 
 /// Describes an entry of `sameAddresses`: pods of another cluster that have the addresses of this

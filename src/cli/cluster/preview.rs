@@ -23,6 +23,10 @@ const ADDRESSES_ASKED: usize = 200;
 /// Facts about the cluster to be added and about the mesh.
 #[derive(Debug, Default)]
 struct PreviewFacts {
+    /// ID of the cluster to be added.
+    id: String,
+    /// Whether the command also creates the gateway of its network.
+    creates_gateway: bool,
     /// Services of the cluster to be added.
     services: Value,
     slices: Value,
@@ -43,10 +47,10 @@ struct PreviewFacts {
 /// Returns the lines of the preview. Facts that cannot be read are reported, and the others are
 /// still shown.
 pub(super) async fn preview(
-    remote: &ClusterApi,
+    (id, remote): (&str, &ClusterApi),
     hub: &ClusterApi,
     namespace: &str,
-    network: Option<&str>,
+    (network, creates_gateway): (Option<&str>, bool),
     connect: &Connect,
 ) -> String {
     let list = async |path: &str| match remote.get(path).await {
@@ -63,6 +67,8 @@ pub(super) async fn preview(
         Some(found.trim().to_owned())
     };
     let mut facts = PreviewFacts {
+        id: id.to_owned(),
+        creates_gateway,
         services,
         slices,
         nodes,
@@ -114,8 +120,12 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
         services.len()
     ));
     if let Some(merged) = &facts.merged {
+        // A cluster that returns within its grace period is still there; it is not compared with
+        // itself.
+        let is_other = |row: &&Value| row["clusters"] != serde_json::json!([facts.id]);
         let known: BTreeMap<String, &Value> = items(merged)
             .iter()
+            .filter(is_other)
             .filter_map(|row| {
                 let mut parts = row["hostname"].as_str()?.split('.');
                 Some((format!("{}.{}", parts.next()?, parts.next()?), row))
@@ -187,7 +197,11 @@ fn crossing(
     let has_some = known.is_some_and(|row| !items(&row["gateways"]).is_empty());
     let addressed =
         gateways.iter().any(|one| !items(&one["status"]["loadBalancer"]["ingress"]).is_empty());
-    if gateways.is_empty() && !has_some {
+    if facts.creates_gateway && !addressed && !has_some {
+        lines.push(
+            "other networks would reach it through the gateway that this command creates".into(),
+        );
+    } else if gateways.is_empty() && !has_some {
         lines.push(format!(
             "! network {network:?} has no gateway: {} could not reach its endpoints (STR0401); strait network join",
             others.iter().map(|other| format!("{other:?}")).collect::<Vec<_>>().join(", ")
@@ -335,7 +349,9 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
     for row in facts.addresses.iter().flat_map(items) {
-        let Some(cluster) = row["cluster"].as_str() else { continue };
+        let Some(cluster) = row["cluster"].as_str().filter(|cluster| *cluster != facts.id) else {
+            continue;
+        };
         same.entry(cluster).or_default().extend(parsed::<IpAddr>(&row["same"]));
         ranges.entry(cluster).or_default().extend(parsed::<IpNet>(&row["ranges"]));
     }
@@ -403,6 +419,8 @@ mod tests {
               "ports": [{ "name": "tcp", "port": 80, "protocol": "TCP" }] },
         ]);
         PreviewFacts {
+            id: "new".into(),
+            creates_gateway: false,
             services: json!({ "items": [
                 service("web", 80), service("cart", 80), service("db", 80), service("new", 80),
             ] }),
@@ -461,6 +479,25 @@ mod tests {
         let flat =
             PreviewFacts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
         assert!(changes(&flat).iter().all(|line| !line.contains("gateway")), "nothing is crossed");
+    }
+
+    #[test]
+    fn gateway_that_the_command_creates_is_not_missing() {
+        let lines = changes(&PreviewFacts { creates_gateway: true, ..facts() });
+        assert!(lines.iter().all(|line| !line.contains("has no gateway")), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("this command creates")), "{lines:#?}");
+    }
+
+    #[test]
+    fn cluster_that_returns_is_not_compared_with_itself() {
+        let merged = json!([{ "hostname": "web.shop.svc.cluster.local", "clusters": ["new"],
+            "resolution": "Headless", "ports": [{ "name": "http", "port": 80, "protocol": "HTTP" }] }]);
+        let addresses =
+            vec![json!([{ "cluster": "new", "ranges": ["10.0.1.0/24"], "same": ["10.0.1.2"] }])];
+        let lines = changes(&PreviewFacts { merged: Some(merged), addresses, ..facts() });
+        let told = |part: &str| lines.iter().any(|line| line.contains(part));
+        assert!(told("0 of them would be merged") && !told("same address"), "{lines:#?}");
+        assert!(!told("different kind"), "{lines:#?}");
     }
 
     #[test]

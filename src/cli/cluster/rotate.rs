@@ -23,7 +23,7 @@ use strait_base::duration::HumanDuration;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_model::ClusterId;
 use strait_sources::clusters::kubeconfig;
-use strait_sources::clusters::token::Lifetime;
+use strait_sources::lifetime::Lifetime;
 
 /// `strait cluster rotate`.
 #[derive(Debug, Args)]
@@ -162,7 +162,8 @@ fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
         for (key, bytes) in kubeconfigs(secret) {
             let Ok(id) = ClusterId::parse(&key) else { continue };
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
-            let Some(lifetime) = Lifetime::from_access(&access) else { continue };
+            let ApiCredential::Token(token) = &access.credential else { continue };
+            let Some(lifetime) = Lifetime::from_token(token.reveal()) else { continue };
             if found.iter().all(|known| known.id != id) {
                 found.push(RotateTarget { id, secret, access, expires: Some(lifetime.expires) });
             }

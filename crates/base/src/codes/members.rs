@@ -24,7 +24,8 @@ before anything is interpreted, so that one Secret cannot slow down the others."
 `users[].user.exec` names a program, and `auth-provider` a plugin that runs one or contacts a third party.
 Strait never runs programs from a member's kubeconfig: the author of the Secret could run anything inside of
 the control plane. Every user in the file is checked, not only the one of the current context. Your own
-kubeconfig (--kubeconfig, KUBECONFIG) may name programs.";
+kubeconfig (--kubeconfig, KUBECONFIG) may name programs. For EKS, GKE and AKS, an identity of the --members
+file (type aws, google or azure) replaces the program.";
 
     /// tokenFile, client-certificate, client-key, certificate-authority.
     READS_FILE = "STR0204", "the kubeconfig reads a file",
@@ -65,7 +66,8 @@ certificate must contain it; otherwise set tls-server-name.", "\
 A kubeconfig from a laptop often contains https://127.0.0.1:PORT, which is the pod itself inside of a pod. A
 literal loopback address is allowed with --config-dir or outside of a pod. A name that resolves to one (such
 as localhost) is never allowed. The kubeconfig of the config cluster belongs to the operator and may contain
-both.";
+both. The Secrets of vcluster contain https://localhost:8443 by default: set `exportKubeConfig.server` of the
+vcluster, or annotate the Secret with strait.dev/api-server=https://HOST:PORT.";
 
     /// Not https://HOST:PORT.
     SERVER_URL = "STR0210", "the API server's URL is invalid",
@@ -102,10 +104,13 @@ are a token, a user name with a password, a client certificate with its key, or 
 
     /// Not a DNS-1123 subdomain of 63 characters.
     CLUSTER_ID_INVALID = "STR0215", "the Secret's key is not a valid cluster ID",
-        "Name the key like the cluster ID of the proxies: --from-file=ID=FILE", "\
+        "Name the key like the cluster ID of the proxies: --from-file=ID=FILE
+For a Secret of another tool, set the annotation strait.dev/cluster-id.", "\
 Each data key of the Secret is a cluster ID: a DNS-1123 subdomain of at most 63 characters (lower-case
 letters, digits, '-' and '.', each label starting and ending with a letter or digit). A file name's
-extension is part of it.";
+extension is part of it. In Secrets of Cluster API and Argo CD the ID is the annotation strait.dev/cluster-id,
+otherwise the name that the tool gives the cluster. An invalid name is never rewritten: two rewritten names
+could be equal.";
 
     /// The ID of the config cluster.
     ID_OF_CONFIG_CLUSTER = "STR0216", "the cluster ID belongs to the config cluster",
@@ -118,7 +123,8 @@ connects to it.";
         "Correct the annotation, or remove it.", "\
 `strait.dev/mode` must be `drain` or `pause`, or absent. `strait.dev/network` is the name of a network: at
 most 63 letters, digits, '-', '_' and '.', starting and ending with a letter or digit.
-`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. A working cluster keeps its previous
+`strait.dev/trust-domain` consists of a-z, 0-9, '.', '-' and '_'. `strait.dev/expires` is a time such as
+2027-01-31T00:00:00Z; if it is invalid, the member works without it. A working cluster keeps its previous
 settings.";
 
     /// Link-local, unspecified, multicast, broadcast.

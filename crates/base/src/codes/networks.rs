@@ -211,4 +211,20 @@ Proxies use the protocols of ports from their own cluster, if it has the service
 `strait check --traffic` connected to the network's gateway, but the rest did not work as a proxy of the
 mesh needs it: the handshake failed (the gateway does not forward to this service, or the roots differ), the
 server has an unexpected account, or the request failed. Other services and networks may work.";
+
+    /// explain: gateway; check: networks.
+    GATEWAY_UNSERVED = "STR0432", "no pod serves a network's gateway",
+        "Start the gateway's pods: kubectl get pods -n NAMESPACE. Then: strait check --traffic", "\
+The gateway's Service has an external address, for example of a load balancer, but its EndpointSlices list no
+endpoint that is ready. Connections to the address fail, so proxies do not receive it. If no other gateway of
+the network is left, its endpoints are withheld from other networks, and services without endpoints elsewhere
+are unreachable there. A Service without a selector or without any EndpointSlice is used in any case.";
+
+    /// check: networks.
+    NETWORK_TYPO = "STR0433", "a network's name is probably misspelt",
+        "Correct the label topology.istio.io/network, or the annotation strait.dev/network of the Secret.", "\
+A label or annotation names a network that has no gateway and that at most one cluster uses, or a network
+other than the one that the cluster's Secret defines, and the name differs in one or two letters from a
+network that exists. Endpoints with a misspelt network are unreachable from other networks, and their own
+proxies reach nothing directly. Names that differ only in digits are not compared.";
 }

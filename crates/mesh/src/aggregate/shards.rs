@@ -503,7 +503,8 @@ impl ShardContents {
                     changed.filter_map(|pod| self.workloads.get(pod.namespace.as_str(), &pod.name));
                 touched.hosts.extend(changed.flat_map(|pod| nameless.hosts_at(pod)).cloned());
             }
-            touched.gateways |= self.facts.gateways != facts.gateways;
+            touched.gateways |=
+                self.facts.gateways != facts.gateways || self.facts.unserved != facts.unserved;
             let but_traffic = ClusterFacts { traffic: self.facts.traffic.clone(), ..facts.clone() };
             if but_traffic == self.facts {
                 touched.traffic.insert(cluster.clone());

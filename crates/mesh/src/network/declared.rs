@@ -61,6 +61,7 @@ impl Networks {
                 cluster: owner,
                 source,
                 reason: reason.to_owned(),
+                unserved: false,
             });
             return;
         }

@@ -12,6 +12,9 @@
 //! are ignored. If the Secret of a cluster fixes its network, that cluster's gateway Services are
 //! gateways of the fixed network, whatever their labels say. The cluster's endpoints are in that
 //! network, and no other gateway would route to them.
+//!
+//! A Service behind which no pod serves ([`ClusterFacts::unserved`]) is no gateway: the address of
+//! its load balancer stays, but nothing accepts connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +29,7 @@ use strait_model::mesh_config::{GatewayTarget, MeshNetworks};
 use strait_model::policy::Policy;
 use strait_model::{
     ClusterFacts, ClusterId, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, IgnoredClaim,
-    KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, gateway_port,
+    KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, WorkloadKey, gateway_port,
 };
 
 /// The port of HBONE.
@@ -69,6 +72,8 @@ pub struct PendingGateway {
     pub source: GatewaySource,
     /// The missing condition.
     pub reason: String,
+    /// Whether it has an address, but no pod behind it.
+    pub unserved: bool,
 }
 
 /// All gateways, by network and by cluster.
@@ -186,6 +191,12 @@ impl Networks {
             || self.pending.iter().any(|pending| pending.network == *network)
     }
 
+    /// Returns whether the only reason why no gateway of the network can be dialled may be that no
+    /// pod serves one that has an address.
+    pub fn is_unserved(&self, network: &NetworkId) -> bool {
+        self.pending.iter().any(|pending| pending.unserved && pending.network == *network)
+    }
+
     /// Returns every gateway that can be dialled, sorted by network, address and port.
     pub fn iter(&self) -> impl Iterator<Item = &ResolvedGateway> {
         self.all.iter()
@@ -278,7 +289,7 @@ impl Networks {
                 let claim = format!("gateway {}: policy {}", entrance.source, refused.rule);
                 return self.ignore(cluster, claim, &entrance.network);
             }
-            self.add(cluster, service, entrance, inputs.policy, found);
+            self.add(cluster, service, entrance, inputs, found);
             return;
         }
         for (network, gateway) in mesh.gateways().filter(|(_, one)| one.names_service(service)) {
@@ -291,7 +302,7 @@ impl Networks {
                     port: outside_port(service, gateway.port),
                     hbone_port: 0,
                 };
-                self.add(cluster, service, entrance, inputs.policy, found);
+                self.add(cluster, service, entrance, inputs, found);
             }
         }
     }
@@ -303,32 +314,34 @@ impl Networks {
         cluster: &ClusterId,
         service: &Service,
         entrance: Entrance,
-        policy: &Policy,
+        inputs: Inputs<'_>,
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let Entrance { network, source, port, hbone_port } = entrance;
-        if let Err(refused) = policy.may_claim(cluster, &network) {
+        if let Err(refused) = inputs.policy.may_claim(cluster, &network) {
             return self.ignore(
                 cluster,
                 format!("gateway {source}: policy {}", refused.rule),
                 &network,
             );
         }
+        let key = WorkloadKey::new(service.namespace.clone(), Arc::clone(&service.name));
+        let mut facts = inputs.facts.iter().filter(|(id, _)| *id == cluster);
+        let unserved = facts.any(|(_, facts)| facts.unserved.contains(&key));
         let reason = if port == 0 && hbone_port == 0 {
             Some("the Service has neither the mTLS port nor the HBONE port")
         } else if service.external_addresses.is_empty() {
             Some("the Service has no external address yet")
+        } else if unserved {
+            Some("the Service has an external address, but no ready pod")
         } else {
             None
         };
         if let Some(reason) = reason {
             let cluster = Some(cluster.clone());
-            self.pending.insert(PendingGateway {
-                network,
-                cluster,
-                source,
-                reason: reason.to_owned(),
-            });
+            let unserved = unserved && !service.external_addresses.is_empty();
+            let reason = reason.to_owned();
+            self.pending.insert(PendingGateway { network, cluster, source, reason, unserved });
             return;
         }
         found.extend(service.external_addresses.iter().map(|address| ConfiguredGateway {
@@ -360,6 +373,7 @@ impl Networks {
                     reason: "no cluster that the network names by fromRegistry has such a Service \
                              without a network label"
                         .to_owned(),
+                    unserved: false,
                 });
             }
         }
@@ -427,7 +441,7 @@ impl Networks {
                 }
             }
         };
-        self.pending.insert(PendingGateway { network, cluster, source, reason });
+        self.pending.insert(PendingGateway { network, cluster, source, reason, unserved: false });
     }
 
     fn index(&mut self, dead: &BTreeSet<ProbeAddress>) {

@@ -90,6 +90,8 @@ pub enum WithheldReason {
     NoGateway,
     /// The network has a gateway, but its address is not known yet.
     GatewayPending,
+    /// No pod serves the gateways of the network.
+    GatewayUnserved,
     /// The endpoint has no address. It is only reachable from other networks, through the gateways
     /// of its network.
     NoAddress,
@@ -118,6 +120,7 @@ impl WithheldReason {
             | Self::HeadlessElsewhere
             | Self::NoGateway
             | Self::GatewayPending
+            | Self::GatewayUnserved
             | Self::GatewayFamily
             | Self::PlainText
             | Self::AutoMtlsOff
@@ -158,7 +161,9 @@ impl WithheldReason {
             | Self::NoAddress
             | Self::OtherNetwork
             | Self::HeadlessElsewhere => WithholdingStep::Network,
-            Self::NoGateway | Self::GatewayPending => WithholdingStep::Gateway,
+            Self::NoGateway | Self::GatewayPending | Self::GatewayUnserved => {
+                WithholdingStep::Gateway
+            }
             Self::EndpointFamily | Self::GatewayFamily => WithholdingStep::Family,
             Self::PlainText
             | Self::AutoMtlsOff

@@ -18,8 +18,8 @@ use strait_model::mesh_config::MeshNetworks;
 use strait_model::registry::{RegistryUpdate, ShardChange};
 use strait_model::testing::{endpoint, host, ip, member, port, removed, service, shard, sidecar};
 use strait_model::{
-    Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Locality, Mode, PodState,
-    Resolution, TlsMode, WorkloadKey,
+    ClusterFacts, Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Locality,
+    Mode, PodState, Resolution, TlsMode, WorkloadKey,
 };
 use strait_rules::traffic::Selection;
 
@@ -353,6 +353,30 @@ fn fixed_network_moves_the_gateway_of_the_cluster() {
     let (context, _) = mesh.next_version().expect("a change");
     assert!(context.networks.ignored_claims().is_empty());
     assert_eq!(context.networks.of_network(&"n2".into()).len(), 1);
+}
+
+#[test]
+fn endpoints_behind_gateways_without_pods_are_withheld_until_a_pod_is_ready() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
+    mesh.next_version();
+    let mut report = |unserved: bool| {
+        let mut facts = ClusterFacts::default();
+        facts.note_unserved(WorkloadKey::new("strait-system", "gateway"), unserved);
+        let mut update = shard("west", 2).update().built();
+        if let ShardChange::Update(contents) = &mut update.change {
+            contents.facts = Some(facts);
+        }
+        mesh.apply(MeshEvent::Registry(update));
+        mesh.next_version().expect("a change").0
+    };
+    let context = report(true);
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
+    let web = &context.services[&host("web.ns")];
+    let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
+    let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
+    assert_eq!(decided, Err(WithheldReason::GatewayUnserved));
+    let context = report(false);
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1", "203.0.113.2 1"]);
 }
 
 #[test]

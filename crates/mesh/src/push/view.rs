@@ -252,6 +252,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             Err(WithheldReason::NotCarried)
         } else if headless {
             Err(WithheldReason::HeadlessElsewhere)
+        } else if pending && context.networks.is_unserved(network) {
+            Err(WithheldReason::GatewayUnserved)
         } else if pending {
             Err(WithheldReason::GatewayPending)
         } else if has_no_gateway {

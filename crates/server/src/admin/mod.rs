@@ -554,7 +554,7 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
 
 /// Returns why the policy file is not active, if so, and its rules for unknown clusters.
 async fn policy(State(sources): SourcesState) -> AdminResult {
-    let policy = Arc::clone(&sources.policy.policy.borrow());
+    let policy = Arc::clone(&sources.policy.value.borrow());
     let statuses = Arc::clone(&sources.clusters.borrow());
     let known: BTreeSet<&str> = statuses.iter().map(|status| status.id.as_str()).collect();
     let unknown: Vec<Value> = policy
@@ -565,6 +565,11 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
         .collect();
     let preferences: Vec<String> = policy.preferences().map(ToString::to_string).collect();
     let problem = sources.policy.problem.borrow().clone();
+    let members = json!({
+        "problem": *sources.members.problem.borrow(),
+        "sources": *sources.source_problems.borrow(),
+        "unused": sources.members.value.borrow().unused,
+    });
     let context = sources.context.borrow().clone();
     let reports = Arc::clone(&sources.reports.borrow());
     let visible = context.iter().flat_map(|context| visible_by_default(context, &reports));
@@ -580,7 +585,7 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
             "foreignBytes": { "namespace": limits.namespace, "total": limits.total },
             "rootNamespace": root, "visibleByDefault": visible,
             "foreignHosts": policy.traffic().foreign_hosts.as_str(),
-            "gatewayNamespaces": policy.gateway_namespaces(),
+            "gatewayNamespaces": policy.gateway_namespaces(), "members": members,
         }),
     ))
 }
@@ -652,6 +657,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
             "endpointsWaitMaxMilliseconds": 50,
             "definitionsWaitMaxMilliseconds": 100,
             "descriptors": descriptors(&sources.descriptors),
+            "connectionProblems": connection_problems(&sources),
             "roots": root_lives(&sources.metrics.identity.borrow()),
             "adminConnections": {
                 "open": sources.admin_connections.open(),
@@ -671,6 +677,12 @@ async fn push(State(sources): SourcesState) -> AdminResult {
             "identities": identities,
         }),
     ))
+}
+
+/// Renders the problems of the proxies' connections.
+fn connection_problems(sources: &Sources) -> Vec<Value> {
+    let problems = sources.stream_monitor.problems().into_iter();
+    problems.map(|one| json!({ "code": one.code.id, "text": one.text })).collect()
 }
 
 /// Renders the roots of the CA and how close their expiry is.

@@ -19,6 +19,7 @@ use super::tally::WithheldTally;
 use super::token::Token;
 use crate::metrics::{Metrics, WithheldCounts};
 use crate::replicas::OtherReplicas;
+use crate::stream_monitor::StreamMonitor;
 use strait_ads::connections::{Connections, OpenStream};
 use strait_base::descriptors::Descriptors;
 use strait_base::source_status::SourceStatusTable;
@@ -34,9 +35,11 @@ use strait_mesh::rollout::RolloutState;
 use strait_mesh::timeline::Timeline;
 use strait_model::Proxy;
 use strait_model::mesh_config::SourceProblem;
+use strait_model::policy::Policy;
 use strait_relay::hub::RelayHub;
 use strait_sources::clusters::status::ClusterStatus;
-use strait_sources::policy_watch::WatchedPolicy;
+use strait_sources::members::MemberSources;
+use strait_sources::policy_watch::WatchedFile;
 
 /// Maximum age of the count of withheld endpoints for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
@@ -61,7 +64,11 @@ pub struct Sources {
     /// Parts of the mesh config and the mesh networks that are not active.
     pub mesh_problems: watch::Receiver<Vec<SourceProblem>>,
     /// The active policy.
-    pub policy: WatchedPolicy,
+    pub policy: WatchedFile<Policy>,
+    /// The operator file of member sources.
+    pub members: WatchedFile<MemberSources>,
+    /// The member sources that cannot be read.
+    pub source_problems: watch::Receiver<Vec<String>>,
     /// Reports about all configuration objects.
     pub reports: watch::Receiver<Arc<ConfigReports>>,
     /// Evaluates hypothetical objects.
@@ -104,6 +111,8 @@ pub struct Sources {
     pub admin_connections: Arc<ConnectionLimiter>,
     /// Use of file descriptors.
     pub descriptors: Arc<Descriptors>,
+    /// Falls of the number of streams, and failing handshakes.
+    pub stream_monitor: Arc<StreamMonitor>,
     /// Token of `/debug/*` and `/api/*`.
     pub token: Token,
     /// Token with read-only access, if there is one.

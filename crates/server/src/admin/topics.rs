@@ -20,7 +20,8 @@ use strait_mesh::rollout::RolloutState;
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::Policy;
 use strait_sources::clusters::status::ClusterStatus;
-use strait_sources::policy_watch::WatchedPolicy;
+use strait_sources::members::MemberSources;
+use strait_sources::policy_watch::WatchedFile;
 
 /// Interval of the check for states that depend on time alone: a source becomes unreachable after a
 /// time without contact.
@@ -37,6 +38,8 @@ pub(super) struct PageTopics {
     mesh_problems: watch::Receiver<Vec<SourceProblem>>,
     policy: watch::Receiver<Arc<Policy>>,
     policy_problem: watch::Receiver<Option<String>>,
+    members: WatchedFile<MemberSources>,
+    source_problems: watch::Receiver<Vec<String>>,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     /// Changes when a proxy connects, disconnects or refuses a response.
     proxies: watch::Receiver<u64>,
@@ -48,7 +51,7 @@ pub(super) struct PageTopics {
 
 impl PageTopics {
     pub(super) fn of(sources: &Sources) -> Self {
-        let WatchedPolicy { policy, problem } = sources.policy.clone();
+        let WatchedFile { value: policy, problem } = sources.policy.clone();
         Self {
             context: sources.context.clone(),
             clusters: sources.clusters.clone(),
@@ -59,6 +62,8 @@ impl PageTopics {
             mesh_problems: sources.mesh_problems.clone(),
             policy,
             policy_problem: problem,
+            members: sources.members.clone(),
+            source_problems: sources.source_problems.clone(),
             identity: sources.metrics.identity.clone(),
             proxies: sources.connections.news(),
             sources: SourceTopic::of(&sources.source_statuses),
@@ -88,6 +93,9 @@ impl PageTopics {
             () = changed(&mut self.mesh_problems) => {}
             () = changed(&mut self.policy) => {}
             () = changed(&mut self.policy_problem) => {}
+            () = changed(&mut self.members.value) => {}
+            () = changed(&mut self.members.problem) => {}
+            () = changed(&mut self.source_problems) => {}
             () = changed(&mut self.identity) => {}
             () = changed(&mut self.proxies) => {}
             () = self.sources.changed() => {}
@@ -105,6 +113,9 @@ impl PageTopics {
         self.mesh_problems.mark_unchanged();
         self.policy.mark_unchanged();
         self.policy_problem.mark_unchanged();
+        self.members.value.mark_unchanged();
+        self.members.problem.mark_unchanged();
+        self.source_problems.mark_unchanged();
         self.identity.mark_unchanged();
         self.proxies.mark_unchanged();
         self.sources.take();

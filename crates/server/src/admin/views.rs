@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use strait_base::codes;
 use strait_base::time::rfc3339;
 use strait_explain::code;
 use strait_identity::{
@@ -361,9 +362,14 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     let mut pending: BTreeMap<&NetworkId, Vec<Value>> = BTreeMap::new();
     for gateway in context.networks.pending() {
         clusters.entry(gateway.network.clone()).or_default();
+        let code = match gateway.unserved {
+            true => codes::GATEWAY_UNSERVED.id,
+            false => codes::GATEWAY_PENDING.id,
+        };
         pending.entry(&gateway.network).or_default().push(json!({
             "cluster": gateway.cluster.clone().unwrap_or_default(),
             "source": gateway.source.to_string(),
+            "code": code,
             "reason": gateway.reason,
         }));
     }
@@ -522,6 +528,11 @@ impl Clients {
         context: &PushContext,
         service: &MergedService,
     ) -> Vec<WithheldCount> {
+        // Clients do not request gateways of networks as a service. The other system services are
+        // cluster-local.
+        if service.primary.has_network_label() {
+            return Vec::new();
+        }
         // Views with the same result and equal endpoints are examined once.
         let by_node = is_by_node(service);
         let views = if by_node { &self.by_node } else { &self.anywhere };

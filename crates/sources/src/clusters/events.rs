@@ -177,20 +177,22 @@ impl EventHistory {
     fn observe_tokens(&mut self, statuses: &[ClusterStatus]) {
         let before = std::mem::take(&mut self.ending);
         for status in statuses {
-            let Some(token) = status.credential.filter(|token| token.ends_soon) else { continue };
+            let credential = status.credential.as_ref().filter(|credential| credential.ends_soon);
+            let Some(expires) = credential.and_then(|credential| credential.expires) else {
+                continue;
+            };
             let key = (status.secret.clone(), status.id.clone());
-            if before.get(&key) != Some(&token.expires) {
+            if before.get(&key) != Some(&expires) {
                 let code = &codes::CREDENTIAL_ENDS;
                 let message = format!(
-                    "{code}: the token of cluster {} expires at {} ({})",
+                    "{code}: the credential of cluster {} expires at {expires} ({})",
                     status.id,
-                    token.expires,
                     code.next_for(Some(&status.id))
                 );
                 let news = News { reason: "tokenEnds", warning: true, message };
                 self.pending.insert((key.clone(), Topic::Token), news);
             }
-            self.ending.insert(key, token.expires);
+            self.ending.insert(key, expires);
         }
     }
 }

@@ -5,16 +5,19 @@
 //! or impersonation; a text that requests any of these becomes a [`KubeconfigRefusal`]. Fields are
 //! allowed by name. Opens no file, resolves no name, connects to nothing.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+mod refusal;
+mod server;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::Uri;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Map, Value};
 
-use strait_base::address::{ReservedAddress, special};
+use self::server::{ServerUrl, check_server};
+
+pub use self::refusal::KubeconfigRefusal;
 use strait_base::codes::{self, Code};
 use strait_kube_client::{Access, ApiCredential, CaBundle, Loopback, Redacted, private_key};
 use strait_model::ClusterId;
@@ -31,56 +34,15 @@ const ENTRIES_MAX: usize = 64;
 /// and is low enough that a slow build on a slow machine refuses a larger file within 50 ms.
 const NODES_MAX: usize = 2_500;
 
-/// The reason why a kubeconfig, or a cluster in a Secret, is not used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubeconfigRefusal {
-    /// The error code.
-    pub code: &'static Code,
-    /// The path of the field, such as `users[0].user.exec`; empty for the whole file.
-    pub field: String,
-    /// The problem with the field. Never contains a credential.
-    pub fact: String,
+/// Values that replace those of the kubeconfig before any check, each with the name of the setting
+/// that it comes from.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOverride<'a> {
+    /// The URL of the API server.
+    pub server: Option<(&'a str, &'a str)>,
+    /// The name that its certificate must be valid for.
+    pub tls_server_name: Option<(&'a str, &'a str)>,
 }
-
-impl KubeconfigRefusal {
-    pub(crate) fn new(
-        code: &'static Code,
-        field: impl Into<String>,
-        fact: impl Into<String>,
-    ) -> Self {
-        Self { code, field: field.into(), fact: fact.into() }
-    }
-
-    /// Returns how an operator can fix it.
-    pub fn next(&self) -> &'static str {
-        self.code.next
-    }
-
-    /// Whether the file requests something a credential store must never do, as opposed to being
-    /// invalid.
-    fn is_dangerous(&self) -> bool {
-        [
-            &codes::RUNS_PROGRAM,
-            &codes::READS_FILE,
-            &codes::SKIPS_VERIFICATION,
-            &codes::IMPERSONATES,
-            &codes::USES_PROXY,
-        ]
-        .contains(&self.code)
-    }
-}
-
-impl fmt::Display for KubeconfigRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.code)?;
-        if !self.field.is_empty() {
-            write!(f, "{} ", self.field)?;
-        }
-        f.write_str(&self.fact)
-    }
-}
-
-impl std::error::Error for KubeconfigRefusal {}
 
 /// Reads the context named `context`, else that of `current-context`, else the only one.
 pub fn parse(
@@ -88,19 +50,31 @@ pub fn parse(
     context: Option<&str>,
     loopback: Loopback,
 ) -> Result<Access, KubeconfigRefusal> {
+    parse_with(bytes, context, loopback, &ServerOverride::default())
+}
+
+/// Reads a context like [`parse`], with other values for its server.
+pub fn parse_with(
+    bytes: &[u8],
+    context: Option<&str>,
+    loopback: Loopback,
+    other: &ServerOverride<'_>,
+) -> Result<Access, KubeconfigRefusal> {
     let text = decode_text(bytes)?;
     let tree = parse_tree(text)?;
     let file = KubeconfigFile::read(&tree)?;
     let (cluster, user) = file.choose(context)?;
-    let server = cluster.server()?;
-    check_server(&server, loopback, &cluster.path)?;
-    let uri = server.url.parse().map_err(|_| {
-        KubeconfigRefusal::new(&codes::SERVER_URL, cluster.field("server"), "is not a usable URL")
-    })?;
+    let server = match other.server {
+        Some((field, url)) => server_uri(url, loopback, field)?,
+        None => cluster.server(loopback)?,
+    };
     Ok(Access {
-        server: uri,
+        server,
         ca_pem: cluster.authority()?,
-        tls_server_name: cluster.tls_server_name()?,
+        tls_server_name: match other.tls_server_name {
+            Some((field, name)) => Some(server_name(name, field)?),
+            None => cluster.tls_server_name()?,
+        },
         credential: match user {
             Some(user) => user.credential()?,
             None => ApiCredential::None,
@@ -135,8 +109,10 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     };
     let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
     out += &match &access.credential {
-        // A relayed member has no kubeconfig; nothing calls this for one.
-        ApiCredential::None | ApiCredential::Relay => "  user: {}\n".to_owned(),
+        // A relayed member has no kubeconfig, and the token of an identity is in memory only.
+        ApiCredential::None | ApiCredential::Relay | ApiCredential::Issued(_) => "  user: {}
+"
+        .to_owned(),
         ApiCredential::Token(t) => format!("  user:\n{}", token(t)),
         ApiCredential::Basic { username, password } => format!(
             "  user:\n    username: {}\n    password: {}\n",
@@ -336,7 +312,12 @@ impl Faults {
         };
         if !absent {
             let fact = match code.id {
-                "STR0203" => "runs a program",
+                "STR0203" => match identity_type(value) {
+                    Some("aws") => "runs a program; use an identity of type aws instead",
+                    Some("google") => "runs a program; use an identity of type google instead",
+                    Some("azure") => "runs a program; use an identity of type azure instead",
+                    _ => "runs a program",
+                },
                 "STR0204" => "reads a file",
                 "STR0205" => "skips TLS verification",
                 "STR0206" => "impersonates somebody",
@@ -365,6 +346,23 @@ impl Faults {
             _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a known field"),
         };
         self.must_be_absent(value, field, code);
+    }
+}
+
+/// Returns the type of the identity that replaces a program, given the settings of the program.
+pub(super) fn identity_type(exec: &Value) -> Option<&'static str> {
+    let command = exec["command"].as_str()?.rsplit(['/', '\\']).next()?;
+    match command.trim_end_matches(".exe") {
+        "aws" | "aws-iam-authenticator" => Some("aws"),
+        "gke-gcloud-auth-plugin" | "gcloud" => Some("google"),
+        "kubelogin" | "az" => Some("azure"),
+        "argocd-k8s-auth" => match exec["args"][0].as_str()? {
+            "aws" => Some("aws"),
+            "gcp" => Some("google"),
+            "azure" => Some("azure"),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -548,40 +546,83 @@ impl KubeconfigCluster<'_> {
         format!("{}.{name}", self.path)
     }
 
-    fn server(&self) -> Result<ServerUrl, KubeconfigRefusal> {
-        let refused =
-            |fact: &str| KubeconfigRefusal::new(&codes::SERVER_URL, self.field("server"), fact);
-        ServerUrl::parse(self.server.ok_or_else(|| refused("is missing"))?).map_err(refused)
+    fn server(&self, loopback: Loopback) -> Result<Uri, KubeconfigRefusal> {
+        let field = self.field("server");
+        match self.server {
+            Some(server) => server_uri(server, loopback, &field),
+            None => Err(KubeconfigRefusal::new(&codes::SERVER_URL, field, "is missing")),
+        }
     }
 
     fn authority(&self) -> Result<Option<Vec<u8>>, KubeconfigRefusal> {
-        let Some(data) = self.authority_data else { return Ok(None) };
-        let field = self.field("certificate-authority-data");
-        let pem = decode(data, &field)?;
-        // Unreadable blocks next to a valid one are reported once the cluster is read.
-        if CaBundle::read(&pem).certificates.is_empty() {
-            let fact = "contains no readable PEM certificate";
-            return Err(KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact));
-        }
-        Ok(Some(pem))
+        let field = || self.field("certificate-authority-data");
+        self.authority_data.map(|data| authority(data, &field())).transpose()
     }
 
     fn tls_server_name(&self) -> Result<Option<String>, KubeconfigRefusal> {
-        let Some(name) = self.tls_server_name else { return Ok(None) };
-        if ServerName::try_from(name).is_err() {
-            let field = self.field("tls-server-name");
-            let fact = "is neither a DNS name nor an address";
-            return Err(KubeconfigRefusal::new(&codes::SERVER_URL, field, fact));
-        }
-        Ok(Some(name.to_owned()))
+        let field = || self.field("tls-server-name");
+        self.tls_server_name.map(|name| server_name(name, &field())).transpose()
     }
 }
 
+/// Decodes a CA bundle in base64.
+pub(super) fn authority(data: &str, field: &str) -> Result<Vec<u8>, KubeconfigRefusal> {
+    let pem = decode(data, field)?;
+    // Unreadable blocks next to a valid one are reported once the cluster is read.
+    if CaBundle::read(&pem).certificates.is_empty() {
+        let fact = "contains no readable PEM certificate";
+        return Err(KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact));
+    }
+    Ok(pem)
+}
+
+/// Parses the URL of an API server that may be dialled.
+pub(super) fn server_uri(
+    text: &str,
+    loopback: Loopback,
+    field: &str,
+) -> Result<Uri, KubeconfigRefusal> {
+    let refused = |fact: &str| KubeconfigRefusal::new(&codes::SERVER_URL, field, fact);
+    let server = ServerUrl::parse(text).map_err(refused)?;
+    check_server(&server, loopback, field)?;
+    server.url.parse().map_err(|_| refused("is not a usable URL"))
+}
+
+/// Checks the name that a server's certificate must be valid for.
+pub(super) fn server_name(name: &str, field: &str) -> Result<String, KubeconfigRefusal> {
+    if ServerName::try_from(name).is_err() {
+        let fact = "is neither a DNS name nor an address";
+        return Err(KubeconfigRefusal::new(&codes::SERVER_URL, field, fact));
+    }
+    Ok(name.to_owned())
+}
+
+/// The credential of a user, as text: certificate and key in base64.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CredentialText<'a> {
+    pub(super) token: Option<&'a str>,
+    pub(super) username: Option<&'a str>,
+    pub(super) password: Option<&'a str>,
+    pub(super) certificate_data: Option<&'a str>,
+    pub(super) key_data: Option<&'a str>,
+}
+
 impl KubeconfigUser<'_> {
+    fn credential(&self) -> Result<ApiCredential, KubeconfigRefusal> {
+        let Self { token, username, password, certificate_data, key_data, .. } = *self;
+        CredentialText { token, username, password, certificate_data, key_data }
+            .read(|name| format!("{}.{name}", self.path))
+    }
+}
+
+impl CredentialText<'_> {
     /// Follows client-go: a token or a user name with password, not both. A certificate may be
     /// combined with a token. A certificate next to a password (GKE before 1.19) is used alone.
-    fn credential(&self) -> Result<ApiCredential, KubeconfigRefusal> {
-        let field = |name: &str| format!("{}.{name}", self.path);
+    /// `field` returns the path of a field, for messages.
+    pub(super) fn read(
+        self,
+        field: impl Fn(&str) -> String,
+    ) -> Result<ApiCredential, KubeconfigRefusal> {
         let unusable = |name: &str, fact: &str| {
             KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact)
         };
@@ -631,118 +672,6 @@ impl KubeconfigUser<'_> {
             (None, None, None) => ApiCredential::None,
         })
     }
-}
-
-/// The parts of `https://HOST[:PORT][/PATH]`.
-struct ServerUrl {
-    url: String,
-    host: String,
-    address: Option<IpAddr>,
-}
-
-impl ServerUrl {
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => rest,
-            Some(_) => return Err("is not an https URL"),
-            None => return Err("does not begin with https://"),
-        };
-        // Checked on the text: a URL parser silently drops a fragment and accepts a user name.
-        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("contains a space, a control character or a non-ASCII character");
-        }
-        if rest.contains('@') {
-            return Err("contains a user name");
-        }
-        if rest.contains(['?', '#']) {
-            return Err("contains a query or a fragment");
-        }
-        if rest.contains(['\\', '"', '<', '>', '^', '`', '{', '|', '}']) {
-            return Err("contains an invalid character");
-        }
-        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(inner) => {
-                let (host, after) = inner.split_once(']').ok_or("has an unclosed '['")?;
-                let address: Ipv6Addr =
-                    host.parse().map_err(|_| "contains no IPv6 address between the brackets")?;
-                (
-                    address.to_string(),
-                    if after.is_empty() {
-                        None
-                    } else {
-                        Some(
-                            after
-                                .strip_prefix(':')
-                                .ok_or("has extra characters between address and port")?,
-                        )
-                    },
-                )
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
-                None => (authority.to_ascii_lowercase(), None),
-            },
-        };
-        if host.is_empty() {
-            return Err("has no host");
-        }
-        if let Some(port) = port {
-            let valid = port.bytes().all(|byte| byte.is_ascii_digit())
-                && port.parse::<u16>().is_ok_and(|port| port != 0);
-            if !valid {
-                return Err("has no port from 1 to 65535 after the ':'");
-            }
-        }
-        let address = host.parse::<IpAddr>().ok();
-        if address.is_none() {
-            // Resolvers interpret `127.1`, `0x7f.1` and `2130706433` as addresses, URL parsers as
-            // names.
-            let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-            let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
-                || last
-                    .strip_prefix("0x")
-                    .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
-            if numeric {
-                return Err("contains an IP address in a nonstandard notation");
-            }
-            if ServerName::try_from(host.as_str()).is_err() {
-                return Err("contains no valid DNS name");
-            }
-        }
-        Ok(Self { url: format!("https://{rest}"), host, address })
-    }
-}
-
-/// Refuses special addresses before a connection is opened. The addresses of a host name are
-/// checked when it is dialled.
-fn check_server(
-    server: &ServerUrl,
-    loopback: Loopback,
-    path: &str,
-) -> Result<(), KubeconfigRefusal> {
-    let refused =
-        |code, fact: String| Err(KubeconfigRefusal::new(code, format!("{path}.server"), fact));
-    let Some(address) = server.address else {
-        let name = server.host.trim_end_matches('.');
-        if name == "localhost"
-            || name.ends_with(".localhost")
-            || ["localhost.localdomain", "ip6-localhost", "ip6-loopback"].contains(&name)
-        {
-            let fact = format!("is {}, a name of this host", server.url);
-            return refused(&codes::LOOPBACK_SERVER, fact);
-        }
-        return Ok(());
-    };
-    let Some(special) = special(address) else { return Ok(()) };
-    if special.kind != ReservedAddress::Loopback {
-        return refused(&codes::SERVER_ADDRESS, format!("is {}, {special}", server.url));
-    }
-    if loopback == Loopback::Refused {
-        let fact = format!("is {}, which the control plane can't reach", server.url);
-        return refused(&codes::LOOPBACK_SERVER, fact);
-    }
-    Ok(())
 }
 
 fn decode(data: &str, field: &str) -> Result<Vec<u8>, KubeconfigRefusal> {

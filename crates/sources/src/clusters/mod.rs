@@ -7,6 +7,7 @@ pub mod callers;
 pub mod credentials;
 pub mod events;
 mod flapping;
+pub mod formats;
 mod guard;
 pub mod heap;
 pub mod kubeconfig;
@@ -14,10 +15,11 @@ pub mod plan;
 pub mod reconciler;
 mod remembered;
 pub mod renewal;
+mod resolve;
 pub mod secret;
 pub mod status;
 pub mod statuses;
-pub mod token;
+
 pub mod writer;
 
 pub use remembered::RememberedMember;

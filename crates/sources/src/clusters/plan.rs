@@ -1,7 +1,8 @@
 //! Computes the actions that bring the running clusters in line with the Secrets. Pure: no task, no
 //! clock.
 //!
-//! Of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by name).
+//! Of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by source,
+//! then by name).
 //! The others are on standby and are considered on each plan, so that one takes over as soon as the
 //! first is deleted. If a Secret becomes invalid, the cluster that it holds keeps running
 //! unchanged, except for the settings in the Secret's annotations. A cluster whose last Secret is
@@ -228,10 +229,13 @@ pub fn plan(
     plan
 }
 
-/// Sorts Secrets by age, the oldest first. Secrets of unknown age come last, by name.
+/// Sorts Secrets by age, the oldest first. Secrets of unknown age come last. Equally old ones are
+/// sorted by source and name.
 fn sort_by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
     let mut sorted: Vec<_> = secrets.iter().collect();
-    sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
+    sorted.sort_by_key(|secret| {
+        (secret.created.is_none(), secret.created, secret.source_order, &secret.name)
+    });
     sorted
 }
 

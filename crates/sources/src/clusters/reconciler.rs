@@ -8,6 +8,7 @@
 
 mod assumed;
 mod context;
+mod credential_swap;
 mod member;
 mod member_run;
 mod publish;
@@ -24,23 +25,28 @@ use tracing::{info, warn};
 
 pub use self::context::{ConfigCluster, MemberClients, MembersSettled, ReconcilerConfig, Runner};
 use self::context::{RESTART_PAUSE, ReconcilerContext};
+use self::credential_swap::start_swap;
 use self::member::{Member, RunSettings};
 use self::member_run::start_run;
 use super::flapping::Stage;
+use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
 use super::renewal;
-use super::secret::MemberSecret;
+use super::resolve::resolve;
+use super::secret::{MemberSecret, MemberSpec};
 use super::status::{
-    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, evaluate,
+    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
+    refused_kubeconfig,
 };
-use super::token::Lifetime;
+use crate::members::MemberSources;
+use crate::members::book::TokenBook;
 use crate::registry::kube::{OwnMesh, RunStatus};
 use crate::store::{ObjectName, Objects, WatchedSecret};
 use strait_base::codes;
 use strait_base::source_status::FRESH_WAIT;
 use strait_base::task::{Supervisor, until};
-use strait_kube_client::{Access, ReadLimits};
+use strait_kube_client::{Access, ApiCredential, ReadLimits};
 use strait_model::policy::{Policy, WhenDark};
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
@@ -81,7 +87,9 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
     let (known, known_receiver) = watch::channel(Arc::default());
     let (clients, clients_receiver) = watch::channel(Arc::default());
     let (settled, settled_receiver) = watch::channel(MembersSettled::ConfigurationUnread);
+    let hub = config.config_cluster.as_ref().map(|cluster| cluster.access.clone());
     let context = Arc::new(ReconcilerContext {
+        book: TokenBook::new(hub, tasks),
         config,
         tasks: tasks.clone(),
         epochs: AtomicU64::new(0),
@@ -161,8 +169,10 @@ struct Reconciler {
     context: Arc<ReconcilerContext>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     config_access: Option<watch::Receiver<Access>>,
-    /// The objects that the current plan is based on.
+    sources: watch::Receiver<Arc<MemberSources>>,
+    /// The objects and the operator file that the current plan is based on.
     planned_for: Option<Arc<Objects>>,
+    planned_sources: Arc<MemberSources>,
     /// The parsed Secrets, so that only changed ones are parsed again.
     read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
     running: PlannedMembers,
@@ -206,6 +216,8 @@ impl Reconciler {
             states: BTreeMap::new(),
             started: SystemTime::now(),
             objects: context.config.objects.clone(),
+            sources: context.config.sources.clone(),
+            planned_sources: Arc::default(),
             config_access: context.config.config_cluster.as_ref().map(|c| c.access.clone()),
             context,
             planned_for: None,
@@ -226,6 +238,7 @@ impl Reconciler {
             let paced = Instant::now() + PACE;
             look = tokio::select! {
                 () = changed(Some(&mut self.objects)) => MembersToCheck::All,
+                () = changed(Some(&mut self.sources)) => MembersToCheck::All,
                 () = changed(self.config_access.as_mut()) => MembersToCheck::All,
                 () = self.context.news.notified() => MembersToCheck::News,
                 () = changed(Some(&mut self.policy)) => MembersToCheck::All,
@@ -252,7 +265,13 @@ impl Reconciler {
                 self.presume_unread(place);
             }
         }
-        if news.is_some() || self.plan.next_change.is_some_and(|wake| wake <= now.into_std()) {
+        let sources = Arc::clone(&self.sources.borrow_and_update());
+        let has_new_sources = objects.is_some() && !Arc::ptr_eq(&self.planned_sources, &sources);
+        self.planned_sources = sources;
+        if news.is_some()
+            || has_new_sources
+            || self.plan.next_change.is_some_and(|wake| wake <= now.into_std())
+        {
             look = MembersToCheck::All;
             self.plan(now).await;
         }
@@ -302,7 +321,9 @@ impl Reconciler {
 
     async fn plan(&mut self, now: Instant) {
         self.resume();
-        let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
+        let (sources, book) = (&self.planned_sources, &self.context.book);
+        let resolved = self.read.values().map(|(_, read)| resolve(read, sources, book));
+        let secrets: Vec<_> = resolved.collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
         let grace = config.removal_grace;
@@ -333,9 +354,13 @@ impl Reconciler {
     /// [`PlannedMembers`].
     async fn carry_out(&mut self, action: &Action, now: Instant) {
         match action {
-            Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
+            Action::Add { id, secret, member: wanted, .. } => {
+                info!(cluster = %id, %secret, "cluster added");
+                warn_about_rights(id, wanted);
+            }
             Action::Adopt { id, secret, member: wanted, .. } => {
                 info!(cluster = %id, %secret, "cluster continues under this Secret");
+                warn_about_rights(id, wanted);
                 let without_secret = !self.has_secret(id);
                 // A presumed Secret that turns out to exist changes nothing.
                 let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
@@ -422,7 +447,7 @@ impl Reconciler {
             member.is_to_begin = false;
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Assumed), _) => member.freeze(),
-                _ if frozen => member.freeze(),
+                _ if frozen || self.revoked(id, cluster).is_some() => member.freeze(),
                 (Some(Hold::BySecret(access)), _) => self.align(id, &mut member, access),
                 (None, Some(access)) => {
                     let access = access.borrow().clone();
@@ -496,7 +521,29 @@ impl Reconciler {
         };
         let how = RunSettings { access: access.clone(), limits, trust_domain, own_mesh };
         let (passed, object_counts) = (member.passed.clone(), member.last.object_counts);
-        member.align(&how, || start_run(&self.context, id, &how, &passed, object_counts));
+        let start = || start_run(&self.context, id, &how, &passed, object_counts);
+        let swap = |run, access| start_swap(&self.context, run, access);
+        member.align(&how, start, swap, id);
+    }
+
+    /// Returns why the operator file does not allow the use of an identity's token for a running
+    /// member. Its contact ends; a refusal for any other reason leaves it unchanged.
+    fn revoked(
+        &self,
+        id: &ClusterId,
+        cluster: Option<&PlannedCluster>,
+    ) -> Option<&KubeconfigRefusal> {
+        let Hold::BySecret(access) = &cluster?.hold else { return None };
+        let by_operator = [
+            &codes::ID_OUTSIDE_SOURCE,
+            &codes::IDENTITY_UNKNOWN,
+            &codes::IDENTITY_SERVER,
+            &codes::NOT_AVAILABLE,
+        ];
+        let refusal = self.plan.unused_secrets.get(id)?;
+        let is_revoked = by_operator.contains(&refusal.code)
+            && matches!(access.credential, ApiCredential::Issued(_));
+        is_revoked.then_some(refusal)
     }
 
     /// Returns the trust domain of a cluster's workloads: the one in its Secret, else the cluster's
@@ -599,6 +646,14 @@ fn report(before: &Plan, now: &Plan) {
         if before.unused_secrets.get(id) != Some(refusal) {
             warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster continues unchanged");
         }
+    }
+}
+
+/// Warns about a credential with all rights, which its API server cannot revoke.
+fn warn_about_rights(id: &ClusterId, member: &MemberSpec) {
+    if member.has_all_rights() {
+        let code = &codes::ADMIN_CREDENTIAL;
+        warn!(cluster = %id, %code, next = code.next, "the member is read with a client certificate of system:masters");
     }
 }
 

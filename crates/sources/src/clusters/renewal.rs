@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::kubeconfig;
 use super::secret::{MemberSecret, SELF_RENEW_ANNOTATION};
-use super::token::{self, Lifetime};
+use crate::lifetime::{self, Lifetime};
 use crate::store::{ObjectName, Objects, WatchedSecret};
 use strait_kube_client::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
 use strait_model::{ClusterId, WriterRole};
@@ -128,7 +128,7 @@ fn renewable(secrets: &[Arc<WatchedSecret>], loopback: Loopback) -> Vec<Renewabl
 async fn renew(config: &Access, entry: &Renewable) -> Result<Timestamp, Fact> {
     let fact = |step: &'static str| move |error: ApiError| format!("{step}: {error}");
     let client = |access: &Access| ApiClient::new(access).map_err(|error| error.to_string());
-    let (namespace, name) = token::service_account(&entry.token)
+    let (namespace, name) = lifetime::service_account(&entry.token)
         .ok_or_else(|| "the token does not belong to a service account".to_owned())?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
     let seconds = entry.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);

@@ -1,18 +1,22 @@
 //! Reads and writes Secrets that describe member clusters.
 //!
-//! Each data key is a cluster ID, each value a kubeconfig. An error in one value affects only that
-//! value.
+//! In the native format, each data key is a cluster ID, each value a kubeconfig. `formats.rs` reads
+//! the formats of other tools. An error in one value affects only that value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
+pub use super::formats::CLUSTER_ID_ANNOTATION;
+use super::formats::{self, MemberReach};
 use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
-use strait_kube_client::{Access, Loopback};
+use strait_kube_client::{Access, ApiCredential, Loopback};
 use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
 use strait_relay::hub::{RELAY_ANNOTATION, RelayAnnotationError, RelayedMember};
 
@@ -25,8 +29,6 @@ pub const MODE_ANNOTATION: &str = "strait.dev/mode";
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
 /// The trust domain of the workloads of the Secret's clusters, if it is not the mesh's.
 pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
-/// The cluster ID of a Secret that defines one member whatever its data keys are.
-pub const CLUSTER_ID_ANNOTATION: &str = "strait.dev/cluster-id";
 /// `true`: Strait renews the Secret's tokens itself, if their accounts may request tokens.
 pub const SELF_RENEW_ANNOTATION: &str = "strait.dev/self-renew";
 /// Istio's annotation that names the Secret's cluster; written for people and tools, never read.
@@ -39,6 +41,10 @@ pub struct MemberSecret {
     pub name: ObjectName,
     /// Its creation time: the older of two Secrets holds an ID.
     pub created: Option<Timestamp>,
+    /// The source in the operator file that it comes from; `None` for the system namespace.
+    pub source: Option<Arc<str>>,
+    /// The position of that source: of equally old Secrets, the first source's takes precedence.
+    pub source_order: usize,
     /// Its clusters, each usable or refused.
     pub clusters: BTreeMap<ClusterId, Result<MemberSpec, KubeconfigRefusal>>,
     /// Data keys that cannot be cluster IDs.
@@ -61,6 +67,8 @@ pub struct MemberSpec {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
+    /// How the API server is reached and who authenticates.
+    pub reach: MemberReach,
 }
 
 /// The settings in the annotations of a Secret.
@@ -76,7 +84,25 @@ pub struct MemberSettings {
     pub trust_domain: Option<Arc<str>>,
 }
 
+/// The group whose members have all rights, whatever RBAC says.
+const ADMIN_GROUP: &str = "system:masters";
+
 impl MemberSpec {
+    /// Whether its client certificate belongs to the group of administrators.
+    pub(super) fn has_all_rights(&self) -> bool {
+        let certificate_pem = match &self.access.credential {
+            ApiCredential::Certificate { certificate_pem, .. }
+            | ApiCredential::CertificateAndToken { certificate_pem, .. } => certificate_pem,
+            _ => return false,
+        };
+        let Ok(certificate) = CertificateDer::from_pem_slice(certificate_pem) else { return false };
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&certificate) else {
+            return false;
+        };
+        let mut groups = certificate.subject().iter_organization();
+        groups.any(|group| group.as_str() == Ok(ADMIN_GROUP))
+    }
+
     /// Returns the settings that come from annotations.
     pub(super) fn settings(&self) -> MemberSettings {
         let Self { network, mode, uid, trust_domain, .. } = self.clone();
@@ -94,6 +120,8 @@ impl MemberSecret {
         Self {
             name,
             created: None,
+            source: None,
+            source_order: 0,
             clusters: ids.into_iter().map(|id| (id, Err(refusal.clone()))).collect(),
             invalid_keys: BTreeMap::new(),
             settings: None,
@@ -106,6 +134,8 @@ impl MemberSecret {
         let mut read = Self {
             name: secret.name.clone(),
             created: secret.created,
+            source: secret.source.clone(),
+            source_order: 0,
             clusters: BTreeMap::new(),
             invalid_keys: BTreeMap::new(),
             settings: settings.clone().ok(),
@@ -114,20 +144,24 @@ impl MemberSecret {
             read.add_relayed(secret, settings);
             return read;
         }
-        for (key, value) in &secret.data {
-            match ClusterId::parse(key) {
+        for (key, member) in formats::read(secret, loopback) {
+            match ClusterId::parse(&key) {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
-                        let access = kubeconfig::parse(value.reveal(), None, loopback)?;
+                        let (access, reach) = member?;
                         let MemberSettings { network, mode, uid, trust_domain } = settings;
-                        Ok(MemberSpec { access, network, mode, uid, trust_domain })
+                        Ok(MemberSpec { access, network, mode, uid, trust_domain, reach })
                     });
                     read.clusters.insert(id, member);
                 }
                 Err(error) => {
-                    let refusal =
-                        KubeconfigRefusal::new(&codes::CLUSTER_ID_INVALID, "", error.to_string());
-                    read.invalid_keys.insert(key.clone(), refusal);
+                    let fact =
+                        format!("{error}; the annotation {CLUSTER_ID_ANNOTATION} names another ID");
+                    let refusal = match member {
+                        Err(refusal) if refusal.code == &codes::ID_MISSING => refusal,
+                        _ => KubeconfigRefusal::new(&codes::CLUSTER_ID_INVALID, "", fact),
+                    };
+                    read.invalid_keys.insert(key, refusal);
                 }
             }
         }
@@ -155,7 +189,8 @@ impl MemberSecret {
             relayed_member(secret, uid.clone()).map_err(|error| {
                 KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
             })?;
-            Ok(MemberSpec { access: Access::relay(), network, mode, uid, trust_domain })
+            let (access, reach) = (Access::relay(), MemberReach::default());
+            Ok(MemberSpec { access, network, mode, uid, trust_domain, reach })
         });
         self.clusters.insert(id, member);
     }
@@ -278,7 +313,7 @@ pub fn secret_name(cluster: &ClusterId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_kube_client::{ApiCredential, Redacted};
+    use strait_kube_client::Redacted;
 
     const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: canary}}]
@@ -291,6 +326,8 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
             created: None,
+            secret_type: "Opaque".to_owned(),
+            source: None,
             data: data
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), Redacted::new(value.as_bytes().to_vec())))
@@ -393,6 +430,27 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
     }
 
     #[test]
+    fn certificate_of_an_administrator_is_recognized() {
+        let member = |group: &str| {
+            let mut parameters = rcgen::CertificateParams::default();
+            parameters.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = parameters.self_signed(&key).expect("signed").pem();
+            let base64 = |text: String| {
+                base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text)
+            };
+            let (certificate, key) = (base64(certificate), base64(key.serialize_pem()));
+            let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
+            let kubeconfig = KUBECONFIG.replace("token: canary", &user);
+            let read =
+                MemberSecret::read(&secret(&[], &[("east", &kubeconfig)]), Loopback::Refused);
+            read.clusters["east"].clone().expect("usable")
+        };
+        assert!(member("system:masters").has_all_rights());
+        assert!(!member("readers").has_all_rights());
+    }
+
+    #[test]
     fn written_secret_reads_back_unchanged() {
         let member = MemberSpec {
             access: Access {
@@ -409,6 +467,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             mode: Mode::Pause,
             uid: Some("0b1c".into()),
             trust_domain: Some("west.example".into()),
+            reach: MemberReach::default(),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member, true);

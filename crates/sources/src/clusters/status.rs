@@ -15,6 +15,7 @@ use super::kubeconfig::KubeconfigRefusal;
 use crate::registry::kube::{ApiContact, LastContact, OutdatedKind, RootsStatus, RunStatus};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
+use strait_kube_client::ApiCredential;
 use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 
 /// How long an API server may be unreachable before its cluster is stale: a reconnect is not worth
@@ -29,6 +30,13 @@ pub struct ClusterStatus {
     pub id: String,
     /// The Secret, `namespace/name`; `None` for the config cluster.
     pub secret: Option<String>,
+    /// The source of the Secret: `system` for the system namespace, otherwise the name of a source
+    /// in the operator file; `None` for the config cluster.
+    pub source: Option<String>,
+    /// The kind of the object that defines the member; `None` for the config cluster.
+    pub source_kind: Option<&'static str>,
+    /// How the API server is reached.
+    pub via: &'static str,
     /// The state.
     pub state: ClusterState,
     /// The reason of the state, with an error code if one applies.
@@ -84,9 +92,15 @@ pub struct ClusterStatus {
     /// The mode that an operator requests; omitted by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// The token that is used to read it; omitted if no token is used or it does not expire.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub credential: Option<TokenStatus>,
+    /// Whether a newer kubeconfig of its Secret is refused while the previous one is in use.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kubeconfig_refused: bool,
+    /// The credential that is used to read it; `None` if none is used.
+    pub credential: Option<CredentialStatus>,
+    /// The state in an inventory; always null, because no member comes from one.
+    pub inventory: (),
+    /// The permissions that the reader lacks, such as `list pods`.
+    pub missing_rights: Vec<String>,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
     /// component that knows them. Omitted if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -118,6 +132,9 @@ impl ClusterStatus {
         Self {
             id: id.to_owned(),
             secret: Some(format!("strait-system/{id}")),
+            source: Some(SYSTEM_SOURCE.to_owned()),
+            source_kind: Some("Secret"),
+            via: DIRECT,
             state: ClusterState::Live,
             reason: None,
             since: None,
@@ -139,6 +156,9 @@ impl ClusterStatus {
             next_attempt: None,
             mode: None,
             credential: None,
+            kubeconfig_refused: false,
+            inventory: (),
+            missing_rights: Vec::new(),
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),
             pod_ranges: Arc::default(),
@@ -163,16 +183,65 @@ impl fmt::Display for OutdatedStatus {
     }
 }
 
-/// The token that is used to read a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The name of the system namespace as a source.
+pub const SYSTEM_SOURCE: &str = "system";
+/// The value of [`ClusterStatus::via`] for an API server that is dialled.
+pub const DIRECT: &str = "direct";
+/// The value of [`ClusterStatus::via`] for an API server that a relay connects.
+pub const RELAY: &str = "relay";
+
+/// The credential that is used to read a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TokenStatus {
-    /// When it expires.
-    pub expires: Timestamp,
+pub struct CredentialStatus {
+    /// How it authenticates.
+    pub kind: CredentialKind,
+    /// The identity that provides it.
+    pub identity: Option<String>,
+    /// The user to whom it belongs, according to the API server.
+    pub principal: Option<String>,
+    /// When it expires, if known.
+    pub expires: Option<Timestamp>,
+    /// When Strait requests the next one.
+    pub refresh_at: Option<Timestamp>,
+    /// Why a newer credential is not used.
+    pub last_error: Option<String>,
     /// Whether it expires so soon that an operator should act.
     pub ends_soon: bool,
     /// Whether Strait renews it itself.
     pub renews_itself: bool,
+}
+
+/// How a credential authenticates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CredentialKind {
+    /// A bearer token in the object.
+    Token,
+    /// A client certificate.
+    ClientCertificate,
+    /// A user name and a password.
+    Basic,
+    /// A token that an identity provides.
+    Identity,
+    /// The credential of a relay.
+    Relay,
+}
+
+impl CredentialKind {
+    /// Returns the kind of a credential.
+    pub(super) fn of(credential: &ApiCredential) -> Option<Self> {
+        match credential {
+            ApiCredential::None => None,
+            ApiCredential::Token(_) => Some(Self::Token),
+            ApiCredential::Basic { .. } => Some(Self::Basic),
+            ApiCredential::Certificate { .. } | ApiCredential::CertificateAndToken { .. } => {
+                Some(Self::ClientCertificate)
+            }
+            ApiCredential::Issued(_) => Some(Self::Identity),
+            ApiCredential::Relay => Some(Self::Relay),
+        }
+    }
 }
 
 /// The owner of the data that is served under a cluster's ID.
@@ -297,8 +366,16 @@ pub(super) struct MemberFacts<'a> {
     pub(super) unused_secret: Option<&'a KubeconfigRefusal>,
     /// Whether it has had no Secret in this process: all its data is from disk.
     pub(super) without_secret: bool,
+    /// When the credential of the serving run expires, if that is known.
+    pub(super) works_until: Option<Timestamp>,
     /// The status of the concurrent run that is to replace the serving run.
     pub(super) successor: Option<&'a RunStatus>,
+    /// Why a new credential does not replace the current one.
+    pub(super) refused_credential: Option<&'a str>,
+    /// Why the operator file does not allow the member any more.
+    pub(super) revoked: Option<&'a KubeconfigRefusal>,
+    /// A part of the object that is ignored.
+    pub(super) remark: Option<&'a KubeconfigRefusal>,
     /// Why the reports of a run are not passed on.
     pub(super) barred: Option<&'a KubeconfigRefusal>,
     pub(super) stale_after: Duration,
@@ -322,18 +399,22 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
-    if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
-        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
+    // A refused kubeconfig is what an operator must fix, so it is the only reason.
+    if let Some(refusal) = refused_kubeconfig(facts, state) {
+        return (
+            state,
+            Some(format!("the new kubeconfig is not used: {refusal}; {}", previous(facts, state))),
+        );
     }
     if let Some(successor) = facts.successor {
-        let why = match trouble(successor) {
-            Some((_, code, text)) => format!("{code}: {text}"),
-            None => match &successor.doubted {
-                Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
-                None => "it has not synced yet".to_owned(),
-            },
+        let why = match &successor.doubted {
+            Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
+            None => "it has not synced yet".to_owned(),
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
+    }
+    if let Some(remark) = facts.remark {
+        reasons.push(remark.to_string());
     }
     if state == ClusterState::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
@@ -343,6 +424,35 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
+}
+
+/// Returns why a newer kubeconfig of the Secret is not used, if the previous one is in use.
+pub(super) fn refused_kubeconfig(facts: &MemberFacts<'_>, state: ClusterState) -> Option<String> {
+    if matches!(state, ClusterState::Rejected | ClusterState::Paused | ClusterState::Draining) {
+        return None;
+    }
+    if let Some(refusal) = facts.unused_secret {
+        return Some(refusal.to_string());
+    }
+    if let Some(why) = facts.refused_credential {
+        return Some(why.to_owned());
+    }
+    let (_, code, text) = trouble(facts.successor?)?;
+    Some(format!("{code}: {text}"))
+}
+
+/// Describes how long the kubeconfig that is in use works.
+fn previous(facts: &MemberFacts<'_>, state: ClusterState) -> String {
+    match facts.works_until {
+        _ if state != ClusterState::Live => {
+            format!("the previous one is in use, {}", state.as_str())
+        }
+        Some(until) if until < Timestamp::try_from(facts.now).unwrap_or(Timestamp::UNIX_EPOCH) => {
+            format!("the previous one is in use, although its credential expired at {until:.0}")
+        }
+        Some(until) => format!("the previous one works until {until:.0}"),
+        None => "the previous one works, and its credential has no known expiry".to_owned(),
+    }
 }
 
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
@@ -355,6 +465,10 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         let nothing = if facts.has_data { "" } else { "; it has no data" };
         reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
         return ClusterState::Paused;
+    }
+    if let Some(refusal) = facts.revoked {
+        reasons.push(format!("{refusal}; its last known state stays in use"));
+        return ClusterState::Rejected;
     }
     if let Some(refusal) = facts.unused_secret.filter(|_| facts.without_secret) {
         reasons.extend([refusal.to_string(), restored(facts, None)]);
@@ -546,10 +660,17 @@ mod tests {
     const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
 
     fn judged(case: &Case) -> (ClusterState, String) {
-        let (state, reason) = evaluate(&MemberFacts {
+        let (state, reason) = evaluate(&facts(case));
+        (state, reason.unwrap_or_default())
+    }
+
+    static NO_REMARK: RestoredFacts = RestoredFacts { remark: None };
+
+    fn facts(case: &Case) -> MemberFacts<'_> {
+        MemberFacts {
             status: &case.status,
             has_data: case.has_data,
-            restored: case.restored.then_some(&RestoredFacts { remark: None }),
+            restored: case.restored.then_some(&NO_REMARK),
             timed_out: case.timed_out.then_some(Duration::from_secs(30)),
             leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
             mode: case.mode,
@@ -560,12 +681,58 @@ mod tests {
             dark_tokens: None,
             unused_secret: None,
             without_secret: false,
+            works_until: None,
             successor: None,
+            refused_credential: None,
+            revoked: None,
+            remark: None,
             barred: None,
             stale_after: STALE_AFTER,
             now: NOW(),
-        });
-        (state, reason.unwrap_or_default())
+        }
+    }
+
+    #[test]
+    fn refused_kubeconfig_is_the_only_reason_and_says_how_long_the_previous_one_works() {
+        let refused = RunStatus {
+            contact: ApiContact::AuthFailed("401".to_owned()),
+            ..RunStatus::starting()
+        };
+        let told = |case: &Case, until: Option<i64>| {
+            let until = until.map(|second| Timestamp::from_second(second).expect("a time"));
+            let facts =
+                MemberFacts { works_until: until, successor: Some(&refused), ..facts(case) };
+            let (state, reason) = evaluate(&facts);
+            (state, reason.unwrap_or_default(), refused_kubeconfig(&facts, state).is_some())
+        };
+        let mut degraded = synced(ApiContact::Good, 0);
+        degraded.status.degraded = vec!["STR0309: pods: not permitted".into()];
+        let why = "the new kubeconfig is not used: STR0304: 401; the previous one";
+        for (case, until, state, rest) in [
+            (
+                synced(ApiContact::Good, 0),
+                Some(2_000_000),
+                "live",
+                "works until 1970-01-24T03:33:20Z",
+            ),
+            (degraded, None, "live", "works, and its credential has no known expiry"),
+            (
+                synced(ApiContact::Good, 0),
+                Some(1),
+                "live",
+                "is in use, although its credential expired at 1970-01-01T00:00:01Z",
+            ),
+            (
+                synced(ApiContact::AuthFailed("old".to_owned()), 0),
+                Some(1),
+                "authFailed",
+                "is in use, authFailed",
+            ),
+        ] {
+            let expected = (format!("{why} {rest}"), true);
+            let (found, reason, is_refused) = told(&case, until);
+            assert_eq!((found.as_str(), (reason, is_refused)), (state, expected));
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! End-to-end tests with simulated API servers: Secrets of a config cluster, kubeconfigs,
 //! registries.
 
+mod identities;
+mod swap;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,16 +44,23 @@ struct Mesh {
 
 impl Mesh {
     async fn start() -> Self {
+        Self::with_sources(crate::policy_watch::WatchedFile::none().value).await
+    }
+
+    /// Starts with this operator file.
+    async fn with_sources(sources: watch::Receiver<Arc<crate::members::MemberSources>>) -> Self {
         let hub = sim("hub").await;
         let tasks = Supervisor::new();
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
         let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is valid"));
         let (updates, received) = mpsc::channel(100);
         let remembered = store::RememberedStore::default();
-        let objects =
-            store::kube::watch(access.clone(), SYSTEM.to_owned(), remembered, &tasks).objects;
+        let own = store::kube::watch(access.clone(), SYSTEM.to_owned(), remembered, &tasks).objects;
+        let hub_access = Some(access.clone());
+        let joined = store::secret_sources::with_sources(own, hub_access, sources.clone(), &tasks);
         let config = ReconcilerConfig {
-            objects,
+            objects: joined.objects,
+            sources,
             config_cluster: Some(ConfigCluster { id: "hub".into(), access }),
             loopback: Loopback::Allowed,
             system_namespace: SYSTEM.to_owned(),
@@ -64,7 +74,7 @@ impl Mesh {
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,
-            policy: crate::policy_watch::WatchedPolicy::none().policy,
+            policy: crate::policy_watch::WatchedFile::none().value,
             updates,
             remembered: Default::default(),
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),

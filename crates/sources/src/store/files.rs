@@ -407,13 +407,16 @@ impl DirectoryFiles {
         let (mut objects, mut others) = (Objects::default(), Vec::new());
         for (id, (name, object)) in all {
             match object {
-                StoreObject::Secret(secret) if !secret.describes_clusters() => {}
+                StoreObject::Secret(secret) if !secret.describes_clusters() => {
+                    objects.other_secrets.push(Arc::clone(secret));
+                }
                 StoreObject::Secret(secret)
                     if !self.system_namespace.is_empty()
                         && secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
+                    objects.other_secrets.push(Arc::clone(secret));
                     let text = format!(
-                        "Secret {} is ignored: only those in namespace {} are used",
+                        "Secret {} is outside namespace {}: it defines members only if a source of --members selects it",
                         secret.name, self.system_namespace
                     );
                     let source = name.to_owned();

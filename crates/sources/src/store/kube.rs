@@ -8,6 +8,7 @@
 mod contact;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
+mod secret_object;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::join_all;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 pub(super) use self::input::{ReadObject, StoreInput, StoreReader};
+pub(super) use self::secret_object::SecretObject;
+use self::secret_object::{object_name, owned};
 use super::combined::OWN_CLUSTER;
 use super::kinds::{self, PolicyEffect, StoreKind};
-use super::object::{self, UnusableObject};
 use super::value_text::ValueText;
 use super::{
     CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
@@ -33,8 +35,8 @@ use strait_base::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
 use strait_base::source_status::SourceFacts;
 use strait_base::task::Supervisor;
 use strait_kube_client::{
-    Access, ApiClient, ApiError, ListSelection, NamespacedName, ObjectMetadata, OwnedObject,
-    ReadLimits, WatchEvent, cluster_uid, identity_check, look, null_as_default,
+    Access, ApiClient, ApiError, ListSelection, ObjectMetadata, OwnedObject, ReadLimits,
+    WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
 use strait_model::{Collection, ObjectJson, ObjectKey, filling};
 
@@ -307,15 +309,6 @@ where
     }
 }
 
-/// Data is not parsed into types, so that an error never quotes it.
-#[derive(Deserialize)]
-struct SecretObject {
-    #[serde(default)]
-    metadata: ObjectMetadata,
-    #[serde(default)]
-    data: Value,
-}
-
 #[derive(Deserialize)]
 struct ConfigMapObject {
     #[serde(default)]
@@ -381,33 +374,9 @@ impl From<ConfigObject> for ReadObject {
     }
 }
 
-impl OwnedObject for SecretObject {
-    fn metadata(&self) -> &ObjectMetadata {
-        &self.metadata
-    }
-}
-
 impl OwnedObject for ConfigMapObject {
     fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
-    }
-}
-
-impl From<SecretObject> for ReadObject {
-    fn from(SecretObject { metadata, data }: SecretObject) -> Self {
-        let name = object_name(&metadata.key());
-        match object::secret_data(Some(&data), None) {
-            Ok(data) => Self::Secret(WatchedSecret {
-                name,
-                created: metadata.creation_timestamp.parse().ok(),
-                labels: owned(metadata.labels),
-                annotations: owned(metadata.annotations),
-                data,
-            }),
-            Err(UnusableObject::Invalid(fact) | UnusableObject::MemberOnly(_, fact)) => {
-                Self::Unusable(name, fact)
-            }
-        }
     }
 }
 
@@ -415,14 +384,6 @@ impl From<ConfigMapObject> for ReadObject {
     fn from(ConfigMapObject { metadata, data }: ConfigMapObject) -> Self {
         Self::ConfigMap(WatchedConfigMap { name: object_name(&metadata.key()), data })
     }
-}
-
-fn owned(map: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<String, String> {
-    map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
-}
-
-fn object_name(key: &NamespacedName) -> ObjectName {
-    ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
 fn name_from_key(key: &ObjectKey) -> ObjectName {

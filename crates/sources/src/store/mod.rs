@@ -15,6 +15,7 @@ pub mod member;
 mod object;
 pub mod own_cluster;
 mod own_cluster_error;
+pub mod secret_sources;
 mod spec;
 mod value_text;
 
@@ -45,8 +46,11 @@ pub fn api_paths(key: &ObjectKey) -> Vec<String> {
 /// The complete configuration of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
-    /// Secrets of the system namespace with either label, by name.
+    /// Secrets of the system namespace with either label, by name, and then Secrets of the sources
+    /// in the operator file.
     pub secrets: Vec<Arc<WatchedSecret>>,
+    /// For a directory, all other Secrets: a source in the operator file may select them.
+    pub other_secrets: Vec<Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
     pub config_maps: Vec<Arc<WatchedConfigMap>>,
     /// Namespaces, by name.
@@ -134,6 +138,11 @@ pub struct WatchedSecret {
     pub annotations: BTreeMap<String, String>,
     /// When it was created, if known.
     pub created: Option<Timestamp>,
+    /// Its type, such as `Opaque`.
+    pub secret_type: String,
+    /// The source in the operator file whose selector found it; `None` for Secrets that the system
+    /// namespace defines members with.
+    pub source: Option<Arc<str>>,
     /// Its decoded data; `stringData` takes precedence over `data`.
     pub data: BTreeMap<String, Redacted<Vec<u8>>>,
 }

@@ -174,6 +174,8 @@ fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableO
         labels: strings(metadata.get("labels"), "metadata.labels")?,
         annotations: strings(metadata.get("annotations"), "metadata.annotations")?,
         created: created.and_then(|time| time.parse().ok()),
+        secret_type: document["type"].as_str().unwrap_or_default().to_owned(),
+        source: None,
         data: secret_data(document.get("data"), document.get("stringData"))?,
     })
 }

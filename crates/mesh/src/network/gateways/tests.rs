@@ -392,3 +392,44 @@ fn service_in_an_unlisted_namespace_is_not_a_gateway() {
     let mesh = "networks: {n1: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 15443}]}}";
     assert_eq!(shown(&build(&[("east", plain(&["1.1.1.1"]))], mesh, "[istio-system]")).len(), 1);
 }
+
+#[test]
+fn gateway_without_a_pod_is_not_used_and_says_why() {
+    let gateways = [
+        ("east", gateway_of("n1", &["203.0.113.1"])),
+        ("west", gateway_of("n1", &["203.0.113.2"])),
+    ];
+    let built = |unserved: &[&str]| {
+        let facts = |name: &str| ClusterFacts {
+            unserved: Arc::new(
+                unserved.iter().filter(|one| **one == name).map(|_| key()).collect(),
+            ),
+            ..Default::default()
+        };
+        fn key() -> WorkloadKey {
+            WorkloadKey::new("ns", "gw")
+        }
+        let clusters = ["east", "west"].map(|name| (ClusterId::from(name), facts(name)));
+        let facts: Vec<_> = clusters.iter().map(|(id, facts)| (id, facts)).collect();
+        let inputs = Inputs {
+            clusters: &KnownClusters::default(),
+            namespace_labels: &BTreeMap::new(),
+            mesh: &MeshNetworks::default(),
+            policy: &Policy::default(),
+            names: &ResolvedNames::default(),
+            facts: &facts,
+            dead: &BTreeSet::new(),
+        };
+        let ids = gateways.each_ref().map(|(id, service)| (ClusterId::from(*id), service));
+        Networks::build(ids.iter().map(|(id, service)| (id, *service)), inputs)
+    };
+    assert_eq!(shown(&built(&[])).len(), 2);
+    let one = built(&["east"]);
+    assert_eq!(shown(&one), ["n1 203.0.113.2:15443 west"]);
+    assert_eq!(one.gateways_for(&"n1".into(), &"east".into()).len(), 1, "the other cluster's");
+    let none = built(&["east", "west"]);
+    assert!(shown(&none).is_empty() && none.has_any_configured(&"n1".into()));
+    assert!(none.is_unserved(&"n1".into()) && !none.is_unserved(&"n2".into()));
+    assert_eq!(pending(&none), ["the Service has an external address, but no ready pod"; 2]);
+    assert_eq!(none.differing(&built(&[])), [NetworkId::from("n1")].into());
+}

@@ -50,7 +50,7 @@ export function clustersPage({ place, redraw, go }) {
         { header: "Services", cell: (row) => number(row.services), key: (row) => row.services, number: true },
         { header: "Endpoints", cell: (row) => number(row.endpoints), key: (row) => row.endpoints, number: true },
         { header: "Withheld", cell: (row) => keptBack(row) > 0 ? h("span", { class: "withheld" }, number(row.withheld)) : number(row.withheld), key: (row) => row.withheld, number: true },
-        { header: "Token ends in", cell: (row) => row.credential?.endsSoon ? h("span", { class: "withheld" }, until(row.credential.expires)) : until(row.credential?.expires) },
+        { header: "Credential ends in", cell: (row) => row.credential?.endsSoon ? h("span", { class: "withheld" }, until(row.credential.expires)) : until(row.credential?.expires) },
         { header: "Reason", cell: (row) => text(row.reason), wide: true },
       ], rows, redraw, { empty: all.length ? "No cluster matches." : "No clusters yet: strait cluster add CONTEXT" }),
       all.length > 0 && h("p", { class: "fine" }, "Last hour: the states since you opened this page, and the time before that if the state has not changed. The right end is now."),

@@ -319,7 +319,8 @@ function settings(summary, rollout) {
 function entryCode(network, entry) {
   if (entry.rank === 0) return null;
   if (network.gateways.length > 0) return "STR0409";
-  return (network.pending ?? []).length > 0 ? "STR0402" : "STR0401";
+  const codes = (network.pending ?? []).map((/** @type {any} */ one) => one.code ?? "STR0402");
+  return codes.length === 0 ? "STR0401" : codes.includes("STR0432") ? "STR0432" : codes[0];
 }
 
 /** @param {string} kind @param {string} name */
@@ -351,7 +352,7 @@ export function facts(cluster) {
     ["Network", text(cluster.network)],
     ["Trust domain", text(cluster.trustDomain)],
     ["Secret", text(cluster.secret)],
-    ["Token ends", cluster.credential && `${cluster.credential.expires}${cluster.credential.renewsItself ? ", renewed by the control plane" : ""}`],
+    ["Credential ends", cluster.credential?.expires && `${cluster.credential.expires}${cluster.credential.renewsItself ? ", renewed by the control plane" : ""}`],
     ["Services", number(cluster.services)],
     ["Endpoints", number(cluster.endpoints)],
     ["Withheld", cluster.withheld > 0 ? h("span", { class: "withheld" }, `${number(cluster.withheld)} ${Object.entries(cluster.withheldBy ?? {}).map(([code, count]) => `${code}: ${count}`).join(", ")}`) : "0"],

@@ -81,6 +81,9 @@ export function entryLook(network, isUsed) {
   const gateways = network.gateways ?? [];
   const dead = gateways.filter((/** @type {any} */ one) => one.dead === true).length;
   if (gateways.length === 0 && !isUsed) return { tone: "idle", icon: "anchor", rank: 0, word: "nothing to reach" };
+  if (gateways.length === 0 && (network.pending ?? []).some((/** @type {any} */ one) => one.code === "STR0432")) {
+    return { tone: "bad", icon: "bad", rank: 6, word: "gateway has no ready pod" };
+  }
   if (gateways.length === 0 && (network.pending ?? []).length > 0) {
     return { tone: "bad", icon: "clock", rank: 6, word: "gateway has no address yet" };
   }

@@ -24,7 +24,7 @@ export function trustPage({ redraw }) {
   const own = api.get("/debug/certificates")?.value ?? {};
   /** @type {any[]} */
   const clusters = api.get("/debug/clusters")?.value ?? [];
-  const tokens = clusters.filter((one) => one.credential).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
+  const tokens = clusters.filter((one) => one.credential?.expires).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
   const soon = tokens.filter((one) => one.endsSoon).length;
   const certificates = [["Serving certificate", own.serving], ["Signing certificate", own.authority]].filter(([, one]) => one)
     .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
+use crate::clusters::status::{CredentialKind, CredentialStatus};
 use strait_base::task::Supervisor;
 use strait_kube_client::{ApiCredential, Loopback, Redacted};
 use strait_sim::{Options, SimCluster, objects};
@@ -43,9 +44,20 @@ fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
     let mut history = EventHistory::default();
     let mut new_events = |seconds: i64, ends_soon: bool| {
         let expires = Timestamp::from_second(seconds).expect("a time");
-        let token = super::super::status::TokenStatus { expires, ends_soon, renews_itself: false };
-        let live =
-            ClusterStatus { credential: Some(token), ..status("east", ClusterState::Live, None) };
+        let credential = CredentialStatus {
+            kind: CredentialKind::Token,
+            identity: None,
+            principal: None,
+            expires: Some(expires),
+            refresh_at: None,
+            last_error: None,
+            ends_soon,
+            renews_itself: false,
+        };
+        let live = ClusterStatus {
+            credential: Some(credential),
+            ..status("east", ClusterState::Live, None)
+        };
         history.observe(&[live]);
         let news = std::mem::take(&mut history.pending).into_values();
         news.filter(|news| news.warning).map(|news| news.message).collect::<Vec<_>>()
@@ -53,7 +65,7 @@ fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
     assert!(new_events(1_000, false).is_empty());
     let [text] = &new_events(1_000, true)[..] else { panic!("one warning") };
     assert!(
-        text.starts_with("STR0316: the token of cluster east expires at 1970-01-01T00:16:40Z"),
+        text.starts_with("STR0316: the credential of cluster east expires at 1970-01-01T00:16:40Z"),
         "{text}"
     );
     assert!(text.contains("strait cluster rotate east"), "{text}");

@@ -21,6 +21,7 @@ fn member(server: &str) -> MemberSpec {
         mode: Mode::Normal,
         uid: None,
         trust_domain: None,
+        reach: Default::default(),
     }
 }
 
@@ -39,6 +40,8 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
         name: ObjectName::new("strait-system", name),
         created: (created > 0)
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
+        source: None,
+        source_order: 0,
         clusters: clusters.iter().map(parse_entry).collect(),
         invalid_keys: BTreeMap::new(),
         settings: None,

@@ -10,6 +10,8 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::clusters::remembered::RememberedMember;
 use crate::clusters::status::ClusterStatus;
+use crate::members::MemberSources;
+use crate::members::book::TokenBook;
 use crate::registry::kube;
 use crate::store::Objects;
 use strait_base::task::Supervisor;
@@ -31,6 +33,8 @@ pub type Runner =
 pub struct ReconcilerConfig {
     /// The objects that contain the Secrets; `None` until they have been read once.
     pub objects: watch::Receiver<Option<Arc<Objects>>>,
+    /// The operator file.
+    pub sources: watch::Receiver<Arc<MemberSources>>,
     /// The config cluster as a member; `None` with `--config-dir`.
     pub config_cluster: Option<ConfigCluster>,
     /// Whether a kubeconfig may name a literal loopback address.
@@ -94,6 +98,8 @@ pub enum MembersSettled {
 /// The state that the reconciler shares with the runs.
 pub(super) struct ReconcilerContext {
     pub(super) config: ReconcilerConfig,
+    /// The tokens of identities.
+    pub(super) book: TokenBook,
     pub(super) tasks: Supervisor,
     pub(super) epochs: AtomicU64,
     pub(super) first_syncs: Arc<Semaphore>,

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::credential_swap::{CredentialSwap, Principal, SwapState, SwappedRun};
 use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{LossNotice, Passed};
 use crate::clusters::kubeconfig::KubeconfigRefusal;
 use crate::clusters::status::{RestoredFacts, trouble};
-use crate::clusters::token::Lifetime;
+use crate::lifetime::Lifetime;
 use crate::registry::kube::{ApiContact, OwnMesh, RunStatus};
 use strait_base::codes;
 use strait_base::task::Supervisor;
@@ -25,6 +26,8 @@ pub(super) struct Member {
     pub(super) serving: Option<Run>,
     /// The run that is to take over.
     pub(super) next: Option<Run>,
+    /// The replacement of the credential of `serving`.
+    pub(super) swap: Option<CredentialSwap>,
     /// The last status of a run whose updates have been passed on.
     pub(super) last: RunStatus,
     /// Whether anything it reported has been passed on.
@@ -56,8 +59,12 @@ pub(super) struct RunSettings {
 /// One run of a member's registry.
 pub(super) struct Run {
     pub(super) how: RunSettings,
-    /// The lifetime of the token that it uses.
-    pub(super) token: Option<Lifetime>,
+    /// The lifetime of the credential that it uses.
+    pub(super) lifetime: Option<Lifetime>,
+    /// The access that it uses when it starts again after a panic.
+    pub(super) access: watch::Sender<Access>,
+    /// The user of its credential.
+    pub(super) principal: watch::Receiver<Principal>,
     pub(super) tasks: Supervisor,
     pub(super) status: watch::Receiver<RunStatus>,
     pub(super) gate: watch::Sender<bool>,
@@ -66,6 +73,26 @@ pub(super) struct Run {
     pub(super) delayed_loss: watch::Receiver<Option<LossNotice>>,
     /// The client that it uses, once one exists.
     pub(super) client: watch::Receiver<Option<ApiClient>>,
+}
+
+impl Run {
+    /// Returns the parts that a swap of the credential needs, if the run is in use and `how` has only
+    /// another credential.
+    fn swappable(&self, how: &RunSettings, id: &ClusterId) -> Option<SwappedRun> {
+        let RunSettings { access, limits, trust_domain, own_mesh } = &self.how;
+        let is_same_but_credential = access.has_same_server(&how.access)
+            && (limits, trust_domain, own_mesh) == (&how.limits, &how.trust_domain, &how.own_mesh);
+        let is_in_use = *self.gate.borrow() && *self.delivered.borrow();
+        let client =
+            self.client.borrow().clone().filter(|_| is_same_but_credential && is_in_use)?;
+        Some(SwappedRun {
+            id: id.clone(),
+            client,
+            access: self.access.clone(),
+            principal: self.principal.clone(),
+            status: self.status.clone(),
+        })
+    }
 }
 
 impl Drop for Run {
@@ -81,6 +108,7 @@ impl Member {
             is_to_begin: false,
             serving: None,
             next: None,
+            swap: None,
             last: RunStatus::starting(),
             has_data: false,
             restored: None,
@@ -113,6 +141,7 @@ impl Member {
         let (serving, next) = (self.serving.take(), self.next.take());
         self.end(serving);
         self.end(next);
+        self.swap = None;
         self.barred = None;
     }
 
@@ -123,6 +152,11 @@ impl Member {
         runs.filter(is_open).find_map(|run| run.client.borrow().clone())
     }
 
+    /// Returns why a new credential does not replace that of the serving run.
+    pub(super) fn refused_credential(&self) -> Option<Arc<str>> {
+        self.swap.as_ref()?.failure()
+    }
+
     /// Whether the serving run uses this access.
     pub(super) fn reads_from(&self, access: &Access) -> bool {
         self.serving.as_ref().is_some_and(|run| run.how.access == *access)
@@ -130,6 +164,7 @@ impl Member {
 
     /// Stops runs with a different credential: it was deleted with its Secret.
     pub(super) fn drop_others(&mut self, access: &Access) {
+        self.swap = None;
         for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
             if run.how.access == *access {
                 self.serving = Some(run);
@@ -149,17 +184,44 @@ impl Member {
         }
     }
 
-    /// Ensures that the newest run uses `how`. There are never more than two runs.
-    pub(super) fn align(&mut self, how: &RunSettings, start: impl FnOnce() -> Run) {
+    /// Ensures that the newest run uses `how`. There are never more than two runs. If only the
+    /// credential differs, `swap` replaces it in the serving run.
+    pub(super) fn align(
+        &mut self,
+        how: &RunSettings,
+        start: impl FnOnce() -> Run,
+        swap: impl FnOnce(SwappedRun, Access) -> CredentialSwap,
+        id: &ClusterId,
+    ) {
         if self.next.as_ref().is_some_and(|next| next.how == *how) {
             return;
         }
         let next = self.next.take();
         self.end(next);
-        match &self.serving {
-            None => self.serving = Some(start()),
-            Some(serving) if serving.how == *how => {}
-            Some(_) => self.next = Some(start()),
+        let Some(serving) = &mut self.serving else {
+            self.swap = None;
+            self.serving = Some(start());
+            return;
+        };
+        if serving.how == *how {
+            self.swap = None;
+            return;
+        }
+        self.swap.take_if(|swap| swap.access != how.access);
+        let state = self.swap.as_ref().map(|swap| swap.state.borrow().clone());
+        match (serving.swappable(how, id), state) {
+            (None, _) => {
+                self.swap = None;
+                self.next = Some(start());
+            }
+            (Some(run), None) => self.swap = Some(swap(run, how.access.clone())),
+            (Some(_), Some(SwapState::Testing(_))) => {}
+            (Some(_), Some(SwapState::Done)) => {
+                serving.how.access = how.access.clone();
+                serving.lifetime = Lifetime::from_access(&how.access);
+                self.swap = None;
+            }
+            (Some(_), Some(SwapState::NeedsRun)) => self.next = Some(start()),
         }
     }
 
@@ -275,6 +337,7 @@ impl Member {
         };
         self.serving.as_ref().is_some_and(serves)
             && self.next.is_none()
+            && self.swap.is_none()
             && self.ending.is_empty()
             && self.restored.is_none()
             && self.barred.is_none()

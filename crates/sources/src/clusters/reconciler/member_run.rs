@@ -9,10 +9,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::context::{RESTART_PAUSE, ReconcilerContext};
+use super::credential_swap::find_principal;
 use super::member::{Run, RunSettings};
 use crate::clusters::guard::{Guard, LossNotice, Passed};
 use crate::clusters::status;
-use crate::clusters::token::Lifetime;
+use crate::lifetime::Lifetime;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
 use crate::store::member;
 use strait_base::task::until;
@@ -38,6 +39,9 @@ pub(super) fn start_run(
     let (delivered, delivered_receiver) = watch::channel(false);
     let (holding, holding_receiver) = watch::channel(None);
     let (client, client_receiver) = watch::channel(None);
+    let (principal, principal_receiver) = watch::channel(None);
+    let access = watch::Sender::new(how.access.clone());
+    let current_access = access.clone();
     let shared = Arc::clone(context);
     let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
     tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
@@ -56,7 +60,7 @@ pub(super) fn start_run(
         });
         let config = kube::RunConfig {
             cluster: id.clone(),
-            access: run_how.access.clone(),
+            access: current_access.borrow().clone(),
             limits: run_how.limits,
             domain: shared.config.domain.clone(),
             trust_domain: run_how.trust_domain.to_string(),
@@ -88,11 +92,21 @@ pub(super) fn start_run(
             member::follow(wanted_receiver, client.subscribe(), run_how.limits, traffic);
         let own_traffic =
             futures::future::join(follow_traffic_policy(id.clone(), policy, wanted), own_traffic);
-        run.run(config, updates, own_traffic)
+        let (found, clients, statuses) =
+            (principal.clone(), client.subscribe(), status.subscribe());
+        let (shared, noted_id) = (Arc::clone(&shared), id.clone());
+        let principal = async move {
+            find_principal(clients, statuses, &found).await;
+            shared.note(&noted_id);
+            std::future::pending().await
+        };
+        run.run(config, updates, own_traffic, principal)
     });
     Run {
         how: how.clone(),
-        token: Lifetime::from_access(&how.access),
+        lifetime: Lifetime::from_access(&how.access),
+        access,
+        principal: principal_receiver,
         tasks,
         status: status_receiver,
         gate,
@@ -119,6 +133,7 @@ impl MemberRun {
         config: kube::RunConfig,
         updates: mpsc::Receiver<RegistryUpdate>,
         own_traffic: impl Future<Output = (Infallible, ())>,
+        principal: impl Future<Output = Infallible>,
     ) {
         // Never closed: the semaphore lives as long as the context.
         let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
@@ -130,6 +145,8 @@ impl MemberRun {
         tokio::select! {
             () = registry => {}
             (never, ()) = own_traffic => match never {},
+            // Boxed, because it has nothing to do once the user is known.
+            never = Box::pin(principal) => match never {},
             () = updates.forward() => {}
             () = announce(status.clone(), &context, &announced_id) => {}
             never = async {

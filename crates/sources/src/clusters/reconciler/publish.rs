@@ -4,7 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::clusters::status::outdated;
+use crate::clusters::status::{
+    CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE, outdated,
+};
+use crate::lifetime::Lifetime;
+use strait_kube_client::ApiCredential;
 
 impl Reconciler {
     /// Publishes the status of these members after they were checked.
@@ -79,27 +83,59 @@ impl Reconciler {
         });
     }
 
-    /// Returns the token that a member's run uses or would use.
-    fn token_status(
+    /// Returns the credential that a member's run uses or would use.
+    fn credential_status(
         &self,
+        id: &ClusterId,
         member: &Member,
-        cluster: &PlannedCluster,
+        cluster: Option<&PlannedCluster>,
         wall: SystemTime,
-    ) -> Option<TokenStatus> {
-        let secret_lifetime = || match &cluster.hold {
-            Hold::BySecret(access) => Lifetime::from_access(access),
-            Hold::Assumed | Hold::Leaving { .. } => None,
+    ) -> Option<CredentialStatus> {
+        let planned = match cluster.map(|cluster| &cluster.hold) {
+            Some(Hold::BySecret(access)) => Some(access),
+            _ => None,
         };
-        let lifetime = match member.shown_run() {
-            Some(run) => run.token,
-            None => secret_lifetime(),
-        }?;
+        let run = member.shown_run();
+        let access = run.map(|run| &run.how.access).or(planned)?;
+        let kind = CredentialKind::of(&access.credential)?;
         let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
-        let secret = self.read.get(&cluster.secret);
-        Some(TokenStatus {
-            expires: lifetime.expires,
-            ends_soon: lifetime.ends_soon(now),
+        let lifetime = match run {
+            Some(run) => run.lifetime,
+            None => Lifetime::from_access(access),
+        };
+        let whole_second = |time: SystemTime| {
+            Timestamp::from_second(Timestamp::try_from(time).ok()?.as_second()).ok()
+        };
+        let secret = cluster.and_then(|cluster| self.read.get(&cluster.secret));
+        let annotated = secret.and_then(|(_, secret)| {
+            let expires = secret.clusters.get(id)?.as_ref().ok()?.reach.expires?;
+            Some(Lifetime { issued: None, expires })
+        });
+        let lifetime = lifetime.or(annotated);
+        let principal = run.and_then(|run| run.principal.borrow().clone().flatten());
+        let status = CredentialStatus {
+            kind,
+            identity: None,
+            principal: principal.map(|name| name.to_string()),
+            expires: lifetime.map(|lifetime| lifetime.expires),
+            refresh_at: None,
+            last_error: member.refused_credential().map(|why| why.to_string()),
+            ends_soon: lifetime.is_some_and(|lifetime| lifetime.ends_soon(now)),
             renews_itself: secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+        };
+        let ApiCredential::Issued(feed) = &access.credential else { return Some(status) };
+        let issued = feed.current();
+        let expires = issued.expires.and_then(whole_second);
+        let is_failing = issued.error.is_some();
+        Some(CredentialStatus {
+            identity: Some(feed.identity().to_string()),
+            expires,
+            refresh_at: issued.refresh_at.and_then(whole_second),
+            last_error: status.last_error.or(issued.error.map(|error| error.to_string())),
+            // A token that is renewed as planned is no reason to act.
+            ends_soon: is_failing && expires.is_some(),
+            renews_itself: true,
+            ..status
         })
     }
 
@@ -121,6 +157,15 @@ impl Reconciler {
         let limit = self.context.config.sync_timeout;
         let is_late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
+        let unused_secret = self.plan.unused_secrets.get(id);
+        let refused_credential = member.refused_credential();
+        let credential = self.credential_status(id, member, cluster, wall);
+        let is_replaced =
+            successor.is_some() || unused_secret.is_some() || refused_credential.is_some();
+        let works_until = credential.as_ref().filter(|_| is_replaced).and_then(|one| one.expires);
+        let read = cluster.and_then(|cluster| self.read.get(&cluster.secret));
+        let remark = read
+            .and_then(|(_, secret)| secret.clusters.get(id)?.as_ref().ok()?.reach.remark.clone());
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
@@ -133,14 +178,19 @@ impl Reconciler {
             delayed_loss: member.delayed_loss().map(|loss| loss.describe_at(now.into_std())),
             withdrawn,
             dark_tokens: self.policy.borrow().dark_token_grace(id),
-            unused_secret: self.plan.unused_secrets.get(id),
+            unused_secret,
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
+            works_until,
             successor: successor.as_ref(),
+            refused_credential: refused_credential.as_deref(),
+            revoked: self.revoked(id, cluster),
+            remark: remark.as_ref(),
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
         };
         let (state, reason) = evaluate(&facts);
+        let kubeconfig_refused = refused_kubeconfig(&facts, state).is_some();
         let outdated = match state {
             ClusterState::Stale => outdated(&facts).collect(),
             _ => Vec::new(),
@@ -159,15 +209,28 @@ impl Reconciler {
         };
         let place = (network, trust_domain);
         let data_owner = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
-        let entry = self.entry(id.as_str(), secret, (state, reason), place, &status);
+        let source = cluster.map(|cluster| self.source_of(&cluster.secret));
+        let entry = self.entry((id.as_str(), secret, source), (state, reason), place, &status);
         let mode = match mode {
             Mode::Normal => None,
             Mode::Drain => Some("drain"),
             Mode::Pause => Some("pause"),
         };
-        let credential = cluster.and_then(|cluster| self.token_status(member, cluster, wall));
+        let is_relayed = |cluster: &PlannedCluster| match &cluster.hold {
+            Hold::BySecret(access) => access.is_relayed(),
+            Hold::Assumed | Hold::Leaving { .. } => false,
+        };
+        let via = if cluster.is_some_and(is_relayed) { RELAY } else { DIRECT };
         MemberView {
-            status: ClusterStatus { kept: data_owner, mode, credential, outdated, ..entry },
+            status: ClusterStatus {
+                via,
+                kept: data_owner,
+                mode,
+                credential,
+                kubeconfig_refused,
+                outdated,
+                ..entry
+            },
             known: known_cluster,
             is_awaited: never_synced || (self.fresh_until.is_some() && member.is_catching_up()),
         }
@@ -209,13 +272,20 @@ impl Reconciler {
         let mesh = || self.trust_domain.borrow().clone();
         let trust_domain = idle.trust_domain.clone().or_else(mesh);
         let place = (idle.network.clone(), trust_domain.unwrap_or_default());
-        self.entry(&idle.key, secret, (state, reason), place, &RunStatus::starting())
+        let source = Some(self.source_of(&idle.secret));
+        let key = (idle.key.as_str(), secret, source);
+        self.entry(key, (state, reason), place, &RunStatus::starting())
+    }
+
+    /// Returns the name of the source of a Secret.
+    fn source_of(&self, secret: &ObjectName) -> String {
+        let source = self.read.get(secret).and_then(|(_, secret)| secret.source.as_ref());
+        source.map_or(SYSTEM_SOURCE.to_owned(), |name| name.to_string())
     }
 
     fn entry(
         &self,
-        id: &str,
-        secret: Option<String>,
+        (id, secret, source): (&str, Option<String>, Option<String>),
         (state, reason): (ClusterState, Option<String>),
         (network, trust_domain): (Option<NetworkId>, Arc<str>),
         status: &RunStatus,
@@ -223,6 +293,9 @@ impl Reconciler {
         ClusterStatus {
             id: id.to_owned(),
             secret,
+            source_kind: source.as_ref().map(|_| "Secret"),
+            source,
+            via: DIRECT,
             state,
             reason,
             since: None,
@@ -247,6 +320,9 @@ impl Reconciler {
                 .and_then(|time| Timestamp::try_from(time).ok()),
             mode: None,
             credential: None,
+            kubeconfig_refused: false,
+            inventory: (),
+            missing_rights: status.missing_rights.clone(),
             same_addresses: Vec::new(),
             same_ranges: Vec::new(),
             pod_ranges: Arc::clone(&status.pod_ranges),

@@ -181,7 +181,7 @@ impl Default for Setup {
             timeout: LIMIT * 100,
             config_cluster: None,
             remembered: BTreeMap::new(),
-            policy: crate::policy_watch::WatchedPolicy::none().policy,
+            policy: crate::policy_watch::WatchedFile::none().value,
             stale_after: crate::clusters::status::STALE_AFTER,
         }
     }
@@ -198,6 +198,7 @@ impl World {
         let config = ReconcilerConfig {
             objects: objects_receiver,
             config_cluster: setup.config_cluster,
+            sources: crate::policy_watch::WatchedFile::none().value,
             loopback: Loopback::Refused,
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
@@ -233,6 +234,8 @@ impl World {
                 labels: BTreeMap::new(),
                 annotations: annotations.into_iter().collect(),
                 created: None,
+                secret_type: String::new(),
+                source: None,
                 data: data
                     .into_iter()
                     .map(|(id, host)| (id, Redacted::new(kubeconfig(&host).into_bytes())))
@@ -384,12 +387,13 @@ async fn kubeconfig_that_never_works_leaves_the_old_run_serving() {
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
     for (host, why) in [
-        ("dark", "the old one does: STR0301"),
-        ("auth", "the old one does: STR0304"),
-        ("exec", "the cluster continues unchanged: STR0203"),
+        ("dark", "the new kubeconfig is not used: STR0301"),
+        ("auth", "the new kubeconfig is not used: STR0304"),
+        ("exec", "the new kubeconfig is not used: STR0203"),
     ] {
         world.secrets(&[("a", &[&format!("east={host}")])]);
         world.until(&[&format!("east live: {why}")]).await;
+        assert!(world.outputs.statuses.borrow()[0].kubeconfig_refused);
     }
     // The previous kubeconfig is back: no new run is needed.
     world.secrets(&[("a", &["east=good-1"])]);

@@ -51,6 +51,8 @@ async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
             created: None,
+            secret_type: String::new(),
+            source: None,
             data: [("east".to_owned(), Redacted::new(kubeconfig.clone().into_bytes()))].into(),
         })
     };

@@ -174,6 +174,19 @@ impl Contacts {
         degraded
     }
 
+    /// Returns the permissions that the API server says are missing.
+    pub(super) fn missing_rights(&self) -> Vec<String> {
+        let is_denied =
+            |kind: &IndexedKind| matches!(self.reader_error(*kind), Some(ApiError::Forbidden(_)));
+        let denied = IndexedKind::ALL.into_iter().filter(is_denied);
+        denied
+            .map(|kind| match kind.group() {
+                "" => format!("list {}", kind.plural()),
+                group => format!("list {}.{group}", kind.plural()),
+            })
+            .collect()
+    }
+
     /// Returns the worst problem with the server: problems that an operator must fix come before
     /// temporary ones.
     pub(super) fn contact(&self) -> ApiContact {

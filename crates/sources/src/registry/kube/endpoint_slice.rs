@@ -41,6 +41,15 @@ impl Conditions {
     }
 }
 
+impl Conditions {
+    /// Returns whether the endpoint accepts connections through the Service. If no endpoint is
+    /// ready, a Service also forwards to endpoints that terminate and still serve.
+    pub(super) fn serves(self) -> bool {
+        let is_terminating = self.terminating.unwrap_or(false);
+        self.ready.unwrap_or(true) || is_terminating && self.serving.unwrap_or(false)
+    }
+}
+
 /// The stored part of an EndpointSlice: a row of 16 bytes for each member, and tables of values
 /// that rows share.
 #[derive(Debug, Clone, PartialEq, Eq)]

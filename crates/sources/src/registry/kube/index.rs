@@ -167,12 +167,18 @@ impl KubeIndex {
         mut waits: impl FnMut(&NamespacedName, Option<&ServiceRecord>, Option<&ServiceRecord>) -> bool,
     ) -> Option<Contents> {
         let mut contents = Contents::default();
+        let mut facts_changed = touched.facts;
         for key in &touched.services {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
             let sent = self.last_sent.services.get(key);
             let record = if belongs { self.record(key, sent) } else { None };
             if waits(key, sent, record.as_ref()) {
                 continue;
+            }
+            let is_unserved =
+                record.as_ref().is_some_and(|one| self.is_unserved(key, &one.service));
+            if is_unserved || !self.facts.unserved.is_empty() {
+                facts_changed |= self.facts.note_unserved(workload_key(key), is_unserved);
             }
             let is_news = sent != record.as_ref();
             // Reuses the service's own hostname, if it exists, so that it is stored once.
@@ -204,7 +210,7 @@ impl KubeIndex {
                 contents.network_label = Some(network);
             }
         }
-        if touched.facts {
+        if facts_changed {
             let facts = self.chosen.facts(&self.facts, &self.namespaces);
             if self.last_sent.facts.as_ref() != Some(&facts) {
                 self.last_sent.facts = Some(facts.clone());

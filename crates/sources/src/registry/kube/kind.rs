@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::scope::Scope;
 use super::weight::{self, MemoryWeight};
 use strait_kube_client::{Form, Gather, Keyed, NamespacedName, WatchEvent};
-use strait_model::{Namespace, WorkloadKey};
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, MCS_API, Namespace, WorkloadKey};
 
 /// The kinds in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +53,17 @@ impl IndexedKind {
             Self::ServiceExports => "serviceexports",
             Self::ServiceImports => "serviceimports",
             Self::WorkloadEntries => "workloadentries",
+        }
+    }
+
+    /// The API group; empty for the core group.
+    pub(super) const fn group(self) -> &'static str {
+        match self {
+            Self::Services | Self::Pods | Self::Nodes | Self::Namespaces => "",
+            Self::EndpointSlices => "discovery.k8s.io",
+            Self::Gateways => GATEWAY_API,
+            Self::ServiceExports | Self::ServiceImports => MCS_API,
+            Self::WorkloadEntries => ISTIO_NETWORKING,
         }
     }
 

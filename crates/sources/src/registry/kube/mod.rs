@@ -45,7 +45,7 @@ use tokio::sync::{mpsc, watch};
 use self::index::IndexedKind;
 pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
-pub use roots::{MemberWrites, RootsStatus};
+pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
 pub use run::{run, run_with};
 use strait_kube_client::{Access, ApiClient, ReadLimits};
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
@@ -128,6 +128,8 @@ pub struct RunStatus {
     pub skipped: Skipped,
     /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
+    /// The permissions that the reader lacks, such as `list pods`.
+    pub missing_rights: Vec<String>,
     /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,
     /// Number of doubtful reports.
@@ -242,6 +244,7 @@ impl RunStatus {
             sync_took: None,
             skipped: Skipped::default(),
             degraded: Vec::new(),
+            missing_rights: Vec::new(),
             doubted: None,
             doubts: 0,
             object_counts: ObjectCounts::default(),

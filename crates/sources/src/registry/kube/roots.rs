@@ -315,6 +315,16 @@ fn classify_object(map: RootsMap, object: &Value, bundle: &RootBundle) -> RootsC
     classify(map, text, written, bundle, SystemTime::now())
 }
 
+/// Names of the ConfigMaps in which Strait writes roots.
+pub const ROOTS_MAPS: [&str; 2] = [RootsMap::Usual.name(), RootsMap::Additional.name()];
+
+/// Returns the roots, in PEM, in a ConfigMap if Strait wrote them.
+pub fn written_roots(object: &Value) -> Option<&str> {
+    let text = object["data"][KEY].as_str()?;
+    let written = object["metadata"]["annotations"][WRITTEN].as_str()?;
+    (written == digest(text)).then_some(text)
+}
+
 /// The decoded part of a ConfigMap with roots.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

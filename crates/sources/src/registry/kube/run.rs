@@ -36,8 +36,8 @@ use strait_kube_client::{
 };
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{
-    Cause, Causes, ClusterId, Collection, DeclaredGateway, GATEWAY_API, ISTIO_NETWORKING,
-    ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
+    Cause, Causes, ClusterId, Collection, DeclaredGateway, ISTIO_NETWORKING_VERSIONS, Mcs,
+    NETWORK_LABEL, NamespaceFilter, OwnTraffic,
 };
 
 /// Maximum size of a WorkloadEntry in bytes.
@@ -149,22 +149,13 @@ async fn read(
     sink: &mpsc::Sender<RunInput>,
 ) {
     let selection = |kind: IndexedKind| {
-        let group = match kind {
-            IndexedKind::EndpointSlices => "discovery.k8s.io",
-            IndexedKind::Gateways => GATEWAY_API,
-            IndexedKind::ServiceExports | IndexedKind::ServiceImports => mcs::GROUP,
+        let selection = match kind {
             IndexedKind::WorkloadEntries => {
-                let versions = ISTIO_NETWORKING_VERSIONS;
-                let selection = ListSelection::in_best(ISTIO_NETWORKING, versions, kind.plural());
-                return ListSelection { is_optional: kind.may_be_absent(), ..selection };
+                ListSelection::in_best(kind.group(), ISTIO_NETWORKING_VERSIONS, kind.plural())
             }
-            IndexedKind::Services
-            | IndexedKind::Pods
-            | IndexedKind::Nodes
-            | IndexedKind::Namespaces => "",
+            _ => ListSelection::all(kind.group(), "v1", kind.plural()),
         };
-        let is_optional = kind.may_be_absent();
-        ListSelection { is_optional, ..ListSelection::all(group, "v1", kind.plural()) }
+        ListSelection { is_optional: kind.may_be_absent(), ..selection }
     };
     let mut pods = selection(IndexedKind::Pods);
     // Ended pods stay for long and have no effect here.
@@ -706,6 +697,7 @@ impl ClusterInputState {
             doubted.map(|(kind, doubt)| format!("the list of {} {doubt}", kind.plural()));
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
+        self.status.missing_rights = self.contacts.missing_rights();
         self.status.degraded.extend(self.trust.remarks());
         if let count @ 1.. = self.client.unreadable_ca_blocks() {
             let code = &codes::CREDENTIAL_UNUSABLE;

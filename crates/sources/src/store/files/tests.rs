@@ -267,7 +267,7 @@ fn services_and_pods_and_secrets_elsewhere_are_ignored_with_a_warning() {
     assert_eq!(
         fixture.warnings(),
         [
-            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system are used",
+            "a.yaml: Secret shop/a is outside namespace strait-system: it defines members only if a source of --members selects it",
             "s.yaml, document 1, line 1: Service shop/s is ignored: services come from member clusters",
         ]
     );

@@ -2,6 +2,7 @@
 
 use super::*;
 use strait_base::mass_deletion::ASK_AGAIN;
+use strait_kube_client::NamespacedName;
 
 fn secret(name: &str, data: &str) -> ReadObject {
     let json = format!(

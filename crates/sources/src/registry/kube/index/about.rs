@@ -10,7 +10,7 @@ use super::{IndexChanges, IndexedObject, KubeIndex, names};
 use crate::registry::kube::namespace::NamespaceFacts;
 use strait_kube_client::NamespacedName;
 use strait_model::{
-    Collection, DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey,
+    Collection, DeclaredGateway, Locality, Namespace, NamespaceFilter, Service, WorkloadKey,
 };
 
 impl KubeIndex {
@@ -80,6 +80,18 @@ impl KubeIndex {
         } else {
             self.facts.unready.insert(pod).is_none()
         };
+    }
+
+    /// Returns whether no pod serves a Service that is reachable from outside. The controller of
+    /// Kubernetes stores a slice without endpoints for a Service whose pods are gone. Without any
+    /// slice, or without a selector, nothing is known about the pods.
+    pub(super) fn is_unserved(&self, key: &NamespacedName, service: &Service) -> bool {
+        if service.external_addresses.is_empty() || service.selector.is_empty() {
+            return false;
+        }
+        let mut slices = self.slices.for_service(key).peekable();
+        slices.peek().is_some()
+            && !slices.any(|slice| slice.members().any(|member| member.conditions.serves()))
     }
 
     /// Returns the network gateways that the cluster declares.

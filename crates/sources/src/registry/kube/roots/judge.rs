@@ -26,7 +26,7 @@ pub(super) enum RootsMap {
 
 impl RootsMap {
     /// Returns the name of the ConfigMap.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Usual => "istio-ca-root-cert",
             Self::Additional => "strait-ca-root-cert",

@@ -173,3 +173,72 @@ fn machines_are_stored_unchanged_and_removed_by_a_list_without_them() {
     assert!(!index.apply(none).is_empty());
     assert!(index.everything().facts.expect("said").entries.is_empty());
 }
+
+#[test]
+fn service_with_an_address_is_unserved_if_its_slices_list_no_endpoint_that_serves() {
+    let mut index = index();
+    let gateway = |selector: Value| {
+        Arrives::Service(json!({
+            "metadata": {"namespace": "edge", "name": "gw"},
+            "spec": {"type": "LoadBalancer", "selector": selector, "ports": [{"port": 15443}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}},
+        }))
+    };
+    let slice = |endpoints: Value| {
+        let labels = json!({"kubernetes.io/service-name": "gw"});
+        Arrives::Slice(json!({
+            "metadata": {"namespace": "edge", "name": "gw-1", "labels": labels},
+            "addressType": "IPv4", "ports": [{"port": 15443}], "endpoints": endpoints,
+        }))
+    };
+    let pod = |conditions: Value| json!([{"addresses": ["10.0.0.1"], "conditions": conditions}]);
+    let leaves =
+        |serving: bool| pod(json!({"ready": false, "serving": serving, "terminating": true}));
+    let labelled = || gateway(json!({"app": "gw"}));
+    let mut unserved = |arrives: Arrives| {
+        let touched = apply(&mut index, arrives);
+        index.contents(&touched);
+        let facts = index.everything().facts.unwrap_or_default();
+        facts.unserved.contains(&WorkloadKey::new("edge", "gw"))
+    };
+    assert!(!unserved(labelled()), "no slice has been seen");
+    assert!(!unserved(slice(pod(json!({"ready": true})))));
+    assert!(unserved(slice(json!([]))), "Kubernetes keeps an empty slice");
+    assert!(!unserved(slice(pod(json!({})))), "unknown means ready");
+    assert!(unserved(slice(pod(json!({"ready": false})))));
+    assert!(!unserved(slice(leaves(true))), "it still serves");
+    assert!(unserved(slice(leaves(false))));
+    assert!(!unserved(gateway(json!({}))), "without a selector, the address may be static");
+    assert!(unserved(labelled()));
+    assert!(!unserved(Arrives::Deleted("slices", "edge", "gw-1")));
+    assert!(unserved(slice(json!([]))));
+    assert!(!unserved(Arrives::Deleted("services", "edge", "gw")));
+}
+
+#[test]
+fn unserved_service_is_reported_once_with_its_endpoints() {
+    let mut index = index();
+    let gateway = json!({
+        "metadata": {"namespace": "edge", "name": "gw"},
+        "spec": {"selector": {"app": "gw"}, "externalIPs": ["203.0.113.1"], "ports": [{"port": 15443}]},
+    });
+    let slice = |ready: bool| {
+        Arrives::Slice(json!({
+            "metadata": {"namespace": "edge", "name": "gw-1",
+                         "labels": {"kubernetes.io/service-name": "gw"}},
+            "addressType": "IPv4", "ports": [{"port": 15443}],
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+        }))
+    };
+    apply(&mut index, Arrives::Service(gateway));
+    apply(&mut index, slice(true));
+    index.everything();
+    let mut reported = |ready: bool| {
+        let touched = apply(&mut index, slice(ready));
+        let contents = index.contents(&touched).unwrap_or_default();
+        (contents.services.len(), contents.facts.map(|facts| facts.unserved.len()))
+    };
+    assert_eq!(reported(false), (1, Some(1)));
+    assert_eq!(reported(false), (0, None));
+    assert_eq!(reported(true), (1, Some(0)));
+}

@@ -1,0 +1,83 @@
+//! 0224 to 0249: member clusters that other tools define, and the identities that read them.
+
+use super::code::Code;
+
+codes! {
+    /// `ids` of a source.
+    ID_OUTSIDE_SOURCE = "STR0224", "a source may not define this cluster ID",
+        "Add a pattern to `ids` of the source in the --members file, or change the object's ID.", "\
+Each source in the --members file lists the cluster IDs that its objects may define. Without this limit, any
+user who can label a Secret in one namespace could take the ID of another team's cluster.";
+
+    /// An identity that is not defined.
+    IDENTITY_UNKNOWN = "STR0225", "the identity is not defined",
+        "Define it under `identities` in the --members file, or correct the annotation
+strait.dev/identity.", "\
+The object selects an identity by name. Only the --members file defines identities: an object never
+contains one. An Argo CD Secret with `awsAuthConfig` selects an identity of type `aws`. Exactly one such
+identity must list the server and have the role.";
+
+    /// The server is not listed.
+    IDENTITY_SERVER = "STR0226", "the identity may not be used at this server",
+        "If it may receive the token, add it to `servers` of the identity in the --members file.", "\
+Strait sends a token that it obtained itself only to the servers that the identity lists. Otherwise the
+author of one object could redirect the token to any host. Types `aws`, `google` and `azure` have default
+servers; `servers` replaces them. No request was sent.";
+
+    /// A type that this version does not implement.
+    NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
+        "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
+The --members file may define identities of type google, azure and exchange, ClusterProfile sources and
+proxies, and an object may select a proxy. This version checks these definitions but does not implement
+them. The member is refused instead of being read without the requested setting.";
+
+    /// A credential and an identity.
+    CREDENTIAL_AMBIGUOUS = "STR0228", "the object names two ways to authenticate",
+        "Remove the credential from the kubeconfig, or remove the annotation strait.dev/identity.", "\
+A kubeconfig with a user's credential and an identity for the same member are ambiguous. With
+strait.dev/identity, the kubeconfig needs no user.";
+
+    /// Argo CD's form.
+    ARGO_CD = "STR0229", "the Argo CD cluster Secret cannot be used",
+        "Correct the field that the message names, or select the object's credential with another format.", "\
+A Secret with the label argocd.argoproj.io/secret-type=cluster is read as Argo CD writes it: keys `name`,
+`server` and `config` (JSON). A bearer token, a user name with a password, or a client certificate can be
+used, but only one of them. Programs are refused (STR0203), like TLS without verification (STR0205). Argo
+CD's own cluster, https://kubernetes.default.svc, is the config cluster. If `config` is unusable, the Secret
+is not tried in another format.";
+
+    /// No kubeconfig in the expected key.
+    KEY_MISSING = "STR0230", "the Secret has no kubeconfig in the expected key",
+        "Put the kubeconfig into the named key, or correct the annotation strait.dev/kubeconfig-key.", "\
+A Cluster API Secret has its kubeconfig in the key `value`. The annotation strait.dev/kubeconfig-key names
+the key of any other Secret. Other keys are not read.";
+
+    /// A source's Secrets.
+    SOURCE_UNREADABLE = "STR0231", "the Secrets of a member source cannot be read",
+        "Grant Strait `list` and `watch` of secrets in the namespace (chart value members.sources).", "\
+The --members file names a namespace whose Secrets cannot be read. Members that were read before stay. Other
+sources are not affected. Permission to list Secrets cannot be limited to a label: reading a namespace means
+that Strait's account may read all Secrets in it.";
+
+    /// An issuer fails.
+    IDENTITY_FAILED = "STR0232", "an identity has no token",
+        "Check the file or the endpoint that the message names. Strait retries automatically.", "\
+Strait could not obtain or renew the token of an identity. The previous token stays in use until it expires.
+After that, the members with this identity are shown as authFailed. The message contains the issuer's
+answer, never a token.";
+
+    /// cluster-admin from Cluster API.
+    ADMIN_CREDENTIAL = "STR0233", "a member is read with an administrator's client certificate",
+        "Use a reader instead (strait cluster add), or an identity.", "\
+The client certificate belongs to the group system:masters: it has all rights in the member, it cannot be
+limited by RBAC, and an API server cannot revoke it. Cluster API writes such kubeconfigs. Strait needs only
+read access.";
+
+    /// No known way to read the ID.
+    ID_MISSING = "STR0235", "the object does not name a cluster ID",
+        "Set the annotation strait.dev/cluster-id, or the label or key that the object's format uses.", "\
+The cluster ID comes from the annotation strait.dev/cluster-id, otherwise from the object's format: the label
+cluster.x-k8s.io/cluster-name (Cluster API), the key `name` (Argo CD), the label x-k8s.io/cluster-profile,
+otherwise the data key. In the native format with several data keys, the annotation is refused, because it
+would name one ID for several clusters.";
+}

@@ -1,0 +1,92 @@
+//! Comparison of the CA's roots with the roots in force at a start. While none is known to
+//! workloads, the process stays unready and writes nothing, so that the rollout of a Deployment
+//! stops while the previous replicas serve.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::admin::Readiness;
+use strait_base::codes;
+use strait_base::task::Supervisor;
+use strait_identity::{RootConflict, RootRecords, ServerIdentity};
+
+/// Why the process must not serve; `None` if it may.
+#[derive(Debug, Clone)]
+pub(super) struct RootGate(watch::Receiver<Option<Arc<str>>>);
+
+impl RootGate {
+    /// Compares the roots, and again whenever the CA changes.
+    pub(super) fn start(
+        identity: &watch::Receiver<Arc<ServerIdentity>>,
+        records: RootRecords,
+        is_accepted: bool,
+        tasks: &Supervisor,
+    ) -> Self {
+        let mut identity = identity.clone();
+        let find = move |identity: &ServerIdentity| {
+            identity.conflict_with(&records, SystemTime::now()).map(|conflict| describe(&conflict))
+        };
+        let code = &codes::ROOTS_UNKNOWN;
+        let conflict = find(&identity.borrow_and_update().clone());
+        let conflict = match conflict {
+            Some(fact) if is_accepted => {
+                warn!(%code, %fact, "starting with roots that no workload has: --accept-new-root is set");
+                None
+            }
+            conflict => conflict,
+        };
+        let (gate, seen) = watch::channel(conflict.clone());
+        let Some(fact) = conflict else { return Self(seen) };
+        error!(%code, %fact, next = code.next, "{}", code.title);
+        tasks.spawn("roots in force", async move {
+            // An error means that the process is ending.
+            while identity.changed().await.is_ok() {
+                let conflict = find(&identity.borrow_and_update().clone());
+                if conflict.is_none() {
+                    info!("workloads have a root of the CA; starting to serve");
+                    gate.send_replace(None);
+                    break;
+                }
+            }
+            // The receivers wait for a change.
+            gate.closed().await;
+        });
+        Self(seen)
+    }
+
+    /// Waits until the process may serve. Reports the reason as unreadiness meanwhile.
+    pub(super) async fn opened(mut self, readiness: &watch::Sender<Readiness>) {
+        loop {
+            let Some(fact) = self.0.borrow_and_update().clone() else { return };
+            readiness.send_replace(Readiness { ready: false, waiting_for: vec![fact.to_string()] });
+            if self.0.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Waits until the process may serve.
+    pub(super) async fn open(mut self) {
+        if self.0.wait_for(Option::is_none).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn describe(conflict: &RootConflict) -> Arc<str> {
+    let list = |roots: &std::collections::BTreeSet<_>| {
+        roots.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let RootConflict { new, in_force } = conflict;
+    let code = &codes::ROOTS_UNKNOWN;
+    format!(
+        "a CA whose roots workloads have: {code}: the CA has the roots {}; workloads have {}. {}",
+        list(new),
+        list(in_force),
+        code.next.replace('\n', " ")
+    )
+    .into()
+}

@@ -1,0 +1,299 @@
+//! The tokens of identities: one task per identity and parameters, whatever the number of members.
+//!
+//! Tokens are in memory only. A task renews its token before it expires; while its source fails, the
+//! previous token stays in use until it expires. A task ends when no member uses its token.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::aws::AwsSession;
+use super::obtained::ObtainedToken;
+use super::token_source::TokenSource;
+use super::{IdentityKind, MemberIdentity};
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Access, Backoff, IssuedToken, TokenFeed};
+
+/// The time limit of obtaining one token.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The minimum time between two renewals because a server refused the token.
+const FORCED_INTERVAL: Duration = Duration::from_secs(30);
+/// The pauses after failures.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// The tokens of all identities in use.
+#[derive(Debug)]
+pub struct TokenBook {
+    hub: Option<watch::Receiver<Access>>,
+    tasks: Supervisor,
+    entries: Arc<Mutex<BTreeMap<TokenKey, TokenEntry>>>,
+    /// The AWS credentials of each identity, with the settings that they were created for.
+    sessions: Mutex<BTreeMap<Arc<str>, Arc<AwsSession>>>,
+}
+
+/// The name of an identity, and the purpose of its token: an audience or a cluster of a cloud.
+type TokenKey = (Arc<str>, String);
+
+#[derive(Debug)]
+struct TokenEntry {
+    kind: IdentityKind,
+    state: watch::Sender<IssuedToken>,
+    refused: Arc<Notify>,
+}
+
+impl TokenBook {
+    /// Creates an empty book. `hub` is the access to the config cluster.
+    pub fn new(hub: Option<watch::Receiver<Access>>, tasks: &Supervisor) -> Self {
+        let (entries, sessions) = (Arc::default(), Mutex::default());
+        Self { hub, tasks: tasks.clone(), entries, sessions }
+    }
+
+    /// Returns the token of an identity for a member. `cluster` is the member's name in the cloud.
+    ///
+    /// # Errors
+    /// Returns the reason why this version or this definition provides no token.
+    pub fn feed(
+        &self,
+        identity: &MemberIdentity,
+        id: &str,
+        cluster: &str,
+    ) -> Result<TokenFeed, String> {
+        let (parameter, source) = match &identity.kind {
+            IdentityKind::TokenFile(path) => (String::new(), TokenSource::File(path.clone())),
+            IdentityKind::Kubernetes { namespace, account, audience } => {
+                let audience = audience.replace("{id}", id);
+                let source = TokenSource::Account {
+                    hub: self.hub.clone(),
+                    namespace: namespace.clone(),
+                    account: account.clone(),
+                    audience: audience.clone(),
+                };
+                (audience, source)
+            }
+            IdentityKind::Aws(aws) => {
+                if aws.credentials.is_none() {
+                    let fact = "has neither podIdentity nor webIdentity, so it has no credentials";
+                    return Err(format!("identity {} {fact}", identity.name));
+                }
+                let session = {
+                    let mut sessions = lock(&self.sessions);
+                    let known = sessions.get(&identity.name).filter(|known| known.is_of(aws));
+                    let session = known.cloned().unwrap_or_else(|| AwsSession::new(aws.clone()));
+                    sessions.insert(Arc::clone(&identity.name), Arc::clone(&session));
+                    session
+                };
+                (cluster.to_owned(), TokenSource::Eks { session, cluster: cluster.to_owned() })
+            }
+            IdentityKind::Unavailable(kind) => {
+                return Err(format!(
+                    "identity {} is of type {kind}, which this version does not implement",
+                    identity.name
+                ));
+            }
+        };
+        let key = (Arc::clone(&identity.name), parameter);
+        let mut entries = lock(&self.entries);
+        if let Some(entry) = entries.get(&key).filter(|entry| entry.kind == identity.kind) {
+            let (state, refused) = (entry.state.subscribe(), Arc::clone(&entry.refused));
+            return Ok(TokenFeed::new(Arc::clone(&identity.name), state, refused));
+        }
+        let (state, receiver) = watch::channel(IssuedToken::default());
+        let refused = Arc::<Notify>::default();
+        let kind = identity.kind.clone();
+        entries.insert(
+            key.clone(),
+            TokenEntry { kind, state: state.clone(), refused: Arc::clone(&refused) },
+        );
+        let task = TokenTask {
+            key,
+            source,
+            state,
+            refused: Arc::clone(&refused),
+            entries: Arc::clone(&self.entries),
+        };
+        self.tasks.spawn(format!("identity {}", identity.name), task.run());
+        Ok(TokenFeed::new(Arc::clone(&identity.name), receiver, refused))
+    }
+}
+
+/// Renews one token.
+struct TokenTask {
+    key: TokenKey,
+    source: TokenSource,
+    state: watch::Sender<IssuedToken>,
+    refused: Arc<Notify>,
+    entries: Arc<Mutex<BTreeMap<TokenKey, TokenEntry>>>,
+}
+
+impl Drop for TokenTask {
+    /// Removes the entry, so that the next member starts a new task.
+    fn drop(&mut self) {
+        let mut entries = lock(&self.entries);
+        if entries.get(&self.key).is_some_and(|entry| entry.state.same_channel(&self.state)) {
+            entries.remove(&self.key);
+        }
+    }
+}
+
+impl TokenTask {
+    async fn run(self) {
+        tokio::select! {
+            () = self.renew() => {}
+            () = self.unused() => {}
+        }
+    }
+
+    /// Waits until no member uses the token, and removes the entry under the lock, before another
+    /// member can use it.
+    async fn unused(&self) {
+        loop {
+            self.state.closed().await;
+            let mut entries = lock(&self.entries);
+            if self.state.receiver_count() == 0 {
+                entries.remove(&self.key);
+                return;
+            }
+        }
+    }
+
+    async fn renew(&self) {
+        let identity = &self.key.0;
+        let mut again = AGAIN;
+        loop {
+            let began = Instant::now();
+            let obtained = timeout(LIMIT, self.source.obtain()).await;
+            let obtained =
+                obtained.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
+            let pause = match obtained {
+                Ok(obtained) => {
+                    again = AGAIN;
+                    self.publish(obtained)
+                }
+                Err(fact) => {
+                    let fact: Arc<str> = format!("{}: {fact}", codes::IDENTITY_FAILED).into();
+                    let is_new = self.state.borrow().error.as_ref() != Some(&fact);
+                    if is_new {
+                        warn!(%identity, reason = %fact, "no token for an identity");
+                    }
+                    self.state.send_modify(|state| state.error = Some(fact));
+                    again.pause(rand::random())
+                }
+            };
+            self.wait(began, began + pause).await;
+        }
+    }
+
+    /// Publishes a token. Returns the pause until the next one.
+    fn publish(&self, obtained: ObtainedToken) -> Duration {
+        let ObtainedToken { token, expires, refresh_after, shows_refresh } = obtained;
+        // Up to 10 % earlier or later, so that the identities of one source spread.
+        let pause = match shows_refresh {
+            true => refresh_after.mul_f64(rand::random_range(0.9..1.1)),
+            false => refresh_after,
+        };
+        let refresh_at = shows_refresh.then(|| SystemTime::now() + pause);
+        let state = IssuedToken { token: Some(token), expires, refresh_at, error: None };
+        self.state.send_if_modified(|current| {
+            if current.error.is_some() {
+                info!(identity = %self.key.0, "the identity has a token again");
+            }
+            let differs = *current != state;
+            *current = state;
+            differs
+        });
+        pause
+    }
+
+    /// Waits for the next request: until its time, or until a server refuses the token. Drops a
+    /// token that expires in the meantime.
+    async fn wait(&self, began: Instant, until: Instant) {
+        loop {
+            let expired_at = self.state.borrow().expires.map(|expires| {
+                Instant::now() + expires.duration_since(SystemTime::now()).unwrap_or_default()
+            });
+            let expires_first = expired_at.filter(|at| *at < until);
+            let has_token = self.state.borrow().token.is_some();
+            tokio::select! {
+                () = sleep_until(until) => return,
+                () = sleep_until(expires_first.unwrap_or(until)), if expires_first.is_some() && has_token => {
+                    self.state.send_modify(|state| state.token = None);
+                }
+                () = self.refused.notified() => {
+                    sleep_until((began + FORCED_INTERVAL).min(until)).await;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::ServerPattern;
+
+    fn identity(path: &std::path::Path) -> MemberIdentity {
+        MemberIdentity {
+            name: "file".into(),
+            servers: vec![ServerPattern::parse("a.example").expect("valid")],
+            kind: IdentityKind::TokenFile(path.to_owned()),
+        }
+    }
+
+    async fn until(feed: &TokenFeed, is_met: impl Fn(&IssuedToken) -> bool) {
+        let mut feed = feed.clone();
+        let wait = async {
+            while !is_met(&feed.current()) {
+                feed.changed().await;
+            }
+        };
+        let met = timeout(Duration::from_secs(60), wait).await;
+        assert!(met.is_ok(), "{:?}", feed.current());
+    }
+
+    #[tokio::test]
+    async fn members_share_one_token_task_that_follows_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("token");
+        let tasks = Supervisor::new();
+        let book = TokenBook::new(None, &tasks);
+        let identity = identity(&path);
+        let east = book.feed(&identity, "east", "east").expect("a feed");
+        let west = book.feed(&identity, "west", "west").expect("a feed");
+        assert_eq!(east, west);
+        assert_eq!(tasks.running(), 1);
+        until(&east, |state| state.error.is_some() && state.token.is_none()).await;
+        let has_token = |wanted: &'static str| {
+            move |state: &IssuedToken| {
+                state.error.is_none() && state.token.as_ref().is_some_and(|t| t.reveal() == wanted)
+            }
+        };
+        std::fs::write(&path, "canary-1\n").expect("written");
+        until(&east, has_token("canary-1")).await;
+        std::fs::write(&path, "canary-2\n").expect("written");
+        until(&west, has_token("canary-2")).await;
+        // The previous token stays while the file is unusable.
+        std::fs::write(&path, "").expect("written");
+        until(&west, |state| state.error.is_some() && state.token.is_some()).await;
+        assert!(!format!("{book:?}{east:?}{:?}", east.current()).contains("canary"));
+        drop((east, west));
+        while tasks.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(lock(&book.entries).is_empty());
+    }
+
+    #[tokio::test]
+    async fn identity_without_a_source_of_tokens_is_refused_with_its_type() {
+        let book = TokenBook::new(None, &Supervisor::new());
+        let of = |kind| MemberIdentity { kind, ..identity(std::path::Path::new("/t")) };
+        let refused = book.feed(&of(IdentityKind::Unavailable("google")), "a", "a");
+        assert!(refused.expect_err("not available").contains("type google"));
+    }
+}

@@ -1,0 +1,665 @@
+//! Parsing of the operator file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::endpoint::{OperatorUrl, parse_url};
+use super::selector::SelectorExpression;
+use super::servers::ServerPattern;
+use super::{
+    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberSources, SecretSelection,
+    Source, SourceObjects,
+};
+use strait_model::policy::InvalidPolicy;
+
+/// The maximum size of the file in bytes; much more than people write.
+const BYTES_MAX: usize = 1 << 20;
+const API_VERSION: &str = "strait.dev/v1";
+const KIND: &str = "MemberSources";
+/// The name of the system namespace as a source.
+const SYSTEM: &str = "system";
+/// The audience of the tokens for a member.
+const AUDIENCE: &str = "strait-member-{id}";
+/// The lifetime of AWS credentials in seconds: the default, and what STS accepts.
+const WEB_IDENTITY_SECONDS: u64 = 3600;
+const WEB_IDENTITY_RANGE: std::ops::RangeInclusive<u64> = 900..=43_200;
+
+/// An entry whose content is checked with its position: `identities[0]`.
+type Entry = Map<String, Value>;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileText {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    sources: Vec<Entry>,
+    #[serde(default)]
+    access: Vec<Entry>,
+    #[serde(default)]
+    identities: Vec<Entry>,
+    #[serde(default)]
+    proxies: Vec<Entry>,
+    publish_profiles: Option<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MemberSourceText {
+    name: String,
+    secrets: Option<SelectionText>,
+    cluster_profiles: Option<SelectionText>,
+    placement: Option<PlacementText>,
+    ids: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SelectionText {
+    namespace: String,
+    #[serde(default)]
+    selector: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PlacementText {
+    namespace: String,
+    decision_key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AccessText {
+    provider: String,
+    secret_reader: Option<SecretReaderText>,
+    kubeconfig_secret_reader: Option<NamespacesText>,
+    identity: Option<String>,
+    program: Option<ProgramText>,
+    servers: Option<Vec<String>>,
+    profile_arguments: Option<ProfileArgumentsText>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SecretReaderText {
+    namespace: String,
+    name: String,
+    key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NamespacesText {
+    namespaces: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProgramText {
+    command: String,
+    #[serde(default, rename = "args")]
+    _args: Vec<String>,
+    #[serde(default)]
+    env: Vec<VariableText>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct VariableText {
+    name: String,
+    #[serde(rename = "value")]
+    _value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProfileArgumentsText {
+    allow: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct IdentityText {
+    name: String,
+    servers: Option<Vec<String>>,
+    aws: Option<Entry>,
+    google: Option<Entry>,
+    azure: Option<Entry>,
+    exchange: Option<Entry>,
+    kubernetes: Option<Entry>,
+    token_file: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AwsText {
+    region: String,
+    pod_identity: Option<PodIdentityText>,
+    web_identity: Option<WebIdentityText>,
+    assume_role: Option<String>,
+    endpoint: Option<String>,
+    roots: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PodIdentityText {
+    url: String,
+    token_file: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WebIdentityText {
+    role_arn: String,
+    token_file: String,
+    duration_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GoogleText {
+    metadata: Option<MetadataText>,
+    workload_identity_federation: Option<FederationText>,
+    roots: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MetadataText {
+    endpoint: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FederationText {
+    audience: String,
+    token_file: String,
+    endpoint: Option<String>,
+    service_account: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AzureText {
+    tenant: String,
+    client_id: String,
+    token_file: String,
+    authority: Option<String>,
+    roots: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ExchangeText {
+    endpoint: String,
+    token_file: String,
+    audience: Option<String>,
+    scope: Option<String>,
+    roots: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct KubernetesIdentityText {
+    service_account: String,
+    audience: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProxyText {
+    name: String,
+    url: String,
+    roots: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    authorization_file: Option<String>,
+    servers: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PublishText {
+    namespace: String,
+}
+
+type Checked<T> = Result<T, InvalidPolicy>;
+
+fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Checked<T> {
+    Err(InvalidPolicy { field: field.into(), fact: fact.into() })
+}
+
+impl MemberSources {
+    /// Parses the text of an operator file. Reads no other file.
+    ///
+    /// # Errors
+    /// Returns the first problem, with the field.
+    pub fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        if text.len() > BYTES_MAX {
+            return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
+        }
+        let file: FileText = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
+            field: String::new(),
+            // The lines after the first one show an excerpt of the text.
+            fact: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        })?;
+        if file.api_version != API_VERSION {
+            return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
+        }
+        if file.kind != KIND {
+            return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
+        }
+        let mut unused = Vec::new();
+        let sources = list(file.sources, "sources", |field, text| source(field, text))?;
+        distinct("sources", sources.iter().map(|source| &*source.name))?;
+        let identities = list(file.identities, "identities", |field, text| identity(field, text))?;
+        distinct("identities", identities.iter().map(|identity| &*identity.name))?;
+        let proxies = list(file.proxies, "proxies", |field, text| proxy(field, text))?;
+        distinct("proxies", proxies.iter().map(|name| &**name))?;
+        let is_identity = |name: &str| identities.iter().any(|one| *one.name == *name);
+        let access = list(file.access, "access", |field, text| access(field, text, &is_identity))?;
+        if let Some(entry) = file.publish_profiles {
+            let text: PublishText = read("publishProfiles", entry)?;
+            namespace("publishProfiles.namespace", &text.namespace)?;
+            unused.push("publishProfiles".to_owned());
+        }
+        for (at, source) in sources.iter().enumerate() {
+            if source.objects == SourceObjects::ClusterProfiles {
+                unused.push(format!("sources[{at}].clusterProfiles"));
+            }
+        }
+        if !access.is_empty() {
+            unused.push("access".to_owned());
+        }
+        if !proxies.is_empty() {
+            unused.push("proxies".to_owned());
+        }
+        for (at, identity) in identities.iter().enumerate() {
+            if let IdentityKind::Unavailable(kind) = identity.kind {
+                unused.push(format!("identities[{at}].{kind}"));
+            }
+        }
+        Ok(Self { sources, identities, proxies: proxies.into_iter().collect(), unused })
+    }
+}
+
+/// Checks each entry of a list.
+fn list<T>(
+    entries: Vec<Entry>,
+    name: &str,
+    check: impl Fn(&str, Entry) -> Checked<T>,
+) -> Checked<Vec<T>> {
+    let check = |(at, entry)| check(&format!("{name}[{at}]"), entry);
+    entries.into_iter().enumerate().map(check).collect()
+}
+
+/// Converts an entry to its type. Values of the file may be secret only by mistake; the message
+/// names the field and the expected type.
+fn read<T: serde::de::DeserializeOwned>(field: &str, entry: Entry) -> Checked<T> {
+    serde_json::from_value(Value::Object(entry)).or_else(|error| invalid(field, error.to_string()))
+}
+
+fn distinct<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Checked<()> {
+    let mut seen = BTreeSet::new();
+    for (at, name) in names.enumerate() {
+        if !seen.insert(name) {
+            return invalid(format!("{list}[{at}].name"), format!("{name:?} is used twice"));
+        }
+    }
+    Ok(())
+}
+
+fn name(field: &str, text: String) -> Checked<Arc<str>> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    match (1..=63).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.into()),
+        false => invalid(
+            format!("{field}.name"),
+            "is not a name of 1 to 63 letters, digits, '-', '_' and '.'",
+        ),
+    }
+}
+
+fn namespace(field: &str, text: &str) -> Checked<()> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_valid = (1..=63).contains(&text.len())
+        && text.bytes().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if is_valid { Ok(()) } else { invalid(field, format!("{text:?} is not a namespace")) }
+}
+
+fn filled(field: String, text: &str) -> Checked<()> {
+    if text.is_empty() { invalid(field, "is empty") } else { Ok(()) }
+}
+
+fn selection(field: &str, text: SelectionText) -> Checked<SecretSelection> {
+    namespace(&format!("{field}.namespace"), &text.namespace)?;
+    let selector = SelectorExpression::parse(&text.selector)
+        .or_else(|fact| invalid(format!("{field}.selector"), fact))?;
+    Ok(SecretSelection { namespace: text.namespace.into(), selector })
+}
+
+fn source(field: &str, entry: Entry) -> Checked<Source> {
+    let text: MemberSourceText = read(field, entry)?;
+    let name = name(field, text.name)?;
+    if *name == *SYSTEM {
+        let fact = "\"system\" is the name of the system namespace as a source";
+        return invalid(format!("{field}.name"), fact);
+    }
+    if text.ids.is_empty() {
+        return invalid(format!("{field}.ids"), "is empty, so no cluster could be defined");
+    }
+    for (at, pattern) in text.ids.iter().enumerate() {
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.*".contains(&byte);
+        if pattern.is_empty() || !pattern.bytes().all(plain) {
+            let fact = format!("{pattern:?} can match no cluster ID");
+            return invalid(format!("{field}.ids[{at}]"), fact);
+        }
+    }
+    let objects = match (text.secrets, text.cluster_profiles) {
+        (Some(secrets), None) => {
+            if text.placement.is_some() {
+                let fact = "is only possible with clusterProfiles";
+                return invalid(format!("{field}.placement"), fact);
+            }
+            SourceObjects::Secrets(selection(&format!("{field}.secrets"), secrets)?)
+        }
+        (None, Some(profiles)) => {
+            selection(&format!("{field}.clusterProfiles"), profiles)?;
+            if let Some(placement) = text.placement {
+                namespace(&format!("{field}.placement.namespace"), &placement.namespace)?;
+                filled(format!("{field}.placement.decisionKey"), &placement.decision_key)?;
+            }
+            SourceObjects::ClusterProfiles
+        }
+        _ => return invalid(field, "needs exactly one of secrets and clusterProfiles"),
+    };
+    Ok(Source { name, objects, ids: text.ids })
+}
+
+fn access(field: &str, entry: Entry, is_identity: &dyn Fn(&str) -> bool) -> Checked<()> {
+    let text: AccessText = read(field, entry)?;
+    filled(format!("{field}.provider"), &text.provider)?;
+    let kinds = [
+        text.secret_reader.is_some(),
+        text.kubeconfig_secret_reader.is_some(),
+        text.identity.is_some(),
+        text.program.is_some(),
+    ];
+    if kinds.into_iter().filter(|is_set| *is_set).count() != 1 {
+        let fact =
+            "needs exactly one of secretReader, kubeconfigSecretReader, identity and program";
+        return invalid(field, fact);
+    }
+    if let Some(reader) = &text.secret_reader {
+        namespace(&format!("{field}.secretReader.namespace"), &reader.namespace)?;
+        filled(format!("{field}.secretReader.name"), &reader.name)?;
+        filled(format!("{field}.secretReader.key"), reader.key.as_deref().unwrap_or("token"))?;
+        let rest = reader.name.replace("{clusterName}", "");
+        if rest.contains(['{', '}']) {
+            let fact = "may only contain the placeholder {clusterName}";
+            return invalid(format!("{field}.secretReader.name"), fact);
+        }
+    }
+    if let Some(reader) = &text.kubeconfig_secret_reader {
+        let field = format!("{field}.kubeconfigSecretReader.namespaces");
+        if reader.namespaces.is_empty() {
+            return invalid(field, "is empty, so no Secret could be read");
+        }
+        for (at, text) in reader.namespaces.iter().enumerate() {
+            namespace(&format!("{field}[{at}]"), text)?;
+        }
+    }
+    if let Some(name) = text.identity.as_deref().filter(|name| !is_identity(name)) {
+        return invalid(format!("{field}.identity"), format!("{name:?} is not defined"));
+    }
+    if let Some(program) = &text.program {
+        filled(format!("{field}.program.command"), &program.command)?;
+        for (at, variable) in program.env.iter().enumerate() {
+            filled(format!("{field}.program.env[{at}].name"), &variable.name)?;
+        }
+        if text.servers.is_none() {
+            let fact = "is missing: a program's token is sent only to listed servers";
+            return invalid(format!("{field}.servers"), fact);
+        }
+    } else if text.servers.is_some() {
+        return invalid(format!("{field}.servers"), "is only possible with program");
+    }
+    match text.profile_arguments {
+        Some(arguments) if text.program.is_some() => {
+            for (at, flag) in arguments.allow.iter().enumerate() {
+                filled(format!("{field}.profileArguments.allow[{at}]"), flag)?;
+            }
+        }
+        Some(_) => {
+            return invalid(format!("{field}.profileArguments"), "is only possible with program");
+        }
+        None => {}
+    }
+    text.servers.map(|servers| server_list(field, servers)).transpose().map(drop)
+}
+
+fn server_list(field: &str, servers: Vec<String>) -> Checked<Vec<ServerPattern>> {
+    if servers.is_empty() {
+        return invalid(format!("{field}.servers"), "is empty");
+    }
+    let parse = |(at, text): (usize, &String)| {
+        ServerPattern::parse(text).or_else(|fact| invalid(format!("{field}.servers[{at}]"), fact))
+    };
+    servers.iter().enumerate().map(parse).collect()
+}
+
+fn identity(field: &str, entry: Entry) -> Checked<MemberIdentity> {
+    let text: IdentityText = read(field, entry)?;
+    let name = name(field, text.name)?;
+    let at = |kind: &str| format!("{field}.{kind}");
+    let mut kinds = Vec::new();
+    if let Some(entry) = text.aws {
+        kinds.push(("aws", aws(&at("aws"), entry)?));
+    }
+    if let Some(entry) = text.google {
+        kinds.push(("google", google(&at("google"), entry)?));
+    }
+    if let Some(entry) = text.azure {
+        kinds.push(("azure", azure(&at("azure"), entry)?));
+    }
+    if let Some(entry) = text.exchange {
+        kinds.push(("exchange", exchange(&at("exchange"), entry)?));
+    }
+    if let Some(entry) = text.kubernetes {
+        kinds.push(("kubernetes", kubernetes(&at("kubernetes"), entry)?));
+    }
+    if let Some(path) = text.token_file {
+        filled(at("tokenFile"), &path)?;
+        kinds.push(("tokenFile", IdentityKind::TokenFile(path.into())));
+    }
+    let count = kinds.len();
+    let Some((kind_name, kind)) = kinds.pop().filter(|_| count == 1) else {
+        let fact = "needs exactly one of aws, google, azure, exchange, kubernetes and tokenFile";
+        return invalid(field, fact);
+    };
+    let servers = match (text.servers, kind_name) {
+        (Some(servers), _) => server_list(field, servers)?,
+        (None, "aws") => vec![
+            ServerPattern::Below("eks.amazonaws.com".to_owned()),
+            ServerPattern::Below("eks.amazonaws.com.cn".to_owned()),
+        ],
+        (None, "google") => vec![
+            ServerPattern::Below("gke.goog".to_owned()),
+            ServerPattern::EndsWith("connectgateway.googleapis.com"),
+        ],
+        (None, "azure") => vec![ServerPattern::Below("azmk8s.io".to_owned())],
+        (None, kind) => {
+            let fact = format!(
+                "is missing: a token of type {kind} is sent only to the servers that it lists"
+            );
+            return invalid(format!("{field}.servers"), fact);
+        }
+    };
+    Ok(MemberIdentity { name, servers, kind })
+}
+
+fn endpoint(field: String, text: Option<String>) -> Checked<Option<OperatorUrl>> {
+    let parse = |text: String| OperatorUrl::parse(&text).or_else(|fact| invalid(&field, fact));
+    text.map(parse).transpose()
+}
+
+fn aws(field: &str, entry: Entry) -> Checked<IdentityKind> {
+    let text: AwsText = read(field, entry)?;
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if text.region.is_empty() || !text.region.bytes().all(plain) {
+        let fact = format!("{:?} is not a region such as eu-north-1", text.region);
+        return invalid(format!("{field}.region"), fact);
+    }
+    let role = |field: String, text: String| match text.starts_with("arn:") {
+        true => Ok(text),
+        false => invalid(field, "is not the ARN of a role"),
+    };
+    let credentials = match (text.pod_identity, text.web_identity) {
+        (Some(_), Some(_)) => {
+            return invalid(field, "has podIdentity and webIdentity; keep one of them");
+        }
+        (Some(agent), None) => {
+            let url = format!("{field}.podIdentity.url");
+            filled(format!("{field}.podIdentity.tokenFile"), &agent.token_file)?;
+            Some(AwsCredentials::PodIdentity {
+                url: OperatorUrl::parse(&agent.url).or_else(|fact| invalid(url, fact))?,
+                token_file: agent.token_file.into(),
+            })
+        }
+        (None, Some(web)) => {
+            let seconds = web.duration_seconds.unwrap_or(WEB_IDENTITY_SECONDS);
+            if !WEB_IDENTITY_RANGE.contains(&seconds) {
+                let fact = format!("is {seconds}; STS accepts 900 to 43200");
+                return invalid(format!("{field}.webIdentity.durationSeconds"), fact);
+            }
+            filled(format!("{field}.webIdentity.tokenFile"), &web.token_file)?;
+            Some(AwsCredentials::WebIdentity {
+                role: role(format!("{field}.webIdentity.roleArn"), web.role_arn)?,
+                token_file: web.token_file.into(),
+                lifetime: Duration::from_secs(seconds),
+            })
+        }
+        (None, None) => None,
+    };
+    let assumed = text.assume_role.map(|arn| role(format!("{field}.assumeRole"), arn));
+    Ok(IdentityKind::Aws(AwsIdentity {
+        region: text.region,
+        credentials,
+        assume_role: assumed.transpose()?,
+        endpoint: endpoint(format!("{field}.endpoint"), text.endpoint)?,
+        roots: text.roots.map(Into::into),
+    }))
+}
+
+fn google(field: &str, entry: Entry) -> Checked<IdentityKind> {
+    let text: GoogleText = read(field, entry)?;
+    if text.metadata.is_some() && text.workload_identity_federation.is_some() {
+        let fact = "has metadata and workloadIdentityFederation; keep one of them";
+        return invalid(field, fact);
+    }
+    if let Some(metadata) = text.metadata {
+        endpoint(format!("{field}.metadata.endpoint"), metadata.endpoint)?;
+    }
+    if let Some(federation) = text.workload_identity_federation {
+        let field = format!("{field}.workloadIdentityFederation");
+        filled(format!("{field}.audience"), &federation.audience)?;
+        filled(format!("{field}.tokenFile"), &federation.token_file)?;
+        optional(format!("{field}.serviceAccount"), federation.service_account.as_deref())?;
+        endpoint(format!("{field}.endpoint"), federation.endpoint)?;
+    }
+    optional(format!("{field}.roots"), text.roots.as_deref())?;
+    Ok(IdentityKind::Unavailable("google"))
+}
+
+fn azure(field: &str, entry: Entry) -> Checked<IdentityKind> {
+    let text: AzureText = read(field, entry)?;
+    filled(format!("{field}.tenant"), &text.tenant)?;
+    filled(format!("{field}.clientId"), &text.client_id)?;
+    filled(format!("{field}.tokenFile"), &text.token_file)?;
+    optional(format!("{field}.roots"), text.roots.as_deref())?;
+    endpoint(format!("{field}.authority"), text.authority)?;
+    Ok(IdentityKind::Unavailable("azure"))
+}
+
+fn exchange(field: &str, entry: Entry) -> Checked<IdentityKind> {
+    let text: ExchangeText = read(field, entry)?;
+    endpoint(format!("{field}.endpoint"), Some(text.endpoint))?;
+    filled(format!("{field}.tokenFile"), &text.token_file)?;
+    audience(&format!("{field}.audience"), text.audience)?;
+    optional(format!("{field}.scope"), text.scope.as_deref())?;
+    optional(format!("{field}.roots"), text.roots.as_deref())?;
+    Ok(IdentityKind::Unavailable("exchange"))
+}
+
+fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {
+    let text: KubernetesIdentityText = read(field, entry)?;
+    let account = format!("{field}.serviceAccount");
+    let Some((in_namespace, name)) = text.service_account.split_once('/') else {
+        return invalid(account, "is not NAMESPACE/NAME");
+    };
+    namespace(&account, in_namespace)?;
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    if name.is_empty() || !name.bytes().all(plain) || name.starts_with('.') {
+        return invalid(account, "is not NAMESPACE/NAME");
+    }
+    Ok(IdentityKind::Kubernetes {
+        namespace: in_namespace.to_owned(),
+        account: name.to_owned(),
+        audience: audience(&format!("{field}.audience"), text.audience)?,
+    })
+}
+
+/// Returns an audience, in which only `{id}` is a placeholder.
+fn audience(field: &str, text: Option<String>) -> Checked<String> {
+    let text = text.unwrap_or_else(|| AUDIENCE.to_owned());
+    filled(field.to_owned(), &text)?;
+    match text.replace("{id}", "").contains(['{', '}']) {
+        true => invalid(field, "may only contain the placeholder {id}"),
+        false => Ok(text),
+    }
+}
+
+fn optional(field: String, text: Option<&str>) -> Checked<()> {
+    text.map_or(Ok(()), |text| filled(field, text))
+}
+
+fn proxy(field: &str, entry: Entry) -> Checked<Arc<str>> {
+    let text: ProxyText = read(field, entry)?;
+    let name = name(field, text.name)?;
+    let url = parse_url(&text.url).or_else(|fact| invalid(format!("{field}.url"), fact))?;
+    let is_bare = matches!(url.path(), "" | "/");
+    let scheme = url.scheme_str();
+    if !matches!(scheme, Some("http" | "https" | "socks5")) || url.port().is_none() || !is_bare {
+        let fact = "is none of http://HOST:PORT, https://HOST:PORT and socks5://HOST:PORT";
+        return invalid(format!("{field}.url"), fact);
+    }
+    if text.cert.is_some() != text.key.is_some() {
+        return invalid(field, "has only one of cert and key");
+    }
+    if scheme != Some("https") && (text.roots.is_some() || text.cert.is_some()) {
+        return invalid(field, "has roots or cert, which only an https proxy uses");
+    }
+    for (key, path) in [
+        ("roots", &text.roots),
+        ("cert", &text.cert),
+        ("key", &text.key),
+        ("authorizationFile", &text.authorization_file),
+    ] {
+        optional(format!("{field}.{key}"), path.as_deref())?;
+    }
+    server_list(field, text.servers)?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! The operator file (`--members`): which objects may define member clusters, and the identities
+//! that the control plane lends to them.
+//!
+//! An object selects an identity or a proxy by name, and never defines one. The file belongs to the
+//! operator: its addresses may be loopback or link-local. Parsing is strict, so that a misspelt
+//! limit is an error instead of a missing limit.
+
+mod aws;
+pub mod book;
+mod endpoint;
+mod file;
+mod obtained;
+mod selector;
+mod servers;
+pub mod token_source;
+
+pub use self::endpoint::OperatorUrl;
+pub use self::selector::SelectorExpression;
+pub use self::servers::ServerPattern;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The content of the operator file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MemberSources {
+    /// The sources, in the order of the file.
+    pub sources: Vec<Source>,
+    /// The identities.
+    pub identities: Vec<MemberIdentity>,
+    /// The names of the proxies.
+    pub proxies: BTreeSet<Arc<str>>,
+    /// Parts of the file that this version validates and does not use, for a warning.
+    pub unused: Vec<String>,
+}
+
+/// A place whose objects define members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The objects.
+    pub objects: SourceObjects,
+    /// The cluster IDs that they may define: patterns, in which `*` matches any characters.
+    pub ids: Vec<String>,
+}
+
+/// The objects of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceObjects {
+    /// Secrets.
+    Secrets(SecretSelection),
+    /// ClusterProfiles, which this version does not read.
+    ClusterProfiles,
+}
+
+/// Secrets of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretSelection {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// Their labels.
+    pub selector: SelectorExpression,
+}
+
+/// An identity of the control plane at member clusters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberIdentity {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The servers to which its token may be sent.
+    pub servers: Vec<ServerPattern>,
+    /// How it obtains a token.
+    pub kind: IdentityKind,
+}
+
+/// How an identity obtains a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityKind {
+    /// The content of a file.
+    TokenFile(PathBuf),
+    /// A token of a service account of the config cluster.
+    Kubernetes {
+        /// The namespace of the account.
+        namespace: String,
+        /// The name of the account.
+        account: String,
+        /// The audience; `{id}` stands for the member's ID.
+        audience: String,
+    },
+    /// A presigned URL for EKS.
+    Aws(AwsIdentity),
+    /// A type that this version does not implement, by its name in the file.
+    Unavailable(&'static str),
+}
+
+/// An AWS identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwsIdentity {
+    /// The region whose STS signs and verifies.
+    pub region: String,
+    /// Where the credentials come from; `None` in a file that is only checked.
+    pub credentials: Option<AwsCredentials>,
+    /// The role that these credentials assume.
+    pub assume_role: Option<String>,
+    /// The endpoint of STS, if it is not the region's public one.
+    pub endpoint: Option<OperatorUrl>,
+    /// The file of the roots that verify the endpoint.
+    pub roots: Option<PathBuf>,
+}
+
+/// The source of AWS credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AwsCredentials {
+    /// The Pod Identity agent of the node.
+    PodIdentity {
+        /// Its URL.
+        url: OperatorUrl,
+        /// The file with the token of the pod.
+        token_file: PathBuf,
+    },
+    /// A role for the service account (IRSA).
+    WebIdentity {
+        /// The role.
+        role: String,
+        /// The file with the account's token.
+        token_file: PathBuf,
+        /// The lifetime of the credentials.
+        lifetime: Duration,
+    },
+}
+
+impl MemberSources {
+    /// Returns a source by name, and its position among the sources. The system namespace has the
+    /// position 0.
+    pub fn source(&self, name: &str) -> Option<(usize, &Source)> {
+        let position = self.sources.iter().position(|source| *source.name == *name)?;
+        self.sources.get(position).map(|source| (position + 1, source))
+    }
+
+    /// Returns the sources of Secrets.
+    pub fn secret_sources(&self) -> impl Iterator<Item = (&Source, &SecretSelection)> {
+        self.sources.iter().filter_map(|source| match &source.objects {
+            SourceObjects::Secrets(selection) => Some((source, selection)),
+            SourceObjects::ClusterProfiles => None,
+        })
+    }
+
+    /// Returns an identity by name.
+    pub fn identity(&self, name: &str) -> Option<&MemberIdentity> {
+        self.identities.iter().find(|identity| *identity.name == *name)
+    }
+}
+
+impl Source {
+    /// Whether its objects may define a cluster with this ID.
+    pub fn may_define(&self, id: &str) -> bool {
+        self.ids.iter().any(|pattern| glob_matches(pattern.as_bytes(), id.as_bytes()))
+    }
+}
+
+impl AwsIdentity {
+    /// Returns the public host of STS in its region. Authenticators of clusters accept no other host
+    /// in a presigned URL.
+    pub(crate) fn sts_host(&self) -> String {
+        let region = &self.region;
+        let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+        format!("sts.{region}.amazonaws.com{suffix}")
+    }
+
+    /// Returns the role that its tokens represent, if it is known.
+    pub fn role(&self) -> Option<&str> {
+        match (&self.assume_role, &self.credentials) {
+            (Some(role), _) | (None, Some(AwsCredentials::WebIdentity { role, .. })) => Some(role),
+            _ => None,
+        }
+    }
+}
+
+impl MemberIdentity {
+    /// Whether its token may be sent to this host.
+    pub fn may_reach(&self, host: &str) -> bool {
+        self.servers.iter().any(|server| server.matches(host))
+    }
+
+    /// Returns the name of its type in the operator file.
+    pub fn type_name(&self) -> &'static str {
+        match &self.kind {
+            IdentityKind::TokenFile(_) => "tokenFile",
+            IdentityKind::Kubernetes { .. } => "kubernetes",
+            IdentityKind::Aws(_) => "aws",
+            IdentityKind::Unavailable(name) => name,
+        }
+    }
+}
+
+/// Whether `text` matches a pattern in which `*` matches any characters. Takes time proportional
+/// to the product of both lengths at most.
+fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut in_pattern, mut last_star) = (0, 0, None);
+    while at < text.len() {
+        match pattern.get(in_pattern) {
+            Some(b'*') => {
+                last_star = Some((in_pattern, at));
+                in_pattern += 1;
+            }
+            Some(byte) if *byte == text[at] => {
+                (at, in_pattern) = (at + 1, in_pattern + 1);
+            }
+            _ => {
+                let Some((star, matched)) = last_star else { return false };
+                last_star = Some((star, matched + 1));
+                (at, in_pattern) = (matched + 1, star + 1);
+            }
+        }
+    }
+    pattern[in_pattern..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob_matches;
+
+    #[test]
+    fn pattern_matches_the_whole_id() {
+        for (pattern, id, matches) in [
+            ("*", "a", true),
+            ("prod-*", "prod-eu", true),
+            ("prod-*", "prod-", true),
+            ("prod-*", "xprod-eu", false),
+            ("*-eu-*", "a-eu-b-eu-c", true),
+            ("*-eu", "a-eu-b", false),
+            ("a*b*c", "axxbyyc", true),
+            ("east", "east2", false),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob_matches(pattern.as_bytes(), id.as_bytes()), matches, "{pattern} {id}");
+        }
+    }
+}

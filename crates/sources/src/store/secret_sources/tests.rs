@@ -1,0 +1,123 @@
+//! Tests of source namespaces with a simulated config cluster, and with a directory's Secrets.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_sim::objects::namespace;
+use strait_sim::{Options, SimCluster};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn parse(text: &str) -> Arc<MemberSources> {
+    let text = format!("apiVersion: strait.dev/v1\nkind: MemberSources\n{text}");
+    Arc::new(MemberSources::parse(&text).expect("a valid file"))
+}
+
+fn secret(namespace: &str, name: &str, label: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret",
+        "metadata": { "namespace": namespace, "name": name, "labels": { "tier": label } },
+        "data": { "value": "eA==" },
+    })
+}
+
+/// Returns `source name` of each Secret.
+fn names(objects: &Objects) -> Vec<String> {
+    let source = |secret: &WatchedSecret| secret.source.as_deref().unwrap_or("system").to_owned();
+    objects.secrets.iter().map(|one| format!("{} {}", source(one), one.name)).collect()
+}
+
+async fn until(joined: &mut ObjectsWithSources, wanted: &[&str]) {
+    let is_met = |objects: &Option<Arc<Objects>>| {
+        objects.as_ref().is_some_and(|objects| names(objects) == wanted)
+    };
+    let met = tokio::time::timeout(LIMIT, joined.objects.wait_for(is_met)).await.is_ok();
+    let found = joined.objects.borrow().as_deref().map(names);
+    assert!(met, "wanted {wanted:?}, is {found:?}");
+}
+
+#[tokio::test]
+async fn secrets_of_source_namespaces_are_read_by_selector_and_follow_the_file() {
+    let hub = SimCluster::start("hub", Options::default()).await.expect("a free port");
+    for name in ["kube-system", "capi", "other"] {
+        hub.store().apply(namespace(name)).expect("a namespace");
+    }
+    let access = Access {
+        server: hub.url().parse().expect("a URL"),
+        ca_pem: Some(hub.certificate_authority().as_bytes().to_vec()),
+        tls_server_name: None,
+        credential: ApiCredential::Token(Redacted::new(hub.token())),
+        loopback: Loopback::Allowed,
+    };
+    let (_access, access) = watch::channel(access);
+    let own = Arc::new(Objects::default());
+    let (_own, own) = watch::channel(Some(own));
+    let (file, sources) = watch::channel(parse(
+        "sources: [{name: capi, secrets: {namespace: capi, selector: tier=prod}, ids: ['*']}]",
+    ));
+    hub.store().apply(secret("capi", "east", "prod")).expect("applied");
+    hub.store().apply(secret("capi", "lab", "test")).expect("applied");
+    let tasks = Supervisor::new();
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &["capi capi/east"]).await;
+    let read = joined.objects.borrow().clone().expect("objects");
+    assert_eq!(read.secrets[0].secret_type, "cluster.x-k8s.io/secret");
+    hub.store().apply(secret("capi", "west", "prod")).expect("applied");
+    until(&mut joined, &["capi capi/east", "capi capi/west"]).await;
+    file.send_replace(parse(
+        "sources:\n- {name: any, secrets: {namespace: capi}, ids: ['*']}\n- {name: capi, secrets: {namespace: capi, selector: tier=prod}, ids: ['*']}",
+    ));
+    until(&mut joined, &["any capi/east", "any capi/lab", "any capi/west"]).await;
+    hub.store().delete("Secret", "capi", "west").expect("it exists");
+    until(&mut joined, &["any capi/east", "any capi/lab"]).await;
+    file.send_replace(parse("sources: []"));
+    until(&mut joined, &[]).await;
+    assert!(joined.problems.borrow().is_empty());
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
+async fn unreadable_source_is_named_and_delays_nothing() {
+    let access = Access {
+        server: "https://127.0.0.1:9".parse().expect("a URL"),
+        ca_pem: None,
+        tls_server_name: None,
+        credential: ApiCredential::None,
+        loopback: Loopback::Allowed,
+    };
+    let (_access, access) = watch::channel(access);
+    let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
+    let file = parse("sources: [{name: capi, secrets: {namespace: capi}, ids: ['*']}]");
+    let (_file, sources) = watch::channel(file);
+    let tasks = Supervisor::new();
+    let mut joined = with_sources(own, Some(access), sources, &tasks);
+    until(&mut joined, &[]).await;
+    let objects = joined.objects.borrow().clone().expect("objects");
+    assert_eq!(objects.partial.as_deref(), Some("source capi"));
+    let problems = joined.problems.borrow().join(" ");
+    assert!(problems.starts_with("source capi: Secrets of namespace capi: STR0231"), "{problems}");
+}
+
+#[tokio::test]
+async fn sources_select_among_all_secrets_of_a_directory() {
+    let labels: BTreeMap<_, _> = [("tier".to_owned(), "prod".to_owned())].into();
+    let watched = |namespace: &str, name: &str| {
+        let name = ObjectName::new(namespace, name);
+        Arc::new(WatchedSecret { name, labels: labels.clone(), ..WatchedSecret::default() })
+    };
+    let objects = Objects {
+        secrets: vec![watched("strait-system", "own")],
+        other_secrets: vec![watched("capi", "east"), watched("other", "x")],
+        ..Objects::default()
+    };
+    let (_own, own) = watch::channel(Some(Arc::new(objects)));
+    let file = parse(
+        "sources:\n- {name: none, secrets: {namespace: capi, selector: tier=x}, ids: ['*']}\n- {name: capi, secrets: {namespace: capi, selector: tier=prod}, ids: ['*']}",
+    );
+    let (_file, sources) = watch::channel(file);
+    let mut joined = with_sources(own, None, sources, &Supervisor::new());
+    until(&mut joined, &["system strait-system/own", "capi capi/east"]).await;
+}

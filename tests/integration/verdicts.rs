@@ -1,0 +1,266 @@
+//! The verdict matrix: injects each outage of `tests/verdicts/matrix.json` into a healthy mesh of two clusters and two
+//! networks, and compares the verdicts of `strait check`, `status` and `explain` with the expected ones.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::process::Output;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::{FutureExt as _, StreamExt as _};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use super::mesh::{
+    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, renamed, replace,
+    text, wait_until,
+};
+use strait_identity::AuthorityPem;
+use strait_sim::Fault;
+use strait_sim::objects::{self, Endpoint, HTTP, NETWORK_LABEL};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options as ClientOptions, XdsClient};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    outage: String,
+    inject: Option<String>,
+    check: Verdict,
+    status: Verdict,
+    explain: Option<Verdict>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Verdict {
+    exit: i32,
+    /// Codes of the findings, in `check -o json`.
+    #[serde(default)]
+    codes: Vec<String>,
+    /// Parts of the text.
+    #[serde(default)]
+    says: Vec<String>,
+}
+
+/// A healthy mesh: `web` runs in `west` only, and the client in `east`.
+struct World {
+    setup: Setup,
+    east: Member,
+    west: Member,
+    server: Server,
+    clients: Vec<XdsClient>,
+}
+
+/// Number of rows that run at the same time.
+const AT_ONCE: usize = 4;
+const GATEWAY: &str = "eastwestgateway";
+
+fn gateway_slice(ready: &[&str]) -> Value {
+    let endpoints: Vec<_> = ready.iter().map(|address| Endpoint::new(address)).collect();
+    objects::endpoint_slice(SYSTEM, GATEWAY, "eastwestgateway-1", &[HTTP], &endpoints)
+}
+
+impl World {
+    async fn start() -> Self {
+        let east = Member::start("east", "prod-east", "198.18.0.1").await;
+        let west = Member::start("west", "prod-west", "198.18.0.2").await;
+        east.apply(gateway_slice(&["10.1.0.9"]));
+        west.apply(gateway_slice(&["10.2.0.9"]));
+        east.serve("local", &["10.1.0.1"]);
+        west.serve("web", &["10.2.0.1", "10.2.0.2"]);
+        let setup = Setup::new();
+        setup.join(&[&east, &west]);
+        let server = setup.start_ready().await;
+        let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+        endpoints_until(&client, "web", &[("198.18.0.2:15443", 2)]).await;
+        Self { setup, east, west, server, clients: vec![client] }
+    }
+
+    /// Injects an outage.
+    async fn inject(&mut self, name: &str) {
+        match name {
+            "gatewayPodsGone" => self.west.apply(gateway_slice(&[])),
+            "gatewayWithoutAddress" => {
+                let mut gateway =
+                    objects::gateway_service(SYSTEM, "prod-west", "172.20.0.1", "198.18.0.2");
+                gateway["status"] = json!({});
+                self.west.apply(gateway);
+            }
+            "gatewayDeleted" => {
+                self.west.api.store().delete("Service", SYSTEM, GATEWAY).expect("it is there");
+            }
+            "anotherRoot" => self.restart_with_another_root().await,
+            "networkTypo" => {
+                let pod = objects::pod(SHOP, "web-10-2-0-2", "web", "10.2.0.2", "node");
+                self.west.apply(objects::labelled(pod, NETWORK_LABEL, "prod-wset"));
+            }
+            "kubeconfigRefused" => self.setup.put("west", &runs_program(self.west.secret())),
+            "handshakesFail" => {
+                for _ in 0..8 {
+                    let mut tcp = tokio::net::TcpStream::connect(self.server.bound.xds)
+                        .await
+                        .expect("connected");
+                    tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+                }
+            }
+            "streamsFall" => {
+                let more = Proxy { name: "more", ip: "10.99.0.3".into(), ..Proxy::sidecar("east") };
+                let client = self.server.connect(&self.setup, &more).await;
+                self.clients.push(client);
+                // The server samples the number every five seconds.
+                let sampled = Instant::now() + Duration::from_secs(6);
+                wait_until(SOON, async || holds(Instant::now() > sampled, "no sample yet")).await;
+                self.clients.clear();
+            }
+            "apiServerDown" => self.west.api.stop().await,
+            "tokenInvalid" => {
+                self.west.api.fault(Fault::Unauthorized);
+                self.west.api.restart().await;
+            }
+            "kindFails" => {
+                let resource = "endpointslices".to_owned();
+                self.west.api.fault(Fault::KindFails { resource, body: None });
+                self.west.api.restart().await;
+            }
+            "clusterIdTwice" => {
+                self.setup.put("second", &renamed(self.west.secret(), "second"));
+            }
+            "kubeconfigRunsProgram" => {
+                let secret = renamed(runs_program(self.west.secret()), "north");
+                let text = secret.to_string().replace("\"west\":", "\"north\":");
+                self.setup.put("north", &serde_json::from_str(&text).expect("JSON"));
+            }
+            "sameAddress" => {
+                let label = objects::namespace(SYSTEM);
+                self.west.apply(objects::labelled(label, NETWORK_LABEL, "prod-east"));
+                self.west.serve("same", &["10.1.0.1"]);
+            }
+            "routeToNowhere" => self.setup.put("vs", &route("wbe", json!("1s"))),
+            "routeUnreadable" => self.setup.put("vs", &route("web", json!("soon"))),
+            "brokenFile" => {
+                std::fs::write(self.setup.path("config/broken.json"), "{").expect("written");
+            }
+            "proxyRejects" => {
+                let rejects = Some(ResourceType::Cluster);
+                let options = ClientOptions { rejects, ..ClientOptions::default() };
+                let more = Proxy { name: "more", ip: "10.99.0.3".into(), ..Proxy::sidecar("east") };
+                let client = self.server.open(&self.setup, &more, options).await;
+                self.clients.push(client.unwrap_or_else(|error| panic!("{error}")));
+            }
+            name => panic!("no outage {name}"),
+        }
+    }
+
+    async fn restart_with_another_root(&mut self) {
+        self.clients.clear();
+        let other = Setup::new();
+        // The server of an unused setup replaces the running one, which needs its directory.
+        let running = std::mem::replace(&mut self.server, other.start().await);
+        running.shut_down().await;
+        let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        for (name, text) in [
+            ("ca-cert.pem", &*files.ca_cert),
+            ("ca-key.pem", &*files.ca_key),
+            ("cert-chain.pem", &*files.cert_chain),
+            ("root-cert.pem", &*files.root_cert),
+        ] {
+            replace(&self.setup.path("ca").join(name), text);
+        }
+        let unused = std::mem::replace(&mut self.server, self.setup.start().await);
+        unused.shut_down().await;
+    }
+
+    /// Waits until the commands give the expected verdicts.
+    async fn judge(&self, row: &Row) {
+        let outage = &row.outage;
+        wait_until(SOON, async || {
+            let output = self.server.strait(&["check", "-o", "json"]).await;
+            let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let problems = found.as_array().into_iter().flatten();
+            let problems = problems.filter(|one| one["severity"] == "problem");
+            let codes: BTreeSet<&str> =
+                problems.clone().filter_map(|one| one["code"].as_str()).collect();
+            let has_all = row.check.codes.iter().all(|code| codes.contains(code.as_str()));
+            let has_next = problems.clone().all(|one| one["next"].as_str() != Some(""));
+            let is_met = is_met(&row.check, &output) && has_all && has_next;
+            holds(is_met, (outage, "check", text(&output)))
+        })
+        .await;
+        wait_until(SOON, async || {
+            let output = self.server.strait(&["status"]).await;
+            holds(is_met(&row.status, &output), (outage, "status", text(&output)))
+        })
+        .await;
+        let Some(expected) = &row.explain else { return };
+        wait_until(SOON, async || {
+            let output = self.server.strait(&["explain", "client.shop", "web.shop"]).await;
+            holds(is_met(expected, &output), (outage, "explain", text(&output)))
+        })
+        .await;
+    }
+}
+
+fn is_met(expected: &Verdict, output: &Output) -> bool {
+    let told = text(output);
+    output.status.code() == Some(expected.exit)
+        && expected.says.iter().all(|part| told.contains(part))
+}
+
+/// Returns a Secret whose kubeconfig runs a program.
+fn runs_program(secret: Value) -> Value {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    let mut secret = secret;
+    let change = |text: String| text.replace("\"token\":", "\"exec\":").replace("token:", "exec:");
+    for (field, is_encoded) in [("stringData", false), ("data", true)] {
+        let Some(data) = secret[field].as_object_mut() else { continue };
+        for value in data.values_mut() {
+            let held = value.as_str().unwrap_or_default();
+            *value = match is_encoded {
+                false => json!(change(held.to_owned())),
+                true => {
+                    let text = BASE64.decode(held).expect("base64");
+                    json!(BASE64.encode(change(String::from_utf8(text).expect("text"))))
+                }
+            };
+        }
+    }
+    secret
+}
+
+fn route(host: &str, timeout: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "name": "web", "namespace": SHOP },
+        "spec": { "hosts": ["web"],
+                  "http": [{ "timeout": timeout, "route": [{ "destination": { "host": host } }] }] },
+    })
+}
+
+/// Injects a row's outage into a mesh of its own. Returns why the verdicts differ, if they do.
+async fn try_row(row: Row) -> Option<String> {
+    let name = row.outage.clone();
+    let run = AssertUnwindSafe(async move {
+        let mut world = World::start().await;
+        if let Some(outage) = &row.inject {
+            world.inject(outage).await;
+        }
+        world.judge(&row).await;
+        let World { clients, server, .. } = world;
+        drop(clients);
+        server.shut_down().await;
+    });
+    let panic = run.catch_unwind().await.err()?;
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    Some(format!("{name}: {text}"))
+}
+
+#[tokio::test]
+async fn each_outage_of_the_matrix_is_reported_with_its_cause() {
+    let rows: Vec<Row> =
+        serde_json::from_str(include_str!("../verdicts/matrix.json")).expect("the matrix");
+    let runs = futures::stream::iter(rows).map(try_row).buffer_unordered(AT_ONCE);
+    let failures: Vec<String> = runs.filter_map(std::future::ready).collect().await;
+    assert!(failures.is_empty(), "{failures:#?}");
+}
