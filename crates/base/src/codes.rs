@@ -725,6 +725,14 @@ proxies and the admin port, so that new connections are still accepted. At the s
 to the maximum that the process may set (its hard limit). GET /debug/push shows how many descriptors are
 open, how many members need, and how often none was free; so do the metrics process_open_fds,
 process_max_fds and strait_descriptors_exhausted_total.";
+
+    /// Replicas of the control plane.
+    REPLICA_MISSING = "STR0811", "a replica of the control plane does not answer the others",
+        "Read the replica's log. With --peers, check the addresses.", "\
+Each replica answers for all: it asks the others for their proxies over mTLS, on the port of proxies. A
+response that lacks a replica names it (missingReplicas), and lacks the proxies that are connected to it.
+Proxies are not affected. All replicas need the same CA, because its key proves that a caller is a replica:
+without a CA (--ca none), or with different CAs, a response covers one replica only.";
 }
 
 #[cfg(test)]
