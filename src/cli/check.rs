@@ -546,6 +546,7 @@ mod tests {
     #[test]
     fn each_kind_of_problem_is_found_with_its_code() {
         let answers = CheckInputs {
+            replicas: Value::Null,
             clusters: json!([
                 { "id": "ok", "state": "live", "credential": { "endsSoon": false },
                   "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
