@@ -44,7 +44,7 @@ pub enum PolicyError {
 pub trait OperatorFile: Default + PartialEq + Send + Sync + 'static {
     /// The flag that names the file.
     const FLAG: &'static str;
-    /// What the file is called in messages.
+    /// The name of the file in messages.
     const NAME: &'static str;
 
     /// Parses the text.
