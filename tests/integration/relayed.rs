@@ -57,7 +57,11 @@ async fn start_relay(setup: &Setup, server: &Server, member: &Member, name: &str
         cluster: "west".to_owned(),
         instance: name.to_owned(),
         hubs: vec![format!("localhost:{}", server.bound.xds.port()).parse().expect("an address")],
-        dialler: HubDialler { roots: file("roots", &roots), proxy: None, proxy_authorization: None },
+        dialler: HubDialler {
+            roots: file("roots", &roots),
+            proxy: None,
+            proxy_authorization: None,
+        },
         credential: EnrolCredential::Invitation(file("invitation", TOKEN)),
         // The relays of one member share a certificate.
         store: CertificateStore::Folder(setup.path("relay-state")),
@@ -198,7 +202,9 @@ async fn expired_or_used_invitation_enrols_nobody() {
     let server = setup.start().await;
     let _relay = start_relay(&setup, &server, &west, "relay-a").await;
     let is_said = |entry: &Value| {
-        entry["reason"].as_str().is_some_and(|reason| reason.contains("no relay of west has connected yet"))
+        entry["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("no relay of west has connected yet"))
     };
     server.cluster_until("west", is_said).await;
     assert_eq!(server.admin.json("/debug/relays").await, json!([]));

@@ -120,12 +120,7 @@ impl RelayPort for RelayService {
 }
 
 impl RelayServiceState {
-    async fn serve(
-        &self,
-        stream: RelayStream,
-        relay: RelayIdentity,
-        address: SocketAddr,
-    ) {
+    async fn serve(&self, stream: RelayStream, relay: RelayIdentity, address: SocketAddr) {
         let cluster = relay.cluster().clone();
         if self.config.trust_domain.borrow().as_deref() != Some(relay.trust_domain()) {
             warn!(%cluster, peer = %address, code = codes::RELAY_CERTIFICATE.id, "relay of another trust domain refused");
