@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::explain_import::{self, ExplainImportArgs};
 use super::explain_policy::{self, ExplainPolicyArgs};
 use super::explain_route::{self, ExplainRouteArgs};
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -24,7 +25,8 @@ const BEHIND_GATEWAYS: [&str; 2] = [codes::GATEWAY_DEAD.id, codes::GATEWAY_UNSER
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
     other: Option<OtherQuestion>,
-    /// Proxy: NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
+    /// Proxy: NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a
+    /// node ID, or a key from 'proxy list -o json'
     #[arg(required = true)]
     proxy: Option<String>,
     /// Service: NAME.NAMESPACE or the full host name, with the service's port
@@ -42,6 +44,8 @@ pub(crate) struct ExplainArgs {
 /// Other explanations.
 #[derive(Debug, Subcommand)]
 enum OtherQuestion {
+    /// Explain whether a cluster has the ServiceImport of a service, and why not
+    Import(ExplainImportArgs),
     /// Explain which callers a workload accepts, and which policy decides
     Policy(ExplainPolicyArgs),
     /// Explain how a request is routed through a proxy's configuration: the rule that decides, and
@@ -52,6 +56,7 @@ enum OtherQuestion {
 /// Runs `strait explain`: once, until the result is healthy, or repeatedly.
 pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
     match &args.other {
+        Some(OtherQuestion::Import(args)) => return explain_import::run(args).await,
         Some(OtherQuestion::Policy(args)) => return explain_policy::run(args).await,
         Some(OtherQuestion::Route(args)) => return explain_route::run(args).await,
         None => {}

@@ -31,6 +31,7 @@ mod facts;
 pub mod fetched_keys;
 mod known_clusters;
 mod proxy;
+mod proxy_name;
 mod root_bundle;
 pub mod tls_files;
 mod writer_role;
@@ -85,7 +86,11 @@ pub use known_clusters::{
     is_trust_domain,
 };
 pub use labels::{Labels, given_labels, labels_match};
-pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};
+pub use mcs::{
+    CLUSTERSET, ClusterExports, Disagreement, ExportedService, ImportMode, ImportedService,
+    IpFamily, MCS_API, Mcs, RankedExport, RawPort, RawService, SetMember, SharedService,
+    SharedServices, WrittenImport, is_set_name,
+};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};
@@ -93,6 +98,7 @@ pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
+pub use proxy_name::{NameMatch, ProxyName};
 pub use rare::{RareGroup, StaticDefault};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};

@@ -20,6 +20,7 @@ pub fn member(fixed_network: Option<&str>) -> KnownCluster {
         mode: Mode::Normal,
         withdrawn: None,
         trust_domain: "cluster.local".into(),
+        set_name: None,
     }
 }
 

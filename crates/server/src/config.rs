@@ -18,9 +18,10 @@ use tracing_subscriber::EnvFilter;
 pub use self::injection::InjectFlags;
 use strait_base::duration::{HumanDuration, parse_duration};
 use strait_explain::validation::ValidationMode;
+use strait_identity::ReplicaId;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
-use strait_model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
+use strait_model::{ClusterId, EndpointMetadata, ImportMode, Mcs, is_set_name, is_trust_domain};
 use strait_rules::access::PolicyErrors;
 use strait_sources::registry::consul;
 
@@ -90,6 +91,15 @@ pub struct ServeArgs {
     /// Additional host names by which browsers may open the page, next to localhost and IP addresses; repeatable
     #[arg(long, env = "STRAIT_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
+
+    /// Address of another replica of this control plane: HOST:PORT of its --xds-address; repeatable
+    /// [default: in a cluster, the endpoints of the Service strait]
+    #[arg(long, env = "STRAIT_PEERS", value_name = "HOST:PORT", value_delimiter = ',', value_parser = parse_peer)]
+    pub peers: Vec<String>,
+
+    /// Name of this replica, which differs from those of the others [default: $POD_NAME, otherwise the host name]
+    #[arg(long, env = "STRAIT_REPLICA_NAME", value_name = "NAME", value_parser = parse_replica_name)]
+    pub replica_name: Option<String>,
 
     /// Address of the webhooks, over TLS: injection at /inject, validation at /validate [default: disabled]
     #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
@@ -223,6 +233,14 @@ pub struct ServeArgs {
     /// Create a ServiceExport for every Service that is not limited to its cluster, if permitted; needs --mcs
     #[arg(long, env = "STRAIT_MCS_AUTO_EXPORT", value_parser = FalseyValueParser::new())]
     pub mcs_auto_export: bool,
+
+    /// Objects written into clusters for exported services: off, or names (ServiceImports and derived Services)
+    #[arg(long, env = "STRAIT_MCS_IMPORTS", value_name = "MODE", default_value = "off", value_parser = ImportMode::named)]
+    pub mcs_imports: ImportMode,
+
+    /// Name of the cluster set, in labels of the objects written for exported services
+    #[arg(long, env = "STRAIT_CLUSTERSET", value_name = "NAME", default_value = "default", value_parser = parse_clusterset)]
+    pub clusterset: String,
 
     /// Alternative name of a cluster in proxies' metadata, as ALIAS=ID; repeatable
     #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
@@ -435,6 +453,18 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
     Ok((alias.into(), id))
 }
 
+fn parse_peer(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("expected HOST:PORT")?;
+    match !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) {
+        true => Ok(text.to_owned()),
+        false => Err("expected HOST:PORT, an IPv6 address in brackets".into()),
+    }
+}
+
+fn parse_replica_name(text: &str) -> Result<String, String> {
+    ReplicaId::parse(text).map(|name| name.to_string())
+}
+
 fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {
     let (id, directory) = text.split_once('=').ok_or("expected ID=DIR")?;
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
@@ -556,6 +586,14 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
         "lean" => Ok(EndpointMetadata::Lean),
         "full" => Ok(EndpointMetadata::Full),
         _ => Err("expected lean or full".into()),
+    }
+}
+
+/// The name is the value of a label.
+fn parse_clusterset(text: &str) -> Result<String, String> {
+    match is_set_name(text) && text.len() <= 63 {
+        true => Ok(text.to_owned()),
+        false => Err("it is not a DNS label, or two with a dot, of at most 63 characters".into()),
     }
 }
 

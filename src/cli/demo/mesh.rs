@@ -350,6 +350,8 @@ fn node(cluster: &str, network: &str, address: &str) -> Node {
 /// environment.
 fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
     ServeArgs {
+        peers: Vec::new(),
+        replica_name: None,
         consul_address: Vec::new(),
         kubeconfig: None,
         context: None,
@@ -381,6 +383,8 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         endpoint_metadata: Default::default(),
         mcs: Default::default(),
         mcs_auto_export: false,
+        mcs_imports: Default::default(),
+        clusterset: "default".to_owned(),
         cluster_alias: Vec::new(),
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,
