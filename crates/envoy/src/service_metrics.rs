@@ -106,16 +106,18 @@ impl ServiceMetrics {
             return (logs, None);
         }
         let at_the_end = || is_of_type(AccessLogType::TcpConnectionEnd);
-        let opened = self.logger(
-            (CountedProtocol::Tcp, by_mtls),
-            &[TcpOpened],
-            is_of_type(AccessLogType::TcpUpstreamConnected),
-        );
-        let closed = self.logger(
-            (CountedProtocol::Tcp, by_mtls),
-            &[TcpClosed, TcpSent, TcpReceived],
-            at_the_end(),
-        );
+        // A server may be connected to its workload before it knows the client's certificate.
+        let is_late = by_mtls && self.place == PatchPlace::Inbound;
+        let tcp = (CountedProtocol::Tcp, by_mtls);
+        let opened = match is_late {
+            true => None,
+            false => {
+                self.logger(tcp, &[TcpOpened], is_of_type(AccessLogType::TcpUpstreamConnected))
+            }
+        };
+        let with_end = [TcpOpened, TcpClosed, TcpSent, TcpReceived];
+        let with_end = if is_late { &with_end[..] } else { &with_end[1..] };
+        let closed = self.logger(tcp, with_end, at_the_end());
         if opened.is_none() {
             return (logs.into_iter().chain(closed).collect(), None);
         }
@@ -316,7 +318,7 @@ fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<Label> {
     let unknown = |name| (name, UNKNOWN.to_owned());
     let client_namespace = match (by_mtls, counted) {
         (false, _) => UNKNOWN.to_owned(),
-        // The connection to the workload may be open before the state is set.
+        // Chains for TCP have no such filter.
         (true, CountedProtocol::Tcp) => {
             format!("%CEL(connection.mtls ? {CLIENT_NAMESPACE} : '{UNKNOWN}')%")
         }
