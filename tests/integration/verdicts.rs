@@ -119,11 +119,6 @@ impl World {
                 self.west.api.fault(Fault::Unauthorized);
                 self.west.api.restart().await;
             }
-            "kindFails" => {
-                let resource = "endpointslices".to_owned();
-                self.west.api.fault(Fault::KindFails { resource, body: None });
-                self.west.api.restart().await;
-            }
             "clusterIdTwice" => {
                 self.setup.put("second", &renamed(self.west.secret(), "second"));
             }
@@ -137,8 +132,7 @@ impl World {
                 self.west.apply(objects::labelled(label, NETWORK_LABEL, "prod-east"));
                 self.west.serve("same", &["10.1.0.1"]);
             }
-            "routeToNowhere" => self.setup.put("vs", &route("wbe", json!("1s"))),
-            "routeUnreadable" => self.setup.put("vs", &route("web", json!("soon"))),
+            "routeUnreadable" => self.setup.put("vs", &unreadable_route()),
             "brokenFile" => {
                 std::fs::write(self.setup.path("config/broken.json"), "{").expect("written");
             }
@@ -230,12 +224,12 @@ fn runs_program(secret: Value) -> Value {
     secret
 }
 
-fn route(host: &str, timeout: Value) -> Value {
+fn unreadable_route() -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
         "metadata": { "name": "web", "namespace": SHOP },
         "spec": { "hosts": ["web"],
-                  "http": [{ "timeout": timeout, "route": [{ "destination": { "host": host } }] }] },
+                  "http": [{ "timeout": "soon", "route": [{ "destination": { "host": "web" } }] }] },
     })
 }
 
