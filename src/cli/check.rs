@@ -9,6 +9,7 @@ mod config;
 mod finding;
 mod imports;
 mod injection;
+mod inputs;
 mod junit;
 mod matrix;
 mod member_policies;
@@ -17,6 +18,7 @@ mod networks;
 mod objects;
 mod probes;
 mod process;
+mod replicas;
 mod roots;
 mod row;
 mod schedule;
@@ -30,6 +32,7 @@ use serde_json::Value;
 
 use self::certificates::{of_certificates, of_root};
 use self::finding::{note, problem};
+pub(super) use self::inputs::CheckInputs;
 use self::process::{of_process, of_streams};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, same_range, yielded};
@@ -100,64 +103,6 @@ const PROBLEMS: TableLayout = TableLayout {
         Column::wide("NEXT", |row, _| text(&row["next"]).into()),
     ],
 };
-
-/// Responses of the control plane.
-#[derive(Default)]
-pub(super) struct CheckInputs {
-    pub(super) clusters: Value,
-    pub(super) sources: Value,
-    pub(super) networks: Value,
-    pub(super) services: Value,
-    pub(super) mesh: Value,
-    pub(super) policy: Value,
-    /// Status of each configuration object.
-    pub(super) config: Value,
-    pub(super) proxies: Value,
-    pub(super) push: Value,
-    /// State of the CA; null if the control plane is too old to report it.
-    pub(super) certificates: Value,
-    /// Held configuration; null if the control plane is too old to report it.
-    pub(super) hold: Value,
-    /// State of a gradual rollout; null if the control plane is too old to report it.
-    pub(super) rollout: Value,
-    /// Reason why the control plane is not ready, if it has not read all sources yet. Networks,
-    /// services, objects and the mesh's settings are unknown then.
-    pub(super) waits: Option<String>,
-}
-
-impl CheckInputs {
-    /// Requests all responses.
-    pub(super) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
-        let get = async |path: &str| Ok::<_, CommandFailure>(client.get(path, &[]).await?.value);
-        let mut answers = Self {
-            clusters: get("/debug/clusters").await?,
-            sources: get("/debug/sources").await?,
-            policy: get("/debug/policy").await?,
-            proxies: get("/debug/proxies").await?,
-            push: get("/debug/push").await?,
-            certificates: get("/debug/certificates").await.unwrap_or_default(),
-            hold: get("/debug/hold").await.unwrap_or_default(),
-            rollout: get("/debug/rollout").await.unwrap_or_default(),
-            ..Self::default()
-        };
-        let mut waits = None;
-        for (path, into) in [
-            ("/debug/networks", &mut answers.networks),
-            ("/debug/services", &mut answers.services),
-            ("/debug/mesh", &mut answers.mesh),
-            ("/debug/config", &mut answers.config),
-        ] {
-            match get(path).await {
-                Ok(value) => *into = value,
-                Err(failure) if failure.exit == Exit::Unhealthy => {
-                    waits = Some(failure.message().to_owned());
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        Ok(Self { waits, ..answers })
-    }
-}
 
 /// Reasons to withhold endpoints from other networks that are by design, and not problems.
 const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
@@ -497,6 +442,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(of_streams(&answers.push));
     found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
     found.extend(of_certificates(&answers.certificates));
+    found.extend(replicas::findings(&answers.replicas));
     found
 }
 

@@ -1,6 +1,8 @@
 //! Client of the admin API: plain HTTP with a bearer token, one request at a time.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use clap::Args;
@@ -14,12 +16,18 @@ use serde_json::Value;
 
 use super::failure::{CommandFailure, Exit};
 use super::output::clean;
+use strait_base::codes;
 use strait_base::duration::HumanDuration;
 
 /// Maximum size of a response, in bytes. A configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// Default path of the token of `strait serve`.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
+
+/// Header that names the replicas that did not answer.
+const MISSING: &str = "strait-missing-replicas";
+/// Replicas that have been reported as missing.
+static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Next step if the token is missing or not accepted.
 const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
@@ -50,6 +58,9 @@ pub(crate) struct Connect {
     /// Time to wait for a response
     #[arg(long, value_name = "D", default_value = "30s")]
     timeout: HumanDuration,
+    /// Ask only this replica of the control plane [default: all replicas]
+    #[arg(long, value_name = "NAME")]
+    replica: Option<String>,
 }
 
 impl Connect {
@@ -58,13 +69,15 @@ impl Connect {
         Self {
             at: ServerFlags { server, token_file: Some(token_file) },
             timeout: HumanDuration(std::time::Duration::from_secs(30)),
+            replica: None,
         }
     }
 
     /// Returns a connection with a timeout of 5 s, for commands that change clusters and query the
     /// control plane only in addition.
     pub(crate) fn beside(at: &ServerFlags) -> Self {
-        Self { at: at.clone(), timeout: HumanDuration(std::time::Duration::from_secs(5)) }
+        let timeout = HumanDuration(std::time::Duration::from_secs(5));
+        Self { at: at.clone(), timeout, replica: None }
     }
 }
 
@@ -83,6 +96,7 @@ pub(crate) struct AdminClient {
     server: String,
     token: Option<String>,
     timeout: HumanDuration,
+    replica: Option<String>,
 }
 
 impl AdminClient {
@@ -112,7 +126,8 @@ impl AdminClient {
             None => read_token(Path::new(TOKEN_FILE)).ok(),
         };
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
-        Ok(Self { http, server, token, timeout: connect.timeout })
+        let (timeout, replica) = (connect.timeout, connect.replica.clone());
+        Ok(Self { http, server, token, timeout, replica })
     }
 
     /// Returns the URL of the control plane, without a final slash.
@@ -164,6 +179,7 @@ impl AdminClient {
             }
             (
                 StatusCode::NOT_FOUND
+                | StatusCode::BAD_GATEWAY
                 | StatusCode::CONFLICT
                 | StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::INSUFFICIENT_STORAGE,
@@ -218,7 +234,10 @@ impl AdminClient {
         body: Option<&Value>,
     ) -> Result<(StatusCode, String), CommandFailure> {
         let mut url = format!("{}{path}", self.server);
-        for (at, (name, value)) in query.iter().enumerate() {
+        // Only responses of /debug cover all replicas.
+        let replica = self.replica.as_deref().filter(|_| path.starts_with("/debug/"));
+        let replica = replica.map(|replica| ("replica", replica));
+        for (at, (name, value)) in query.iter().copied().chain(replica).enumerate() {
             url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encode(value));
         }
         let mut request = match body {
@@ -234,6 +253,8 @@ impl AdminClient {
         })?;
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
+        let missing = response.headers().get(MISSING).and_then(|names| names.to_str().ok());
+        missing.into_iter().for_each(tell_missing);
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.away(&*error))?.to_bytes();
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
@@ -259,6 +280,19 @@ impl AdminClient {
         };
         let text = format!("the control plane at {} {fact}", self.server);
         CommandFailure::new(Exit::NoRights, text).next(TOKEN_NEXT)
+    }
+}
+
+/// Reports the replicas that did not answer, each once per process.
+fn tell_missing(names: &str) {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        if told.insert(name.to_owned()) {
+            let (name, code) = (clean(name), &codes::REPLICA_MISSING);
+            tell!(
+                "{code}: replica {name} did not answer; the proxies that are connected to it are missing"
+            );
+        }
     }
 }
 

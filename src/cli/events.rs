@@ -38,7 +38,7 @@ const EVENTS: TableLayout = TableLayout {
     kind: "change",
     name: |row| text(&row["seq"]),
     columns: &[
-        Column::new("SEQ", |row, _| text(&row["seq"]).into()),
+        Column::new("SEQ", |row, _| sequence(row).into()),
         Column::new("TIME", |row, look| time(&row["at"], look).into()),
         Column::new("CAUSE", |row, _| cause(row).into()),
         Column::new("EFFECT", |row, _| text(&row["effect"]).into()),
@@ -50,6 +50,14 @@ const EVENTS: TableLayout = TableLayout {
         Column::wide("VERSION", |row, _| text(&row["version"]).into()),
     ],
 };
+
+/// Returns the number of a change, with the replica if another one has counted it.
+fn sequence(row: &Value) -> String {
+    let seq = text(&row["seq"]);
+    row["replica"]
+        .as_str()
+        .map_or_else(|| seq.clone(), |replica| format!("{seq}/{}", clean(replica)))
+}
 
 /// Table of the proxies of one change.
 const STEPS: TableLayout = TableLayout {
@@ -82,7 +90,9 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
             (false, _) => (0, answered(all)),
         };
         let due = all.get(from.min(to)..to).unwrap_or_default();
-        since = due.last().and_then(|row| row["seq"].as_u64()).unwrap_or(since);
+        // The server continues after its own numbers.
+        let own = due.iter().rev().filter(|row| row["replica"].is_null());
+        since = own.filter_map(|row| row["seq"].as_u64()).next().unwrap_or(since);
         if !due.is_empty() || !args.watch {
             let due = Value::Array(due.to_vec());
             let raw = format!("{due:#}\n");
@@ -264,6 +274,9 @@ mod tests {
         }]);
         let today = "2026-11-23T23:00:00Z".parse().expect("a time");
         let look = OutputStyle { now: today, ..LOOK };
+        let mut other = row.clone();
+        other[0]["replica"] = json!("strait-b");
+        assert!(EVENTS.table(items(&other), false).render(false, &look).starts_with("7/strait-b "));
         let shown = EVENTS.table(items(&row), false).render(false, &look);
         let expected = "7   12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
         assert_eq!(shown, expected);

@@ -25,7 +25,8 @@ const BEHIND_GATEWAYS: [&str; 2] = [codes::GATEWAY_DEAD.id, codes::GATEWAY_UNSER
 pub(crate) struct ExplainArgs {
     #[command(subcommand)]
     other: Option<OtherQuestion>,
-    /// Proxy: NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
+    /// Proxy: NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a
+    /// node ID, or a key from 'proxy list -o json'
     #[arg(required = true)]
     proxy: Option<String>,
     /// Service: NAME.NAMESPACE or the full host name, with the service's port

@@ -71,6 +71,10 @@ fn endpoints(row: &Value) -> String {
 }
 
 fn note(row: &Value) -> Cell {
+    if let Some(replica) = row["replica"].as_str() {
+        let replica = clean(replica);
+        return format!("of replica {replica}: add --replica {replica}").into();
+    }
     match (row["gap"].as_str(), row["restored"].as_bool()) {
         (Some(gap), _) => Cell::doubtful(format!("unknown: {}", clean(gap))),
         (None, Some(true)) => "before the last start: refer to it by its time".into(),

@@ -14,6 +14,7 @@ use super::simulate;
 use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, ForeignHostsMode, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
+use strait_rules::access::PolicyKind;
 
 /// Check and test policies.
 #[derive(Debug, Subcommand)]
@@ -300,6 +301,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let states = args.ask.ask("/debug/config", &query).await?;
     let reach = args.ask.ask("/debug/config/reach", &query).await?;
     let states = items(&states.value);
+    let states: Vec<&Value> = states.iter().filter(|state| is_access_policy(state)).collect();
     if states.is_empty() {
         return Err(CommandFailure::failed(format!("access policy {} does not exist", args.name)));
     }
@@ -331,17 +333,24 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     Ok(if fine { Exit::Fine } else { Exit::Unhealthy })
 }
 
+/// Returns whether an object is an access policy. Objects of other kinds may have the same name.
+fn is_access_policy(state: &Value) -> bool {
+    let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
+    kinds.iter().any(|kind| state["kind"] == kind.as_str())
+}
+
 fn render_status(state: &Value) -> String {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
+    let count = |field: &str| state[field].as_u64().unwrap_or(0);
     let mut out = format!(
-        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} proxies are connected to this replica)\n",
+        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} are connected)\n",
         name[0],
         name[1],
         name[2],
         text(&state["state"]),
-        state["acknowledged"],
-        state["proxies"],
-        state["connected"],
+        count("acknowledged"),
+        count("proxies"),
+        count("connected"),
     );
     if let Value::Object(transition) = &state["transition"] {
         out += &format!(
@@ -417,6 +426,20 @@ mod tests {
         let found = refused_gateways(&policy, &networks);
         let refused: Vec<_> = found.iter().map(|row| (&row["what"], &row["rule"])).collect();
         assert_eq!(refused, [(&json!("service evil/gw"), &json!("gatewayNamespaces"))]);
+    }
+
+    #[test]
+    fn status_shows_access_policies_only() {
+        let of = |kind: &str| json!({ "kind": kind, "namespace": "shop", "name": "web", "state": "refused" });
+        for kind in ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"] {
+            assert!(is_access_policy(&of(kind)), "{kind}");
+        }
+        for kind in ["VirtualService", "DestinationRule", "Sidecar", "Telemetry"] {
+            assert!(!is_access_policy(&of(kind)), "{kind}");
+        }
+        let shown = render_status(&of("AuthorizationPolicy"));
+        let expected = "AuthorizationPolicy shop/web: refused, acknowledged by 0 of 0 proxies (0 are connected)\n";
+        assert_eq!(shown, expected);
     }
 
     #[test]

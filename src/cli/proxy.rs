@@ -16,6 +16,7 @@ use super::list::{GetOne, ListArgs, ListedKind, QueryArgs};
 use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, age, clean, items, text,
 };
+use strait_model::{NameMatch, ProxyName};
 
 /// Show connected proxies and their configuration; print a bootstrap; inject sidecars.
 #[derive(Debug, Subcommand)]
@@ -34,7 +35,8 @@ pub(crate) enum ProxyCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProxyGetArgs {
-    /// NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
+    /// NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a node ID, or a key from
+    /// 'proxy list -o json'
     proxy: String,
     #[command(flatten)]
     one: GetOne,
@@ -42,7 +44,8 @@ pub(crate) struct ProxyGetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// NAME.NAMESPACE[@CLUSTER], a node ID, or a key from 'proxy list -o json'
+    /// NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a node ID, or a key from
+    /// 'proxy list -o json'
     proxy: String,
     /// Only this resource type: cds, eds, lds, rds, ...
     #[arg(value_name = "TYPE")]
@@ -55,7 +58,7 @@ pub(crate) struct ConfigArgs {
 pub(super) const PROXIES: ListedKind = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
-    next: "strait proxy list; other replicas have other proxies: query each (kubectl exec POD -- strait …)\n\
+    next: "strait proxy list\n\
            a proxy whose connection was refused is not listed; its own log contains the reason",
     find,
     describe,
@@ -77,6 +80,7 @@ pub(super) const PROXIES: ListedKind = ListedKind {
             Column::wide("IDENTITY", |row, _| text(&row["identity"]).into()),
             Column::wide("VERIFIED", |row, _| text(&row["verified"]).into()),
             Column::wide("KEY", |row, _| text(&row["key"]).into()),
+            Column::wide("REPLICA", |row, _| text(&row["replica"]).into()),
         ],
     },
 };
@@ -140,6 +144,9 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         ("Network", text(&row["network"]).into()),
         ("Identity", text(&row["identity"]).into()),
     ];
+    if row["replica"].is_string() {
+        lines.push(("Replica", text(&row["replica"]).into()));
+    }
     if let Some(by) = row["knownBy"].as_str() {
         lines.push((
             "Known by",
@@ -245,8 +252,9 @@ pub(super) fn display_name(row: &Value) -> String {
     format!("{} in cluster {cluster}, network {network}", name(row))
 }
 
-/// Finds the proxy that `wanted` names and returns its newest stream. Several streams of one node
-/// ID in one cluster belong to one proxy that has reconnected. Returns `None` if no proxy matches.
+/// Finds the proxy that `wanted` names and returns its newest stream with a configuration. Several
+/// streams of one node ID in one cluster belong to one proxy: it has reconnected, or its agent has
+/// its own stream. Returns `None` if no proxy matches.
 ///
 /// # Errors
 /// If the name matches several proxies.
@@ -257,18 +265,21 @@ pub(super) fn find<'a>(
     if let Some(stream) = rows.iter().find(|row| row["key"] == wanted) {
         return Ok(Some(stream));
     }
-    let (short, cluster) = match wanted.rsplit_once('@') {
-        Some((short, cluster)) => (short, Some(cluster)),
-        None => (wanted, None),
+    let parsed = ProxyName::parse(wanted);
+    let matching = |row: &Value| match row["id"] == wanted {
+        true => Some(NameMatch::Unique),
+        false => parsed.matches(&name(row), row["cluster"].as_str().unwrap_or_default()),
     };
-    let matches = |row: &&Value| {
-        row["id"] == wanted
-            || (name(row) == short && cluster.is_none_or(|cluster| row["cluster"] == cluster))
+    let best = rows.iter().filter_map(matching).min();
+    let rank = |row: &Value| {
+        let is_of_configuration = ["cds", "lds"].iter().any(|kind| !row["types"][kind].is_null());
+        (is_of_configuration, row["connectedAt"].as_str().map(ToOwned::to_owned))
     };
-    let mut proxies: BTreeMap<(Option<&str>, Option<&str>), &Value> = BTreeMap::new();
-    for row in rows.iter().filter(matches) {
-        let newest = proxies.entry((row["cluster"].as_str(), row["id"].as_str())).or_insert(row);
-        if newest["connectedAt"].as_str() <= row["connectedAt"].as_str() {
+    let mut proxies: BTreeMap<(String, Option<&str>, Option<&str>), &Value> = BTreeMap::new();
+    for row in rows.iter().filter(|row| best.is_some() && matching(row) == best) {
+        let key = (name(row), row["cluster"].as_str(), row["id"].as_str());
+        let newest = proxies.entry(key).or_insert(row);
+        if rank(newest) <= rank(row) {
             *newest = row;
         }
     }
@@ -276,6 +287,8 @@ pub(super) fn find<'a>(
     match proxies[..] {
         [] => Ok(None),
         [one] => Ok(Some(one)),
+        // Any pod of the Deployment is meant.
+        [first, ..] if best == Some(NameMatch::Deployment) => Ok(Some(first)),
         _ => Err(ambiguous(wanted, &proxies)),
     }
 }
@@ -283,8 +296,8 @@ pub(super) fn find<'a>(
 /// Returns the error for a name that matches several proxies, with a unique name for each.
 fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
     let in_its_cluster = |row: &Value| {
-        let same = proxies.iter().filter(|one| one["cluster"] == row["cluster"]);
-        same.count() == 1
+        let is_same = |one: &&&Value| one["cluster"] == row["cluster"] && name(one) == name(row);
+        proxies.iter().filter(is_same).count() == 1
     };
     let line = |row: &&Value| {
         let by = match in_its_cluster(row) {

@@ -62,13 +62,17 @@ pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     let conflicts: Vec<String> =
         notes().filter(|row| row["category"] == "services").map(line).collect();
     let notes = notes().count();
-    let CheckInputs { clusters, networks, proxies, hold, rollout, .. } = answers;
-    json!({
+    let CheckInputs { clusters, networks, proxies, hold, rollout, replicas, .. } = answers;
+    let mut whole = json!({
         "held": hold["held"],
         "rollout": rollout["running"],
         "clusters": clusters, "networks": networks, "proxies": proxies,
         "problems": problems, "conflicts": conflicts, "notes": notes,
-    })
+    });
+    if let Some(missing) = replicas.get("missingReplicas") {
+        whole["missingReplicas"] = missing.clone();
+    }
+    whole
 }
 
 /// Formats a finding as a line: `cluster east: STR0301: stale: refused`.
@@ -113,6 +117,11 @@ pub(super) fn render(whole: &Value, show: &Show, look: &OutputStyle) -> String {
         vec!["NOTES".into(), format!("{} (strait check)", text(&whole["notes"])).into()],
         vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
     ];
+    let missing = items(&whole["missingReplicas"]);
+    if !missing.is_empty() {
+        let names = missing.iter().map(text).collect::<Vec<_>>().join(", ");
+        rows.push(vec!["MISSING".into(), Cell::bad(format!("replica {names}"))]);
+    }
     if !conflicts.is_empty() {
         rows.insert(2, vec!["CONFLICTS".into(), Cell::doubtful(conflicts.len().to_string())]);
     }

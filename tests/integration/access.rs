@@ -205,7 +205,8 @@ async fn policy_is_complete_when_all_proxies_acknowledged_it_and_no_port_uses_th
         })
         .await;
     };
-    let all = "PeerAuthentication shop/mode: inForce, acknowledged by 2 of 2 proxies (2 proxies are connected to this replica)";
+    let all =
+        "PeerAuthentication shop/mode: inForce, acknowledged by 2 of 2 proxies (2 are connected)";
     status("shop/mode", &[all], 0).await;
 
     setup.put("mode", &mode("STRICT"));

@@ -107,6 +107,24 @@ async fn session_reads_what_the_token_reads_and_creates_no_sessions() {
 }
 
 #[tokio::test]
+async fn session_is_valid_at_every_replica_and_at_no_other_control_plane() {
+    let (setup, other) = (Setup::new(), Setup::new());
+    let first = setup.start_ready().await;
+    let second = setup.start_as(setup.arguments_on(&setup.path("second"))).await;
+    let stranger = other.start_ready().await;
+    let cookie = sign_in(&first).await;
+    let code = first.admin.json("/api/login-code").await["code"].as_str().map(str::to_owned);
+    let path = format!("/login?code={}", code.expect("a code"));
+    let entered = ask(&second, Method::GET, &path, &[]).await;
+    assert!(entered.headers().contains_key(SET_COOKIE), "the code of another replica");
+    for (server, wanted) in
+        [(&first, StatusCode::OK), (&second, StatusCode::OK), (&stranger, StatusCode::UNAUTHORIZED)]
+    {
+        assert_eq!(status(server, "/debug/push", &[(COOKIE, &cookie)]).await, wanted);
+    }
+}
+
+#[tokio::test]
 async fn expiry_of_certificates_is_shown() {
     let setup = Setup::new();
     let server = setup.start_ready().await;

@@ -396,3 +396,183 @@ fn run_envoy(envoy: &Path, bootstrap: &str, log: &Path) -> RunningEnvoy {
     command.stdout(Stdio::null()).stderr(log);
     RunningEnvoy(command.spawn().expect("it starts"))
 }
+
+/// Returns a free port of the loopback interface.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
+/// Starts a replica without a config cluster, which knows the others by `--peers`.
+async fn start_peer(setup: &Setup, name: &str, port: u16, peers: &[u16]) -> Server {
+    let mut arguments = setup.arguments_on(&setup.path(name));
+    let at = arguments.iter().position(|one| one == "--xds-address").expect("it is given");
+    arguments[at + 1] = format!("127.0.0.1:{port}");
+    arguments.extend(["--replica-name".into(), name.into()]);
+    let peers = peers.iter().map(|port| format!("127.0.0.1:{port}"));
+    arguments.extend(peers.flat_map(|peer| ["--peers".to_owned(), peer]));
+    let server = setup.start_as(arguments).await;
+    server.ready().await;
+    server
+}
+
+/// Returns the keys of the rows of `/debug/proxies`, without their numbers.
+async fn proxies_of(server: &Server, query: &str) -> Vec<String> {
+    let rows = server.admin.json(&format!("/debug/proxies{query}")).await;
+    let key = |row: &Value| {
+        let key = row["key"].as_str().unwrap_or_default();
+        let (name, rest) = key.split_once(".shop-").unwrap_or((key, ""));
+        let replica = rest.split_once('/').map(|(_, replica)| replica).unwrap_or_default();
+        assert_eq!(row["replica"].as_str().unwrap_or_default(), replica, "{row}");
+        format!("{name}/{replica}")
+    };
+    let mut keys: Vec<_> = rows.as_array().expect("rows").iter().map(key).collect();
+    keys.sort();
+    keys
+}
+
+fn pod(name: &'static str) -> Proxy {
+    Proxy { name, ..Proxy::sidecar("east") }
+}
+
+#[tokio::test]
+async fn replicas_answer_as_one_and_name_the_one_that_is_missing() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let [one, two] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", one, &[two]).await;
+    let second = start_peer(&setup, "strait-b", two, &[one]).await;
+    for server in [&first, &second] {
+        server.cluster_in("east", "live").await;
+    }
+    let _here = first.connect(&setup, &pod("cart-7d4b9c-aaaaa")).await;
+    let there = second.connect(&setup, &pod("web-5f6c7d-bbbbb")).await;
+    for server in [&first, &second] {
+        wait_until(SOON, async || {
+            let found = proxies_of(server, "").await;
+            let expected = ["cart-7d4b9c-aaaaa/strait-a", "web-5f6c7d-bbbbb/strait-b"];
+            holds(found == expected, found)
+        })
+        .await;
+        let summary = server.admin.json("/debug/summary").await;
+        assert_eq!(summary["proxies"]["connected"], 2, "{summary}");
+        assert!(summary.get("missingReplicas").is_none(), "{summary}");
+    }
+    assert_eq!(proxies_of(&first, "?replica=strait-a").await.len(), 1);
+    assert_eq!(proxies_of(&first, "?replica=strait-b").await.len(), 1);
+    let (status, refusal) = first.admin.text("/debug/proxies?replica=strait-c").await;
+    assert_eq!(status, 404);
+    assert!(refusal.contains("the replicas are strait-a, strait-b"), "{refusal}");
+
+    // Each name works at the replica that does not serve the proxy.
+    for name in ["web-5f6c7d-bbbbb.shop", "web-5f", "web.shop@east", "deploy/web.shop"] {
+        let path = format!("/debug/config_dump?proxy={}", name.replace('/', "%2F"));
+        let (status, dump) = first.admin.text(&path).await;
+        assert_eq!(status, 200, "{name}: {dump}");
+        assert!(dump.contains("outbound|80||web.shop"), "{name}: {dump}");
+    }
+    let (status, refusal) = first.admin.text("/debug/config_dump?proxy=we.pay").await;
+    assert_eq!(status, 404, "{refusal}");
+    for (server, words) in [
+        (&first, vec!["explain", "deploy/web.shop", "web.shop"]),
+        (&second, vec!["explain", "cart-7d", "web.shop"]),
+        (&first, vec!["proxy", "get", "web-5f"]),
+        (&first, vec!["proxy", "config", "web-5f", "cds"]),
+        (&second, vec!["explain", "route", "cart-7d", "GET", "http://web.shop"]),
+        (&second, vec!["explain", "policy", "cart-7d"]),
+    ] {
+        let output = server.strait(&words).await;
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+        assert!(output.stderr.is_empty(), "{words:?}: {}", text(&output));
+    }
+
+    // A proxy that moves appears once, also while its previous stream is still open.
+    let moved = first.connect(&setup, &pod("web-5f6c7d-bbbbb")).await;
+    wait_until(SOON, async || {
+        let found = proxies_of(&second, "").await;
+        let expected = ["cart-7d4b9c-aaaaa/strait-a", "web-5f6c7d-bbbbb/strait-a"];
+        holds(found == expected, found)
+    })
+    .await;
+    drop((there, moved));
+
+    second.shut_down().await;
+    let (_, events) = first.admin.text("/debug/summary").await;
+    assert!(events.contains("\"missingReplicas\": [\n    \"strait-b\"\n  ]"), "{events}");
+    let listed = first.strait(&["proxy", "list", "-o", "name"]).await;
+    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    let told = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(told.contains("STR0811: replica strait-b did not answer"), "{told}");
+    let status = first.strait(&["status", "-o", "json"]).await;
+    let whole: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(whole["missingReplicas"], json!(["strait-b"]), "{whole}");
+    assert!(whole["problems"].to_string().contains("STR0811"), "{whole}");
+    let only = first.strait(&["proxy", "list", "--replica", "strait-a"]).await;
+    assert_eq!((only.status.code(), only.stderr.is_empty()), (Some(0), true), "{}", text(&only));
+    first.shut_down().await;
+}
+
+#[tokio::test]
+async fn only_replicas_with_the_same_ca_answer_each_other() {
+    let (setup, other) = (Setup::new(), Setup::new());
+    let [one, two] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", one, &[two]).await;
+    let stranger = start_peer(&other, "strait-b", two, &[one]).await;
+    for (server, port) in [(&first, two), (&stranger, one)] {
+        let found = server.admin.json("/debug/replicas").await;
+        assert_eq!(found["missingReplicas"], json!([format!("127.0.0.1:{port}")]), "{found}");
+    }
+    // A workload of the mesh has a certificate, but no identity of a replica.
+    let tls = setup.certificate("shop", "web");
+    let mut config = (*tls).clone();
+    config.alpn_protocols = vec![b"strait-replica/1".to_vec()];
+    let socket = tokio::net::TcpStream::connect(("127.0.0.1", one)).await.expect("it listens");
+    let name = "localhost".try_into().expect("a name");
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let asked = async {
+        let mut stream = connector.connect(name, socket).await?;
+        tokio::io::AsyncWriteExt::write_all(
+            &mut stream,
+            b"GET /debug/proxies HTTP/1.1\r\nhost: replica\r\n\r\n",
+        )
+        .await?;
+        let mut answer = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = asked.await.unwrap_or_default();
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+    first.shut_down().await;
+    stranger.shut_down().await;
+}
+
+#[tokio::test]
+async fn replica_that_starts_without_state_takes_that_of_a_running_one() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let [one, two] = [free_port(), free_port()];
+    let first = start_peer(&setup, "strait-a", one, &[two]).await;
+    first.cluster_until("east", |entry| entry["endpoints"] == 2).await;
+    wait_until(SOON, async || {
+        let files = std::fs::read_dir(setup.path("strait-a").join("lkg"));
+        let names: Vec<_> =
+            files.into_iter().flatten().flatten().map(|it| it.file_name()).collect();
+        let has = |part: &str| names.iter().any(|name| name.to_string_lossy().contains(part));
+        holds(has("members") && has("east"), &names)
+    })
+    .await;
+    east.api.stop().await;
+    let second = start_peer(&setup, "strait-b", two, &[one]).await;
+    let entry = second.cluster_in("east", "restored").await;
+    assert_eq!((&entry["services"], &entry["endpoints"]), (&json!(1), &json!(2)), "{entry}");
+    assert!(entry["lastContact"].is_string(), "{entry}");
+    let client = second.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    drop(client);
+    second.shut_down().await;
+    first.shut_down().await;
+}

@@ -22,7 +22,8 @@ use http_body_util::BodyExt;
 use hyper::body::Frame;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::Status;
 use tonic::body::Body;
@@ -33,6 +34,7 @@ use tracing::{debug, warn};
 use super::grpc::{self, Requests, ResponseSender, SendError};
 use super::handshakes::HandshakePermit;
 use super::relays::{self, RelayPort};
+use super::replicas::ReplicaConnection;
 use super::shared::{ConnectionShared, Leaving, ServerShared};
 use super::stream::{Stream, StreamEnd, contained};
 use super::sync_limiter::{SyncPermit, TURN_MAX};
@@ -40,6 +42,7 @@ use strait_base::codes;
 use strait_base::descriptors::Seat;
 use strait_http2::{self as http2, CallOver, CallResponse, ConnectionEnd, Rope};
 use strait_identity::caller::brings_token;
+use strait_identity::replica::{self, ReplicaStream};
 use strait_identity::{Caller, ConnectionPeer, RelayIdentity, SpiffeId, tls};
 use strait_xds::session::ProtocolForm;
 
@@ -76,7 +79,17 @@ pub(super) struct AcceptedConnection {
     pub(super) address: SocketAddr,
     pub(super) routes: Routes,
     /// The permits for the connection, released when it ends.
-    pub(super) _room: (OwnedSemaphorePermit, Seat),
+    pub(super) room: (OwnedSemaphorePermit, Seat),
+}
+
+/// The peer of a connection after its handshake.
+enum AcceptedPeer {
+    /// A peer that makes calls.
+    Calls(Secured, ConnectionShared),
+    /// The relay of a member, to which the server sends requests.
+    Relay(Secured, RelayIdentity),
+    /// Another replica of this control plane.
+    Replica(ReplicaStream),
 }
 
 /// How the connection continues after a call has ended.
@@ -84,14 +97,6 @@ pub(super) struct AcceptedConnection {
 enum After {
     GoOn,
     Close,
-}
-
-/// What an accepted connection is for.
-enum Accepted {
-    /// Calls of the peer.
-    Calls(ConnectionShared),
-    /// Requests to a member, through its relay.
-    Relay(RelayIdentity),
 }
 
 type CallFuture = Pin<Box<dyn Future<Output = After> + Send>>;
@@ -140,10 +145,11 @@ impl AcceptedConnection {
         let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await;
         drop(place);
         match handshake {
-            Ok(Ok((stream, Accepted::Calls(line)))) => {
+            Ok(Ok(AcceptedPeer::Replica(stream))) => self.hand_over(stream),
+            Ok(Ok(AcceptedPeer::Calls(stream, line))) => {
                 Box::pin(self.serve(stream, Arc::new(line))).await;
             }
-            Ok(Ok((stream, Accepted::Relay(relay)))) => match self.shared.relays.clone() {
+            Ok(Ok(AcceptedPeer::Relay(stream, relay))) => match self.shared.relays.clone() {
                 Some(relays) => relays.serve(stream, relay, self.address).await,
                 None => self.shared.failures.note(self.address, "relays are not served here"),
             },
@@ -158,26 +164,44 @@ impl AcceptedConnection {
         }
     }
 
-    async fn handshake(&self, socket: TcpStream) -> Result<(Secured, Accepted), String> {
+    /// Passes the connection of another replica on. It is closed if too many are waiting.
+    fn hand_over(self, stream: ReplicaStream) {
+        if let Some(replicas) = &self.shared.replicas {
+            let _ = replicas.accepted.try_send(ReplicaConnection { stream, room: self.room });
+        }
+    }
+
+    async fn handshake(&self, socket: TcpStream) -> Result<AcceptedPeer, String> {
         let _ = socket.set_nodelay(true);
+        let failure = |error: io::Error| tls::failure(&error);
+        let start = LazyConfigAcceptor::new(Acceptor::default(), socket).await.map_err(failure)?;
+        let offers = start.client_hello().alpn().map(|mut all| all.any(|one| one == replica::ALPN));
+        if offers == Some(true)
+            && let Some(config) =
+                self.shared.replicas.as_ref().and_then(|port| port.authenticator.server_config())
+        {
+            let stream = start.into_stream(config).await.map_err(failure)?;
+            let peer = replica::of_chain(stream.get_ref().1.peer_certificates());
+            let peer = peer.map_err(failure)?;
+            return Ok(AcceptedPeer::Replica(ReplicaStream { peer, io: Box::pin(stream) }));
+        }
         let (config, believed) = {
             let identity = self.shared.identity.borrow();
             (Arc::clone(&identity.server_config), identity.trust_generation)
         };
-        let mut stream = TlsAcceptor::from(config)
-            .accept(socket)
-            .await
-            .map_err(|error: io::Error| tls::failure(&error))?;
+        let mut stream = start.into_stream(config).await.map_err(failure)?;
         stream.get_mut().1.set_buffer_limit(Some(http2::WRITE_MAX));
         let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
         let (peer, relay) = match peer {
-            ConnectionPeer::Relay(relay) => return Ok((Box::new(stream), Accepted::Relay(relay))),
+            ConnectionPeer::Relay(relay) => {
+                return Ok(AcceptedPeer::Relay(Box::new(stream), relay));
+            }
             ConnectionPeer::Workload(peer) => (Some(Arc::new(peer)), None),
             ConnectionPeer::EnrolledRelay(relay) => (None, Some(Arc::new(relay))),
             ConnectionPeer::Unknown => (None, None),
         };
         let line = ConnectionShared::new(self.address, peer, relay, believed);
-        Ok((Box::new(stream), Accepted::Calls(line)))
+        Ok(AcceptedPeer::Calls(Box::new(stream), line))
     }
 
     async fn serve(self, stream: Secured, line: Arc<ConnectionShared>) {

@@ -18,7 +18,10 @@ use strait_base::time::rfc3339;
 use strait_identity::{Caller, CallerProof, SpiffeId};
 use strait_mesh::push::Whereabouts;
 use strait_mesh::push::subscription_index::StreamBacklog;
-use strait_model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
+use strait_model::{
+    Interception, NameMatch, NetworkId, Proxy, ProxyName, ProxyType, RootBundle,
+    VirtualHostDelivery,
+};
 use strait_xds::answers::Progress;
 pub use strait_xds::answers::ProxyStanding;
 use strait_xds::audit::SentState;
@@ -183,11 +186,30 @@ impl Connections {
         self.streams.is_empty()
     }
 
-    /// Returns the stream with a node ID, a key, or a name `name.namespace[@cluster]`. If several
-    /// match, returns the newest.
-    pub fn find(&self, name: &str) -> Option<Arc<OpenStream>> {
-        self.list().into_iter().rev().find(|one| one.is_named(name))
+    /// Returns the streams that a node ID, a key or a [`ProxyName`] matches, oldest first.
+    pub fn named(&self, name: &str) -> Vec<(NameMatch, Arc<OpenStream>)> {
+        let matching = |one: Arc<OpenStream>| Some((one.matches(name)?, one));
+        self.list().into_iter().filter_map(matching).collect()
     }
+}
+
+/// Returns the stream with the configuration of each `key`, oldest first: the newest stream that
+/// subscribes to clusters or listeners, otherwise the newest one. An agent may open a second stream
+/// with the node ID of its proxy, for other types.
+pub fn newest_by<'a, K: Ord>(
+    streams: &'a [Arc<OpenStream>],
+    key: impl Fn(&'a OpenStream) -> K,
+) -> Vec<&'a Arc<OpenStream>> {
+    let mut newest: BTreeMap<K, &Arc<OpenStream>> = BTreeMap::new();
+    for stream in streams {
+        let entry = newest.entry(key(stream)).or_insert(stream);
+        if entry.rank() <= stream.rank() {
+            *entry = stream;
+        }
+    }
+    let mut newest: Vec<_> = newest.into_values().collect();
+    newest.sort_by_key(|stream| stream.number);
+    newest
 }
 
 impl OpenStream {
@@ -249,17 +271,36 @@ impl OpenStream {
         lock(&self.session).held()
     }
 
+    /// Returns how a node ID, a key or a [`ProxyName`] matches this stream.
+    fn matches(&self, name: &str) -> Option<NameMatch> {
+        if *name == *self.proxy.id || name == self.key() {
+            return Some(NameMatch::Unique);
+        }
+        let workload = self.proxy.workload.to_string();
+        ProxyName::parse(name).matches(&workload, self.proxy.cluster.as_str())
+    }
+
     /// Returns whether a node ID, a key, or a name `name.namespace[@cluster]` matches this stream.
     pub(super) fn is_named(&self, name: &str) -> bool {
-        if *name == *self.proxy.id || name == self.key() {
-            return true;
-        }
-        let (workload, cluster) = match name.rsplit_once('@') {
-            Some((workload, cluster)) => (workload, Some(cluster)),
-            None => (name, None),
-        };
-        self.proxy.workload.to_string() == workload
-            && cluster.is_none_or(|cluster| self.proxy.cluster.as_str() == cluster)
+        self.matches(name).is_some_and(|found| found <= NameMatch::Exact)
+    }
+
+    /// Returns whether the stream subscribes to clusters or listeners, so that its proxy receives
+    /// its configuration from it.
+    pub fn is_of_configuration(&self) -> bool {
+        let is_configuration =
+            |kind: &ResourceType| matches!(kind, ResourceType::Cluster | ResourceType::Listener);
+        self.progress().keys().any(is_configuration)
+    }
+
+    /// Orders the streams of one proxy: the highest one has its configuration.
+    pub(super) fn rank(&self) -> (bool, u64) {
+        (self.is_of_configuration(), self.number)
+    }
+
+    /// Returns when the stream was opened.
+    pub fn connected_at(&self) -> SystemTime {
+        self.connected_at
     }
 
     /// Returns whether the proxy has accepted the access policies of every version up to now. They

@@ -128,7 +128,8 @@ fn sees_all(asker: &SpiffeId, context: &PushContext) -> bool {
 }
 
 fn find<'a>(streams: &'a [Arc<OpenStream>], name: &str) -> Option<&'a OpenStream> {
-    streams.iter().rev().find(|one| one.is_named(name)).map(|one| &**one)
+    let named = streams.iter().filter(|one| one.is_named(name));
+    named.max_by_key(|one| one.rank()).map(|one| &**one)
 }
 
 /// Returns the debug page at a path, such as `syncz` or `config_dump?proxyID=web.shop`.

@@ -31,6 +31,7 @@ mod stream;
 pub mod connections;
 pub mod debug_types;
 pub mod preview;
+pub mod replicas;
 mod stats;
 
 #[cfg(any(test, fuzzing))]

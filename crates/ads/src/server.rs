@@ -88,8 +88,7 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
                     continue;
                 };
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());
-                let connection =
-                    AcceptedConnection { shared, address, routes, _room: (room, seat) };
+                let connection = AcceptedConnection { shared, address, routes, room: (room, seat) };
                 // Boxed, because the wrapper of a task contains the future twice.
                 tasks.spawn("connection", Box::pin(connection.run(socket, place)));
             }

@@ -16,6 +16,7 @@ use super::connections::Connections;
 use super::debug_types::Members;
 use super::handshakes::{Failures, Handshakes};
 use super::relays::RelayPort;
+use super::replicas::ReplicaPort;
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use strait_base::descriptors::Descriptors;
@@ -77,6 +78,8 @@ pub struct XdsConfig {
     pub descriptors: Arc<Descriptors>,
     /// The time in which the audit compares all streams once; `None` if there is no audit.
     pub audit_interval: Option<Duration>,
+    /// Receives the connections of the other replicas; `None` if there are none.
+    pub replicas: Option<ReplicaPort>,
     /// Cancelled when streams must end.
     pub drain: CancellationToken,
 }
@@ -100,6 +103,7 @@ pub(super) struct ServerShared {
     pub(super) failures: Failures,
     pub(super) refused_calls: Failures,
     pub(super) audit_interval: Option<Duration>,
+    pub(super) replicas: Option<ReplicaPort>,
     pub(super) relays: Option<Arc<dyn RelayPort>>,
     pub(super) drain: CancellationToken,
     pub(super) handshakes: Arc<Handshakes>,
@@ -155,6 +159,7 @@ impl ServerShared {
             failures: Failures::default(),
             refused_calls: Failures::default(),
             audit_interval: config.audit_interval,
+            replicas: config.replicas,
             relays: config.relays,
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),

@@ -662,6 +662,14 @@ namespace. The credential of the cluster's Secret may not write it (strait clust
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
 Nothing else is affected: proxies with another source of roots need no ConfigMap.";
 
+    /// The expiry of a root certificate of the CA.
+    ROOT_ENDS = "STR0722", "a root of the CA expires soon",
+        "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
+When a root expires, everything that it signed becomes invalid: workloads refuse each other, and this
+control plane refuses them. All workloads must trust a new root before it signs anything, which takes as
+long as the slowest workload. This message appears from the last fifth of a root's lifetime on, and again 30
+and 7 days before its end.";
+
     /// A CA without an overlap at the start.
     ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
         "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
@@ -673,14 +681,6 @@ workloads with old and new certificates would refuse each other. Therefore the p
 nothing and issues nothing, so that the rollout of a Deployment stops and the previous replicas continue to
 serve. It continues by itself once the CA's files contain a known root. With --accept-new-root it starts; the
 previous roots stay trusted until the last certificate of them has expired.";
-
-    /// The expiry of a root certificate of the CA.
-    ROOT_ENDS = "STR0722", "a root of the CA expires soon",
-        "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
-When a root expires, everything that it signed becomes invalid: workloads refuse each other, and this
-control plane refuses them. All workloads must trust a new root before it signs anything, which takes as
-long as the slowest workload. This message appears from the last fifth of a root's lifetime on, and again 30
-and 7 days before its end.";
 
     /// A file or directory that cannot be written.
     UNWRITABLE = "STR0801", "a file cannot be written",
@@ -725,6 +725,14 @@ proxies and the admin port, so that new connections are still accepted. At the s
 to the maximum that the process may set (its hard limit). GET /debug/push shows how many descriptors are
 open, how many members need, and how often none was free; so do the metrics process_open_fds,
 process_max_fds and strait_descriptors_exhausted_total.";
+
+    /// Replicas of the control plane.
+    REPLICA_MISSING = "STR0811", "a replica of the control plane does not answer the others",
+        "Read the replica's log. With --peers, check the addresses.", "\
+Each replica answers for all: it asks the others for their proxies over mTLS, on the port of proxies. A
+response that lacks a replica names it (missingReplicas), and lacks the proxies that are connected to it.
+Proxies are not affected. All replicas need the same CA, because its key proves that a caller is a replica:
+without a CA (--ca none), or with different CAs, a response covers one replica only.";
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
 };
+use ring::hmac;
 use rustls::SignatureScheme;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -23,8 +24,8 @@ pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
 use super::{
-    RootFingerprint, SpiffeId, TrustRoots, csr, files, member_mark, pem, proof_time,
-    relay_identity, tls,
+    ReplicaId, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
+    proof_time, relay_identity, tls,
 };
 use strait_model::ClusterId;
 
@@ -228,6 +229,10 @@ impl AuthorityStore for DirectoryStore {
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, SigningKey>,
+    /// The certificate that signs.
+    certificate: CertificateDer<'static>,
+    /// Derived from the CA's key, so that all replicas with the CA have it and no other process.
+    secret: hmac::Key,
     /// Certificates that follow a leaf: the signing certificate and the ones above it, without
     /// roots.
     intermediates: Vec<CertificateDer<'static>>,
@@ -270,8 +275,9 @@ impl Authority {
         if now < not_before || not_after < now {
             return Err(IdentityError::NotValidNow { origin: cert_file, not_before, not_after });
         }
-        let key =
-            SigningKey::new(pem::private_key(files.ca_key.as_bytes(), &key_file)?, &key_file)?;
+        let key = pem::private_key(files.ca_key.as_bytes(), &key_file)?;
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, key.secret_der());
+        let key = SigningKey::new(key, &key_file)?;
         if !key.belongs_to(&certificate) {
             return Err(IdentityError::KeyMismatch { certificate: cert_file, key: key_file });
         }
@@ -284,11 +290,19 @@ impl Authority {
             let above =
                 chain.into_iter().filter(|next| *next != certificate && !roots.contains(next));
             intermediates.extend(above);
-            intermediates.insert(0, certificate);
+            intermediates.insert(0, certificate.clone());
         }
 
-        let leading = Vec::new();
-        let mut authority = Self { issuer, intermediates, roots, leading, not_after, member: None };
+        let mut authority = Self {
+            issuer,
+            certificate,
+            secret,
+            intermediates,
+            roots,
+            leading: Vec::new(),
+            not_after,
+            member: None,
+        };
         authority.leading = authority.prove(origin, now)?;
         Ok(authority)
     }
@@ -352,6 +366,30 @@ impl Authority {
         let mut params = CertificateParams::new(names).map_err(signing)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, LIFETIME_DEFAULT, now)
+    }
+
+    /// Issues a certificate with which a replica of the control plane authenticates to the others,
+    /// with a new key.
+    pub(super) fn issue_replica(
+        &self,
+        name: &ReplicaId,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IdentityError> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(name.uri().try_into().map_err(signing)?)];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(params, LIFETIME_DEFAULT, now)
+    }
+
+    /// Returns the certificate that signs.
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Derives a key for `purpose`. All replicas with this CA derive the same key.
+    pub fn shared_key(&self, purpose: &str) -> SharedKey {
+        SharedKey::derived(&self.secret, purpose)
     }
 
     /// Issues a certificate for a workload, with a new key.

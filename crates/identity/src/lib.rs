@@ -20,6 +20,7 @@ pub mod csr;
 pub mod fuzz;
 pub mod mesh_client;
 pub mod peer;
+pub mod replica;
 pub mod rotation;
 pub mod service;
 pub mod tls;
@@ -38,6 +39,7 @@ mod relay_identity;
 mod root_life;
 mod root_records;
 mod root_rotation;
+mod shared_key;
 #[cfg(test)]
 mod testing;
 
@@ -47,6 +49,7 @@ pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use relay_identity::RelayIdentity;
+pub use replica::{ReplicaAuthenticator, ReplicaId, ReplicaStream};
 pub use root_life::{RootLife, RootStage, certificate_lifetime};
 pub use root_records::{
     RootConflict, RootFingerprint, RootLedger, RootRecord, RootRecords, assumed_records,
@@ -56,4 +59,5 @@ pub use rotation::{
     AuthorityFrom, CertificateSettings, FollowedAuthority, ServerIdentity, Serving,
 };
 pub use service::{CertificateService, IssueStats};
+pub use shared_key::SharedKey;
 pub use tls::{ConnectionPeer, NamedRoots, TrustRoots};

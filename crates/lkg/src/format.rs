@@ -105,7 +105,7 @@ numbers!(Protocol {
     11 => Auto,
 });
 
-// Its traffic objects and exports come last, because few clusters have any.
+// Its traffic objects, exports and unserved gateways come last, because few clusters have any.
 fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved, exports });
 
 /// The last parts are missing in files of a cluster whose own traffic objects do not apply and that

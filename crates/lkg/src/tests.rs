@@ -659,8 +659,8 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         gateways: Arc::new([(key("east-west"), gateway)].into()),
         entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
         traffic: Collection::default(),
-        exports: ClusterExports::default(),
         unserved: Arc::default(),
+        exports: ClusterExports::default(),
     };
     let endpoint = |address: &str, pod: Option<&str>| Endpoint {
         address: address.parse().expect("an address"),

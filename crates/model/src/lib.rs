@@ -31,6 +31,7 @@ mod facts;
 pub mod fetched_keys;
 mod known_clusters;
 mod proxy;
+mod proxy_name;
 mod root_bundle;
 pub mod tls_files;
 mod writer_role;
@@ -97,6 +98,7 @@ pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
+pub use proxy_name::{NameMatch, ProxyName};
 pub use rare::{RareGroup, StaticDefault};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};

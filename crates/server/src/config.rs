@@ -18,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 pub use self::injection::InjectFlags;
 use strait_base::duration::{HumanDuration, parse_duration};
 use strait_explain::validation::ValidationMode;
+use strait_identity::ReplicaId;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
 use strait_model::{ClusterId, EndpointMetadata, ImportMode, Mcs, is_set_name, is_trust_domain};
@@ -90,6 +91,15 @@ pub struct ServeArgs {
     /// Additional host names by which browsers may open the page, next to localhost and IP addresses; repeatable
     #[arg(long, env = "STRAIT_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
+
+    /// Address of another replica of this control plane: HOST:PORT of its --xds-address; repeatable
+    /// [default: in a cluster, the endpoints of the Service strait]
+    #[arg(long, env = "STRAIT_PEERS", value_name = "HOST:PORT", value_delimiter = ',', value_parser = parse_peer)]
+    pub peers: Vec<String>,
+
+    /// Name of this replica, which differs from those of the others [default: $POD_NAME, otherwise the host name]
+    #[arg(long, env = "STRAIT_REPLICA_NAME", value_name = "NAME", value_parser = parse_replica_name)]
+    pub replica_name: Option<String>,
 
     /// Address of the webhooks, over TLS: injection at /inject, validation at /validate [default: disabled]
     #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
@@ -415,6 +425,15 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ServeArgs {
+    /// Returns the endpoint metadata that proxies receive. Service metrics need the names of
+    /// workloads.
+    pub fn endpoint_metadata(&self) -> EndpointMetadata {
+        match self.inject.service_metrics {
+            true => EndpointMetadata::Full,
+            false => self.endpoint_metadata,
+        }
+    }
+
     /// Returns the names of a serving certificate that the CA issues: the conventional names, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
@@ -432,6 +451,18 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
     // The usual alias, `Kubernetes`, is not a valid cluster ID.
     Ok((alias.into(), id))
+}
+
+fn parse_peer(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("expected HOST:PORT")?;
+    match !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) {
+        true => Ok(text.to_owned()),
+        false => Err("expected HOST:PORT, an IPv6 address in brackets".into()),
+    }
+}
+
+fn parse_replica_name(text: &str) -> Result<String, String> {
+    ReplicaId::parse(text).map(|name| name.to_string())
 }
 
 fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {

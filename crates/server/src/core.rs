@@ -75,7 +75,7 @@ impl Core {
             system_namespace: args.namespace.clone(),
             config_cluster,
             allow_direct_cross_network: args.allow_direct_cross_network,
-            metadata: args.endpoint_metadata,
+            metadata: args.endpoint_metadata(),
             cluster_aliases: args.cluster_alias.iter().cloned().collect(),
         }));
         let mesh = mesh.measuring(strait_envoy::rule_bytes);

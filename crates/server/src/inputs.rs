@@ -170,7 +170,7 @@ impl ServerInputs {
                 system_namespace: args.namespace.clone(),
                 domain: args.domain.clone(),
                 trust_domain: trust_domain_seen.clone(),
-                metadata: args.endpoint_metadata,
+                metadata: args.endpoint_metadata(),
                 mcs: args.mcs,
                 imports: args.mcs_imports,
                 clusterset: args.clusterset.clone(),

@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod config;
 pub mod metrics;
+pub mod replicas;
 
 mod authority_secret;
 mod callers;
@@ -30,6 +31,7 @@ mod outputs;
 mod outside_issuer;
 mod pressure;
 mod relays;
+mod replica_state;
 mod rollout;
 mod root_gate;
 mod root_store;
@@ -66,10 +68,14 @@ use self::start_reads::{EarlyHold, START_WAIT};
 use self::state_dir::StateDir;
 use crate::admin::{Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
+use crate::replicas::OtherReplicas;
 use strait_base::signal::signalled;
 use strait_base::task::Supervisor;
 use strait_identity::tls::ClientCertificates;
-use strait_identity::{AuthorityFrom, RootEvidence, RootLedger, RootRecords, Serving, rotation};
+use strait_identity::{
+    AuthorityFrom, ReplicaAuthenticator, ReplicaId, RootEvidence, RootLedger, RootRecords, Serving,
+    rotation,
+};
 use strait_mesh::history::HistoryRecorder;
 use strait_mesh::timeline::{self, Timeline, TimelineFile};
 use strait_model::ClusterId;
@@ -198,6 +204,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => None,
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
+    let replicas = other_replicas(args, &source, identity.clone(), xds.port(), &tasks);
+    if let Some(state_dir) = &state_path {
+        replica_state::take(&replicas.0, state_dir).await;
+    }
 
     let (timeline, timeline_file) = match state_path.as_deref() {
         Some(directory) => {
@@ -240,6 +250,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         }),
         policy_errors: args.policy_errors.into(),
         validation: args.validation.into(),
+        replicas,
     };
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();
@@ -283,6 +294,32 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         _temporary: temporary,
         _state_dir: state_dir,
     })
+}
+
+/// Finds the other replicas: those of `--peers`, otherwise the endpoints of Strait's own Service. A
+/// process outside of the config cluster has no endpoint there, so it is no replica of those.
+fn other_replicas(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
+    port: u16,
+    tasks: &Supervisor,
+) -> (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>) {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = args.replica_name.clone().or_else(|| std::env::var("POD_NAME").ok()).or_else(host);
+    let name = name.and_then(|name| ReplicaId::parse(name.trim()).ok()).unwrap_or_default();
+    let found = match source {
+        ConfigOrigin::Cluster { access, in_pod: true, .. } if args.peers.is_empty() => {
+            replicas::follow(access.clone(), args.namespace.clone(), name.clone(), port, tasks)
+        }
+        _ => replicas::listed(&args.peers),
+    };
+    let authenticator = Arc::new(ReplicaAuthenticator::new(name, identity));
+    let replicas = Arc::new(OtherReplicas::new(Arc::clone(&authenticator), found));
+    if let Some(problem) = replicas.problem() {
+        warn!(%problem, "responses of the admin API cover this replica only");
+    }
+    (replicas, authenticator)
 }
 
 async fn bind(

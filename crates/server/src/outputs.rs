@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
@@ -17,16 +17,18 @@ use super::stream_monitor::{self, StreamMonitor, StreamSample};
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
+use crate::replicas::OtherReplicas;
 use strait_ads::budgets::Budgets;
 use strait_ads::connections::Connections;
 use strait_ads::debug_types::{MemberSummary, Members};
+use strait_ads::replicas::ReplicaPort;
 use strait_ads::server::XdsConfig;
 use strait_base::descriptors::Descriptors;
 use strait_base::memory::MemoryLimit;
 use strait_base::task::Supervisor;
 use strait_explain::validation::{ValidationCounts, ValidationMode, Validator};
 use strait_explain::{ConfigReports, ConfigTrials};
-use strait_identity::ServerIdentity;
+use strait_identity::{ReplicaAuthenticator, ServerIdentity};
 use strait_injection::{FindPodDefaults, InjectionCounts, PodDefaults};
 use strait_injection::{
     server as inject,
@@ -41,6 +43,9 @@ use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
+
+/// Maximum number of connections of replicas that wait to be served.
+const REPLICA_CONNECTIONS_MAX: usize = 64;
 
 /// Listeners, credentials and settings of the servers.
 pub(super) struct Ports {
@@ -71,6 +76,8 @@ pub(super) struct Ports {
     pub(super) policy_errors: PolicyErrors,
     /// How the validation webhook handles objects with errors.
     pub(super) validation: ValidationMode,
+    /// The other replicas, and their authentication.
+    pub(super) replicas: (Arc<OtherReplicas>, Arc<ReplicaAuthenticator>),
 }
 
 /// Handles of the running outputs that shutdown needs.
@@ -114,7 +121,7 @@ impl ServerOutputs {
             (saved_seen, writes_seen)
         });
         let (saved, writes) = state.unzip();
-        if let (Some(path), Some(writes)) = (ports.state_dir, &writes) {
+        if let (Some(path), Some(writes)) = (ports.state_dir.clone(), &writes) {
             let (writes, statuses) = (writes.clone(), inputs.source_statuses.clone());
             tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
                 state_dir::tell(path.clone(), writes.clone(), statuses.clone())
@@ -140,6 +147,8 @@ impl ServerOutputs {
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
         tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
 
+        let (replicas, authenticator) = ports.replicas;
+        let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
         let relays = RelayService::new(RelayServiceConfig {
             hub: Arc::clone(&inputs.relays),
             identity: ports.identity.clone(),
@@ -147,7 +156,7 @@ impl ServerOutputs {
             statuses: inputs.statuses.clone(),
             config_access: ports.config_access,
             lifetime: ports.relay_certificate_lifetime,
-            replica: ReplicaName { name: own_name(), count: 1 },
+            replica: ReplicaName { name: replicas.name().to_owned(), count: 1 },
             drain: drain.clone(),
         });
         let cache = Arc::clone(&core.cache);
@@ -169,6 +178,7 @@ impl ServerOutputs {
             relays: Some(Arc::new(relays)),
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
+            replicas: Some(ReplicaPort { authenticator, accepted }),
             drain: drain.clone(),
         };
         tasks.spawn("ads", strait_ads::server::serve(ports.xds, config, tasks.clone()));
@@ -200,6 +210,7 @@ impl ServerOutputs {
         });
         let (injections, validations) = injections.unzip();
 
+        let session_key = session_key(ports.identity.clone(), &ports.token);
         let metrics = Metrics {
             xds: stats,
             connections: Arc::clone(&streams),
@@ -251,19 +262,24 @@ impl ServerOutputs {
             reader_token: ports.reader_token,
             announcements: admin::Announcements::default(),
             shared: admin::SharedAnswers::default(),
-            browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts)),
+            browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts, session_key)),
+            replicas,
+            state_dir: ports.state_dir,
         });
-        tasks.spawn("admin", admin::serve(ports.admin, sources));
+        tasks.spawn("admin", admin::serve(ports.admin, of_replicas, sources));
         Self { streams, saved, drain }
     }
 }
 
-/// Returns the name of this replica: that of its pod or host.
-fn own_name() -> String {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "strait".to_owned() } else { name.to_owned() }
+/// Returns the key of browser sessions: derived from the CA's key, which all replicas have, without
+/// a CA from the token.
+fn session_key(identity: watch::Receiver<Arc<ServerIdentity>>, token: &Token) -> admin::SessionKey {
+    const PURPOSE: &str = "browser sessions";
+    let without_ca = token.shared_key(PURPOSE);
+    Arc::new(move || {
+        let authority = identity.borrow().authority.clone();
+        authority.map_or_else(|| without_ca.clone(), |authority| authority.shared_key(PURPOSE))
+    })
 }
 
 /// Returns free memory to the system after the start, when restored state and file contents have

@@ -376,8 +376,8 @@ fn member(
         mode: Mode::Normal,
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
-        set_name: None,
         reach: MemberReach::default(),
+        set_name: None,
     })
 }
 

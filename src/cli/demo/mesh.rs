@@ -350,6 +350,8 @@ fn node(cluster: &str, network: &str, address: &str) -> Node {
 /// environment.
 fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
     ServeArgs {
+        peers: Vec::new(),
+        replica_name: None,
         consul_address: Vec::new(),
         kubeconfig: None,
         context: None,

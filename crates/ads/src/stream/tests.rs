@@ -4,7 +4,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::audit;
 use crate::budgets::{Budgets, Pressure};
-use crate::connections::Connections;
+use crate::connections::{Connections, newest_by};
 use crate::server::XdsConfig;
 use strait_base::task::Supervisor;
 use strait_identity::caller::{CallerAnswer, CallerRegistry};
@@ -16,7 +16,7 @@ use strait_mesh::push::subscription_index::Changes;
 use strait_model::credential::{CredentialName, CredentialState};
 use strait_model::registry::RegistryUpdate;
 use strait_model::testing::{endpoint, host, member, removed, service, shard, workload};
-use strait_model::{ClusterId, KnownClusters, WorkloadKey};
+use strait_model::{ClusterId, KnownClusters, NameMatch, WorkloadKey};
 use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 use strait_proto::envoy::google::rpc;
@@ -101,6 +101,7 @@ fn stream_with(
         certificate_lifetime_max: Duration::from_secs(3600),
         descriptors: Arc::default(),
         audit_interval: None,
+        replicas: None,
         relays: None,
         drain: tokio_util::sync::CancellationToken::new(),
     });
@@ -467,4 +468,38 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     assert!(!followed(), "that is not known yet");
     assert_eq!(shared.interest.mark(&changes), 0);
     assert!(followed());
+}
+
+#[tokio::test]
+async fn stream_without_clusters_and_listeners_is_not_the_newest_of_its_proxy() {
+    let connections = Arc::<Connections>::default();
+    let context = watch::channel(Some(version(&mut mesh()))).1;
+    let open = |kind: ResourceType| {
+        let mut stream =
+            stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
+        let request = DeltaDiscoveryRequest {
+            node: node(&[("CLUSTER_ID", "east")]),
+            type_url: kind.url().into(),
+            resource_names_subscribe: vec!["*".into()],
+            ..Default::default()
+        };
+        assert!(stream.take(&request.encode_to_vec()).is_ok());
+        stream
+    };
+    let newest = || {
+        let streams = connections.list();
+        let newest = newest_by(&streams, |stream| &*stream.proxy().id);
+        newest.iter().map(|stream| stream.key()).collect::<Vec<_>>()
+    };
+    let _agent_alone = open(ResourceType::NameTable);
+    assert_eq!(newest(), ["web.ns-1"]);
+    let envoy = open(ResourceType::Cluster);
+    let _agent = open(ResourceType::NameTable);
+    assert_eq!(newest(), ["web.ns-2"], "the agent receives no configuration");
+    let _envoy_again = open(ResourceType::Listener);
+    assert_eq!(newest(), ["web.ns-4"]);
+    drop(envoy);
+    assert_eq!(newest(), ["web.ns-4"]);
+    let named = connections.named("web");
+    assert!(named.len() == 3 && named.iter().all(|(found, _)| *found == NameMatch::Prefix));
 }

@@ -1,6 +1,5 @@
 //! Admin API: access policies and the statuses of configuration objects.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
-use strait_ads::connections::OpenStream;
+use strait_ads::connections::{OpenStream, newest_by};
 use strait_base::time::rfc3339;
 use strait_explain::{
     AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, CredentialFault, explain_policy, is_for,
@@ -68,7 +67,7 @@ pub(super) async fn objects(
     let Query(query) = query.map_err(|_| bad("expected any of ?kind=K&namespace=N&name=M"))?;
     let context = current(&sources)?;
     let streams = sources.connections.list();
-    let streams = newest(&streams);
+    let streams = newest_by(&streams, |stream| &*stream.proxy().id);
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
     let reports = Arc::clone(&sources.reports.borrow());
     let context = reports.judged(&context);
@@ -93,22 +92,6 @@ impl From<ObjectQuery> for ConfigQuery {
     }
 }
 
-/// Returns the newest stream of each proxy.
-fn newest(streams: &[Arc<OpenStream>]) -> Vec<&OpenStream> {
-    newest_by(streams, |stream| &*stream.proxy().id)
-}
-
-/// Returns the newest stream for each key.
-fn newest_by<'a, K: Ord>(
-    streams: &'a [Arc<OpenStream>],
-    key: impl Fn(&'a OpenStream) -> K,
-) -> Vec<&'a OpenStream> {
-    // Streams are listed from the oldest.
-    let newest: BTreeMap<K, &OpenStream> =
-        streams.iter().map(|stream| (key(stream), &**stream)).collect();
-    newest.into_values().collect()
-}
-
 /// Returns the inputs of access decisions: the policies, and the workloads that they select.
 pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
@@ -117,7 +100,7 @@ pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &snapshot))
 }
 
-/// Returns the proxies of this replica that a policy applies to, each with whether it has
+/// Returns the proxies that a policy applies to, each with whether it has
 /// acknowledged the current listeners, and the time until which their ports still accept the
 /// previous mode.
 pub(super) async fn reach(
@@ -179,7 +162,7 @@ fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
     since.iter().filter(|entry| by(entry, &is_it) || by(entry, &is_step)).map(of).collect()
 }
 
-fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&OpenStream]) -> Value {
+fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&Arc<OpenStream>]) -> Value {
     let own: Vec<_> =
         streams.iter().filter(|stream| is_for(context, name, stream.proxy())).collect();
     let rows: Vec<_> = own

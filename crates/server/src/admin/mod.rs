@@ -5,6 +5,7 @@
 //! anything. docs/reference/interface.md documents the responses, and the CLI uses nothing else.
 
 mod access;
+mod across;
 mod announcements;
 mod events;
 mod failure;
@@ -12,6 +13,8 @@ mod history;
 mod hold;
 mod imports;
 mod json_fields;
+mod merge;
+mod named;
 mod page;
 mod port;
 mod preview;
@@ -44,12 +47,13 @@ use axum::routing::{any, get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 pub use self::announcements::Announcements;
 use self::events::EventsQuery;
 use self::failure::{AdminFailure, AdminResult, bad, pretty};
 use self::history::{DiffQuery, HistoryQuery};
-pub use self::page::BrowserAccess;
+pub use self::page::{BrowserAccess, SessionKey};
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::shared::SharedAnswers;
@@ -61,6 +65,7 @@ pub use self::token::{Token, TokenError, runtime_directory};
 use self::topics::PageTopics;
 use crate::metrics::{self, WithheldCounts};
 use strait_ads::connections::OpenStream;
+use strait_ads::replicas::ReplicaConnection;
 use strait_base::codes;
 use strait_base::descriptors::Descriptors;
 use strait_base::source_status::STATE_DIRECTORY;
@@ -76,8 +81,13 @@ use strait_model::{ClusterId, NetworkId, ProxyType};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_xds::resource::ResourceSource;
 
-/// Serves the admin API until the tasks are stopped.
-pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
+/// Serves the admin API until the tasks are stopped. `replicas` are the connections of the other
+/// replicas, which may read without a token.
+pub async fn serve(
+    listener: TcpListener,
+    replicas: mpsc::Receiver<ReplicaConnection>,
+    sources: Arc<Sources>,
+) {
     let (admin_connections, descriptors) =
         (Arc::clone(&sources.admin_connections), Arc::clone(&sources.descriptors));
     let tasks = sources.tasks.clone();
@@ -85,11 +95,17 @@ pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
     tasks.spawn("announcements", async move {
         PageTopics::of(&announcing).announce(&announcing.announcements).await;
     });
-    port::serve(listener, router(sources), admin_connections, descriptors, tasks).await;
+    let workers = Workers::default();
+    let of_replicas = debug_routes(workers.clone());
+    let serving = across::serve(replicas, of_replicas, Arc::clone(&sources));
+    tasks.spawn("requests of replicas", serving);
+    let router = router(sources, workers);
+    port::serve(listener, router, admin_connections, descriptors, tasks).await;
 }
 
-fn router(sources: Arc<Sources>) -> Router {
-    let debug = Router::new()
+/// Returns the routes that read, each answered by this replica alone.
+fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
+    Router::new()
         .route("/debug/clusters", get(clusters))
         .route("/debug/services", get(services))
         .route("/debug/sources", get(other_sources))
@@ -130,11 +146,17 @@ fn router(sources: Arc<Sources>) -> Router {
                 .merge(post(hold::foreseen).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX))),
         )
         .route("/debug/rollout", get(rollout::state))
+        .route("/debug/replicas", get(across::own))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
         .route("/api/", any(unknown))
         .route("/api/{*rest}", any(unknown))
-        .route_layer(middleware::from_fn_with_state(Workers::default(), aside))
+        .route_layer(middleware::from_fn_with_state(workers, aside))
+}
+
+fn router(sources: Arc<Sources>, workers: Workers) -> Router {
+    let debug = debug_routes(workers)
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), across::across))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), share))
         // Long-running, but not work for the workers.
         .route("/api/changes", get(versions))
@@ -199,8 +221,15 @@ fn forget_later(sources: &Arc<Sources>) {
 async fn authorize(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let reader = sources.reader_token.as_ref();
     let reads = reader.is_some_and(|token| token.allows(authorization(request.headers())));
-    if reads || sources.browsers.allows(request.headers()) {
+    if reads {
         return next.run(request).await;
+    }
+    if let Some(session) = sources.browsers.session(request.headers()) {
+        let mut answer = next.run(request).await;
+        if let Some(Ok(cookie)) = session.renewed.map(|cookie| HeaderValue::from_str(&cookie)) {
+            answer.headers_mut().insert(header::SET_COOKIE, cookie);
+        }
+        return answer;
     }
     holds_token(State(sources), request, next).await
 }
@@ -236,7 +265,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push,replicas}".into(),
     )
 }
 

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -24,7 +24,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::announcements::Announcements;
 use super::failure::{AdminFailure, AdminResult, pretty};
-use super::session::{BrowserSessions, CODE_LASTS};
+pub use super::session::SessionKey;
+use super::session::{BrowserSessions, CODE_LASTS, ValidSession};
 use super::shared::is_known;
 use strait_base::descriptors;
 
@@ -84,17 +85,17 @@ pub struct BrowserAccess {
 
 impl BrowserAccess {
     /// Creates the state. `hosts` are the DNS names by which browsers may reach the port, in
-    /// addition to `localhost`.
-    pub fn new(hosts: Vec<String>) -> Self {
+    /// addition to `localhost`. `key` signs sessions.
+    pub fn new(hosts: Vec<String>, key: SessionKey) -> Self {
         // Half of the port's connections.
         let most = descriptors::share(16, 4, SUBSCRIBERS_MAX);
         let subscribers = Arc::new(Semaphore::new(most));
-        Self { sessions: BrowserSessions::default(), hosts, subscribers }
+        Self { sessions: BrowserSessions::new(key), hosts, subscribers }
     }
 
     /// Creates a login code for a browser: for `strait ui`, which has presented the token.
     pub(super) fn code(&self) -> AdminResult {
-        let code = self.sessions.code(Instant::now()).ok_or_else(|| {
+        let code = self.sessions.code(SystemTime::now()).ok_or_else(|| {
             AdminFailure(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the system provides no randomness for a code".into(),
@@ -112,16 +113,16 @@ impl BrowserAccess {
         Ok(announcements.stream(place))
     }
 
-    /// Returns whether the request is from a page of this server in a browser with a session. Other
-    /// sites and other ports of this host can make a browser send its cookies too; `Sec-Fetch-Site`
-    /// reveals this.
-    pub(super) fn allows(&self, headers: &HeaderMap) -> bool {
+    /// Returns the session of a request from a page of this server. Other sites and other ports of
+    /// this host can make a browser send its cookies too; `Sec-Fetch-Site` reveals this.
+    pub(super) fn session(&self, headers: &HeaderMap) -> Option<ValidSession> {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
         let ours = from.is_none_or(|site| site == b"same-origin" || site == b"none");
-        ours && is_of_own_page(headers)
-            && self.is_named(headers)
-            && text(header::COOKIE).is_some_and(|it| self.sessions.allows(it, Instant::now()))
+        if !(ours && is_of_own_page(headers) && self.is_named(headers)) {
+            return None;
+        }
+        self.sessions.find(text(header::COOKIE)?, SystemTime::now())
     }
 
     /// Returns whether the browser addresses this server by an IP address or by one of its own
@@ -234,7 +235,7 @@ async fn login(
     Query(query): Query<LoginQuery>,
 ) -> Response {
     let mut answer = (StatusCode::SEE_OTHER, [(header::LOCATION, "/")]).into_response();
-    let cookie = browsers.sessions.open(&query.code, Instant::now());
+    let cookie = browsers.sessions.open(&query.code, SystemTime::now());
     if let Some(cookie) = cookie.and_then(|cookie| HeaderValue::from_str(&cookie).ok()) {
         answer.headers_mut().insert(header::SET_COOKIE, cookie);
     }
@@ -244,10 +245,15 @@ async fn login(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strait_identity::SharedKey;
+
+    fn browsers(hosts: Vec<String>) -> BrowserAccess {
+        BrowserAccess::new(hosts, Arc::new(|| SharedKey::of(b"secret", "sessions")))
+    }
 
     #[test]
     fn browser_must_use_an_address_or_an_own_name_of_the_server() {
-        let browsers = BrowserAccess::new(vec!["strait.example.org".into()]);
+        let browsers = browsers(vec!["strait.example.org".into()]);
         let named = |host: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().expect("a header"));
@@ -278,8 +284,8 @@ mod tests {
 
     #[test]
     fn session_is_valid_for_pages_of_this_server_only() {
-        let browsers = BrowserAccess::new(Vec::new());
-        let now = Instant::now();
+        let browsers = browsers(Vec::new());
+        let now = SystemTime::now();
         let code = browsers.sessions.code(now).expect("a code");
         let cookie = browsers.sessions.open(&code, now).expect("a session");
         let asked = |host: &str, site: Option<&'static str>| {
@@ -292,7 +298,7 @@ mod tests {
             if let Some(site) = site {
                 headers.insert("sec-fetch-site", HeaderValue::from_static(site));
             }
-            browsers.allows(&headers)
+            browsers.session(&headers).is_some()
         };
         assert!(asked("localhost", Some("same-origin")) && asked("localhost", None));
         assert!(!asked("evil.example", Some("same-origin")));

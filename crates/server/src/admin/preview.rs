@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
-use strait_ads::connections::OpenStream;
+use strait_ads::connections::{OpenStream, newest_by};
 use strait_ads::preview::{PreviewedProxies, TypePreview, preview};
 use strait_explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
 use strait_mesh::push::PushContext;
@@ -115,14 +115,11 @@ pub(super) async fn foreseen(
     ))
 }
 
-/// Returns the newest stream of each proxy, oldest first. Proxies of two clusters may have the same
-/// node ID.
+/// Returns the stream with the configuration of each proxy, oldest first. Proxies of two clusters
+/// may have the same node ID.
 pub(super) fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> {
-    let of = |one: &OpenStream| (Arc::clone(&one.proxy().id), one.proxy().cluster.clone());
-    let mut seen = BTreeSet::new();
-    let mut newest: Vec<_> = all.into_iter().rev().filter(|one| seen.insert(of(one))).collect();
-    newest.reverse();
-    newest
+    let newest = newest_by(&all, |one| (&*one.proxy().id, &one.proxy().cluster));
+    newest.into_iter().map(Arc::clone).collect()
 }
 
 /// Returns the hypothetical objects of the stores, and the action on each.

@@ -1,117 +1,146 @@
 //! Sessions of browsers, which a holder of the token opens with a one-time code.
 //!
-//! Owns the codes and the sessions, in memory only: they end with the process. The token itself
-//! never reaches the browser. The caller passes the time.
+//! Codes and sessions are texts that this replica signs and any replica can verify, so no process
+//! stores them, and every request of a page may reach a different replica. The token itself never
+//! reaches the browser. The caller passes the time.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::token::{equal, random_hex};
+use super::token::random_hex;
+use strait_identity::SharedKey;
 
 /// Lifetime of an unused code.
 pub(super) const CODE_LASTS: Duration = Duration::from_secs(60);
-/// Maximum number of unused codes; the oldest is dropped.
-const CODES_MAX: usize = 16;
 /// Maximum idle time of a session. An open page sends a request every minute.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// Maximum lifetime of a session.
 const SESSION_LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions; the longest idle session is dropped.
-const SESSIONS_MAX: usize = 128;
+/// Age of a cookie at which it is replaced, so that an active session is not idle.
+const RENEWED_AFTER: Duration = Duration::from_secs(60);
+/// Tolerated clock difference between replicas.
+const CLOCKS_APART: Duration = Duration::from_secs(60);
+/// Number of used codes that are remembered until they expire anyway.
+const USED_MAX: usize = 1024;
+/// Length of the random part of a text.
+const RANDOM: usize = 32;
 
-/// The sessions of one process.
+/// Returns the current key of all replicas. It changes with the CA, which ends all sessions.
+pub type SessionKey = Arc<dyn Fn() -> SharedKey + Send + Sync>;
+
+/// Creates and verifies the sessions of browsers.
 pub(super) struct BrowserSessions {
-    /// Name of the cookie, different for each process: browsers send the cookies of one port to all
-    /// ports of a host.
-    cookie: String,
-    table: Mutex<BrowserSessionTable>,
+    key: SessionKey,
+    /// Codes that this replica has accepted. Another replica would accept them until they expire.
+    used: Mutex<VecDeque<String>>,
 }
 
-#[derive(Default)]
-struct BrowserSessionTable {
-    codes: VecDeque<(String, Instant)>,
-    open: Vec<BrowserSession>,
-}
-
-struct BrowserSession {
-    id: String,
-    opened: Instant,
-    used: Instant,
-}
-
-impl Default for BrowserSessions {
-    fn default() -> Self {
-        // Without randomness there are no codes, and therefore no sessions.
-        let own = random_hex().unwrap_or_default();
-        let cookie = format!("strait-{}", own.get(..12).unwrap_or_default());
-        Self { cookie, table: Mutex::default() }
-    }
+/// A valid session.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ValidSession {
+    /// The value of `Set-Cookie` with which the session remains active, if it is due.
+    pub(super) renewed: Option<String>,
 }
 
 impl BrowserSessions {
+    pub(super) fn new(key: SessionKey) -> Self {
+        Self { key, used: Mutex::default() }
+    }
+
     /// Creates a code for a client that has presented the token. Returns `None` if the system
     /// provides no randomness.
-    pub(super) fn code(&self, now: Instant) -> Option<String> {
-        let code = random_hex()?;
-        let mut table = self.table(now);
-        if table.codes.len() >= CODES_MAX {
-            table.codes.pop_front();
-        }
-        table.codes.push_back((code.clone(), now));
-        Some(code)
+    pub(super) fn code(&self, now: SystemTime) -> Option<String> {
+        Some(signed(&(self.key)(), "code", &format!("{}-{}", seconds(now), random()?)))
     }
 
-    /// Opens a session and uses up its code. Returns the value of `Set-Cookie`.
-    pub(super) fn open(&self, code: &str, now: Instant) -> Option<String> {
-        let id = random_hex()?;
-        let mut table = self.table(now);
-        let at = table.codes.iter().position(|(known, _)| equal(known, code))?;
-        table.codes.remove(at);
-        if table.open.len() >= SESSIONS_MAX {
-            let idle = table.open.iter().enumerate().min_by_key(|(_, session)| session.used);
-            if let Some((at, _)) = idle {
-                table.open.swap_remove(at);
-            }
+    /// Opens a session with a code. Returns the value of `Set-Cookie`.
+    pub(super) fn open(&self, code: &str, now: SystemTime) -> Option<String> {
+        let key = (self.key)();
+        let made = verified(&key, "code", code)?.split('-').next()?.parse().ok()?;
+        if !is_within(made, CODE_LASTS, now) {
+            return None;
         }
-        let cookie = format!(
-            "{}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}",
-            self.cookie,
-            SESSION_LASTS.as_secs()
-        );
-        table.open.push(BrowserSession { id, opened: now, used: now });
-        Some(cookie)
+        let random = random()?;
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.iter().any(|one| one == code) {
+            return None;
+        }
+        if used.len() >= USED_MAX {
+            used.pop_front();
+        }
+        used.push_back(code.to_owned());
+        drop(used);
+        Some(cookie(&key, (seconds(now), seconds(now)), &random, now))
     }
 
-    /// Returns whether a `Cookie` header belongs to an open session, and marks the session as used.
-    pub(super) fn allows(&self, header: &str, now: Instant) -> bool {
+    /// Returns the session of a `Cookie` header, if it is valid.
+    pub(super) fn find(&self, header: &str, now: SystemTime) -> Option<ValidSession> {
+        let key = (self.key)();
+        let name = name(&key);
         let mut cookies = header.split(';').filter_map(|pair| pair.trim().split_once('='));
-        let Some((_, given)) = cookies.find(|(name, _)| *name == self.cookie) else { return false };
-        let mut table = self.table(now);
-        match table.open.iter_mut().find(|session| equal(&session.id, given)) {
-            Some(session) => {
-                session.used = now;
-                true
-            }
-            None => false,
-        }
+        let (_, given) = cookies.find(|(own, _)| *own == name)?;
+        let content = verified(&key, "session", given)?;
+        let mut parts = content.split('-');
+        let opened = parts.next()?.parse().ok()?;
+        let used = parts.next()?.parse().ok()?;
+        let random = parts.next()?;
+        let is_valid = is_within(opened, SESSION_LASTS, now) && is_within(used, IDLE_MAX, now);
+        let is_due = !is_within(used, RENEWED_AFTER, now);
+        let renewed = || cookie(&key, (opened, seconds(now)), random, now);
+        is_valid.then(|| ValidSession { renewed: is_due.then(renewed) })
     }
+}
 
-    /// Returns the table without entries that have expired by `now`.
-    fn table(&self, now: Instant) -> MutexGuard<'_, BrowserSessionTable> {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.codes.retain(|(_, made)| now.duration_since(*made) < CODE_LASTS);
-        table.open.retain(|session| {
-            now.duration_since(session.used) < IDLE_MAX
-                && now.duration_since(session.opened) < SESSION_LASTS
-        });
-        table
-    }
+/// Returns the name of the cookie. It differs for each mesh, because browsers send the cookies of
+/// one port to all ports of a host.
+fn name(key: &SharedKey) -> String {
+    format!("strait-{}", key.sign("name of the cookie").get(..12).unwrap_or_default())
+}
+
+/// Returns the value of `Set-Cookie` of a session.
+fn cookie(key: &SharedKey, (opened, used): (u64, u64), random: &str, now: SystemTime) -> String {
+    let left = (opened + SESSION_LASTS.as_secs()).saturating_sub(seconds(now));
+    format!(
+        "{}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={left}",
+        name(key),
+        signed(key, "session", &format!("{opened}-{used}-{random}"))
+    )
+}
+
+/// Returns a text with its signature. A text of one kind is never valid as another kind.
+fn signed(key: &SharedKey, kind: &str, text: &str) -> String {
+    format!("{text}.{}", key.sign(&format!("{kind} {text}")))
+}
+
+/// Returns the text without its signature, if that is valid.
+fn verified<'a>(key: &SharedKey, kind: &str, given: &'a str) -> Option<&'a str> {
+    let (text, signature) = given.split_once('.')?;
+    key.verify(&format!("{kind} {text}"), signature).then_some(text)
+}
+
+fn random() -> Option<String> {
+    Some(random_hex()?.get(..RANDOM)?.to_owned())
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Returns whether less than `limit` has passed since a time in seconds since the epoch. A time in
+/// the future is valid only as far as clocks may differ.
+fn is_within(since: u64, limit: Duration, now: SystemTime) -> bool {
+    let now = seconds(now);
+    since <= now + CLOCKS_APART.as_secs() && now.saturating_sub(since) < limit.as_secs()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sessions(secret: &'static str) -> BrowserSessions {
+        BrowserSessions::new(Arc::new(move || SharedKey::of(secret.as_bytes(), "sessions")))
+    }
 
     /// Returns the `Cookie` header that a browser sends back for a `Set-Cookie`.
     fn sent(set: &str) -> String {
@@ -120,55 +149,57 @@ mod tests {
 
     #[test]
     fn code_opens_one_session_before_it_expires() {
-        let (sessions, now) = (BrowserSessions::default(), Instant::now());
+        let (sessions, now) = (sessions("a"), SystemTime::now());
         let code = sessions.code(now).expect("a code");
         let cookie = sessions.open(&code, now).expect("a session");
-        assert!(sessions.allows(&sent(&cookie), now));
+        assert_eq!(sessions.find(&sent(&cookie), now), Some(ValidSession { renewed: None }));
         assert!(cookie.contains("; HttpOnly; SameSite=Strict;") && !cookie.contains(&code));
         assert_eq!(sessions.open(&code, now), None, "used up");
         let late = sessions.code(now).expect("a code");
         assert_eq!(sessions.open(&late, now + CODE_LASTS), None, "too late");
-        for wrong in ["", "x", &code] {
+        for wrong in ["", "x", "1.2", &code, &format!("1{late}"), &late[1..]] {
             assert_eq!(sessions.open(wrong, now), None);
         }
     }
 
     #[test]
     fn session_ends_when_it_is_idle_or_old() {
-        let (sessions, now) = (BrowserSessions::default(), Instant::now());
+        let (sessions, now) = (sessions("a"), SystemTime::now());
         let open = || sent(&sessions.open(&sessions.code(now).expect("a code"), now).expect("one"));
-        let (idle, busy) = (open(), open());
+        let (idle, mut busy) = (open(), open());
         let mut at = now;
-        while at < now + SESSION_LASTS {
-            assert!(sessions.allows(&busy, at));
+        while at < now + SESSION_LASTS - Duration::from_secs(1) {
+            let found = sessions.find(&busy, at).expect("it is active");
+            busy = found.renewed.map_or(busy, |renewed| sent(&renewed));
             at += IDLE_MAX / 2;
         }
-        assert!(!sessions.allows(&busy, at), "it has had its time");
-        assert!(!sessions.allows(&idle, now + IDLE_MAX));
+        assert_eq!(sessions.find(&busy, now + SESSION_LASTS), None, "it has had its time");
+        assert_eq!(sessions.find(&idle, now + IDLE_MAX), None);
     }
 
     #[test]
-    fn session_is_valid_for_one_process() {
-        let (sessions, other, now) =
-            (BrowserSessions::default(), BrowserSessions::default(), Instant::now());
-        let cookie = sessions.open(&sessions.code(now).expect("a code"), now).expect("one");
-        assert!(!other.allows(&sent(&cookie), now));
-        assert!(!sessions.allows("", now) && !sessions.allows(&sessions.cookie, now));
+    fn session_is_valid_at_all_replicas_with_the_same_ca_only() {
+        let (one, replica, other) = (sessions("a"), sessions("a"), sessions("b"));
+        let now = SystemTime::now();
+        let code = one.code(now).expect("a code");
+        let cookie = sent(&replica.open(&code, now).expect("the code of another replica"));
+        assert!(one.find(&cookie, now).is_some() && replica.find(&cookie, now).is_some());
+        assert_eq!(other.find(&cookie, now), None);
+        assert_eq!(other.open(&one.code(now).expect("a code"), now), None);
     }
 
     #[test]
-    fn number_of_sessions_is_limited_and_the_longest_idle_one_is_dropped() {
-        let (sessions, start) = (BrowserSessions::default(), Instant::now());
-        let codes: Vec<_> = (0..=CODES_MAX).filter_map(|_| sessions.code(start)).collect();
-        assert_eq!(sessions.open(&codes[0], start), None, "it made room");
-        let open =
-            |now| sent(&sessions.open(&sessions.code(now).expect("a code"), now).expect("one"));
-        let first = open(start);
-        let second = open(start + Duration::from_secs(1));
-        let later = start + Duration::from_secs(2);
-        assert!(sessions.allows(&first, later));
-        let rest: Vec<_> = (0..SESSIONS_MAX - 1).map(|_| open(later)).collect();
-        assert!(sessions.allows(&first, later) && !sessions.allows(&second, later));
-        assert!(rest.iter().all(|one| sessions.allows(one, later)));
+    fn altered_cookie_is_invalid() {
+        let (sessions, now) = (sessions("a"), SystemTime::now());
+        let code = sessions.code(now).expect("a code");
+        let cookie = sent(&sessions.open(&code, now).expect("one"));
+        let later = format!("{}", seconds(now) + 1);
+        let altered = cookie.replace(&seconds(now).to_string(), &later);
+        assert_ne!(altered, cookie);
+        assert_eq!(sessions.find(&altered, now), None);
+        let (name, _) = cookie.rsplit_once('=').expect("a cookie");
+        let fresh = sessions.code(now).expect("a code");
+        assert_eq!(sessions.find(&format!("{name}={fresh}"), now), None, "a code is no session");
+        assert_eq!(sessions.find("", now), None);
     }
 }

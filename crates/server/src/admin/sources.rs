@@ -1,5 +1,6 @@
 //! State that the admin API reads, and access to it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,15 @@ use tokio::sync::watch;
 
 use super::announcements::Announcements;
 use super::failure::AdminFailure;
+use super::merge::select;
+use super::named::{ambiguous, named};
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
 use super::shared::SharedAnswers;
 use super::tally::WithheldTally;
 use super::token::Token;
 use crate::metrics::{Metrics, WithheldCounts};
+use crate::replicas::OtherReplicas;
 use crate::stream_monitor::StreamMonitor;
 use strait_ads::connections::{Connections, OpenStream};
 use strait_base::descriptors::Descriptors;
@@ -121,6 +125,10 @@ pub struct Sources {
     pub shared: SharedAnswers,
     /// Sessions of browsers.
     pub browsers: Arc<BrowserAccess>,
+    /// The other replicas.
+    pub replicas: Arc<OtherReplicas>,
+    /// The state directory, if there is one.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Last count and its time. A count examines every endpoint, so it is not repeated for each scrape.
@@ -169,11 +177,17 @@ pub(super) fn served_to(
     next.map_or_else(|| Ok((current(sources)?, Arc::clone(&sources.cache))), Ok)
 }
 
-/// Returns the stream of a proxy, or an error if no such proxy is connected.
+/// Returns the stream of a proxy, or an error if no such proxy is connected or several match.
 pub(super) fn connected(sources: &Sources, proxy: &str) -> Result<Arc<OpenStream>, AdminFailure> {
-    sources.connections.find(proxy).ok_or_else(|| {
+    let selected =
+        select(named(&sources.connections, proxy)).map_err(|names| ambiguous(proxy, &names))?;
+    let stream = selected.and_then(|selected| {
+        let streams = sources.connections.named(&selected.key);
+        streams.into_iter().map(|(_, stream)| stream).find(|stream| stream.key() == selected.key)
+    });
+    stream.ok_or_else(|| {
         let text = format!(
-            "no proxy {proxy:?} is connected; specify its node ID, its key, or name.namespace[@cluster]"
+            "no proxy {proxy:?} is connected; specify its node ID, its key, name.namespace[@cluster], a unique prefix of the name, or deploy/name.namespace"
         );
         AdminFailure(StatusCode::NOT_FOUND, text)
     })

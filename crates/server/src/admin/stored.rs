@@ -96,7 +96,8 @@ pub async fn serve_stored(
     answers: StoredAnswers,
     token: Token,
 ) -> io::Result<()> {
-    let browsers = Arc::new(BrowserAccess::new(Vec::new()));
+    let key = token.shared_key("browser sessions");
+    let browsers = Arc::new(BrowserAccess::new(Vec::new(), Arc::new(move || key.clone())));
     let site = Arc::new(StoredSite { answers, token, browsers });
     axum::serve(listener, router(site)).await
 }
@@ -122,7 +123,7 @@ fn router(site: Arc<StoredSite>) -> Router {
 }
 
 async fn authorize(State(site): State<Arc<StoredSite>>, request: Request, next: Next) -> Response {
-    match site.browsers.allows(request.headers()) {
+    match site.browsers.session(request.headers()).is_some() {
         true => next.run(request).await,
         false => with_token(&site.token, request, next).await,
     }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tracing::warn;
 
 use strait_base::{codes, durable};
+use strait_identity::SharedKey;
 use strait_kube_client::Redacted;
 
 /// Minimum length of a token in bytes; shorter ones can be guessed.
@@ -108,6 +109,11 @@ impl Token {
             }
             token => Ok(Self(Redacted::new(token.to_owned()))),
         }
+    }
+
+    /// Derives a key from the token. Processes with the same token derive the same key.
+    pub fn shared_key(&self, purpose: &str) -> SharedKey {
+        SharedKey::of(self.0.reveal().as_bytes(), purpose)
     }
 
     /// Returns whether an `Authorization` header carries this token. Takes equally long for all

@@ -70,10 +70,10 @@ pub struct MemberSpec {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
-    /// The name of the cluster in the set; `None` for its ID.
-    pub set_name: Option<Arc<str>>,
     /// How the API server is reached and who authenticates.
     pub reach: MemberReach,
+    /// The name of the cluster in the set; `None` for its ID.
+    pub set_name: Option<Arc<str>>,
 }
 
 /// The settings in the annotations of a Secret.
@@ -108,6 +108,11 @@ impl MemberSpec {
         };
         let mut groups = certificate.subject().iter_organization();
         groups.any(|group| group.as_str() == Ok(ADMIN_GROUP))
+    }
+
+    fn new(access: Access, reach: MemberReach, settings: MemberSettings) -> Self {
+        let MemberSettings { network, mode, uid, trust_domain, set_name } = settings;
+        Self { access, network, mode, uid, trust_domain, reach, set_name }
     }
 
     /// Returns the settings that come from annotations.
@@ -156,9 +161,7 @@ impl MemberSecret {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
                         let (access, reach) = member?;
-                        let MemberSettings { network, mode, uid, trust_domain, set_name } =
-                            settings;
-                        Ok(MemberSpec { access, network, mode, uid, trust_domain, set_name, reach })
+                        Ok(MemberSpec::new(access, reach, settings))
                     });
                     read.clusters.insert(id, member);
                 }
@@ -193,14 +196,12 @@ impl MemberSecret {
                 return;
             }
         };
-        let member =
-            settings.and_then(|MemberSettings { network, mode, uid, trust_domain, set_name }| {
-                relayed_member(secret, uid.clone()).map_err(|error| {
-                    KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
-                })?;
-                let (access, reach) = (Access::relay(), MemberReach::default());
-                Ok(MemberSpec { access, network, mode, uid, trust_domain, set_name, reach })
-            });
+        let member = settings.and_then(|settings| {
+            relayed_member(secret, settings.uid.clone()).map_err(|error| {
+                KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
+            })?;
+            Ok(MemberSpec::new(Access::relay(), MemberReach::default(), settings))
+        });
         self.clusters.insert(id, member);
     }
 }
@@ -487,8 +488,8 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             mode: Mode::Pause,
             uid: Some("0b1c".into()),
             trust_domain: Some("west.example".into()),
-            set_name: Some("eu-1.prod".into()),
             reach: MemberReach::default(),
+            set_name: Some("eu-1.prod".into()),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member, true);

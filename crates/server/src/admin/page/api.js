@@ -6,7 +6,7 @@
 import { setServerTime, setStoredTime } from "./format.js";
 
 /**
- * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null }} Answer
+ * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null, missing?: string | null }} Answer
  */
 
 /** Milliseconds between refreshes without an event stream, or while the page shows something that changes without an event. */
@@ -54,6 +54,8 @@ let settling;
 let asked = 0;
 /** Whether the page shows something that is about to change without an event. */
 let awaited = false;
+/** Whether other replicas contribute to the answers. The event stream reports only the proxies of one. */
+let several = false;
 
 /** @param {() => void} listener called after each answer */
 export function start(listener) {
@@ -96,9 +98,10 @@ export function freshness() {
   const known = shown.filter((one) => one.at > 0);
   const oldest = known.length ? Math.min(...known.map((one) => one.at)) : 0;
   const failure = shown.find((one) => one.error !== null && one.status === 0);
+  const missing = [...new Set(shown.flatMap((one) => (one.missing ?? "").split(",")).filter((name) => name !== ""))];
     // While the stream is open and reports no change, earlier answers are still current.
   const live = eventsOpen && Date.now() - heard < SILENT;
-  return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(heard, oldest + QUIET) : 0), failing: failure !== undefined, live, stored };
+  return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(heard, oldest + QUIET) : 0), failing: failure !== undefined, live, stored, missing };
 }
 
 /** Asks for everything that the page shows. */
@@ -128,7 +131,7 @@ function turn() {
   }
     // Requests that take the server long are repeated less often.
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
-  const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited ? QUIET : PAUSE, Math.min(slowest * 20, QUIET));
+  const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited && !several ? QUIET : PAUSE, Math.min(slowest * 20, QUIET));
     // Timers can fire a little early.
   if (Date.now() > asked + pause - 100) refresh();
   else plan(Math.min(PAUSE, asked + pause - Date.now()));
@@ -156,7 +159,9 @@ async function ask(path) {
     if (response.status === 401) signedOut = true;
     if (response.ok || same) {
       signedOut = false;
-      next = { value, at: Date.now(), error: null, status: 200, took, pending: false, tag: response.headers.get("etag") };
+      const missing = response.headers.get("strait-missing-replicas");
+      several ||= response.headers.has("strait-replicas");
+      next = { value, at: Date.now(), error: null, status: 200, took, pending: false, tag: response.headers.get("etag"), missing };
     } else {
       const error = typeof value?.error === "string" ? value.error : `the control plane answered ${response.status}`;
             // The object does not exist any more, so the page must not keep showing it.

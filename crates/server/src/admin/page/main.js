@@ -196,6 +196,9 @@ function freshness(fresh) {
   if (Date.now() - fresh.current > STALE_AFTER) {
     return h("span", { class: "fresh doubtful" }, icon("clock"), h("span", {}, `data from ${span(old / 1000)} ago`));
   }
+  if (fresh.missing.length) {
+    return h("span", { class: "fresh doubtful" }, icon("warn"), h("span", {}, `without replica ${fresh.missing.join(", ")}`));
+  }
   return h("span", { class: "fresh good" }, h("span", { class: "pulse", "aria-hidden": "true" }), h("span", {}, fresh.live ? "live" : "up to date"));
 }
 

@@ -21,8 +21,8 @@ fn member(server: &str) -> MemberSpec {
         mode: Mode::Normal,
         uid: None,
         trust_domain: None,
-        set_name: None,
         reach: Default::default(),
+        set_name: None,
     }
 }
 

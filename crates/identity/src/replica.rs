@@ -1,0 +1,349 @@
+//! Mutual authentication of the replicas of one control plane.
+//!
+//! A replica proves its identity with a certificate that names it as a replica. Only a process with
+//! the CA's key can create one: the certificate must be signed by the same signing certificate that
+//! this replica uses, without any CA in between, and its name is not a SPIFFE ID. The CA of a single
+//! member, an agent's certificate request and a CA that shares only the root can therefore never
+//! produce one, and no other part of the control plane accepts one.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::SingleCertAndKey;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use webpki::KeyUsage;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::authority::LIFETIME_DEFAULT;
+use super::tls::{TrustRoots, certified_key, provider};
+use super::{Authority, IdentityError, ServerIdentity};
+
+/// ALPN protocol of connections between replicas: HTTP/1.1 on the port of proxies.
+pub const ALPN: &[u8] = b"strait-replica/1";
+/// Start of the URI that names a replica in its certificate. It is not a SPIFFE ID, so nothing that
+/// reads SPIFFE IDs accepts the certificate.
+const URI: &str = "strait://replica/";
+/// Maximum length of a replica's name in bytes; pods have names of up to 253 bytes.
+const NAME_MAX: usize = 253;
+/// Name in the TLS handshake. The certificate of the server is verified by its replica name.
+const SERVER_NAME: &str = "replica.strait.invalid";
+
+/// Name of a replica; in a cluster, the name of the pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId(Arc<str>);
+
+impl Default for ReplicaId {
+    /// Returns the name of a process that has no other name.
+    fn default() -> Self {
+        Self("strait".into())
+    }
+}
+
+impl ReplicaId {
+    /// Checks a name: at most 253 bytes of `a-zA-Z0-9.-_`.
+    ///
+    /// # Errors
+    /// If the name is empty, too long, or contains other characters.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        match (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_plain) {
+            true => Ok(Self(text.into())),
+            false => Err(format!(
+                "the name of a replica has at most {NAME_MAX} characters of a-z, A-Z, 0-9, '.', '-' and '_'"
+            )),
+        }
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the URI that names the replica in its certificate.
+    pub(super) fn uri(&self) -> String {
+        format!("{URI}{}", self.0)
+    }
+
+    /// Reads the name in a certificate. The certificate must contain exactly one name.
+    fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let names = parsed.subject_alternative_name().ok()??;
+        match names.value.general_names[..] {
+            [GeneralName::URI(uri)] => Self::parse(uri.strip_prefix(URI)?).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The bytes of a connection between two replicas.
+pub trait ReplicaIo: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReplicaIo for T {}
+
+/// A connection between two replicas, whose names have been verified.
+pub struct ReplicaStream {
+    /// The other replica.
+    pub peer: ReplicaId,
+    /// The connection.
+    pub io: Pin<Box<dyn ReplicaIo>>,
+}
+
+impl fmt::Debug for ReplicaStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection of replica {}", self.peer)
+    }
+}
+
+/// The TLS settings for connections between replicas.
+#[derive(Debug, Clone)]
+struct ReplicaTls {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    /// The CA that issued the certificate.
+    authority: Arc<Authority>,
+    renew_at: SystemTime,
+}
+
+/// Authenticates this replica to the others, and the others to this one.
+#[derive(Debug)]
+pub struct ReplicaAuthenticator {
+    name: ReplicaId,
+    identity: watch::Receiver<Arc<ServerIdentity>>,
+    tls: Mutex<Option<ReplicaTls>>,
+}
+
+impl ReplicaAuthenticator {
+    /// Creates the authenticator of the replica called `name`. It follows changes of the CA.
+    pub fn new(name: ReplicaId, identity: watch::Receiver<Arc<ServerIdentity>>) -> Self {
+        Self { name, identity, tls: Mutex::default() }
+    }
+
+    /// Returns the name of this replica.
+    pub fn name(&self) -> &ReplicaId {
+        &self.name
+    }
+
+    /// Returns the TLS settings to accept other replicas, or `None` if there is no CA whose key
+    /// could prove that they are replicas.
+    pub fn server_config(&self) -> Option<Arc<ServerConfig>> {
+        self.tls(SystemTime::now()).ok().map(|tls| tls.server)
+    }
+
+    /// Returns why replicas can't authenticate each other, if they can't.
+    pub fn problem(&self) -> Option<String> {
+        self.tls(SystemTime::now()).err().map(|error| match error {
+            IdentityError::NoAuthority => {
+                "this control plane has no CA, whose key proves that a caller is a replica".into()
+            }
+            other => other.to_string(),
+        })
+    }
+
+    /// Connects to the replica at this address.
+    ///
+    /// # Errors
+    /// If it can't be reached, or does not prove that it is a replica with the same CA.
+    pub async fn connect(&self, address: &str) -> io::Result<ReplicaStream> {
+        let tls = self.tls(SystemTime::now()).map_err(io::Error::other)?;
+        let socket = TcpStream::connect(address).await?;
+        let _ = socket.set_nodelay(true);
+        let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(tls.client).connect(name, socket).await?;
+        let connection = stream.get_ref().1;
+        if connection.alpn_protocol() != Some(ALPN) {
+            return Err(io::Error::other("it is not a replica of this version"));
+        }
+        let peer = of_chain(connection.peer_certificates())?;
+        Ok(ReplicaStream { peer, io: Box::pin(stream) })
+    }
+
+    /// Returns the current settings. Their certificate is renewed after half of its lifetime, and
+    /// when the CA changes.
+    fn tls(&self, now: SystemTime) -> Result<ReplicaTls, IdentityError> {
+        let authority = self.identity.borrow().authority.clone();
+        let authority = authority.ok_or(IdentityError::NoAuthority)?;
+        let mut held = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tls) = &*held
+            && Arc::ptr_eq(&tls.authority, &authority)
+            && now < tls.renew_at
+        {
+            return Ok(tls.clone());
+        }
+        let tls = ReplicaTls::new(authority, &self.name, now)?;
+        *held = Some(tls.clone());
+        Ok(tls)
+    }
+}
+
+/// Returns the name in the verified chain of a peer.
+///
+/// # Errors
+/// If the peer sent no certificate.
+pub fn of_chain(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaId> {
+    let leaf = chain.and_then(<[_]>::first);
+    leaf.and_then(ReplicaId::of_certificate)
+        .ok_or_else(|| io::Error::other("its certificate does not name a replica"))
+}
+
+impl ReplicaTls {
+    fn new(
+        authority: Arc<Authority>,
+        name: &ReplicaId,
+        now: SystemTime,
+    ) -> Result<Self, IdentityError> {
+        let issued = authority.issue_replica(name, now)?;
+        let left = issued.chain.not_after().duration_since(now).unwrap_or_default();
+        let verifier = Arc::new(ReplicaVerifier::of(&authority, now)?);
+        let leaf = issued.chain.certificates().iter().take(1).cloned().collect();
+        let origins = ["the replica's certificate", "its key"];
+        let certificate = Arc::new(certified_key(leaf, issued.key_der(), origins, now)?);
+        let resolver = Arc::new(SingleCertAndKey::from(certificate));
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(Arc::<ReplicaVerifier>::clone(&verifier))
+            .with_cert_resolver(Arc::<SingleCertAndKey>::clone(&resolver));
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(resolver);
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = rustls::client::Resumption::disabled();
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        Ok(Self { server, client, authority, renew_at: now + left.min(LIFETIME_DEFAULT) / 2 })
+    }
+}
+
+/// Accepts certificates of replicas that the CA has signed directly.
+#[derive(Debug)]
+struct ReplicaVerifier {
+    /// The CA's signing certificate.
+    signer: TrustRoots,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ReplicaVerifier {
+    fn of(authority: &Authority, now: SystemTime) -> Result<Self, IdentityError> {
+        let signer = vec![authority.certificate().clone()];
+        let signer = TrustRoots::new(signer, "the signing certificate", now)?;
+        Ok(Self { signer, algorithms: provider().signature_verification_algorithms })
+    }
+
+    /// Verifies the leaf alone, so that no CA below the signing certificate is accepted.
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        usage: KeyUsage,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
+        let chain = [leaf.clone()];
+        let verified = self.signer.verify(&chain, now, usage);
+        verified.map_err(|error| rustls::Error::General(error.to_string()))?;
+        match ReplicaId::of_certificate(leaf) {
+            Some(_) => Ok(()),
+            None => Err(rustls::Error::General("the certificate names no replica".into())),
+        }
+    }
+}
+
+impl ServerCertVerifier for ReplicaVerifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verify(leaf, KeyUsage::server_auth(), now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for ReplicaVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify(leaf, KeyUsage::client_auth(), now)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Signatures that all replicas of a control plane can create and verify, and no other process.
+
+use ring::hmac;
+
+/// A key for signatures with one purpose.
+#[derive(Debug, Clone)]
+pub struct SharedKey(hmac::Key);
+
+impl SharedKey {
+    /// Derives a key for `purpose` from a secret. Each purpose has a different key.
+    pub fn of(secret: &[u8], purpose: &str) -> Self {
+        Self::derived(&hmac::Key::new(hmac::HMAC_SHA256, secret), purpose)
+    }
+
+    pub(super) fn derived(secret: &hmac::Key, purpose: &str) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(secret, purpose.as_bytes()).as_ref()))
+    }
+
+    /// Returns the signature of a text, in hexadecimal.
+    pub fn sign(&self, text: &str) -> String {
+        let tag = hmac::sign(&self.0, text.as_bytes());
+        tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Returns whether `signature` is the signature of a text. Takes equally long for all wrong
+    /// signatures.
+    pub fn verify(&self, text: &str, signature: &str) -> bool {
+        let digits = signature.as_bytes().chunks(2).map(|pair| {
+            let pair = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+'))
+        });
+        digits
+            .collect::<Option<Vec<u8>>>()
+            .is_some_and(|tag| hmac::verify(&self.0, text.as_bytes(), &tag).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signature_is_valid_for_its_text_key_and_purpose() {
+        let key = SharedKey::of(b"secret", "a");
+        let signature = key.sign("text");
+        assert!(SharedKey::of(b"secret", "a").verify("text", &signature));
+        assert!(!SharedKey::of(b"secret", "b").verify("text", &signature));
+        assert!(!SharedKey::of(b"other", "a").verify("text", &signature));
+        assert!(!key.verify("text2", &signature));
+        for wrong in ["", "zz", "+1", "é", &signature[1..], &signature[2..]] {
+            assert!(!key.verify("text", wrong), "{wrong}");
+        }
+    }
+}

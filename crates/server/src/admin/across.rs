@@ -1,0 +1,527 @@
+//! Responses that cover all replicas, and the requests of other replicas.
+//!
+//! A request of a client is sent to the other replicas at the same time, and their responses are
+//! merged ([`super::merge`]). A request of a replica is always answered by this process alone, so
+//! requests cannot circulate. It can only read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+use tower::ServiceExt as _;
+use tracing::debug;
+
+use super::events::asks_for_stream;
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::merge::{
+    MergeRule, NamedStream, ReplicaAnswer, add_change, merge, number_of, select, split_key,
+};
+use super::named::{ambiguous, named, of_row};
+use super::preview::QUESTION_BYTES_MAX;
+use super::sources::{Sources, SourcesState};
+use crate::replica_state;
+use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
+use strait_ads::replicas::ReplicaConnection;
+
+/// Header that names the replicas that did not respond.
+pub(super) const MISSING: &str = "strait-missing-replicas";
+/// Header with the number of replicas whose responses were merged.
+const REPLICAS: &str = "strait-replicas";
+/// Maximum time that other replicas may take longer than this one.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time to receive the head of a replica's request.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum lifetime of a replica's connection, which carries one request.
+const LIFE: Duration = Duration::from_secs(60);
+/// Path at which replicas ask each other for the streams that a name matches.
+const STREAMS: &str = "/replica/streams";
+
+/// Returns the response of all replicas, or of the replica in `?replica=`.
+pub(super) async fn across(State(sources): SourcesState, request: Request, next: Next) -> Response {
+    let asked = match AdminRequest::read(request).await {
+        Ok(asked) => asked,
+        Err(failure) => return failure.into_response(),
+    };
+    let answering = AnswerOfAll { sources, next };
+    answering.answer(asked).await.unwrap_or_else(|failure| failure.into_response())
+}
+
+/// A request, without the parameter `replica`.
+struct AdminRequest {
+    request: Request,
+    body: Bytes,
+    /// The value of the parameter `replica`.
+    replica: Option<String>,
+    /// The other parameters, not decoded.
+    pairs: Vec<(String, String)>,
+}
+
+impl AdminRequest {
+    async fn read(request: Request) -> Result<Self, AdminFailure> {
+        let (mut parts, body) = request.into_parts();
+        let body = to_bytes(body, QUESTION_BYTES_MAX).await.map_err(|_| {
+            let text = format!("the request is larger than {QUESTION_BYTES_MAX} bytes");
+            AdminFailure(StatusCode::PAYLOAD_TOO_LARGE, text)
+        })?;
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let (own, pairs): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| *name == "replica");
+        let replica = own.last().map(|(_, value)| (*value).to_owned());
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let pairs: Vec<_> = pairs.into_iter().map(owned).collect();
+        if replica.is_some() {
+            parts.uri = uri(parts.uri.path(), &pairs)?;
+        }
+        let request = Request::from_parts(parts, Body::from(body.clone()));
+        Ok(Self { request, body, replica, pairs })
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.pairs.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
+    }
+
+    /// Returns the request with another value of a parameter.
+    fn with(mut self, name: &str, value: &str) -> Result<Self, AdminFailure> {
+        for (own, held) in &mut self.pairs {
+            if own == name {
+                *held = encode(value);
+            }
+        }
+        *self.request.uri_mut() = uri(self.request.uri().path(), &self.pairs)?;
+        Ok(self)
+    }
+
+    fn to_peer(&self) -> PeerRequest {
+        let path = self.request.uri().path_and_query();
+        let path = path.map(ToString::to_string).unwrap_or_default();
+        PeerRequest { method: self.request.method().clone(), path, body: self.body.clone() }
+    }
+}
+
+fn uri(path: &str, pairs: &[(String, String)]) -> Result<Uri, AdminFailure> {
+    let query: Vec<_> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mark = if query.is_empty() { "" } else { "?" };
+    let text = format!("{path}{mark}{}", query.join("&"));
+    text.parse().map_err(|_| bad("the query is invalid"))
+}
+
+/// Percent-encodes a value of a query.
+fn encode(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    value
+        .bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// Decodes a percent-encoded value of a query.
+fn decode(value: &str) -> String {
+    let query = format!("/?v={value}").parse::<Uri>().ok();
+    let pairs = query.and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(&uri).ok());
+    pairs.and_then(|Query(pairs)| Some(pairs.into_iter().next()?.1)).unwrap_or_default()
+}
+
+struct AnswerOfAll {
+    sources: Arc<Sources>,
+    next: Next,
+}
+
+/// The responses of other replicas, and the replicas that did not respond.
+#[derive(Default)]
+struct PeerAnswers {
+    answers: Vec<PeerAnswer>,
+    missing: Vec<MissingReplica>,
+}
+
+struct MissingReplica {
+    peer: Peer,
+    reason: String,
+}
+
+impl AnswerOfAll {
+    async fn answer(self, asked: AdminRequest) -> AdminResult {
+        let replicas = Arc::clone(&self.sources.replicas);
+        let others = replicas.others();
+        if let Some(name) = &asked.replica {
+            let name = decode(name);
+            if name == replicas.name() {
+                return Ok(self.next.run(asked.request).await);
+            }
+            let peer = others.iter().find(|peer| peer.label() == name);
+            let peer = peer.ok_or_else(|| unknown_replica(&replicas, &others, &name))?;
+            return forward(&replicas, peer, asked.to_peer()).await;
+        }
+        let rule = MergeRule::of(asked.request.method(), asked.request.uri().path(), |name| {
+            asked.get(name)
+        });
+        let is_stream = asks_for_stream(asked.request.headers());
+        match rule {
+            MergeRule::Replicas => {
+                let ping = PeerRequest::get("/debug/replicas");
+                let gathered =
+                    gather(&replicas, others.clone(), ping, std::future::ready(())).await.1;
+                Ok(list(&replicas, &others, &gathered))
+            }
+            MergeRule::Local => Ok(self.next.run(asked.request).await),
+            _ if others.is_empty() || is_stream => Ok(self.next.run(asked.request).await),
+            MergeRule::OfProxy => self.of_proxy(asked, others).await,
+            MergeRule::Change => self.change(asked, others).await,
+            _ => self.merged(rule, asked, others).await,
+        }
+    }
+
+    /// Lets the replica to which a proxy is connected answer.
+    async fn of_proxy(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+        let replicas = Arc::clone(&self.sources.replicas);
+        let Some(name) = asked.get("proxy").map(decode) else {
+            return Ok(self.next.run(asked.request).await);
+        };
+        if let Some((key, replica)) = split_key(&name) {
+            if replica == replicas.name() {
+                return Ok(self.next.run(asked.with("proxy", key)?.request).await);
+            }
+            if let Some(peer) = others.iter().find(|peer| peer.label() == replica) {
+                let request = asked.with("proxy", key)?.to_peer();
+                return forward(&replicas, peer, request).await;
+            }
+        }
+        let question = PeerRequest::get(&format!("{STREAMS}?proxy={}", encode(&name)));
+        let mut found = named(&self.sources.connections, &name);
+        let nothing = std::future::ready(());
+        let ((), gathered) = gather(&replicas, others.clone(), question, nothing).await;
+        for answer in gathered.answers.iter().filter(|one| one.status == StatusCode::OK) {
+            let rows: Vec<Value> = serde_json::from_slice(&answer.body).unwrap_or_default();
+            found.extend(rows.iter().map(|row| of_row(row, &answer.replica)));
+        }
+        let selected = select(found).map_err(|names| ambiguous(&name, &names))?;
+        let mut response = match selected {
+            Some(NamedStream { key, replica: Some(replica), .. }) => {
+                let peer = others.iter().find(|peer| is_at(&replicas, peer, &replica));
+                let peer = peer.ok_or_else(|| unreadable(&replica))?;
+                let request = asked.with("proxy", &key)?.to_peer();
+                return forward(&replicas, peer, request).await;
+            }
+            Some(NamedStream { key, .. }) => {
+                self.next.run(asked.with("proxy", &key)?.request).await
+            }
+            // The proxy may be connected to a replica that did not answer.
+            None => self.next.run(asked.request).await,
+        };
+        name_missing(&mut response, &gathered);
+        Ok(response)
+    }
+
+    /// Adds the proxies of the other replicas to a change, which has a different number at each.
+    async fn change(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+        let replicas = Arc::clone(&self.sources.replicas);
+        let request = PeerRequest::get("/debug/events");
+        let local = self.next.run(asked.request);
+        let (mut local, mut gathered) = gather(&replicas, others.clone(), request, local).await;
+        if local.status() != StatusCode::OK {
+            name_missing(&mut local, &gathered);
+            return Ok(local);
+        }
+        let body = to_bytes(local.into_body(), usize::MAX).await;
+        let body = body.map_err(|_| unreadable(replicas.name()))?;
+        let mut change: Value =
+            serde_json::from_slice(&body).map_err(|_| unreadable(replicas.name()))?;
+        change["replicas"] = json!([replicas.name()]);
+        for answer in std::mem::take(&mut gathered.answers) {
+            let listed = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let peer = others.iter().find(|peer| is_at(&replicas, peer, &answer.replica));
+            let (Some(seq), Some(peer)) = (number_of(&change, listed), peer) else { continue };
+            let request = PeerRequest::get(&format!("/debug/events?seq={seq}"));
+            let asking = timeout(PATIENCE, replicas.ask(peer, request)).await;
+            let Ok(Ok(whole)) = asking else { continue };
+            let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
+            add_change(&mut change, &whole, &answer.replica);
+        }
+        if !gathered.missing.is_empty() {
+            change["missingReplicas"] = json!(names(&gathered));
+        }
+        let mut response = pretty(StatusCode::OK, &change);
+        name_missing(&mut response, &gathered);
+        Ok(response)
+    }
+
+    /// Merges the responses of all replicas.
+    async fn merged(self, rule: MergeRule, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
+        let replicas = Arc::clone(&self.sources.replicas);
+        let mut request = asked.to_peer();
+        if rule == MergeRule::EventsSince {
+            // Each replica has its own numbers.
+            request.path = "/debug/events".into();
+        }
+        let local = self.next.run(asked.request);
+        let (local, mut gathered) = gather(&replicas, others, request, local).await;
+        if rule == MergeRule::FirstFound {
+            return Ok(first_found(local, gathered));
+        }
+        if local.status() != StatusCode::OK {
+            let mut local = local;
+            name_missing(&mut local, &gathered);
+            return Ok(local);
+        }
+        let (parts, body) = local.into_parts();
+        let body = to_bytes(body, usize::MAX).await.map_err(|_| unreadable(replicas.name()))?;
+        let own = (replicas.name().to_owned(), body);
+        let answers = std::mem::take(&mut gathered.answers);
+        let answers = answers.into_iter().filter(|answer| answer.status == StatusCode::OK);
+        let all: Vec<_> =
+            std::iter::once(own).chain(answers.map(|one| (one.replica, one.body))).collect();
+        let (count, missing) = (all.len(), names(&gathered));
+        // Takes some milliseconds for a thousand proxies.
+        let merging = tokio::task::spawn_blocking(move || {
+            let read = |(replica, body): (String, Bytes)| {
+                let value = serde_json::from_slice(&body).map_err(|_| unreadable(&replica))?;
+                Ok(ReplicaAnswer { replica, value })
+            };
+            let answers = all.into_iter().map(read).collect::<Result<Vec<_>, AdminFailure>>()?;
+            let mut merged = merge(rule, answers);
+            if merged.is_object() && !missing.is_empty() {
+                merged["missingReplicas"] = json!(missing);
+            }
+            Ok(pretty(parts.status, &merged))
+        });
+        let failed = |_| unreadable("this replica");
+        let mut response = merging.await.map_err(failed)??;
+        response.headers_mut().insert(REPLICAS, HeaderValue::from(count));
+        name_missing(&mut response, &gathered);
+        Ok(response)
+    }
+}
+
+impl PeerRequest {
+    fn get(path: &str) -> Self {
+        Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
+    }
+}
+
+/// Sends a request to one other replica only.
+async fn forward(replicas: &OtherReplicas, peer: &Peer, request: PeerRequest) -> AdminResult {
+    let answered = timeout(LIFE, replicas.ask(peer, request)).await;
+    let answered =
+        answered.unwrap_or_else(|_| Err(format!("it did not answer within {} s", LIFE.as_secs())));
+    let answer = answered.map_err(|reason| {
+        let text = format!("replica {} did not answer: {reason}", peer.label());
+        AdminFailure(StatusCode::BAD_GATEWAY, text)
+    })?;
+    Ok(passed_on(answer))
+}
+
+/// Sends a request to other replicas while `local` runs, and waits for them a little longer.
+async fn gather<T>(
+    replicas: &Arc<OtherReplicas>,
+    others: Vec<Peer>,
+    request: PeerRequest,
+    local: impl Future<Output = T>,
+) -> (T, PeerAnswers) {
+    let mut gathered = PeerAnswers::default();
+    if let Some(problem) = replicas.problem().filter(|_| replicas.is_off()) {
+        let missing = |peer| MissingReplica { peer, reason: problem.clone() };
+        gathered.missing = others.into_iter().map(missing).collect();
+        return (local.await, gathered);
+    }
+    let now = std::time::Instant::now();
+    let (silent, mut waiting): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|peer| replicas.is_silent(peer, now));
+    let late = format!("it did not answer within {} s", PATIENCE.as_secs());
+    let as_late = |peer| MissingReplica { peer, reason: late.clone() };
+    gathered.missing.extend(silent.into_iter().map(as_late));
+    let mut asking = JoinSet::new();
+    for peer in waiting.clone() {
+        let (replicas, request) = (Arc::clone(replicas), request.clone());
+        asking.spawn(async move {
+            let answer = replicas.ask(&peer, request).await;
+            (peer, answer)
+        });
+    }
+    let local = local.await;
+    let deadline = Instant::now() + PATIENCE;
+    while let Ok(Some(answered)) = timeout_at(deadline, asking.join_next()).await {
+        let Ok((peer, answer)) = answered else { continue };
+        waiting.retain(|one| *one != peer);
+        let is_silent = answer.is_err() && now.elapsed() >= PATIENCE / 2;
+        replicas.note(&peer, is_silent, std::time::Instant::now());
+        match answer {
+            // The replica does not have the object, which is a complete response.
+            Ok(answer) if matches!(answer.status, StatusCode::OK | StatusCode::NOT_FOUND) => {
+                gathered.answers.push(answer);
+            }
+            Ok(answer) => {
+                let reason = error_text(&answer);
+                gathered.missing.push(MissingReplica { peer, reason });
+            }
+            Err(reason) => gathered.missing.push(MissingReplica { peer, reason }),
+        }
+    }
+    waiting.iter().for_each(|peer| replicas.note(peer, true, std::time::Instant::now()));
+    gathered.missing.extend(waiting.into_iter().map(as_late));
+    for MissingReplica { peer, reason } in &gathered.missing {
+        debug!(replica = peer.label(), address = peer.address, %reason, "replica did not answer");
+    }
+    gathered.answers.sort_by(|one, other| one.replica.cmp(&other.replica));
+    gathered.missing.sort_by(|one, other| one.peer.label().cmp(other.peer.label()));
+    (local, gathered)
+}
+
+fn error_text(answer: &PeerAnswer) -> String {
+    let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let text = value["error"].as_str().map(ToOwned::to_owned);
+    text.unwrap_or_else(|| format!("it answered {}", answer.status))
+}
+
+fn is_at(replicas: &OtherReplicas, peer: &Peer, name: &str) -> bool {
+    // The name may have become known with the last response.
+    let now = replicas.others().into_iter().find(|one| one.address == peer.address);
+    peer.label() == name || now.is_some_and(|one| one.label() == name)
+}
+
+fn names(gathered: &PeerAnswers) -> Vec<String> {
+    gathered.missing.iter().map(|one| one.peer.label().to_owned()).collect()
+}
+
+/// Names the missing replicas in a header, because most responses are arrays.
+fn name_missing(response: &mut Response, gathered: &PeerAnswers) {
+    let names = names(gathered);
+    if let Ok(value) = HeaderValue::from_str(&names.join(","))
+        && !names.is_empty()
+    {
+        response.headers_mut().insert(MISSING, value);
+    }
+}
+
+fn passed_on(answer: PeerAnswer) -> Response {
+    (answer.status, [(header::CONTENT_TYPE, "application/json")], answer.body).into_response()
+}
+
+/// Returns the first successful response.
+fn first_found(mut local: Response, mut gathered: PeerAnswers) -> Response {
+    if local.status() != StatusCode::NOT_FOUND {
+        return local;
+    }
+    let mut answers = std::mem::take(&mut gathered.answers).into_iter();
+    if let Some(found) = answers.find(|answer| answer.status == StatusCode::OK) {
+        return passed_on(found);
+    }
+    name_missing(&mut local, &gathered);
+    local
+}
+
+fn unreadable(replica: &str) -> AdminFailure {
+    let text = format!("the response of replica {replica} can't be read");
+    AdminFailure(StatusCode::BAD_GATEWAY, text)
+}
+
+fn unknown_replica(replicas: &OtherReplicas, others: &[Peer], name: &str) -> AdminFailure {
+    let mut all: Vec<_> = others.iter().map(Peer::label).chain([replicas.name()]).collect();
+    all.sort_unstable();
+    let text = format!("there is no replica {name:?}; the replicas are {}", all.join(", "));
+    AdminFailure(StatusCode::NOT_FOUND, text)
+}
+
+/// Returns all replicas, and whether each responds.
+fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Response {
+    let mut rows = vec![json!({ "name": replicas.name(), "state": "self" })];
+    for peer in others {
+        let missing = gathered.missing.iter().find(|one| one.peer.address == peer.address);
+        let now = replicas.others().into_iter().find(|one| one.address == peer.address);
+        let name = now.as_ref().unwrap_or(peer).label().to_owned();
+        rows.push(match missing {
+            Some(MissingReplica { reason, .. }) => json!({
+                "name": name, "address": peer.address, "state": "missing", "reason": reason,
+            }),
+            None => json!({ "name": name, "address": peer.address, "state": "answers" }),
+        });
+    }
+    let mut answer = json!({ "replicas": rows, "problem": replicas.problem() });
+    if !gathered.missing.is_empty() {
+        answer["missingReplicas"] = json!(names(gathered));
+    }
+    let mut response = pretty(StatusCode::OK, &answer);
+    name_missing(&mut response, gathered);
+    response
+}
+
+/// Returns the replicas of this control plane and whether each of them responds.
+pub(super) async fn own(State(sources): SourcesState) -> AdminResult {
+    // Another replica asks this one only whether it responds.
+    Ok(pretty(StatusCode::OK, &json!({ "name": sources.replicas.name() })))
+}
+
+#[derive(Deserialize)]
+struct StreamsQuery {
+    proxy: String,
+}
+
+/// Returns the streams of this replica that a name matches, for another replica.
+async fn streams(State(sources): SourcesState, Query(query): Query<StreamsQuery>) -> AdminResult {
+    let row = |one: &NamedStream| {
+        json!({
+            "exactness": one.exactness, "key": one.key, "id": one.id, "cluster": one.cluster,
+            "workload": one.workload, "isOfConfiguration": one.is_of_configuration,
+            "opened": one.opened,
+        })
+    };
+    let rows: Vec<_> = named(&sources.connections, &query.proxy).iter().map(row).collect();
+    Ok(pretty(StatusCode::OK, &rows))
+}
+
+/// Returns the last known state of this replica, for a replica that starts without any.
+async fn state(State(sources): SourcesState) -> AdminResult {
+    let Some(directory) = sources.state_dir.clone() else {
+        let text = "this replica has no state directory";
+        return Err(AdminFailure(StatusCode::NOT_FOUND, text.into()));
+    };
+    let packing = tokio::task::spawn_blocking(move || replica_state::pack(&directory));
+    let packed = packing.await.map_err(|_| unreadable(sources.replicas.name()))?;
+    let packed =
+        packed.map_err(|error| AdminFailure(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
+    Ok((StatusCode::OK, packed).into_response())
+}
+
+/// Serves the connections of other replicas until the tasks are stopped.
+pub(super) async fn serve(
+    mut accepted: mpsc::Receiver<ReplicaConnection>,
+    debug: Router<Arc<Sources>>,
+    sources: Arc<Sources>,
+) {
+    let tasks = sources.tasks.child();
+    let router = debug
+        .route(STREAMS, get(streams))
+        .route(replica_state::PATH, get(state))
+        .with_state(Arc::clone(&sources));
+    while let Some(connection) = accepted.recv().await {
+        let router = router.clone();
+        tasks.spawn("replica connection", async move {
+            let ReplicaConnection { stream, room: _room } = connection;
+            let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                router.clone().oneshot(request.map(Body::new))
+            });
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
+            let serving = http.serve_connection(TokioIo::new(stream.io), service);
+            if let Ok(Err(error)) = timeout(LIFE, serving).await {
+                debug!(replica = %stream.peer, %error, "a connection of a replica ended with an error");
+            }
+        });
+    }
+}

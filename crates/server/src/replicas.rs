@@ -1,0 +1,404 @@
+//! The other replicas of this control plane: their addresses, and requests to them.
+//!
+//! Replicas find each other by the EndpointSlices of Strait's own Service, or by `--peers`. They
+//! authenticate with certificates that only replicas have ([`strait_identity::replica`]), on the
+//! port of proxies. Each request uses its own connection, has a time limit and a size limit.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{Method, Request, StatusCode, header};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use strait_base::task::Supervisor;
+use strait_identity::{ReplicaAuthenticator, ReplicaId};
+use strait_kube_client::{Access, ApiClient, null_as_default};
+
+/// Maximum time to connect to a replica.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Pause before the next request to a replica that did not respond in time.
+const SILENT: Duration = Duration::from_secs(5);
+/// Maximum size of a replica's response in bytes.
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Interval of reads of the EndpointSlices.
+const LOOK: Duration = Duration::from_secs(5);
+/// Maximum duration of a read.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// Name of Strait's own Service.
+const SERVICE: &str = "strait";
+/// Name of the Service's port for proxies.
+const PORT: &str = "grpc-xds";
+
+/// Another replica.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// Its address: `HOST:PORT`.
+    pub address: String,
+    /// Its name, once it is known.
+    pub name: Option<String>,
+}
+
+impl Peer {
+    /// Returns the name, otherwise the address.
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.address)
+    }
+}
+
+/// The replicas that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FoundPeers {
+    peers: Vec<Peer>,
+    /// Why the list may be incomplete.
+    problem: Option<String>,
+    /// Whether the replicas have been searched for.
+    is_known: bool,
+}
+
+/// A request to another replica.
+#[derive(Debug, Clone)]
+pub struct PeerRequest {
+    /// The method.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The response of another replica.
+#[derive(Debug)]
+pub struct PeerAnswer {
+    /// The name of the replica, which its certificate proves.
+    pub replica: String,
+    /// The status.
+    pub status: StatusCode,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The other replicas of this control plane.
+#[derive(Debug)]
+pub struct OtherReplicas {
+    authenticator: Arc<ReplicaAuthenticator>,
+    found: watch::Receiver<Arc<FoundPeers>>,
+    /// Names of replicas by address, from their certificates.
+    names: Mutex<BTreeMap<String, String>>,
+    /// The replicas that did not respond in time, by address, with the time of the last request.
+    silent: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl OtherReplicas {
+    /// Creates the client. `found` are the replicas that exist.
+    pub(super) fn new(
+        authenticator: Arc<ReplicaAuthenticator>,
+        found: watch::Receiver<Arc<FoundPeers>>,
+    ) -> Self {
+        Self { authenticator, found, names: Mutex::default(), silent: Mutex::default() }
+    }
+
+    /// Returns the name of this replica.
+    pub fn name(&self) -> &str {
+        self.authenticator.name().as_str()
+    }
+
+    /// Returns the other replicas.
+    pub fn others(&self) -> Vec<Peer> {
+        let mut peers = self.found.borrow().peers.clone();
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        for peer in peers.iter_mut().filter(|peer| peer.name.is_none()) {
+            peer.name = names.get(&peer.address).cloned();
+        }
+        peers
+    }
+
+    /// Returns the other replicas once they have been searched for, at most after `limit`.
+    pub(super) async fn found(&self, limit: Duration) -> Vec<Peer> {
+        let mut found = self.found.clone();
+        let known = timeout(limit, found.wait_for(|found| found.is_known)).await;
+        // After the limit, the list is empty.
+        drop(known);
+        self.others()
+    }
+
+    /// Returns why responses may lack replicas, if a reason is known.
+    pub fn problem(&self) -> Option<String> {
+        let found = Arc::clone(&self.found.borrow());
+        let unproven = (!found.peers.is_empty()).then(|| self.authenticator.problem()).flatten();
+        unproven.or_else(|| found.problem.clone())
+    }
+
+    /// Records whether a replica responded in time.
+    pub fn note(&self, peer: &Peer, is_silent: bool, now: Instant) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.retain(|_, since| now.saturating_duration_since(*since) < SILENT);
+        match is_silent {
+            true => drop(silent.insert(peer.address.clone(), now)),
+            false => drop(silent.remove(&peer.address)),
+        }
+    }
+
+    /// Returns whether a replica did not respond in the last seconds. Commands send several
+    /// requests, and only the first one should wait for it.
+    pub fn is_silent(&self, peer: &Peer, now: Instant) -> bool {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = silent.get(&peer.address);
+        since.is_some_and(|since| now.saturating_duration_since(*since) < SILENT)
+    }
+
+    /// Returns whether replicas can't authenticate each other.
+    pub fn is_off(&self) -> bool {
+        self.authenticator.problem().is_some()
+    }
+
+    /// Records the name of the replica at an address.
+    fn learn(&self, address: &str, name: &str) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(address.to_owned(), name.to_owned());
+    }
+
+    /// Sends a request to another replica.
+    ///
+    /// # Errors
+    /// The reason why there is no response, as text.
+    pub async fn ask(&self, peer: &Peer, request: PeerRequest) -> Result<PeerAnswer, String> {
+        let address = &peer.address;
+        let connecting = timeout(CONNECT_LIMIT, self.authenticator.connect(address)).await;
+        let stream = connecting
+            .map_err(|_| format!("no connection within {} s", CONNECT_LIMIT.as_secs()))?
+            .map_err(|error| error.to_string())?;
+        let replica = stream.peer.as_str().to_owned();
+        if replica == self.name() {
+            return Err(format!(
+                "it has the name of this replica, {replica}; set --replica-name to a different name for each"
+            ));
+        }
+        self.learn(address, &replica);
+        let error = |error: hyper::Error| error.to_string();
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream.io)).await.map_err(error)?;
+        let built = Request::builder()
+            .method(request.method)
+            .uri(request.path)
+            .header(header::HOST, "replica")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(request.body))
+            .map_err(|error| error.to_string())?;
+        let talk = async {
+            let response = sender.send_request(built).await.map_err(error)?;
+            let status = response.status();
+            let body = to_bytes(Body::new(response.into_body()), ANSWER_BYTES_MAX).await;
+            Ok::<_, String>((status, body.map_err(|error| error.to_string())?))
+        };
+        // The connection only makes progress while it is polled. It ends with the response.
+        let mut connection = std::pin::pin!(connection);
+        let mut talk = std::pin::pin!(talk);
+        let (status, body) = tokio::select! {
+            answered = &mut talk => answered?,
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    return Err(error.to_string());
+                }
+                talk.await?
+            }
+        };
+        Ok(PeerAnswer { replica, status, body })
+    }
+}
+
+/// Returns the replicas of `--peers`.
+pub(super) fn listed(addresses: &[String]) -> watch::Receiver<Arc<FoundPeers>> {
+    let mut peers: Vec<Peer> =
+        addresses.iter().map(|address| Peer { address: address.clone(), name: None }).collect();
+    peers.sort();
+    peers.dedup();
+    watch::channel(Arc::new(FoundPeers { peers, problem: None, is_known: true })).1
+}
+
+/// Follows the EndpointSlices of Strait's own Service.
+pub(super) fn follow(
+    access: watch::Receiver<Access>,
+    namespace: String,
+    own: ReplicaId,
+    port: u16,
+    tasks: &Supervisor,
+) -> watch::Receiver<Arc<FoundPeers>> {
+    let (found, seen) = watch::channel(Arc::<FoundPeers>::default());
+    let found = Arc::new(found);
+    let path = format!(
+        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}"
+    );
+    tasks.spawn_restarting("replicas", LOOK, move || {
+        let (access, path, own) = (access.clone(), path.clone(), own.clone());
+        let found = Arc::clone(&found);
+        async move {
+            loop {
+                let next = match timeout(LOOK_LIMIT, read(&access, &path)).await {
+                    Ok(Ok(slices)) => {
+                        let peers = peers(&slices, own.as_str(), port);
+                        FoundPeers { peers, problem: None, is_known: true }
+                    }
+                    // The previous replicas are still the most probable ones.
+                    failed => {
+                        let problem = match failed {
+                            Ok(Err(error)) => error,
+                            _ => format!("no response within {} s", LOOK_LIMIT.as_secs()),
+                        };
+                        let peers = found.borrow().peers.clone();
+                        let text = format!(
+                            "the EndpointSlices of Service {SERVICE}, which list the replicas, can't be read: {problem}"
+                        );
+                        FoundPeers { peers, problem: Some(text), is_known: true }
+                    }
+                };
+                publish(&found, next);
+                sleep(LOOK).await;
+            }
+        }
+    });
+    seen
+}
+
+fn publish(found: &watch::Sender<Arc<FoundPeers>>, next: FoundPeers) {
+    found.send_if_modified(|held| {
+        if **held == next {
+            return false;
+        }
+        if held.peers != next.peers {
+            let names: Vec<_> = next.peers.iter().map(Peer::label).collect();
+            info!(replicas = ?names, "other replicas changed");
+        }
+        match (&held.problem, &next.problem) {
+            (before, Some(problem)) if before.as_ref() != Some(problem) => warn!(%problem),
+            (Some(_), None) => debug!("the EndpointSlices of the replicas can be read again"),
+            _ => {}
+        }
+        *held = Arc::new(next);
+        true
+    });
+}
+
+async fn read(access: &watch::Receiver<Access>, path: &str) -> Result<PeerSlices, String> {
+    let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+    client.get(path).await.map_err(|error| error.to_string())
+}
+
+/// The decoded fields of a list of EndpointSlices.
+#[derive(Debug, Default, Deserialize)]
+struct PeerSlices {
+    #[serde(default, deserialize_with = "null_as_default")]
+    items: Vec<PeerSlice>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PeerSlice {
+    #[serde(default, deserialize_with = "null_as_default")]
+    endpoints: Vec<PeerEndpoint>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    ports: Vec<PeerPort>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PeerEndpoint {
+    #[serde(default, deserialize_with = "null_as_default")]
+    addresses: Vec<String>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    conditions: PeerConditions,
+    target_ref: Option<PeerTarget>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct PeerConditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PeerTarget {
+    #[serde(default, deserialize_with = "null_as_default")]
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct PeerPort {
+    name: Option<String>,
+    port: Option<u16>,
+}
+
+/// Returns the replicas that serve, also while they terminate, without this one. A replica with
+/// addresses of both families is returned once.
+fn peers(slices: &PeerSlices, own: &str, default_port: u16) -> Vec<Peer> {
+    let mut peers: BTreeMap<String, Peer> = BTreeMap::new();
+    for slice in &slices.items {
+        let named = slice.ports.iter().find(|port| port.name.as_deref() == Some(PORT));
+        let port = named.and_then(|port| port.port).unwrap_or(default_port);
+        for endpoint in &slice.endpoints {
+            let PeerConditions { ready, serving } = endpoint.conditions;
+            let is_serving = serving.or(ready).unwrap_or(true);
+            let address = endpoint.addresses.iter().find_map(|text| text.parse::<IpAddr>().ok());
+            let (Some(address), true) = (address, is_serving) else { continue };
+            let name = endpoint.target_ref.as_ref().map(|target| target.name.clone());
+            let name = name.filter(|name| !name.is_empty());
+            if name.as_deref() == Some(own) {
+                continue;
+            }
+            let address = SocketAddr::new(address, port).to_string();
+            let key = name.clone().unwrap_or_else(|| address.clone());
+            peers.entry(key).or_insert(Peer { address, name });
+        }
+    }
+    peers.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn endpoint(name: &str, address: &str, conditions: Value) -> Value {
+        json!({
+            "addresses": [address], "conditions": conditions,
+            "targetRef": { "kind": "Pod", "name": name },
+        })
+    }
+
+    #[test]
+    fn replicas_are_the_other_serving_endpoints_of_the_service() {
+        let ports = json!([{ "name": "https-inject", "port": 15017 }, { "name": "grpc-xds", "port": 15012 }]);
+        let slices = json!({ "items": [
+            { "addressType": "IPv4", "ports": ports, "endpoints": [
+                endpoint("strait-a", "10.0.0.1", json!({ "ready": true })),
+                endpoint("strait-b", "10.0.0.2", json!({ "ready": true, "serving": true })),
+                endpoint("strait-c", "10.0.0.3", json!({ "ready": false, "serving": true, "terminating": true })),
+                endpoint("strait-d", "10.0.0.4", json!({ "ready": false, "serving": false })),
+                endpoint("strait-e", "10.0.0.5", Value::Null),
+            ]},
+            { "addressType": "IPv6", "ports": null, "endpoints": [
+                endpoint("strait-b", "fd00::2", json!({ "ready": true })),
+                endpoint("strait-f", "fd00::6", json!({ "ready": true })),
+            ]},
+        ]});
+        let slices: PeerSlices = serde_json::from_value(slices).expect("a list");
+        let found = peers(&slices, "strait-a", 15000);
+        let found: Vec<_> = found.iter().map(|peer| (peer.label(), &*peer.address)).collect();
+        assert_eq!(
+            found,
+            [
+                ("strait-b", "10.0.0.2:15012"),
+                ("strait-c", "10.0.0.3:15012"),
+                ("strait-e", "10.0.0.5:15012"),
+                ("strait-f", "[fd00::6]:15000"),
+            ]
+        );
+    }
+}
