@@ -18,10 +18,10 @@ use super::{
 use strait_model::registry::ServiceRecord;
 use strait_model::{
     Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
-    Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, ExportedService, GatewayHost, Health,
-    Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles,
-    ObjectKey, PodState, Port, Profile, Protocol, RawPort, RawService, Resolution, Service,
-    TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, ExportedPort, ExportedService,
+    GatewayHost, Health, Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, Namespace,
+    NetworkId, ObjectFiles, ObjectKey, PodState, Port, Profile, Protocol, RawService, Resolution,
+    Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
 macro_rules! names {
@@ -158,7 +158,7 @@ fields!(RawService {
     traffic_distribution,
     ip_families,
 });
-fields!(RawPort { name, protocol, app_protocol, number });
+fields!(ExportedPort { name, protocol, app_protocol, number });
 numbers!(IpFamily { 0 => V4, 1 => V6 });
 
 impl Encode for Arc<RawService> {

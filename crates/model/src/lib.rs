@@ -87,8 +87,8 @@ pub use known_clusters::{
 };
 pub use labels::{Labels, given_labels, labels_match};
 pub use mcs::{
-    CLUSTERSET, ClusterExports, Disagreement, ExportedService, ImportMode, ImportedService,
-    IpFamily, MCS_API, Mcs, RankedExport, RawPort, RawService, SetMember, SharedService,
+    CLUSTERSET, ClusterExports, Disagreement, ExportedPort, ExportedService, ImportMode,
+    ImportedService, IpFamily, MCS_API, Mcs, RankedExport, RawService, SetMember, SharedService,
     SharedServices, WrittenImport, is_set_name,
 };
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};

@@ -105,7 +105,7 @@ impl IpFamily {
 
 /// One port of a Service as the API server stores it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RawPort {
+pub struct ExportedPort {
     /// The name; may be empty.
     pub name: Arc<str>,
     /// The transport protocol: `TCP`, `UDP` or `SCTP`.
@@ -116,7 +116,7 @@ pub struct RawPort {
     pub number: u16,
 }
 
-impl fmt::Display for RawPort {
+impl fmt::Display for ExportedPort {
     /// Writes `http 80/TCP`, with the application protocol in parentheses if one is declared.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, protocol, app_protocol, number } = self;
@@ -135,7 +135,7 @@ pub struct RawService {
     /// Whether it has no cluster IP (`clusterIP: None`).
     pub headless: bool,
     /// The ports in the order of the object.
-    pub ports: Vec<RawPort>,
+    pub ports: Vec<ExportedPort>,
     /// Whether `sessionAffinity` is `ClientIP`.
     pub sticky: bool,
     /// `sessionAffinityConfig.clientIP.timeoutSeconds`.

@@ -6,13 +6,13 @@ use rand::Rng;
 
 use super::Dice;
 use strait_model::{
-    ClusterExports, ExportedService, IpFamily, Labels, RawPort, RawService, WorkloadKey,
+    ClusterExports, ExportedPort, ExportedService, IpFamily, Labels, RawService, WorkloadKey,
 };
 
 impl Dice {
     pub(super) fn exports(&mut self) -> ClusterExports {
         let exports = self.some(|dice| {
-            let port = RawPort {
+            let port = ExportedPort {
                 name: dice.text(),
                 protocol: dice.of(&["TCP", "UDP", "SCTP"]).into(),
                 app_protocol: dice.flip().then(|| dice.text()),

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use strait_base::time::rfc3339_seconds;
 use strait_model::{
-    Disagreement, ExportedService, ImportedService, IpFamily, Labels, RankedExport, RawPort,
+    Disagreement, ExportedPort, ExportedService, ImportedService, IpFamily, Labels, RankedExport,
     RawService,
 };
 
@@ -27,10 +27,10 @@ pub(super) fn merge(exports: &[RankedExport]) -> Option<ImportedService> {
 /// Returns the union of the ports, sorted by name. A port whose name is taken by another number is
 /// dropped. A port whose protocol and number are taken keeps the older name and application
 /// protocol.
-fn ports(exports: &[RankedExport]) -> Vec<RawPort> {
-    let mut union: Vec<RawPort> = Vec::new();
+fn ports(exports: &[RankedExport]) -> Vec<ExportedPort> {
+    let mut union: Vec<ExportedPort> = Vec::new();
     for port in exports.iter().flat_map(|export| &export.service.service.ports) {
-        let is_taken = |taken: &RawPort| {
+        let is_taken = |taken: &ExportedPort| {
             taken.name == port.name
                 || (&taken.protocol, taken.number) == (&port.protocol, port.number)
         };
@@ -182,7 +182,7 @@ fn sentence(field: &str, count: usize, all: usize, value: &str, first: &RankedEx
     )
 }
 
-fn sorted_ports(own: &ExportedService) -> Vec<&RawPort> {
+fn sorted_ports(own: &ExportedService) -> Vec<&ExportedPort> {
     let mut ports: Vec<_> = own.service.ports.iter().collect();
     ports.sort();
     ports
@@ -192,7 +192,7 @@ fn internal_policy(own: &ExportedService) -> &str {
     own.service.internal_traffic_policy.as_deref().unwrap_or(CLUSTER)
 }
 
-fn listed(ports: &[&RawPort]) -> String {
+fn listed(ports: &[&ExportedPort]) -> String {
     let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
     if ports.is_empty() { "none".into() } else { ports.join(", ") }
 }

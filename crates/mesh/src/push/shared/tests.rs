@@ -6,7 +6,7 @@ use crate::testing::settings;
 use strait_model::registry::{Epoch, RegistryUpdate, ShardChange};
 use strait_model::testing::{labels, member, removed, service, shard};
 use strait_model::{
-    ClusterFacts, IpFamily, KnownCluster, KnownClusters, Labels, RawPort, RawService,
+    ClusterFacts, ExportedPort, IpFamily, KnownCluster, KnownClusters, Labels, RawService,
 };
 
 /// 2026-03-01T00:00:00Z.
@@ -17,8 +17,8 @@ fn web() -> WorkloadKey {
     WorkloadKey::new("ns", "web")
 }
 
-fn port(name: &str, number: u16, protocol: &str) -> RawPort {
-    RawPort { name: name.into(), protocol: protocol.into(), app_protocol: None, number }
+fn port(name: &str, number: u16, protocol: &str) -> ExportedPort {
+    ExportedPort { name: name.into(), protocol: protocol.into(), app_protocol: None, number }
 }
 
 fn plain() -> RawService {

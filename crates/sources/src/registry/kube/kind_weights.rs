@@ -3,7 +3,7 @@
 use std::mem::size_of;
 
 use super::endpoint_slice::Slice;
-use super::imports::DerivedService;
+use super::import_objects::DerivedService;
 use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;

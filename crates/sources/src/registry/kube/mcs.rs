@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::imports::{self, OwnImport};
+use super::import_objects::{self, OwnImport};
 use super::kind::{IndexedKind, IndexedObject, ReadKind};
+use super::mcs_form::{ExportCondition, McsSpec};
 use super::scope::Scope;
 use strait_kube_client::{
-    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, NamespacedName, Pairs, list,
-    null_as_default,
+    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, NamespacedName, list, null_as_default,
 };
 use strait_model::{Labels, MCS_API, Port, Protocol, TargetPort};
 
@@ -32,21 +32,6 @@ pub(super) struct Export {
     pub(super) labels: Labels,
     /// `spec.exportedAnnotations`.
     pub(super) annotations: Labels,
-}
-
-/// A condition in a status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ExportCondition {
-    /// Its type, such as `Valid`.
-    pub(super) kind: Box<str>,
-    /// `True`, `False` or `Unknown`.
-    pub(super) status: Box<str>,
-    pub(super) reason: Box<str>,
-    pub(super) message: Box<str>,
-    /// The time of the last transition of the status, as written.
-    pub(super) since: Box<str>,
-    /// The generation of the object to which the condition refers; 0 if not stated.
-    pub(super) observed: i64,
 }
 
 /// A ServiceImport: the service with its name and namespace, from any cluster, at these addresses.
@@ -121,58 +106,6 @@ struct ClusterForm<'a> {
     cluster: BorrowedText<'a>,
 }
 
-/// The specification of either kind.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct McsSpec<'a> {
-    #[serde(borrow)]
-    pub(super) r#type: BorrowedText<'a>,
-    #[serde(borrow, deserialize_with = "list")]
-    pub(super) ips: Vec<BorrowedText<'a>>,
-    #[serde(borrow, deserialize_with = "list")]
-    pub(super) ip_families: Vec<BorrowedText<'a>>,
-    #[serde(borrow, deserialize_with = "list")]
-    pub(super) ports: Vec<ServiceImportPort<'a>>,
-    #[serde(borrow)]
-    pub(super) session_affinity: BorrowedText<'a>,
-    #[serde(deserialize_with = "null_as_default")]
-    pub(super) session_affinity_config: ImportAffinity,
-    #[serde(borrow)]
-    pub(super) internal_traffic_policy: BorrowedText<'a>,
-    #[serde(borrow)]
-    pub(super) traffic_distribution: BorrowedText<'a>,
-    #[serde(borrow)]
-    exported_labels: Pairs<'a>,
-    #[serde(borrow)]
-    exported_annotations: Pairs<'a>,
-}
-
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(super) struct ImportAffinity {
-    #[serde(rename = "clientIP", deserialize_with = "null_as_default")]
-    pub(super) client_ip: ImportClientIp,
-}
-
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ImportClientIp {
-    #[serde(deserialize_with = "null_as_default")]
-    pub(super) timeout_seconds: i64,
-}
-
-#[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ServiceImportPort<'a> {
-    #[serde(borrow)]
-    pub(super) name: BorrowedText<'a>,
-    #[serde(borrow)]
-    pub(super) protocol: BorrowedText<'a>,
-    #[serde(borrow)]
-    pub(super) app_protocol: BorrowedText<'a>,
-    pub(super) port: i64,
-}
-
 impl<'a> Form<'a> for McsForm<'a> {
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
@@ -227,7 +160,7 @@ impl ReadKind for Import {
             }
         }
         vips.sort();
-        let own = imports::own(&metadata, &spec, scope).map(|own| OwnImport {
+        let own = import_objects::own(&metadata, &spec, scope).map(|own| OwnImport {
             ready: status.conditions.iter().find(|one| *one.r#type == *"Ready").map(condition),
             slices: status.endpoint_slice_objects.given().map(Box::from),
             ..own

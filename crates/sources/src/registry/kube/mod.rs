@@ -9,12 +9,14 @@ mod chosen;
 mod contact;
 mod endpoint_slice;
 mod gateway_api;
+mod import_objects;
 mod imports;
 mod index;
 mod kind;
 mod kind_weights;
 mod last_contact;
 mod mcs;
+mod mcs_form;
 mod namespace;
 mod node;
 pub mod offline;
@@ -62,7 +64,7 @@ use strait_model::{
 /// Returns the name of the derived Service of a ServiceImport.
 pub fn derived_service_name(namespace: &str, name: &str) -> String {
     let key = NamespacedName { namespace: namespace.into(), name: name.into() };
-    imports::derived_name(&key)
+    import_objects::derived_name(&key)
 }
 
 /// The inputs of one run of a cluster's registry.

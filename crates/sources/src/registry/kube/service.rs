@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::imports::{DERIVED, DerivedService, derived, family_of};
+use super::import_objects::{DERIVED, DerivedService, derived, family_of};
 use super::index::{IndexedObject, ReadKind};
 use super::node::NodeRecord;
 use super::scope::Scope;
@@ -14,8 +14,8 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, Namespace, Port, Protocol,
-    RawPort, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, ExportedPort, Hostname, IpFamily, Labels, Namespace, Port,
+    Protocol, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -302,7 +302,7 @@ pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
 fn raw_service(spec: &ServiceSpec<'_>, scope: &Scope) -> RawService {
     let ports = spec.ports.iter().filter_map(|port| {
         let number = u16::try_from(port.port).ok().filter(|number| *number > 0)?;
-        Some(RawPort {
+        Some(ExportedPort {
             name: scope.text(&port.name),
             protocol: scope.text(port.protocol.given().unwrap_or("TCP")),
             app_protocol: port.app_protocol.given().map(|text| scope.text(text)),

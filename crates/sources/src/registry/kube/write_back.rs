@@ -17,9 +17,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::imports::{ImportWrite, derived_name, import_status};
+use super::import_objects::derived_name;
+use super::imports::{ImportWrite, import_status};
 use super::index::KubeIndex;
-use super::mcs::{ExportCondition, GROUP, is_reserved};
+use super::mcs::{GROUP, is_reserved};
+use super::mcs_form::ExportCondition;
 use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use ring::digest;
 use serde_json::{Map, Value, json};
 
-use super::{APPLIED, DECIDED_BY, DERIVED, DERIVED_SERVICE, MANAGED_BY, SET, US, derived_name};
-use crate::registry::kube::mcs::ExportCondition;
+use crate::registry::kube::import_objects::{
+    APPLIED, DECIDED_BY, DERIVED, DERIVED_SERVICE, MANAGED_BY, SET, US, derived_name,
+};
+use crate::registry::kube::mcs_form::ExportCondition;
 use strait_kube_client::NamespacedName;
 use strait_model::{ImportedService, IpFamily, RawService};
 

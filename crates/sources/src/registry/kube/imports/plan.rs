@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::bodies::applied;
-use super::{DerivedService, OwnImport, derived_name, derived_object, family_of, import_object};
-use crate::registry::kube::mcs::{ExportCondition, Import};
+use super::bodies::{applied, derived_object, import_object};
+use crate::registry::kube::import_objects::{DerivedService, OwnImport, derived_name, family_of};
+use crate::registry::kube::mcs::Import;
+use crate::registry::kube::mcs_form::ExportCondition;
 use crate::registry::kube::{ImportState, ImportStep};
 use strait_base::codes;
 use strait_kube_client::NamespacedName;
 use strait_model::{
-    ImportMode, ImportedService, IpFamily, RawPort, RawService, SharedService, SharedServices,
+    ExportedPort, ImportMode, ImportedService, IpFamily, RawService, SharedService, SharedServices,
     WorkloadKey,
 };
 
@@ -37,7 +38,7 @@ pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
     pub(in crate::registry::kube) imports: &'a BTreeMap<NamespacedName, Import>,
     /// The derived Services that Strait wrote.
     pub(in crate::registry::kube) derived: &'a BTreeMap<NamespacedName, DerivedService>,
-    /// What needed no write in the last plan.
+    /// Objects that needed no write in the last plan.
     pub(in crate::registry::kube) settled: &'a SettledImports,
     /// Imports for which the cluster has no address family.
     pub(in crate::registry::kube) unsupported: &'a BTreeSet<NamespacedName>,
@@ -70,7 +71,7 @@ pub(in crate::registry::kube) struct ImportPlan {
     pub(in crate::registry::kube) writes: Vec<(NamespacedName, ImportWrite)>,
     /// The state of each import that exists or should exist.
     pub(in crate::registry::kube) states: BTreeMap<WorkloadKey, ImportState>,
-    /// What needs no write, for the next plan.
+    /// Objects that need no write, for the next plan.
     pub(in crate::registry::kube) settled: SettledImports,
 }
 
@@ -400,7 +401,7 @@ fn derived_key(import: &NamespacedName) -> NamespacedName {
 
 /// Returns the fields of a service for a comparison: an API server may order ports differently.
 fn without_order(service: &RawService) -> RawService {
-    let mut ports: Vec<RawPort> = service.ports.clone();
+    let mut ports: Vec<ExportedPort> = service.ports.clone();
     ports.sort();
     let sticky_seconds = service.sticky_seconds.filter(|_| service.sticky);
     RawService { ports, sticky_seconds, ..service.clone() }

@@ -12,13 +12,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::registry::kube::ImportState;
+use crate::registry::kube::import_objects::{DerivedService, MANAGED_BY, SET, US, derived_name};
 use crate::registry::kube::kind::ReadKind;
 use crate::registry::kube::mcs::{Import, McsForm};
-use crate::registry::kube::scope::ReadSettings;
+use crate::registry::kube::scope::{ReadSettings, Scope};
 use crate::registry::kube::service::{KubeService, ServiceForm};
+use strait_kube_client::NamespacedName;
 use strait_model::{
-    ExportedService, ImportMode, ImportedService, Labels, RankedExport, SetMember, SharedService,
-    SharedServices, WorkloadKey,
+    ExportedPort, ExportedService, ImportMode, ImportedService, IpFamily, Labels, RankedExport,
+    RawService, SetMember, SharedService, SharedServices, WorkloadKey,
 };
 
 const VERSION: &str = "multicluster.x-k8s.io/v1beta1";
@@ -160,7 +162,7 @@ impl Importer {
     }
 }
 
-/// What is known about an exporting cluster.
+/// The contact with an exporting cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contact {
     /// It is read.
@@ -182,8 +184,12 @@ struct Exporter {
 type Exporters = BTreeMap<&'static str, Exporter>;
 
 fn raw(headless: bool) -> RawService {
-    let port =
-        RawPort { name: "http".into(), protocol: "TCP".into(), app_protocol: None, number: 80 };
+    let port = ExportedPort {
+        name: "http".into(),
+        protocol: "TCP".into(),
+        app_protocol: None,
+        number: 80,
+    };
     RawService {
         headless,
         ports: vec![port],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing, workload_key};
-use crate::registry::kube::imports::DerivedService;
+use crate::registry::kube::import_objects::DerivedService;
 use crate::registry::kube::mcs::{Export, Import, is_reserved};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::{Contents, ServiceRecord};

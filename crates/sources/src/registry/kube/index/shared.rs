@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::registry::kube::imports::DerivedService;
+use crate::registry::kube::import_objects::DerivedService;
 use crate::registry::kube::mcs::{Export, Import};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;

@@ -11,8 +11,8 @@ use super::faults::{access, config, sim};
 use crate::registry::kube::{RunConfig, derived_service_name, run};
 use strait_base::task::Supervisor;
 use strait_model::{
-    ExportedService, ImportMode, ImportedService, IpFamily, Labels, Mcs, RankedExport, RawPort,
-    RawService, SetMember, SharedService, SharedServices, WorkloadKey,
+    ExportedPort, ExportedService, ImportMode, ImportedService, IpFamily, Labels, Mcs,
+    RankedExport, RawService, SetMember, SharedService, SharedServices, WorkloadKey,
 };
 use strait_sim::{Family, Fault, Options, SimCluster};
 
@@ -106,8 +106,12 @@ fn cart() -> WorkloadKey {
 
 /// Returns a service that these clusters export, the first of which decides.
 fn merged(clusters: &[&str]) -> SharedService {
-    let port =
-        RawPort { name: "http".into(), protocol: "TCP".into(), app_protocol: None, number: 80 };
+    let port = ExportedPort {
+        name: "http".into(),
+        protocol: "TCP".into(),
+        app_protocol: None,
+        number: 80,
+    };
     let service =
         RawService { ports: vec![port], ip_families: vec![IpFamily::V4], ..RawService::default() };
     let exported = Arc::new(ExportedService {
