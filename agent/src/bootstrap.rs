@@ -22,6 +22,7 @@ pub(crate) fn render(args: &RunArgs, folder: &SecretFolder) -> String {
             certificate: &certificate.to_string_lossy(),
             roots: &roots.to_string_lossy(),
         },
+        stats: args.stats(),
     };
     let mut bootstrap = bootstrap.to_json();
     let resources = &mut bootstrap["static_resources"];

@@ -109,16 +109,20 @@ pub(crate) struct EnvoyProcess {
 }
 
 impl EnvoyProcess {
-    /// Starts Envoy.
+    /// Starts Envoy with additional environment variables.
     ///
     /// # Errors
     /// The program can't be started.
-    pub(crate) fn start(line: &[OsString], bootstrap: &Path) -> Result<Self, Problem> {
+    pub(crate) fn start(
+        line: &[OsString],
+        bootstrap: &Path,
+        environment: Vec<(&'static str, String)>,
+    ) -> Result<Self, Problem> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("child").arg(getpid().as_raw_nonzero().to_string()).arg("--").args(line);
         command.arg("--config-path").arg(bootstrap).args(usual_arguments(line));
         // A separate process group: signals from a terminal reach only the agent, which drains Envoy first.
-        command.process_group(0).kill_on_drop(true);
+        command.envs(environment).process_group(0).kill_on_drop(true);
         let child = command.spawn().map_err(|error| cannot_start(line, &error))?;
         Ok(Self { child })
     }

@@ -87,7 +87,8 @@ impl Lifecycle {
         let mut pause = Pause::default();
         loop {
             let began = Instant::now();
-            let mut envoy = EnvoyProcess::start(&self.args.envoy, &bootstrap)?;
+            let mut envoy =
+                EnvoyProcess::start(&self.args.envoy, &bootstrap, self.args.metrics_environment())?;
             self.status.send_modify(|status| {
                 status.starts += 1;
                 status.runs = true;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use strait_bootstrap::{Discovery, ProxyNode, is_host};
+use clap::builder::FalseyValueParser;
+use strait_bootstrap::{Discovery, ProxyNode, Stats, is_host};
 
 use crate::problem::Problem;
 
@@ -57,6 +58,19 @@ pub(crate) struct RunArgs {
     /// 1.40 or newer
     #[arg(long, env = "STRAIT_VHDS")]
     vhds: bool,
+    /// Reports service metrics such as istio_requests_total; needs Envoy 1.37 or newer
+    #[arg(long, env = "STRAIT_SERVICE_METRICS", value_parser = FalseyValueParser::new())]
+    service_metrics: bool,
+    /// Prefix of statistics that Envoy keeps in addition to the default ones; repeatable
+    #[arg(long, value_name = "TEXT")]
+    stats_inclusion_prefix: Vec<String>,
+    /// Suffix of statistics that Envoy keeps in addition to the default ones; repeatable
+    #[arg(long, value_name = "TEXT")]
+    stats_inclusion_suffix: Vec<String>,
+    /// Regular expression (RE2) that matches the entire name of statistics that Envoy keeps in addition to the default
+    /// ones; repeatable
+    #[arg(long, value_name = "RE")]
+    stats_inclusion_regexp: Vec<String>,
     /// File with the service account token, read for each call
     #[arg(long, value_name = "F", default_value = "/var/run/secrets/tokens/istio-token")]
     pub(crate) token_file: PathBuf,
@@ -154,6 +168,38 @@ impl RunArgs {
             domain: &self.domain,
             vhds: self.vhds,
         }
+    }
+
+    /// Returns the statistics of Envoy.
+    pub(crate) fn stats(&self) -> Stats<'_> {
+        Stats {
+            prefixes: &self.stats_inclusion_prefix,
+            suffixes: &self.stats_inclusion_suffix,
+            regexps: &self.stats_inclusion_regexp,
+            service_metrics: self.service_metrics,
+        }
+    }
+
+    /// Returns the environment variables that service metrics read the labels of this workload from. Injection sets
+    /// most of them. Envoy prints `-` for a missing variable.
+    pub(crate) fn metrics_environment(&self) -> Vec<(&'static str, String)> {
+        if !self.service_metrics {
+            return Vec::new();
+        }
+        let known = [
+            ("STRAIT_METRICS_NAMESPACE", &self.namespace),
+            ("STRAIT_METRICS_CLUSTER", &self.cluster),
+        ];
+        let named = [
+            "STRAIT_METRICS_WORKLOAD",
+            "STRAIT_METRICS_SERVICE",
+            "STRAIT_METRICS_REVISION",
+            "STRAIT_METRICS_APP",
+            "STRAIT_METRICS_VERSION",
+        ];
+        let is_missing = |name: &&str| std::env::var_os(name).is_none_or(|value| value.is_empty());
+        let unknown = named.into_iter().filter(is_missing).map(|name| (name, "unknown".to_owned()));
+        known.into_iter().map(|(name, value)| (name, value.clone())).chain(unknown).collect()
     }
 
     pub(crate) fn agent_address(&self) -> SocketAddr {
@@ -260,6 +306,24 @@ mod tests {
         assert_eq!((problem.code, problem.fact.contains("-c")), ("STR0950", true));
         let dotted = line(&["--domain", "a_b", "--", "envoy"]).check().expect_err("refused");
         assert!(dotted.fact.contains("--domain"), "{dotted}");
+    }
+
+    #[test]
+    fn labels_of_service_metrics_that_injection_did_not_set_are_unknown() {
+        let environment = |flags: &[&str]| line(flags).metrics_environment();
+        assert_eq!(environment(&["--", "envoy"]), []);
+        let found = environment(&["--service-metrics", "--", "envoy"]);
+        let found: Vec<_> = found.iter().map(|(name, value)| (*name, &**value)).collect();
+        let expected = [
+            ("STRAIT_METRICS_NAMESPACE", "shop"),
+            ("STRAIT_METRICS_CLUSTER", "east"),
+            ("STRAIT_METRICS_WORKLOAD", "unknown"),
+            ("STRAIT_METRICS_SERVICE", "unknown"),
+            ("STRAIT_METRICS_REVISION", "unknown"),
+            ("STRAIT_METRICS_APP", "unknown"),
+            ("STRAIT_METRICS_VERSION", "unknown"),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

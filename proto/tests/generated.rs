@@ -49,6 +49,7 @@ const ENVOY: &[&str] = &[
     "envoy/config/trace/v3/zipkin.proto",
     "envoy/extensions/access_loggers/file/v3/file.proto",
     "envoy/extensions/access_loggers/filters/cel/v3/cel.proto",
+    "envoy/extensions/access_loggers/stats/v3/stats.proto",
     "envoy/extensions/access_loggers/stream/v3/stream.proto",
     "envoy/extensions/clusters/aggregate/v3/cluster.proto",
     "envoy/extensions/clusters/dns/v3/dns_cluster.proto",
@@ -103,10 +104,13 @@ const ENVOY: &[&str] = &[
     "google/protobuf/wrappers.proto",
 ];
 
-/// Envoy's files that are compiled separately. In this file, `common` means `envoy.extensions.common`, but protox
-/// resolves it to `envoy.extensions.filters.common` if a file with that package is in the same set.
-const ENVOY_ALONE: &[&str] =
-    &["envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto"];
+/// Envoy's files that are compiled separately, one by one. In the first file, `common` means `envoy.extensions.common`,
+/// but protox resolves it to `envoy.extensions.filters.common` if a file with that package is in the same set. The
+/// second file has that package.
+const ENVOY_ALONE: &[&str] = &[
+    "envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto",
+    "envoy/extensions/filters/network/set_filter_state/v3/set_filter_state.proto",
+];
 
 #[test]
 fn generated_files_match_the_proto_files() {
@@ -162,9 +166,11 @@ fn generate(manifest_dir: &Path) -> BTreeMap<String, Vec<u8>> {
         .open_files(OURS.iter().chain(&OURS_DESCRIBED).chain(ENVOY))
         .unwrap();
     let mut descriptors = compiler.encode_file_descriptor_set();
-    let mut compiler = protox::Compiler::new(&includes).unwrap();
-    compiler.include_imports(true).open_files(ENVOY_ALONE).unwrap();
-    add_files(&mut descriptors, &compiler.encode_file_descriptor_set());
+    for file in ENVOY_ALONE {
+        let mut compiler = protox::Compiler::new(&includes).unwrap();
+        compiler.include_imports(true).open_files([file]).unwrap();
+        add_files(&mut descriptors, &compiler.encode_file_descriptor_set());
+    }
     files.insert("descriptors.bin".to_owned(), descriptors);
     files
 }

@@ -17,7 +17,8 @@ use super::failure::CommandFailure;
 use super::output::{self, Format};
 use strait_base::durable::{self, PUBLIC};
 use strait_bootstrap::{
-    Bootstrap, Discovery, LibraryBootstrap, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
+    Bootstrap, Discovery, LibraryBootstrap, PemFiles, ProxyNode, SecretSource, Stats, folder_of,
+    is_host,
 };
 use strait_model::{ClusterId, ProxyType, SdsFiles};
 
@@ -64,7 +65,7 @@ pub(crate) struct BootstrapArgs {
     root_ca: PathBuf,
     /// Print the bootstrap of the gRPC library instead of Envoy's: the file for GRPC_XDS_BOOTSTRAP,
     /// always JSON
-    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds"])]
+    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds", "service_metrics"])]
     grpc: bool,
     /// Directory for sds-cert.yaml and sds-roots.yaml, through which Envoy detects a renewed
     /// certificate [default: the directory of the certificate, if it is writable]
@@ -80,6 +81,19 @@ pub(crate) struct BootstrapArgs {
     /// that one; needs Envoy 1.40 or newer and Delta
     #[arg(long)]
     vhds: bool,
+    /// Report service metrics such as istio_requests_total; needs Envoy 1.37 or newer
+    #[arg(long)]
+    service_metrics: bool,
+    /// Prefix of statistics that Envoy keeps in addition to the default ones; repeatable
+    #[arg(long, value_name = "TEXT")]
+    stats_inclusion_prefix: Vec<String>,
+    /// Suffix of statistics that Envoy keeps in addition to the default ones; repeatable
+    #[arg(long, value_name = "TEXT")]
+    stats_inclusion_suffix: Vec<String>,
+    /// Regular expression (RE2) that matches the entire name of statistics that Envoy keeps in
+    /// addition to the default ones; repeatable
+    #[arg(long, value_name = "RE")]
+    stats_inclusion_regexp: Vec<String>,
     /// Address of Envoy's own admin interface
     #[arg(long, value_name = "A", default_value = "127.0.0.1:15000")]
     admin_address: std::net::SocketAddr,
@@ -260,6 +274,12 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
         secrets: match sds {
             Some(SdsFiles { certificate, roots }) => SecretSource::Sds { certificate, roots },
             None => SecretSource::Static(files.as_files()),
+        },
+        stats: Stats {
+            prefixes: &args.stats_inclusion_prefix,
+            suffixes: &args.stats_inclusion_suffix,
+            regexps: &args.stats_inclusion_regexp,
+            service_metrics: args.service_metrics,
         },
     };
     Ok(bootstrap.to_json())

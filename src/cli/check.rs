@@ -7,6 +7,7 @@
 mod certificates;
 mod config;
 mod finding;
+mod imports;
 mod injection;
 mod inputs;
 mod junit;
@@ -401,6 +402,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
     }
+    found.extend(imports::findings(&answers.services));
     found.extend(of_mesh(&answers.mesh));
     for field in items(&answers.mesh["fieldsWithoutEffect"]) {
         let object = format!("meshConfig/{}", text(field));

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::explain_import::{self, ExplainImportArgs};
 use super::explain_policy::{self, ExplainPolicyArgs};
 use super::explain_route::{self, ExplainRouteArgs};
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -43,6 +44,8 @@ pub(crate) struct ExplainArgs {
 /// Other explanations.
 #[derive(Debug, Subcommand)]
 enum OtherQuestion {
+    /// Explain whether a cluster has the ServiceImport of a service, and why not
+    Import(ExplainImportArgs),
     /// Explain which callers a workload accepts, and which policy decides
     Policy(ExplainPolicyArgs),
     /// Explain how a request is routed through a proxy's configuration: the rule that decides, and
@@ -53,6 +56,7 @@ enum OtherQuestion {
 /// Runs `strait explain`: once, until the result is healthy, or repeatedly.
 pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
     match &args.other {
+        Some(OtherQuestion::Import(args)) => return explain_import::run(args).await,
         Some(OtherQuestion::Policy(args)) => return explain_policy::run(args).await,
         Some(OtherQuestion::Route(args)) => return explain_route::run(args).await,
         None => {}

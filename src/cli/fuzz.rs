@@ -57,6 +57,7 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
+        reports_services: false,
         virtual_hosts: Default::default(),
     }
 }

@@ -56,6 +56,9 @@ pub(crate) struct InjectArgs {
     /// Let the agent answer the pods' DNS queries, so that names of other clusters resolve
     #[arg(long)]
     dns: bool,
+    /// Let the proxies report service metrics such as istio_requests_total
+    #[arg(long)]
+    service_metrics: bool,
     /// Honor Istio's labels: sidecar.istio.io/inject, istio.io/rev
     #[arg(long)]
     istio_labels: bool,
@@ -118,6 +121,7 @@ impl InjectArgs {
             redirection: Redirection::of_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
             dns: self.dns,
+            service_metrics: self.service_metrics,
             istio_labels: self.istio_labels,
             system_namespace: "strait-system".to_owned(),
             defaults: PodDefaults::default(),

@@ -24,6 +24,7 @@ mod demo;
 mod diff;
 mod events;
 mod explain;
+mod explain_import;
 mod explain_policy;
 mod explain_route;
 mod failure;

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::client::AdminResponse;
+use super::explain_import;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, speakers, text};
@@ -160,7 +161,43 @@ pub(super) fn get(
         .collect();
     let headers: &[&str] =
         if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "VIPS"] };
-    Ok(output::describe(fields, look) + "\n" + &output::table(headers, rows, look))
+    let mut out = output::describe(fields, look) + "\n" + &output::table(headers, rows, look);
+    let exports = explain_import::exports(&row["exports"]);
+    if !exports.is_empty() {
+        let headers: &[&str] = if show.no_headers { &[] } else { &explain_import::EXPORTS };
+        out += &format!("\n{}", output::table(headers, exports, look));
+    }
+    let imports: Vec<_> = items(&row["imports"]).iter().map(import).collect();
+    if !imports.is_empty() {
+        let headers: &[&str] = if show.no_headers {
+            &[]
+        } else {
+            &["CLUSTER", "IMPORT", "ADDRESSES", "WRITER", "REASON"]
+        };
+        out += &format!("\n{}", output::table(headers, imports, look));
+    }
+    Ok(out)
+}
+
+/// Returns the row of an import.
+fn import(import: &Value) -> Vec<Cell> {
+    let state = match (import["present"] == true, import["ready"] == true) {
+        (true, true) => Cell::good("ready"),
+        (true, false) => Cell::doubtful("not ready"),
+        (false, _) => Cell::doubtful("missing"),
+    };
+    let writer = match (import["present"] == true, import["ours"] == true) {
+        (false, _) => "<none>",
+        (true, true) => "strait",
+        (true, false) => "another",
+    };
+    let code = import["code"].as_str().map(|code| format!(" ({code})")).unwrap_or_default();
+    let reason = match &import["reason"] {
+        Value::Null => "<none>".to_owned(),
+        reason => text(reason) + &code,
+    };
+    let ips = text(&import["ips"]);
+    vec![text(&import["cluster"]).into(), state, ips.into(), writer.into(), reason.into()]
 }
 
 fn ports(row: &Value) -> String {

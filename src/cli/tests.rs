@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::check::{CheckInputs, problems};
 use super::client::AdminResponse;
@@ -294,6 +294,30 @@ fn vhds_flag_enables_virtual_hosts_one_by_one() {
     let added: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
     assert_eq!((added.len(), with.len()), (1, without.len() + 1), "{with:#?}");
     assert!(added[0].contains("STRAIT_VHDS") && added[0].contains("\"true\""), "{added:?}");
+}
+
+#[test]
+fn bootstrap_flags_select_statistics_and_service_metrics() {
+    let rest = "--ip 10.0.0.5 --discovery a:1 -o json";
+    let flags = "--service-metrics --stats-inclusion-prefix cluster.outbound \
+        --stats-inclusion-suffix _rq --stats-inclusion-regexp a.*b";
+    let [without, with] = ["", flags].map(|flags| {
+        let printed = bootstrap(&format!("{WHO} {rest} {flags}")).expect("printed");
+        serde_json::from_str::<Value>(&printed).expect("JSON")
+    });
+    assert_eq!(with["node"]["metadata"]["STRAIT_SERVICE_METRICS"], "true");
+    assert_eq!(with["bootstrap_extensions"][0]["name"], "envoy.bootstrap.wasm");
+    assert!(without.get("bootstrap_extensions").is_none(), "{without}");
+    let patterns = |bootstrap: &Value| {
+        let matcher = &bootstrap["stats_config"]["stats_matcher"];
+        matcher["inclusion_list"]["patterns"].as_array().cloned().unwrap_or_default()
+    };
+    let (usual, all) = (patterns(&without), patterns(&with));
+    let added: Vec<_> = all.into_iter().filter(|one| !usual.contains(one)).collect();
+    let expected = json!([
+        {"prefix": "cluster.outbound"}, {"suffix": "_rq"}, {"safe_regex": {"regex": "a.*b"}},
+    ]);
+    assert_eq!(Value::Array(added), expected);
 }
 
 #[test]

@@ -288,7 +288,9 @@ fn metric_page() -> String {
 
 /// Returns the metrics by section of the page, in the order of their names.
 fn metric_sources() -> BTreeMap<&'static str, Vec<Metric>> {
-    let mut found = metrics_in(&read("crates/server/src/metrics.rs"));
+    let server = ["metrics.rs", "metrics/imports.rs"];
+    let server = server.map(|file| read(&format!("crates/server/src/{file}")));
+    let mut found = metrics_in(&server.concat());
     found.extend(metrics_in(&read("crates/ads/src/stats.rs")));
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let mut sections: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -296,7 +298,7 @@ fn metric_sources() -> BTreeMap<&'static str, Vec<Metric>> {
         let section = match metric.name.split('_').collect::<Vec<_>>()[..] {
             ["citadel", ..] => "Names of Istio's metrics",
             ["process", ..] => "Process",
-            ["strait", "cluster" | "secrets", ..] => "Member clusters",
+            ["strait", "cluster" | "secrets" | "mcs", ..] => "Member clusters",
             ["strait", "source" | "jwks", ..] => "Other sources",
             ["strait", "xds" | "audit" | "propagation" | "streams", ..] => "Streams of proxies",
             [

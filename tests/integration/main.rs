@@ -27,6 +27,7 @@ mod held;
 mod history;
 mod hostile;
 mod identity;
+mod imports;
 mod intermediates;
 mod large_objects;
 mod layering;

@@ -46,7 +46,8 @@ struct Verdict {
 /// A healthy mesh: `web` runs in `west` only, and the client in `east`.
 struct World {
     setup: Setup,
-    east: Member,
+    /// Its API server ends with it.
+    _east: Member,
     west: Member,
     server: Server,
     clients: Vec<XdsClient>,
@@ -74,7 +75,7 @@ impl World {
         let server = setup.start_ready().await;
         let client = server.connect(&setup, &Proxy::sidecar("east")).await;
         endpoints_until(&client, "web", &[("198.18.0.2:15443", 2)]).await;
-        Self { setup, east, west, server, clients: vec![client] }
+        Self { setup, _east: east, west, server, clients: vec![client] }
     }
 
     /// Injects an outage.

@@ -44,6 +44,7 @@ mod renewal;
 mod rig_check;
 mod rollout;
 mod scenarios;
+mod service_metrics;
 mod shared;
 mod steering;
 mod strait;
@@ -123,6 +124,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("weights_that_canary_tools_patch_under_load_lose_no_request", Mesh(canary::run)),
     ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
     ("individually_sent_virtual_hosts_change_under_load", Both(one_by_one::run)),
+    ("service_metrics_equal_the_counted_requests", Both(service_metrics::run)),
     ("examples_of_the_field_guides_work_in_both_networks", Both(examples::run)),
     ("held_configuration_survives_bad_changes_and_restarts", Mesh(holding::run)),
     ("rejected_change_stops_at_the_first_step", Both(rollout::run)),

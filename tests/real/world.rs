@@ -80,7 +80,8 @@ pub(crate) struct Proxy<'a> {
     pub(crate) service_account: &'a str,
     pub(crate) app: &'a str,
     pub(crate) ip: &'a str,
-    /// `delta`, `sotw`, or `vhds`: Delta with single virtual hosts.
+    /// `delta`, `sotw`, `vhds` (Delta with single virtual hosts), or `metrics` (Delta, with service
+    /// metrics).
     pub(crate) protocol: &'a str,
 }
 
@@ -403,6 +404,7 @@ pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery
     let (certificate, key, root) = (path(&files.certificate), path(&files.key), path(&files.root));
     let (protocol, more) = match proxy.protocol {
         "vhds" => ("delta", &["--vhds"][..]),
+        "metrics" => ("delta", &["--service-metrics"][..]),
         protocol => (protocol, &[][..]),
     };
     let words = [

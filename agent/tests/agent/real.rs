@@ -55,7 +55,8 @@ fn serials(pod: &Pod) -> Result<BTreeSet<String>, String> {
 fn takes_renewed_certificates(variable: &str) {
     let Some(envoy) = envoy(variable) else { return };
     let authority = Authority::start(Duration::from_secs(8));
-    let pod = Pod::new(authority.root(), &[authority.address]);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.environment.push(("STRAIT_SERVICE_METRICS", "true".to_owned()));
     let words = [&envoy.display().to_string(), "--concurrency", "1", "--log-level", "warning"];
     let agent = pod.start(&words);
     until("it is ready", || match http(pod.port(15021), "GET /healthz/ready")? {
@@ -72,6 +73,8 @@ fn takes_renewed_certificates(variable: &str) {
     }
     let (status, metrics) = http(pod.port(15090), "GET /stats/prometheus").expect("it answers");
     assert!(status == 200 && metrics.contains("envoy_server_live"), "{status}");
+    let kept = "envoy_cluster_upstream_cx_total{envoy_cluster_name=\"strait\"}";
+    assert!(metrics.contains(kept), "{metrics}");
     assert_eq!(
         http(pod.port(15090), "GET /config_dump").expect("it answers").0,
         404,

@@ -203,6 +203,7 @@ fn known(clusters: usize) -> MeshEvent {
         mode: Mode::Normal,
         withdrawn: None,
         trust_domain: DOMAIN.into(),
+        set_name: None,
     };
     let clusters = (0..clusters).map(|number| (id(number), known.clone())).collect();
     MeshEvent::Clusters(Arc::new(KnownClusters { clusters }))

@@ -106,6 +106,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         envoy_version: version(node).into(),
         envoy_release: release(node),
         istio_filters: istio_filters(node),
+        reports_services: reports_services(node, &metadata),
         virtual_hosts: virtual_hosts(node, &metadata)?,
     })
 }
@@ -143,6 +144,22 @@ fn istio_filters(node: &core::Node) -> IstioFilters {
         extension.type_urls.iter().filter_map(of)
     });
     declared.collect()
+}
+
+/// Returns whether the proxy requests the access logger for service metrics and has it. Envoy has
+/// it since 1.37. A proxy with Istio's filter counts requests by that filter.
+fn reports_services(node: &core::Node, metadata: &NodeMetadata<'_>) -> bool {
+    const LOGGER: &str = "envoy.extensions.access_loggers.stats.v3.Config";
+    let has_logger = node.extensions.iter().any(|extension| {
+        let is_logger =
+            |url: &String| url.rsplit_once('/').map_or(&**url, |(_, name)| name) == LOGGER;
+        extension.category == "envoy.access_loggers"
+            && !extension.disabled
+            && extension.type_urls.iter().any(is_logger)
+    });
+    metadata.text("STRAIT_SERVICE_METRICS") == Some("true")
+        && has_logger
+        && !istio_filters(node).has(IstioFilter::HttpStats)
 }
 
 /// Returns how virtual hosts are delivered, from the metadata and the release of Envoy.
@@ -538,6 +555,31 @@ mod tests {
             let node = core::Node { extensions, ..node(ID, vec![]) };
             let read = read(&node).expect("readable").istio_filters;
             assert_eq!(read, found.into_iter().collect(), "{node:?}");
+        }
+    }
+
+    #[test]
+    fn service_metrics_need_a_wish_and_the_logger_and_no_filter_of_istio() {
+        let logger = ("envoy.access_loggers", "envoy.extensions.access_loggers.stats.v3.Config");
+        let filter = ("envoy.filters.http", "stats.PluginConfig");
+        for (wish, declared, expected) in [
+            (Some("true"), vec![logger], true),
+            (Some("false"), vec![logger], false),
+            (None, vec![logger], false),
+            (Some("true"), vec![], false),
+            (Some("true"), vec![("envoy.filters.http", logger.1)], false),
+            (Some("true"), vec![logger, filter], false),
+        ] {
+            let extensions = declared.into_iter().map(|(category, url)| core::Extension {
+                category: category.into(),
+                type_urls: vec![url.into()],
+                ..Default::default()
+            });
+            let metadata = wish.map(|wish| ("STRAIT_SERVICE_METRICS", text(wish)));
+            let node = node(ID, metadata.into_iter().collect());
+            let node = core::Node { extensions: extensions.collect(), ..node };
+            let found = read(&node).expect("readable").reports_services;
+            assert_eq!(found, expected, "{node:?}");
         }
     }
 

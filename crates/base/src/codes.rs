@@ -22,6 +22,7 @@ mod objects;
 mod own_traffic;
 mod relays;
 mod routes;
+mod sharing;
 mod sidecars;
 mod traffic;
 
@@ -39,10 +40,11 @@ pub use self::objects::*;
 pub use self::own_traffic::*;
 pub use self::relays::*;
 pub use self::routes::*;
+pub use self::sharing::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 16] = [
+static GROUPS: [&[&Code]; 17] = [
     CODES,
     members::CODES,
     member_sources::CODES,
@@ -59,6 +61,7 @@ static GROUPS: [&[&Code]; 16] = [
     foreign::CODES,
     own_traffic::CODES,
     relays::CODES,
+    sharing::CODES,
 ];
 
 /// Returns every code, in order.
@@ -659,6 +662,14 @@ namespace. The credential of the cluster's Secret may not write it (strait clust
 right and no other). Therefore you must write it, and again when a root changes or a namespace is created.
 Nothing else is affected: proxies with another source of roots need no ConfigMap.";
 
+    /// The expiry of a root certificate of the CA.
+    ROOT_ENDS = "STR0722", "a root of the CA expires soon",
+        "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
+When a root expires, everything that it signed becomes invalid: workloads refuse each other, and this
+control plane refuses them. All workloads must trust a new root before it signs anything, which takes as
+long as the slowest workload. This message appears from the last fifth of a root's lifetime on, and again 30
+and 7 days before its end.";
+
     /// A CA without an overlap at the start.
     ROOTS_UNKNOWN = "STR0723", "workloads have none of the CA's roots: this process does not start to serve",
         "Restore the previous CA, or rotate in steps: docs/how-to/rotate-certificates.md
@@ -670,14 +681,6 @@ workloads with old and new certificates would refuse each other. Therefore the p
 nothing and issues nothing, so that the rollout of a Deployment stops and the previous replicas continue to
 serve. It continues by itself once the CA's files contain a known root. With --accept-new-root it starts; the
 previous roots stay trusted until the last certificate of them has expired.";
-
-    /// The expiry of a root certificate of the CA.
-    ROOT_ENDS = "STR0722", "a root of the CA expires soon",
-        "Rotate to a new root, step by step: docs/how-to/rotate-certificates.md", "\
-When a root expires, everything that it signed becomes invalid: workloads refuse each other, and this
-control plane refuses them. All workloads must trust a new root before it signs anything, which takes as
-long as the slowest workload. This message appears from the last fifth of a root's lifetime on, and again 30
-and 7 days before its end.";
 
     /// A file or directory that cannot be written.
     UNWRITABLE = "STR0801", "a file cannot be written",

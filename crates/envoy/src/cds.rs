@@ -13,7 +13,7 @@ use std::net::IpAddr;
 pub(super) use self::discovery::is_of_eds;
 use self::http_options::{limited_options, protocol_options};
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
-use super::istio_filters::{self, ServiceName};
+use super::istio_filters::{self, NameReaders, ServiceName};
 use super::tls::{Secrets, named, of_accounts};
 use super::{any, duration, encode, seconds};
 use strait_mesh::aggregate::MergedService;
@@ -70,9 +70,10 @@ pub(super) struct ClusterFormat {
     pub(super) dns_cluster: bool,
     /// Whether the proxy exchanges metadata with servers through an Istio filter.
     pub(super) exchanges: bool,
-    /// Whether Istio's filters read the name of the service of a cluster. The metrics filter reads
-    /// it, and so does the filter that hides metadata of the mesh from external servers.
+    /// Whether Istio's filters read the name of the service of a cluster.
     pub(super) names_services: bool,
+    /// Whether the proxy reports service metrics.
+    pub(super) counts: bool,
 }
 
 impl ClusterFormat {
@@ -89,6 +90,7 @@ impl ClusterFormat {
                 IstioFilter::TcpStats,
                 IstioFilter::PeerMetadata,
             ]),
+            counts: proxy.reports_services,
         }
     }
 
@@ -470,21 +472,19 @@ impl ClusterInputs<'_> {
         self.finished(service, cluster)
     }
 
-    /// Returns the resource of a service's cluster, with the metadata that Istio's own filters
-    /// read.
+    /// Returns the resource of a service's cluster, with the metadata that metrics and Istio's own
+    /// filters read.
     fn finished(&self, service: &MergedService, mut cluster: cluster::Cluster) -> Resource {
         if self.form.exchanges && self.view.role == Role::Client {
             cluster.filters.push(istio_filters::upstream_exchange());
         }
-        if !self.form.names_services {
-            return encode(cluster.name.clone(), &cluster);
-        }
+        let readers = NameReaders { filters: self.form.names_services, metrics: self.form.counts };
         let named = ServiceName {
             hostname: service.hostname(),
             namespace: &service.primary.namespace,
             is_external: service.primary.mesh_external,
         };
-        istio_filters::naming(named, &self.context.settings.domain, cluster)
+        istio_filters::naming(named, &self.context.settings.domain, readers, cluster)
     }
 
     fn eds(&self, name: &OutboundName) -> cluster::Cluster {

@@ -34,6 +34,8 @@ pub(super) fn class_of(view: &ViewKey) -> Class {
 pub(super) struct ListenerFormat {
     /// Istio's own filters that the proxy has.
     pub(super) istio: IstioFilters,
+    /// Whether the proxy reports service metrics.
+    pub(super) counts: bool,
     /// The way in which connections are redirected to the proxy.
     pub(super) interception: Interception,
     /// Whether the proxy cannot listen on privileged ports.
@@ -49,7 +51,8 @@ impl ListenerFormat {
             ProxyType::Sidecar => proxy.interception,
             ProxyType::Router => Interception::default(),
         };
-        let &Proxy { istio_filters, is_unprivileged, idle_timeout, .. } = proxy;
-        Self { istio: istio_filters, interception, is_unprivileged, idle_timeout }
+        let &Proxy { istio_filters, reports_services, is_unprivileged, idle_timeout, .. } = proxy;
+        let (istio, counts) = (istio_filters, reports_services);
+        Self { istio, counts, interception, is_unprivileged, idle_timeout }
     }
 }

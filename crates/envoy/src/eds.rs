@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use super::cds::{SOCKET_MATCH, TLS_MODE};
+use super::service_metrics::{METADATA, workload_names};
 use super::{encode, library};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
@@ -247,11 +248,14 @@ fn metadata(mode: TlsMode) -> &'static [u8] {
 }
 
 fn made_metadata(mode: TlsMode) -> Vec<u8> {
-    made_entry(SOCKET_MATCH, TLS_MODE, mode.as_str())
+    made_entry(SOCKET_MATCH, [(TLS_MODE, mode.as_str())])
 }
 
-/// Encodes an entry of a `Metadata`: one filter with one string.
-fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
+/// Encodes an entry of a `Metadata`: one filter with strings.
+fn made_entry<'a>(
+    filter: &str,
+    texts: impl IntoIterator<Item = (&'static str, &'a str)>,
+) -> Vec<u8> {
     let entry = |key: &str, value: &[u8]| {
         let mut entry = Vec::with_capacity(block_size(key.len()) + block_size(value.len()));
         write_text(&mut entry, tag(1), key); // key
@@ -260,14 +264,18 @@ fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
         write_block(&mut map, tag(1), &entry); // fields of a Struct, filter_metadata of a Metadata
         map
     };
-    let mut value = Vec::with_capacity(block_size(text.len()));
-    write_block(&mut value, tag(3), text.as_bytes()); // string_value
-    entry(filter, &entry(key, &value))
+    let mut fields = Vec::new();
+    for (key, text) in texts {
+        let mut value = Vec::with_capacity(block_size(text.len()));
+        write_block(&mut value, tag(3), text.as_bytes()); // string_value
+        fields.extend(entry(key, &value));
+    }
+    entry(filter, &fields)
 }
 
 /// The encoded metadata of members with one origin: the TLS mode and the workload name for
-/// telemetry, in the format of Istio's control plane. `mtls` is for endpoints that accept mTLS,
-/// `plain` for the others.
+/// telemetry, in the format of Istio's control plane and as separate names for service metrics.
+/// `mtls` is for endpoints that accept mTLS, `plain` for the others.
 pub(super) struct MemberMetadata {
     mtls: Vec<u8>,
     plain: Vec<u8>,
@@ -275,13 +283,15 @@ pub(super) struct MemberMetadata {
 
 impl MemberMetadata {
     fn of(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
-        let text = format!("{};{cluster}", telemetry.as_deref().unwrap_or(";;;"));
+        let telemetry = telemetry.as_deref().unwrap_or(";;;");
+        let text = format!("{telemetry};{cluster}");
         let of_mode = |mode| {
             let mut bytes = match modes {
                 Modes::Told => made_metadata(mode),
                 Modes::Untold => Vec::new(),
             };
-            bytes.extend(made_entry(WORKLOAD_FILTER, WORKLOAD, &text));
+            bytes.extend(made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]));
+            bytes.extend(made_entry(METADATA, workload_names(telemetry, cluster.as_str())));
             bytes
         };
         Self { mtls: of_mode(TlsMode::Istio), plain: of_mode(TlsMode::Disabled) }

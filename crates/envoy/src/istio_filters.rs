@@ -12,6 +12,7 @@ use prost::encoding::string;
 use serde_json::{Map, Value, json};
 
 use super::encoding::{nested, struct_of};
+use super::service_metrics::write_service;
 use strait_model::{Hostname, IstioFilter, IstioFilters, Namespace};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -191,13 +192,43 @@ pub(super) struct ServiceName<'a> {
     pub(super) is_external: bool,
 }
 
-/// Encodes the upstream cluster with the metadata that Istio's filters read: the service, with this
-/// DNS domain, and whether it is part of the mesh.
+/// The parts of a proxy that read the service of an upstream cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NameReaders {
+    /// Istio's filters. The metrics filter reads it, and so does the filter that hides metadata of
+    /// the mesh from external servers.
+    pub(super) filters: bool,
+    /// The access logger for service metrics.
+    pub(super) metrics: bool,
+}
+
+/// Encodes the upstream cluster with the name of its service for these readers, with this DNS
+/// domain.
 pub(super) fn naming(
     service: ServiceName<'_>,
     domain: &str,
-    mut cluster: cluster::Cluster,
+    readers: NameReaders,
+    cluster: cluster::Cluster,
 ) -> Resource {
+    let name = cluster.name.clone();
+    let mut bytes = match readers.filters {
+        true => naming_for_filters(service, domain, cluster),
+        false => cluster.encode_to_vec(),
+    };
+    if readers.metrics {
+        let named = (service.hostname, service.namespace);
+        write_service(named, domain, CLUSTER_METADATA, &mut bytes);
+    }
+    Resource::new(name, bytes)
+}
+
+/// Encodes the upstream cluster with the metadata that Istio's filters read: the service, and
+/// whether it is part of the mesh.
+fn naming_for_filters(
+    service: ServiceName<'_>,
+    domain: &str,
+    mut cluster: cluster::Cluster,
+) -> Vec<u8> {
     let ServiceName { hostname, namespace, is_external } = service;
     let name = hostname.service_in(domain).map_or(hostname.as_str(), |(name, _)| name);
     let named = json!({"host": hostname.as_str(), "name": name, "namespace": namespace.as_str()});
@@ -219,7 +250,7 @@ pub(super) fn naming(
     nested(1, &entry, &mut metadata);
     let mut bytes = cluster.encode_to_vec();
     nested(CLUSTER_METADATA, &metadata, &mut bytes);
-    Resource::new(cluster.name, bytes)
+    bytes
 }
 
 fn exchanging() -> Any {

@@ -55,6 +55,7 @@ pub(super) fn pods(
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Client)
         .tracing(context, of, &view.cluster, CallEnd::Client)
+        .counting(context, of, CallEnd::Client)
         .filtering(context, of, PatchPlace::Outbound)
         .in_form(form, PatchPlace::Outbound);
     outbound::pods(context, (&settings, form), view, addresses, shared, keep)
@@ -117,18 +118,21 @@ pub(super) fn ingress(
 /// Returns the traffic settings of a proxy for inbound traffic.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     let of = (proxy.namespace(), &context.selection(proxy));
-    let place = match proxy.kind {
-        ProxyType::Sidecar => PatchPlace::Inbound,
-        ProxyType::Router => PatchPlace::Gateway,
+    // For metrics, Istio treats a gateway as a client.
+    let (place, counted) = match proxy.kind {
+        ProxyType::Sidecar => (PatchPlace::Inbound, CallEnd::Server),
+        ProxyType::Router => (PatchPlace::Gateway, CallEnd::Client),
     };
     TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
         .tracing(context, of, &proxy.cluster, CallEnd::Server)
+        .counting(context, of, counted)
         .filtering(context, of, place)
         .in_form(ListenerFormat::of(proxy), place)
 }
 
-/// Returns the listeners of an east-west gateway that listens on `port`.
+/// Returns the listeners of an east-west gateway that listens on `port`. It forwards encrypted
+/// connections, which the proxies at both ends count.
 pub(super) fn gateway(
     context: &PushContext,
     (view, form): (&ViewKey, ListenerFormat),
@@ -137,6 +141,6 @@ pub(super) fn gateway(
     let of = (&view.namespace, &view.selection);
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
-        .in_form(form, PatchPlace::Gateway);
+        .in_form(ListenerFormat { counts: false, ..form }, PatchPlace::Gateway);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

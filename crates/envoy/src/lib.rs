@@ -37,6 +37,7 @@ pub mod oracle;
 mod rbac;
 mod rbac_rules;
 mod rds;
+mod service_metrics;
 mod spans;
 pub mod testing;
 #[cfg(test)]

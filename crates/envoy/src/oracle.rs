@@ -1,6 +1,7 @@
 //! The oracle of the direct encoder of assignments: builds the same assignments as messages and
 //! encodes them with prost. Tests and fuzz targets provide the random numbers.
 
+use std::iter::repeat;
 use std::sync::Arc;
 
 use prost::Message;
@@ -8,6 +9,7 @@ use rand::{Rng, RngCore};
 
 use super::cds::{SOCKET_MATCH, tls_mode};
 use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
+use super::service_metrics::METADATA;
 use strait_mesh::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 use strait_model::{Locality, TlsMode};
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -44,6 +46,7 @@ fn locality(
                 Modes::Untold => core::Metadata::default(),
             };
             said.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
+            said.filter_metadata.insert(METADATA.into(), names(&origins[at]));
             Some(said)
         }
         None => (modes == Modes::Told && member.tls_mode == TlsMode::Disabled)
@@ -68,6 +71,16 @@ fn workload(TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Struct 
     let telemetry = telemetry.as_deref().unwrap_or(";;;");
     let text = Kind::StringValue(format!("{telemetry};{cluster}"));
     Struct { fields: [(WORKLOAD.into(), Value { kind: Some(text) })].into() }
+}
+
+fn names(TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Struct {
+    let parts = telemetry.as_deref().unwrap_or_default().split(';').chain(repeat(""));
+    let keys = ["workload", "namespace", "service", "revision"];
+    let all = keys.into_iter().zip(parts).chain([("cluster", cluster.as_str())]);
+    let all = all.filter(|(_, text)| !text.is_empty()).map(|(key, text)| {
+        (key.to_owned(), Value { kind: Some(Kind::StringValue(text.to_owned())) })
+    });
+    Struct { fields: all.collect() }
 }
 
 fn lb_endpoint(

@@ -433,6 +433,7 @@ fn proxies() -> Vec<Proxy> {
             addresses: vec![address.parse().expect("an address")],
             dns_domain: format!("{namespace}.svc.{DOMAIN}").as_str().into(),
             istio_filters: filters.into_iter().collect(),
+            reports_services: true,
             takes_given_addresses: true,
             locality: Locality { region: region.into(), zone: zone.into(), ..Locality::default() },
             ..sidecar(name, CLUSTER)

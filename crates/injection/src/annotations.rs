@@ -39,13 +39,16 @@ const RESOURCES: [(&str, &str, &str); 4] = [
 
 /// Further supported annotations with the prefix `sidecar.istio.io/`. Injection writes `status`. It
 /// reads `inject` if Istio's labels request injection.
-const SIDECAR: [&str; 9] = [
+const SIDECAR: [&str; 12] = [
     "componentLogLevel",
     "interceptionMode",
     "logLevel",
     "nativeSidecar",
     "proxyImage",
     "rewriteAppHTTPProbers",
+    "statsInclusionPrefixes",
+    "statsInclusionRegexps",
+    "statsInclusionSuffixes",
     "status",
     "userVolume",
     "userVolumeMount",
@@ -78,6 +81,8 @@ pub(super) struct SidecarWishes {
     /// Whether the agent answers the pod's DNS queries.
     pub(super) dns: bool,
     pub(super) redirect_flags: Vec<String>,
+    /// Flags of the agent for the statistics that Envoy keeps.
+    pub(super) stats: Vec<String>,
     pub(super) resources: Value,
     pub(super) envoy_arguments: Vec<String>,
     /// How long connections may take to drain, in the syntax of the agent.
@@ -95,8 +100,18 @@ struct ProxyConfigText {
     concurrency: Option<u16>,
     termination_drain_duration: Option<String>,
     proxy_metadata: ProxyMetadataText,
+    proxy_stats_matcher: StatsMatcherText,
     #[serde(flatten)]
     others: BTreeMap<String, IgnoredAny>,
+}
+
+/// Statistics that Envoy keeps in addition to the default ones.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatsMatcherText {
+    inclusion_prefixes: Vec<String>,
+    inclusion_suffixes: Vec<String>,
+    inclusion_regexps: Vec<String>,
 }
 
 /// The supported entries of `proxyMetadata`.
@@ -150,6 +165,7 @@ impl SidecarWishes {
             rewrites_probes: flag("rewriteAppHTTPProbers", true)?,
             dns: config.proxy_metadata.dns_capture.unwrap_or(settings.dns),
             redirect_flags: redirect_flags(annotations)?,
+            stats: stats_flags(annotations, &config.proxy_stats_matcher)?,
             resources: resources(annotations)?,
             envoy_arguments: envoy_arguments(
                 annotations,
@@ -202,6 +218,37 @@ fn redirect_flags(annotations: &Value) -> Result<Vec<String>, InjectRefusal> {
             continue;
         };
         flags.push(format!("{flag}={}", found.list(kind)?));
+    }
+    Ok(flags)
+}
+
+/// Returns the agent's flags for the statistics that Envoy keeps. An annotation overrides the field of
+/// `proxyStatsMatcher`.
+fn stats_flags(
+    annotations: &Value,
+    config: &StatsMatcherText,
+) -> Result<Vec<String>, InjectRefusal> {
+    let mut flags = Vec::new();
+    for (name, flag, configured) in [
+        ("statsInclusionPrefixes", "prefix", &config.inclusion_prefixes),
+        ("statsInclusionSuffixes", "suffix", &config.inclusion_suffixes),
+        ("statsInclusionRegexps", "regexp", &config.inclusion_regexps),
+    ] {
+        let found = Annotation::find(annotations, "sidecar.istio.io/", name);
+        let values: Vec<&str> = match &found {
+            Some(found) => found.value.split(',').map(str::trim).collect(),
+            None => configured.iter().map(String::as_str).collect(),
+        };
+        // Envoy does not start with an invalid expression.
+        let is_valid = |value: &&str| flag != "regexp" || regex::Regex::new(value).is_ok();
+        let values = values.into_iter().filter(|value| !value.is_empty());
+        let values: Vec<&str> = values.collect();
+        if !values.iter().all(is_valid) {
+            let config = Annotation { name: CONFIG.to_owned(), value: "proxyStatsMatcher" };
+            let wanted = "a comma-separated list of regular expressions";
+            return Err(found.unwrap_or(config).wrong(wanted));
+        }
+        flags.extend(values.iter().map(|value| format!("--stats-inclusion-{flag}={value}")));
     }
     Ok(flags)
 }

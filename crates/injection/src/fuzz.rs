@@ -22,6 +22,7 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         redirection: Redirection::of_cni(bytes.len().is_multiple_of(2)),
         native_sidecars: !bytes.len().is_multiple_of(3),
         dns: bytes.len().is_multiple_of(5),
+        service_metrics: bytes.len().is_multiple_of(7),
         istio_labels: true,
         system_namespace: "strait-system".into(),
         defaults: PodDefaults::default(),

@@ -14,6 +14,7 @@ mod counts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod metrics;
+mod names;
 mod object;
 mod patch;
 mod pod;

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::annotations::SidecarWishes;
+use super::names::{PodNames, WorkloadNames, own_labels};
 use super::object::{Fields, items, list, misshapen, object, text};
 use super::refusal::{InjectRefusal, Injection, SkipReason};
 use super::requirements::{self, PROXY_USER, containers};
 use super::settings::{InjectSettings, PodPlace, Redirection};
 use super::user_volumes::UserVolumes;
 use super::{metrics, probes, selection};
-use strait_base::bounded::head;
 use strait_model::{NETWORK_LABEL, TLS_MODE_LABEL};
 
 const INJECTED: &str = "strait.dev/injected";
@@ -61,6 +61,7 @@ fn try_inject(
     let first = items(&pod["spec"], "containers").first();
     let first = first.and_then(|container| text(container, "name")).map(str::to_owned);
     let identity = WorkloadNames::of(&pod, place);
+    let pod_names = PodNames::of(&pod["metadata"], place);
     let network = text(&pod["metadata"]["labels"], NETWORK_LABEL).map(str::to_owned);
     let scraped = metrics::of_application(&pod["metadata"]["annotations"]);
     let fields = pod.as_object_mut().ok_or_else(|| misshapen("pod", "an object"))?;
@@ -83,7 +84,8 @@ fn try_inject(
     if let Some(scraped) = &scraped {
         told.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.clone()));
     }
-    let sidecar = sidecar(settings, &wishes, network, &told, &user_volumes.mounts);
+    let own = settings.service_metrics.then(|| own_labels(&pod_names, &identity));
+    let sidecar = sidecar(settings, &wishes, network, (&told, own), &user_volumes.mounts);
     let redirect = match settings.redirection {
         Redirection::InitContainer => redirect(settings, &wishes),
         Redirection::IstioCni => trial(settings, &wishes),
@@ -161,7 +163,7 @@ fn sidecar(
     settings: &InjectSettings,
     wishes: &SidecarWishes,
     network: Option<String>,
-    told: &[(&str, Value)],
+    (told, own): (&[(&str, Value)], Option<Vec<(&str, String)>>),
     user_mounts: &[Value],
 ) -> Value {
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
@@ -188,12 +190,14 @@ fn sidecar(
         }
     }
     environment.extend(told.iter().map(|(name, told)| value(name, told.to_string())));
+    environment.extend(own.into_iter().flatten().map(|(name, text)| value(name, text)));
     let more = settings.defaults.environment.iter();
     environment.extend(more.map(|(name, said)| value(name, said.clone())));
     let mut arguments = vec!["run".to_owned()];
     if let Some(drain) = &wishes.drain {
         arguments.push(format!("--drain={drain}"));
     }
+    arguments.extend(wishes.stats.iter().cloned());
     arguments.extend(["--".to_owned(), "envoy".to_owned()]);
     arguments.extend(wishes.envoy_arguments.iter().cloned());
     let ready = json!({ "path": "/healthz/ready", "port": 15021 });
@@ -310,52 +314,4 @@ fn istio_status(settings: &InjectSettings, native: bool) -> String {
 /// Sets a field that does not exist yet.
 fn set(fields: &mut Fields, key: &str, value: &str) {
     fields.entry(key).or_insert_with(|| json!(value));
-}
-
-/// The name and revision of the pod's workload in telemetry.
-struct WorkloadNames {
-    name: String,
-    revision: String,
-}
-
-impl WorkloadNames {
-    fn of(pod: &Value, place: PodPlace<'_>) -> Self {
-        let labels = &pod["metadata"]["labels"];
-        let label = |names: [&str; 2]| names.into_iter().find_map(|name| text(labels, name));
-        let name = label(["app.kubernetes.io/name", "app"])
-            .or(place.workload)
-            .map(str::to_owned)
-            .or_else(|| owner(&pod["metadata"]))
-            .unwrap_or_default();
-        let revision = label(["app.kubernetes.io/version", "version"]).unwrap_or("latest");
-        Self { name: label_value(&name), revision: label_value(revision) }
-    }
-}
-
-/// Returns the workload that created the pod: the Deployment of a ReplicaSet, the CronJob of a Job, or the pod itself.
-fn owner(metadata: &Value) -> Option<String> {
-    let mut owners = items(metadata, "ownerReferences").iter();
-    let Some(owner) = owners.find(|owner| owner["controller"] == true) else {
-        let name = text(metadata, "name").or_else(|| text(metadata, "generateName"));
-        return name.map(|name| name.trim_end_matches('-').to_owned());
-    };
-    let name = text(owner, "name")?;
-    let hash = text(&metadata["labels"], "pod-template-hash");
-    let above = match (text(owner, "kind")?, name.rsplit_once('-')) {
-        ("ReplicaSet", Some((above, end))) if Some(end) == hash => above,
-        ("Job", Some((above, end)))
-            if end.len() >= 8 && end.bytes().all(|byte| byte.is_ascii_digit()) =>
-        {
-            above
-        }
-        _ => name,
-    };
-    Some(above.to_owned())
-}
-
-/// Returns the longest prefix of the text that is a valid label value.
-fn label_value(text: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let cut: String = head(text, 63).chars().take_while(|c| fits(*c)).collect();
-    cut.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }

@@ -29,6 +29,8 @@ pub struct InjectSettings {
     pub native_sidecars: bool,
     /// Whether the agent answers the pod's DNS queries. A pod can override it.
     pub dns: bool,
+    /// Whether proxies report service metrics such as `istio_requests_total`.
+    pub service_metrics: bool,
     /// Whether Istio's labels request injection as Strait's do.
     pub istio_labels: bool,
     /// The control plane's namespace. Only pods that request injection are injected there.

@@ -27,6 +27,7 @@ fn settings() -> InjectSettings {
         redirection: Redirection::InitContainer,
         native_sidecars: true,
         dns: false,
+        service_metrics: false,
         istio_labels: false,
         system_namespace: "strait-system".into(),
         defaults: PodDefaults::default(),
@@ -41,14 +42,23 @@ struct Differences {
     istio_cni: bool,
     istio_labels: bool,
     dns: bool,
+    service_metrics: bool,
 }
 
 impl Differences {
     fn applied(self) -> InjectSettings {
         let redirection = Redirection::of_cni(self.istio_cni);
-        let Self { network, istio_labels, dns, .. } = self;
+        let Self { network, istio_labels, dns, service_metrics, .. } = self;
         let native_sidecars = !self.ordinary_sidecars;
-        InjectSettings { network, istio_labels, native_sidecars, dns, redirection, ..settings() }
+        InjectSettings {
+            network,
+            istio_labels,
+            native_sidecars,
+            dns,
+            service_metrics,
+            redirection,
+            ..settings()
+        }
     }
 }
 

@@ -352,8 +352,9 @@ fn is_used_annotation(annotation: &[u8]) -> bool {
 
 /// The Kubernetes annotations that are used. (Kubernetes, "Well-Known Labels, Annotations and
 /// Taints".)
-const KUBERNETES_ANNOTATIONS: [&str; 3] = [
+const KUBERNETES_ANNOTATIONS: [&str; 4] = [
     INITIAL_EVENTS_END,
+    "multicluster.kubernetes.io/derived-service",
     "kubernetes.io/ingress.class",
     "ingressclass.kubernetes.io/is-default-class",
 ];

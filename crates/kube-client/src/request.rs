@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::envelope::Encoding;
@@ -42,6 +43,9 @@ pub enum Patch {
     Merge,
     /// Server-side apply with this field manager, conflicts forced: the complete object.
     Apply(&'static str),
+    /// Server-side apply with this field manager: the complete object. A field of another manager
+    /// that has a different value is an error.
+    ApplyOwn(&'static str),
 }
 
 impl ApiClient {
@@ -81,6 +85,10 @@ impl ApiClient {
                 "application/apply-patch+yaml",
                 format!("{path}?fieldManager={}&force=true", percent_encode(manager)),
             ),
+            Patch::ApplyOwn(manager) => (
+                "application/apply-patch+yaml",
+                format!("{path}?fieldManager={}", percent_encode(manager)),
+            ),
         };
         self.json(Method::PATCH, &path, Some((content_type, encode(change)?))).await
     }
@@ -103,6 +111,25 @@ impl ApiClient {
     /// Every [`ApiError`]; [`ApiError::NotFound`] if it does not exist.
     pub async fn delete(&self, path: &str) -> Result<(), ApiError> {
         self.json::<IgnoredAny>(Method::DELETE, path, None).await.map(drop)
+    }
+
+    /// Deletes the object at `path` if it still has this UID and this version.
+    ///
+    /// # Errors
+    /// Every [`ApiError`]; an object that was changed or replaced is [`ApiError::Rejected`] with
+    /// 409.
+    pub async fn delete_exactly(
+        &self,
+        path: &str,
+        uid: &str,
+        resource_version: &str,
+    ) -> Result<(), ApiError> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": { "uid": uid, "resourceVersion": resource_version },
+        });
+        let body = Some(("application/json", encode(&options)?));
+        self.json::<IgnoredAny>(Method::DELETE, path, body).await.map(drop)
     }
 
     pub(super) async fn json<T: DeserializeOwned>(

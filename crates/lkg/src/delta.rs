@@ -15,8 +15,8 @@ use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_model::registry::{Provider, ServiceRecord, ShardKey};
 use strait_model::{
-    ClusterFacts, ClusterId, Collection, DeclaredGateway, Difference, Endpoints, Hostname,
-    Locality, NetworkId, ObjectKey, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Collection, DeclaredGateway, Difference, Endpoints, ExportedService,
+    Hostname, Locality, NetworkId, ObjectKey, Workload, WorkloadKey, Workloads,
 };
 
 /// The differences of one source. A part that is absent here is unchanged.
@@ -53,6 +53,8 @@ struct FactsDelta {
     gateways: Option<Arc<BTreeMap<WorkloadKey, DeclaredGateway>>>,
     entries: Option<Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
     traffic: Option<Collection>,
+    /// `None` for services that are no longer exported.
+    exports: BTreeMap<WorkloadKey, Option<Arc<ExportedService>>>,
 }
 
 /// The differences of a store of objects.
@@ -66,16 +68,20 @@ pub(super) struct ObjectsDelta {
 fields!(Delta { network_label, services, workloads, facts });
 fields!(ObjectsDelta { gone, now });
 
-/// The last part of a [`Delta`]. Traffic rules, which few clusters have, are left out if they are unchanged.
+/// The last part of a [`Delta`]. Traffic rules and exports, which few clusters have, are left out if they are
+/// unchanged. Exports follow the traffic rules, which are then always written.
 impl Encode for FactsDelta {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        let Self { localities, unready, gateways, entries, traffic } = self;
+        let Self { localities, unready, gateways, entries, traffic, exports } = self;
         localities.write(to);
         unready.write(to);
         gateways.write(to);
         entries.write(to);
         if let Some(traffic) = traffic {
             traffic.write(to);
+        }
+        if !exports.is_empty() {
+            exports.write(to);
         }
     }
 
@@ -86,6 +92,7 @@ impl Encode for FactsDelta {
             gateways: Encode::read(from)?,
             entries: Encode::read(from)?,
             traffic: if from.is_done() { None } else { Some(Encode::read(from)?) },
+            exports: if from.is_done() { BTreeMap::new() } else { Encode::read(from)? },
         })
     }
 }
@@ -146,12 +153,18 @@ impl StateKind for ShardState {
                 None => drop(self.workloads.remove(key.namespace.as_str(), &key.name)),
             }
         }
-        let FactsDelta { localities, unready, gateways, entries, traffic } = facts;
+        let FactsDelta { localities, unready, gateways, entries, traffic, exports } = facts;
         let ours = &mut self.facts;
         ours.localities = localities.unwrap_or_else(|| Arc::clone(&ours.localities));
         ours.gateways = gateways.unwrap_or_else(|| Arc::clone(&ours.gateways));
         ours.entries = entries.unwrap_or_else(|| Arc::clone(&ours.entries));
         ours.traffic = traffic.unwrap_or_else(|| ours.traffic.clone());
+        for (name, export) in exports {
+            match export {
+                Some(export) => drop(ours.exports.exports.insert(name, export)),
+                None => drop(ours.exports.exports.remove(&name)),
+            }
+        }
         for (pod, is_unready) in unready {
             if is_unready {
                 ours.unready.insert(pod);
@@ -288,7 +301,10 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
     for difference in before.facts.diff(&now.facts) {
         let (id, old, new) = sides(difference);
         let differing = facts(old.unwrap_or(&no_facts), new.unwrap_or(&no_facts));
-        deltas.entry(id.clone()).or_default().facts = differing;
+        // Facts about imports are not stored.
+        if differing != FactsDelta::default() {
+            deltas.entry(id.clone()).or_default().facts = differing;
+        }
     }
     for difference in before.network_labels.diff(&now.network_labels) {
         let (id, _, new) = sides(difference);
@@ -321,12 +337,19 @@ fn facts(old: &ClusterFacts, new: &ClusterFacts) -> FactsDelta {
         imbl::ordset::DiffItem::Add(pod) => (pod.clone(), true),
         imbl::ordset::DiffItem::Remove(pod) => (pod.clone(), false),
     });
+    let exports = old.exports.exports.diff(&new.exports.exports).map(|difference| {
+        let (name, _, new) = sides(difference);
+        (name.clone(), new.cloned())
+    });
+    let exports: BTreeMap<_, _> = exports.collect();
+    let has_traffic = old.traffic != new.traffic || !exports.is_empty();
     FactsDelta {
         localities: otherwise(&old.localities, &new.localities),
         unready: unready.collect(),
         gateways: otherwise(&old.gateways, &new.gateways),
         entries: otherwise(&old.entries, &new.entries),
-        traffic: (old.traffic != new.traffic).then(|| new.traffic.clone()),
+        traffic: has_traffic.then(|| new.traffic.clone()),
+        exports,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use imbl::OrdSet;
+use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -18,10 +18,10 @@ use super::{
 use strait_model::registry::ServiceRecord;
 use strait_model::{
     Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
-    Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname,
-    Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectKey, PodState,
-    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
-    WorkloadKey, Workloads,
+    Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, ExportedService, GatewayHost, Health,
+    Hostname, IpFamily, Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles,
+    ObjectKey, PodState, Port, Profile, Protocol, RawPort, RawService, Resolution, Service,
+    TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
 macro_rules! names {
@@ -105,10 +105,12 @@ numbers!(Protocol {
     11 => Auto,
 });
 
-// Its traffic objects come last, because few clusters have any.
-fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved });
+// Its traffic objects, exports and unserved gateways come last, because few clusters have any.
+fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved, exports });
 
-/// The last part is missing in files of a cluster whose own traffic objects do not apply.
+/// The last parts are missing in files of a cluster whose own traffic objects do not apply and that
+/// exports nothing. Only the exports themselves are stored: after a restart it is unknown whether
+/// they are all.
 impl Encode for ShardState {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let Self { cluster, uid, network_label, workloads, facts, services } = self;
@@ -118,8 +120,12 @@ impl Encode for ShardState {
         workloads.write(to);
         facts.write(to);
         services.write(to);
-        if !facts.traffic.is_empty() {
+        let exports = &facts.exports.exports;
+        if !facts.traffic.is_empty() || !exports.is_empty() {
             facts.traffic.write(to);
+        }
+        if !exports.is_empty() {
+            exports.write(to);
         }
     }
 
@@ -135,7 +141,59 @@ impl Encode for ShardState {
         if !from.is_done() {
             state.facts.traffic = Encode::read(from)?;
         }
+        if !from.is_done() {
+            state.facts.exports.exports = Encode::read(from)?;
+        }
         Ok(state)
+    }
+}
+
+fields!(ExportedService { created, service, labels, annotations });
+fields!(RawService {
+    headless,
+    ports,
+    sticky,
+    sticky_seconds,
+    internal_traffic_policy,
+    traffic_distribution,
+    ip_families,
+});
+fields!(RawPort { name, protocol, app_protocol, number });
+numbers!(IpFamily { 0 => V4, 1 => V6 });
+
+impl Encode for Arc<RawService> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        RawService::write(self, to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        RawService::read(from).map(Self::new)
+    }
+}
+
+impl Encode for Arc<ExportedService> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        ExportedService::write(self, to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        ExportedService::read(from).map(Self::new)
+    }
+}
+
+impl Encode for OrdMap<WorkloadKey, Arc<ExportedService>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        for (name, service) in self {
+            name.write(to);
+            service.write(to);
+        }
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let count = from.count()?;
+        let entry = |_| Ok((WorkloadKey::read(from)?, Arc::<ExportedService>::read(from)?));
+        (0..count).map(entry).collect()
     }
 }
 

@@ -1,4 +1,5 @@
 mod crash;
+mod exports;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use super::files::{GENERATIONS, open_file, to_file};
 use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
 use strait_model::{
-    Addresses, ByName, ClusterFacts, Collection, DeclaredGateway, Definition, Distribution,
-    Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectKey,
-    PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
-    WorkloadKey, Workloads,
+    Addresses, ByName, ClusterExports, ClusterFacts, Collection, DeclaredGateway, Definition,
+    Distribution, Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint,
+    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
+    UidMark, Workload, WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -108,6 +109,7 @@ impl Dice {
                 (names(dice), Arc::new(entry))
             })),
             traffic: if self.flip() { Collection::default() } else { self.own_traffic() },
+            exports: if self.flip() { ClusterExports::default() } else { self.exports() },
         }
     }
 
@@ -658,6 +660,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
         traffic: Collection::default(),
         unserved: Arc::default(),
+        exports: ClusterExports::default(),
     };
     let endpoint = |address: &str, pod: Option<&str>| Endpoint {
         address: address.parse().expect("an address"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use serde_json::Value;
 
-use super::{Collection, DeclaredGateway, Locality, WorkloadKey};
+use super::{ClusterExports, Collection, DeclaredGateway, Locality, WorkloadKey};
 
 /// Facts that a cluster reports in addition to its services and pods. Clones share all data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +25,8 @@ pub struct ClusterFacts {
     pub entries: Arc<BTreeMap<WorkloadKey, Arc<Value>>>,
     /// Its own traffic objects as they are stored, if they apply to its proxies.
     pub traffic: Collection,
+    /// The services that it exports (multi-cluster services). They affect no proxy.
+    pub exports: ClusterExports,
 }
 
 /// The traffic objects of a cluster, as far as they have been read.

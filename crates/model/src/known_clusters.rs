@@ -44,6 +44,8 @@ pub struct KnownCluster {
     pub withdrawn: Option<Arc<str>>,
     /// The workloads' trust domain; empty until it is known.
     pub trust_domain: Arc<str>,
+    /// The name in the set that the Secret's annotation fixes; `None` for the cluster ID.
+    pub set_name: Option<Arc<str>>,
 }
 
 /// The precedence of clusters: the config cluster, then clusters with an older Secret, then those

@@ -86,7 +86,11 @@ pub use known_clusters::{
     is_trust_domain,
 };
 pub use labels::{Labels, given_labels, labels_match};
-pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};
+pub use mcs::{
+    CLUSTERSET, ClusterExports, Disagreement, ExportedService, ImportMode, ImportedService,
+    IpFamily, MCS_API, Mcs, RankedExport, RawPort, RawService, SetMember, SharedService,
+    SharedServices, WrittenImport, is_set_name,
+};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};

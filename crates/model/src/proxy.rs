@@ -84,6 +84,9 @@ pub struct Proxy {
     pub envoy_release: Option<(u32, u32)>,
     /// The Istio filters that it declares.
     pub istio_filters: IstioFilters,
+    /// `STRAIT_SERVICE_METRICS`: it reports service metrics with an access logger of Envoy. False if
+    /// its Envoy lacks the logger, or has Istio's own filter for metrics.
+    pub reports_services: bool,
     /// `STRAIT_VHDS`, and how it is applied.
     pub virtual_hosts: VirtualHostDelivery,
 }

@@ -20,6 +20,7 @@ pub fn member(fixed_network: Option<&str>) -> KnownCluster {
         mode: Mode::Normal,
         withdrawn: None,
         trust_domain: "cluster.local".into(),
+        set_name: None,
     }
 }
 
@@ -250,6 +251,7 @@ pub fn sidecar(name: &str, cluster: &str) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
+        reports_services: false,
         virtual_hosts: Default::default(),
     }
 }

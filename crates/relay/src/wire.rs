@@ -17,6 +17,9 @@ pub const RENEW_PATH: &str = "/strait/relay/v1/renew";
 pub const VERSION_HEADER: &str = "strait-version";
 /// The request header of [`HELLO_PATH`] with the name of the hub's replica and the number of replicas: `NAME/COUNT`.
 pub const REPLICA_HEADER: &str = "strait-replica";
+/// The request header of [`HELLO_PATH`] with which the hub asks the relay to renew its certificate now, because certificates
+/// of its generation will be refused. The hub can send a hello at any time.
+pub const RENEW_HEADER: &str = "strait-renew";
 /// The maximum size of a request to enrol or renew, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// The interval of pings in both directions, in seconds.

@@ -21,7 +21,7 @@ use strait_explain::validation::ValidationMode;
 use strait_identity::ReplicaId;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
-use strait_model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
+use strait_model::{ClusterId, EndpointMetadata, ImportMode, Mcs, is_set_name, is_trust_domain};
 use strait_rules::access::PolicyErrors;
 use strait_sources::registry::consul;
 
@@ -234,6 +234,14 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MCS_AUTO_EXPORT", value_parser = FalseyValueParser::new())]
     pub mcs_auto_export: bool,
 
+    /// Objects written into clusters for exported services: off, or names (ServiceImports and derived Services)
+    #[arg(long, env = "STRAIT_MCS_IMPORTS", value_name = "MODE", default_value = "off", value_parser = ImportMode::named)]
+    pub mcs_imports: ImportMode,
+
+    /// Name of the cluster set, in labels of the objects written for exported services
+    #[arg(long, env = "STRAIT_CLUSTERSET", value_name = "NAME", default_value = "default", value_parser = parse_clusterset)]
+    pub clusterset: String,
+
     /// Alternative name of a cluster in proxies' metadata, as ALIAS=ID; repeatable
     #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
     pub cluster_alias: Vec<(ClusterId, ClusterId)>,
@@ -417,6 +425,15 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ServeArgs {
+    /// Returns the endpoint metadata that proxies receive. Service metrics need the names of
+    /// workloads.
+    pub fn endpoint_metadata(&self) -> EndpointMetadata {
+        match self.inject.service_metrics {
+            true => EndpointMetadata::Full,
+            false => self.endpoint_metadata,
+        }
+    }
+
     /// Returns the names of a serving certificate that the CA issues: the conventional names, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
@@ -569,6 +586,14 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
         "lean" => Ok(EndpointMetadata::Lean),
         "full" => Ok(EndpointMetadata::Full),
         _ => Err("expected lean or full".into()),
+    }
+}
+
+/// The name is the value of a label.
+fn parse_clusterset(text: &str) -> Result<String, String> {
+    match is_set_name(text) && text.len() <= 63 {
+        true => Ok(text.to_owned()),
+        false => Err("it is not a DNS label, or two with a dot, of at most 63 characters".into()),
     }
 }
 

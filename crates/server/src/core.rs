@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::config::ServeArgs;
-use strait_base::task::Supervisor;
+use strait_base::task::{Supervisor, until};
 use strait_envoy::Cache;
 use strait_envoy::heads::ConfigVariants;
 use strait_mesh::aggregate::MergedService;
@@ -18,18 +18,20 @@ use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
 use strait_mesh::network::resolver::{self, Dns};
 use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
+use strait_mesh::push::shared::{SharingInputs, shared_services as services_in_set};
 use strait_mesh::push::subscription_index::SubscriptionIndex;
 use strait_mesh::push::view::is_exported;
 use strait_mesh::push::{self, PushContext};
 use strait_mesh::timeline::Timeline;
 use strait_model::{ClusterId, Mcs, NetworkId, SharedServices};
+use strait_sources::clusters::status::ClusterStatus;
 use strait_xds::names::OutboundName;
 
 /// Capacity of the event loop's queue. While it is full, registries wait and merge their pending
 /// updates.
 pub(super) const EVENTS: usize = 1024;
 /// Minimum interval between two computations of shared services.
-const SHARED_PACE: Duration = Duration::from_secs(1);
+const SHARED_PACE: Duration = Duration::from_millis(500);
 
 /// The running core: its queue of events and its outputs.
 pub(super) struct Core {
@@ -45,6 +47,7 @@ pub(super) struct Core {
     pub(super) counters: watch::Receiver<LoopCounters>,
     /// Exported and imported services; empty while `--mcs` is off.
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
+    shared_sender: watch::Sender<Arc<SharedServices>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
     /// Cancelled when the process is about to end.
@@ -61,6 +64,7 @@ impl Core {
         let (events, events_taken) = mpsc::channel(EVENTS);
         let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
         let (names, names_wanted) = watch::channel(Default::default());
+        let (shared_sender, shared) = watch::channel(Arc::default());
         let (figures, counters) = watch::channel(LoopCounters::none());
         let interest = Arc::new(SubscriptionIndex::default());
         let cache = Arc::<Cache>::default();
@@ -71,7 +75,7 @@ impl Core {
             system_namespace: args.namespace.clone(),
             config_cluster,
             allow_direct_cross_network: args.allow_direct_cross_network,
-            metadata: args.endpoint_metadata,
+            metadata: args.endpoint_metadata(),
             cluster_aliases: args.cluster_alias.iter().cloned().collect(),
         }));
         let mesh = mesh.measuring(strait_envoy::rule_bytes);
@@ -94,7 +98,8 @@ impl Core {
             timeline,
             retained,
             counters,
-            shared: shared_services(args, &context_seen, tasks),
+            shared,
+            shared_sender,
             resolved: gateway_names(names_wanted, tasks),
             dead_gateways: gateway_probes(args.probe_gateways, &context_seen, tasks),
             context: context_seen,
@@ -103,19 +108,23 @@ impl Core {
     }
 }
 
-fn shared_services(
+/// Starts the task that computes the services that clusters share.
+pub(super) fn share_services(
     args: &ServeArgs,
-    context: &watch::Receiver<Option<Arc<PushContext>>>,
+    core: &Core,
+    statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
     tasks: &Supervisor,
-) -> watch::Receiver<Arc<SharedServices>> {
-    let (shared, shared_seen) = watch::channel(Arc::default());
-    if args.mcs != Mcs::Off {
-        let (context, auto) = (context.clone(), args.mcs_auto_export);
-        tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
-            tell_shared(context.clone(), auto, shared.clone())
-        });
-    }
-    shared_seen
+) {
+    let sharing = Sharing {
+        auto_export: args.mcs_auto_export && args.mcs != Mcs::Off,
+        removals_certain_at: Instant::now() + args.cluster_removal_grace,
+        context: core.context.clone(),
+        statuses: statuses.clone(),
+        shared: core.shared_sender.clone(),
+    };
+    tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
+        publish_shared(sharing.clone())
+    });
 }
 
 fn gateway_names(
@@ -171,29 +180,48 @@ fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
     gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
 }
 
-/// Sends exported and imported services to the registries.
-async fn tell_shared(
-    mut context: watch::Receiver<Option<Arc<PushContext>>>,
-    auto: bool,
+/// The inputs and the output of [`publish_shared`].
+#[derive(Debug, Clone)]
+struct Sharing {
+    auto_export: bool,
+    /// When a name that belongs to no member is that of a removed cluster.
+    removals_certain_at: Instant,
+    context: watch::Receiver<Option<Arc<PushContext>>>,
+    statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     shared: watch::Sender<Arc<SharedServices>>,
-) {
+}
+
+/// Sends the services that clusters share to the registries.
+async fn publish_shared(mut sharing: Sharing) {
     loop {
-        let current = context.borrow_and_update().clone();
+        let removals_certain = sharing.removals_certain_at <= Instant::now();
+        let current = sharing.context.borrow_and_update().clone();
         if let Some(current) = current {
-            let new = push::shared::shared_services(&current, auto);
-            shared.send_if_modified(|held| {
+            let statuses = sharing.statuses.borrow().clone();
+            let ids = statuses.iter().filter_map(|status| ClusterId::parse(&status.id).ok());
+            let inputs = SharingInputs {
+                auto_export: sharing.auto_export,
+                now: jiff::Timestamp::now().as_second(),
+                removals_certain,
+                unusable: ids.filter(|id| !current.clusters.contains(id)).collect(),
+            };
+            let mut new = services_in_set(&current, &inputs);
+            sharing.shared.send_if_modified(|held| {
                 let differs = **held != new;
                 if differs {
+                    new.share_with(held);
                     *held = Arc::new(new);
                 }
                 differs
             });
         }
-        // An error means that the process is ending.
-        if context.changed().await.is_err() {
-            return;
+        let certain_at = (!removals_certain).then_some(sharing.removals_certain_at);
+        tokio::select! {
+            // An error means that the process is ending.
+            changed = sharing.context.changed() => if changed.is_err() { return },
+            () = until(certain_at) => continue,
         }
-        // Every change of any service creates a version, and statuses are not urgent.
+        // Every change of any service creates a version, and objects in clusters are not urgent.
         tokio::time::sleep(SHARED_PACE).await;
     }
 }

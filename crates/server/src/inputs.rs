@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::callers::{KnownPods, follow_pods};
-use super::core::{Core, EVENTS};
+use super::core::{Core, EVENTS, share_services};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
@@ -170,8 +170,10 @@ impl ServerInputs {
                 system_namespace: args.namespace.clone(),
                 domain: args.domain.clone(),
                 trust_domain: trust_domain_seen.clone(),
-                metadata: args.endpoint_metadata,
+                metadata: args.endpoint_metadata(),
                 mcs: args.mcs,
+                imports: args.mcs_imports,
+                clusterset: args.clusterset.clone(),
                 shared: core.shared.clone(),
                 writes,
                 namespaces: namespaces_seen,
@@ -185,6 +187,7 @@ impl ServerInputs {
             },
             tasks,
         );
+        share_services(args, core, &clusters.statuses, tasks);
         let (callers, keys) = callers::start(
             callers::CallersConfig {
                 known: clusters.known.clone(),

@@ -5,6 +5,7 @@
 //! counters from the counts of the servers. This module owns no counter.
 
 mod family;
+mod imports;
 mod open_metrics;
 
 use std::collections::BTreeMap;
@@ -338,6 +339,7 @@ impl Metrics {
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.errors)?;
         }
+        imports::render(out, &holders)?;
         let mut rejected = BTreeMap::new();
         for cluster in clusters.iter().filter(|one| one.state == ClusterState::Rejected) {
             // The reason of a rejection begins with its code.

@@ -230,6 +230,7 @@ impl ServerOutputs {
         let sources = Arc::new(admin::Sources {
             context: core.context,
             clusters: inputs.statuses,
+            shared_services: core.shared,
             source_statuses: inputs.source_statuses,
             mesh_problems: inputs.mesh_problems,
             policy: files.policy,

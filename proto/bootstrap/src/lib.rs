@@ -4,12 +4,16 @@
 //! This is a separate crate because two programs print it: `strait proxy bootstrap` and `strait-agent`. It consists of
 //! pure functions that return JSON. It reads and writes no file.
 
+mod stats;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
+
+pub use self::stats::Stats;
 
 /// Name of the upstream cluster for the control plane.
 const CONTROL_PLANE: &str = "strait";
@@ -271,6 +275,8 @@ pub struct Bootstrap<'a> {
     pub admin: SocketAddr,
     /// Its certificate and roots.
     pub secrets: SecretSource<'a>,
+    /// Its statistics.
+    pub stats: Stats<'a>,
 }
 
 /// The maximum size of the RE2 program of a regular expression in a route, in instructions. Istio's proxies use the
@@ -288,7 +294,10 @@ impl Bootstrap<'_> {
             }
             SecretSource::Static(files) => resources["secrets"] = json!(files.secrets()),
         }
-        json!({
+        if self.stats.service_metrics {
+            metadata["STRAIT_SERVICE_METRICS"] = json!("true");
+        }
+        let mut bootstrap = json!({
             "node": {
                 "id": self.node.id(),
                 "cluster": self.node.service(),
@@ -312,7 +321,12 @@ impl Bootstrap<'_> {
                 { "name": "admin", "admin_layer": {} },
             ] },
             "static_resources": resources,
-        })
+            "stats_config": self.stats.config(self.node.domain),
+        });
+        if let Some(extensions) = self.stats.extensions() {
+            bootstrap["bootstrap_extensions"] = extensions;
+        }
+        bootstrap
     }
 
     fn control_plane(&self) -> Value {

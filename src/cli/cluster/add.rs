@@ -29,7 +29,7 @@ use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_bootstrap::Discovery;
 use strait_kube_client::{Access, Loopback};
-use strait_model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_model::{ClusterId, ImportMode, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
 use strait_sources::clusters::formats::MemberReach;
 use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
 use strait_sources::clusters::secret::{self, MemberSpec};
@@ -88,6 +88,10 @@ pub(crate) struct AddArgs {
     /// repeatable
     #[arg(long, value_name = "NS", value_delimiter = ',')]
     gateway_secrets: Vec<String>,
+    /// Let the control plane write the objects of exported services: ServiceImports and their
+    /// derived Services
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "names", value_parser = ImportMode::named)]
+    mcs_imports: Option<ImportMode>,
     #[command(flatten)]
     pub(super) gateway: GatewayFlags,
     /// Address at which the cluster's gateway reaches the control plane: HOST:PORT, several
@@ -373,6 +377,7 @@ fn member(
         uid: None,
         trust_domain: args.trust_domain.as_deref().map(Arc::from),
         reach: MemberReach::default(),
+        set_name: None,
     })
 }
 
@@ -473,6 +478,7 @@ impl AddArgs {
             // Injected pods and gateways need the root certificates when they start.
             roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
             gateway_secrets: self.gateway_secrets.clone(),
+            imports: self.mcs_imports.unwrap_or_default(),
         }
     }
 
@@ -502,7 +508,11 @@ impl AddArgs {
             } else {
                 "no secrets except those below"
             },
-            if more.roots { "writes only the ConfigMaps below" } else { "no writes of objects" },
+            match (more.roots, more.imports != ImportMode::Off) {
+                (false, false) => "no writes of objects",
+                (true, false) => "writes only the ConfigMaps below",
+                (_, true) => "writes only the objects below",
+            },
         );
         told += match self.rbac {
             Rbac::Core => {
@@ -523,6 +533,11 @@ impl AddArgs {
                 "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
                  create subjectaccessreviews, to check whether a gateway's own account may list them\n"
             );
+        }
+        if more.imports != ImportMode::Off {
+            told += "  create, patch, delete serviceimports and services; patch the statuses of exports and imports:\n    \
+                 for exported services (--mcs-imports). The validatingadmissionpolicy strait-reader-imports limits this\n    \
+                 to objects with the label strait.dev/clusterset. Without it, the token could redirect any plain-text traffic\n";
         }
         if more.self_renew {
             told += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";

@@ -505,6 +505,12 @@ pub(crate) fn path_of(manifest: &Value) -> String {
         Some("MutatingWebhookConfiguration") => {
             format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}")
         }
+        Some("ValidatingAdmissionPolicy") => {
+            format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}")
+        }
+        Some("ValidatingAdmissionPolicyBinding") => format!(
+            "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/{name}"
+        ),
         Some("Service") => format!("/api/v1/namespaces/{namespace}/services/{name}"),
         Some("EndpointSlice") => {
             format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}")

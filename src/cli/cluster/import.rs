@@ -260,5 +260,5 @@ fn member(
     let trust_domain = named.trust_domain.as_deref().map(Arc::from);
     let network = network(named.network.as_deref());
     let (mode, uid, reach) = (Mode::Normal, None, MemberReach::default());
-    Ok((id, MemberSpec { access, network, mode, uid, trust_domain, reach }))
+    Ok((id, MemberSpec { access, network, mode, uid, trust_domain, reach, set_name: None }))
 }

@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY};
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ImportMode};
 
 /// Name of the reader's namespace, service account, role and binding.
 pub(super) const READER: &str = "strait-reader";
@@ -65,6 +65,8 @@ pub(crate) struct More {
     pub(crate) roots: bool,
     /// Read the Secrets of these namespaces, for the gateways that run there.
     pub(crate) gateway_secrets: Vec<String>,
+    /// Write the objects of exported services: ServiceImports and their Services.
+    pub(crate) imports: ImportMode,
 }
 
 /// Kinds of traffic objects of a cluster, by API group.
@@ -77,6 +79,8 @@ const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
     (GATEWAY_API, &["grpcroutes", "httproutes", "referencegrants", "tcproutes", "tlsroutes"]),
 ];
 
+/// Name of the admission policy that limits the reader's writes, and of its binding.
+const IMPORTS_POLICY: &str = "strait-reader-imports";
 /// Name of the role that permits reading the Secrets of a namespace.
 const SECRETS_READER: &str = "strait-gateway-secrets";
 
@@ -143,6 +147,7 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
             "verbs": ["create"],
         }));
     }
+    rules.extend(import_rules(more.imports));
     let api = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": READER, "namespace": READER }]);
     let mut made = vec![
@@ -172,6 +177,9 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
             "subjects": subjects,
         }));
     }
+    if more.imports != ImportMode::Off {
+        made.extend(import_admission(&labels));
+    }
     for namespace in &more.gateway_secrets {
         let metadata = json!({ "name": SECRETS_READER, "namespace": namespace, "labels": labels });
         made.push(json!({
@@ -187,6 +195,78 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
         }));
     }
     made
+}
+
+/// Returns the rules for writing the objects of exported services.
+fn import_rules(mode: ImportMode) -> Vec<Value> {
+    if mode == ImportMode::Off {
+        return Vec::new();
+    }
+    let written = json!(["create", "patch", "delete"]);
+    vec![
+        json!({
+            "apiGroups": ["multicluster.x-k8s.io"],
+            "resources": ["serviceexports/status", "serviceimports/status"], "verbs": ["patch"],
+        }),
+        json!({
+            "apiGroups": ["multicluster.x-k8s.io"], "resources": ["serviceimports"],
+            "verbs": written,
+        }),
+        // RBAC cannot restrict them to Strait's own: the admission policy does.
+        json!({ "apiGroups": [""], "resources": ["services"], "verbs": written }),
+    ]
+}
+
+/// Returns the ValidatingAdmissionPolicy that limits the reader to objects with Strait's label, and
+/// its binding.
+fn import_admission(labels: &Value) -> [Value; 2] {
+    let metadata = json!({ "name": IMPORTS_POLICY, "labels": labels });
+    let labelled = |object: &str| {
+        format!(
+            "has({object}.metadata.labels) && 'strait.dev/clusterset' in {object}.metadata.labels"
+        )
+    };
+    let (new, old) = (labelled("object"), labelled("oldObject"));
+    let message = "this account may only write objects with the label strait.dev/clusterset";
+    let rule = |group: &str, resource: &str| {
+        json!({
+            "apiGroups": [group], "apiVersions": ["*"], "resources": [resource],
+            "operations": ["CREATE", "UPDATE", "DELETE"],
+        })
+    };
+    let api = "admissionregistration.k8s.io/v1";
+    [
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [
+                    rule("", "services"),
+                    rule("multicluster.x-k8s.io", "serviceimports"),
+                ]},
+                "matchConditions": [{
+                    "name": "reader",
+                    "expression": format!(
+                        "request.userInfo.username == 'system:serviceaccount:{READER}:{READER}'"
+                    ),
+                }],
+                "validations": [
+                    {
+                        "expression": format!("request.operation == 'DELETE' || ({new})"),
+                        "message": message,
+                    },
+                    {
+                        "expression": format!("request.operation == 'CREATE' || ({old})"),
+                        "message": message,
+                    },
+                ],
+            },
+        }),
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
+            "spec": { "policyName": IMPORTS_POLICY, "validationActions": ["Deny"] },
+        }),
+    ]
 }
 
 #[cfg(test)]
@@ -269,6 +349,26 @@ mod tests {
         );
         assert_eq!(granted[0]["verbs"], json!(["get", "list", "watch", "update"]));
         assert_eq!(granted[1]["verbs"], json!(["create"]));
+    }
+
+    #[test]
+    fn rights_to_write_imports_come_with_an_admission_policy() {
+        let granted = |imports| reader(Rbac::Full, &More { imports, ..More::default() });
+        let text = |imports| Value::Array(granted(imports)).to_string();
+        assert!(!text(ImportMode::Off).contains("\"create\",\"patch\""));
+        let names = granted(ImportMode::Names);
+        let written = |role: &Value| -> Vec<String> {
+            let rules = role["rules"].as_array().expect("rules").clone();
+            let rules = rules
+                .into_iter()
+                .filter(|rule| rule["verbs"] == json!(["create", "patch", "delete"]));
+            rules.filter_map(|rule| rule["resources"][0].as_str().map(str::to_owned)).collect()
+        };
+        assert_eq!(written(&names[2]), ["serviceimports", "services"]);
+        let policy = names.iter().find(|one| one["kind"] == "ValidatingAdmissionPolicy");
+        let policy = policy.expect("a policy").to_string();
+        assert!(policy.contains("system:serviceaccount:strait-reader:strait-reader"), "{policy}");
+        assert!(policy.contains("'strait.dev/clusterset' in oldObject.metadata.labels"));
     }
 
     #[test]

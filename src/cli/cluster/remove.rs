@@ -8,7 +8,7 @@ use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
 use super::{ClusterChange, done, gateway, invite, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
-use strait_model::ClusterId;
+use strait_model::{ClusterId, ImportMode};
 
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
@@ -85,6 +85,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             self_renew: true,
             roots: true,
             gateway_secrets: Vec::new(),
+            imports: ImportMode::Names,
         };
         for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;

@@ -3,6 +3,7 @@
 
 use super::manifests::{More, Rbac};
 use crate::cli::output::{self, Cell, OutputStyle};
+use strait_model::ImportMode;
 
 /// A right, and the effect if it is missing.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +103,20 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             "certificates of the ingress gateways there: the check whether a gateway's own account may list Secrets fails",
         );
     }
+    if more.imports != ImportMode::Off {
+        right_of(
+            &mut rights,
+            "patch",
+            "serviceexports/status, serviceimports/status",
+            "the conditions of exports, and imports that are ready",
+        );
+        right_of(
+            &mut rights,
+            "create, patch, delete",
+            "serviceimports, services",
+            "names of exported services for pods without sidecars (strait serve --mcs-imports)",
+        );
+    }
     if more.self_renew {
         right_of(
             &mut rights,
@@ -155,6 +170,7 @@ mod tests {
             self_renew: true,
             roots: true,
             gateway_secrets: vec!["edge".into()],
+            imports: ImportMode::Names,
         };
         for (rbac, more) in
             [(Rbac::Core, More::default()), (Rbac::Full, More::default()), (Rbac::Full, all)]

@@ -383,6 +383,8 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         endpoint_metadata: Default::default(),
         mcs: Default::default(),
         mcs_auto_export: false,
+        mcs_imports: Default::default(),
+        clusterset: "default".to_owned(),
         cluster_alias: Vec::new(),
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,

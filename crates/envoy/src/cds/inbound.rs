@@ -7,7 +7,7 @@ use super::{
     encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
     socket_address, to_own_workload,
 };
-use crate::istio_filters::{self, ServiceName};
+use crate::istio_filters::{self, NameReaders, ServiceName};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::InboundTarget;
 use strait_model::{IstioFilter, Protocol, Proxy};
@@ -48,12 +48,15 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
         cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
         policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
     }
-    let filters = proxy.istio_filters;
-    let counts = filters.has_any([IstioFilter::HttpStats, IstioFilter::TcpStats]);
-    match target.service.filter(|_| counts) {
+    let counting = [IstioFilter::HttpStats, IstioFilter::TcpStats];
+    let readers = NameReaders {
+        filters: proxy.istio_filters.has_any(counting),
+        metrics: proxy.reports_services,
+    };
+    match target.service {
         Some((hostname, namespace)) => {
             let named = ServiceName { hostname, namespace, is_external: false };
-            istio_filters::naming(named, &context.settings.domain, cluster)
+            istio_filters::naming(named, &context.settings.domain, readers, cluster)
         }
         None => encode(name, &cluster),
     }

@@ -11,8 +11,8 @@ use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::telemetry::CallEnd;
 
 impl SnapshotDiff<'_> {
-    /// Returns whether access logs or tracing change for proxies of a namespace at any of these
-    /// ends of calls. `selections` are the selectors that match the proxies before and after.
+    /// Returns whether access logs, tracing or metrics change for proxies of a namespace at any of
+    /// these ends of calls. `selections` are the selectors that match the proxies before and after.
     pub(super) fn is_logged_otherwise(
         &self,
         namespace: &Namespace,
@@ -25,9 +25,16 @@ impl SnapshotDiff<'_> {
             let logs = telemetries.logs(&context.mesh, of, end);
             (logs, telemetries.tracing(&context.mesh, of, end))
         };
+        // Gateways are servers for logs, but clients for metrics.
+        let metrics = |context: &PushContext, selection| {
+            let of = (namespace, selection);
+            [CallEnd::Client, CallEnd::Server]
+                .map(|end| context.traffic.telemetries.metrics(of, end))
+        };
         let [then, since] = selections;
         !self.same_telemetries(namespace)
-            && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
+            && (ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
+                || metrics(before, then) != metrics(now, since))
     }
 
     /// Returns whether user filters change for proxies of a namespace at any of these places.

@@ -415,7 +415,9 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
         "providers": [{"name": "envoy"}],
         "disabled": random.random_ratio(1, 4),
     });
-    let mut spec = serde_json::json!({ "accessLogging": [entry] });
+    let mut spec = serde_json::json!({ "accessLogging": [&entry] });
+    let overrides = serde_json::json!({ "match": { "mode": mode }, "disabled": entry["disabled"] });
+    spec["metrics"] = serde_json::json!([{ "overrides": [overrides] }]);
     if random.random_ratio(1, 2) {
         let share = pick(random, &[1, 50]);
         spec["tracing"] = serde_json::json!([{
@@ -786,7 +788,11 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
-        Proxy { visible_networks: Some(["n1".into()].into()), ..one.clone() },
+        Proxy {
+            visible_networks: Some(["n1".into()].into()),
+            reports_services: true,
+            ..one.clone()
+        },
         Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
         Proxy { interception: Interception::None, ..one.clone() },
         Proxy {
@@ -811,6 +817,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[("app", "gw")]),
+            reports_services: true,
             ..sidecar("gw.shop", "west")
         },
     ]);

@@ -15,7 +15,7 @@ use super::merged::merged;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
     http, http_inspector, is_transparent, listening_on, no_port, normalizing, original_destination,
-    original_source, retries, route_to, tcp, tcp_limited, tls_inspector, to_port,
+    original_source, retries, route_to, tcp, tcp_accepted, tls_inspector, to_port,
     virtual_host_of_everything, wildcards,
 };
 use super::settings::MESH_ALPN;
@@ -373,9 +373,10 @@ impl<'a> Inbound<'a> {
 
     fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
         let (content, filter) = match taken.content {
-            Content::Http => ("http", self.http()),
+            Content::Http => ("http", self.http(taken.mtls)),
             Content::Bytes => {
-                ("tcp", tcp_limited(self.settings, &self.upstream, self.limits.clone()))
+                let limits = self.limits.clone();
+                ("tcp", tcp_accepted(self.settings, &self.upstream, limits, taken.mtls))
             }
         };
         let security = match (taken.mtls, taken.transport) {
@@ -399,13 +400,16 @@ impl<'a> Inbound<'a> {
             Content::Http => &[][..],
             Content::Bytes => &self.filters.network,
         };
-        let filters = guards.iter().cloned().chain(chain.filters).collect();
+        let is_http_by_mtls = taken.mtls && matches!(taken.content, Content::Http);
+        let noted = is_http_by_mtls.then(|| self.settings.metrics.client_namespace()).flatten();
+        let filters = noted.into_iter().chain(guards.iter().cloned()).chain(chain.filters);
+        let filters = filters.collect();
         listener::FilterChain { transport_socket, filters, ..chain }
     }
 
     /// Returns the filter that sends requests to the workload, with the identity of the client in a
     /// header.
-    fn http(&self) -> listener::Filter {
+    fn http(&self, by_mtls: bool) -> listener::Filter {
         use hcm::http_connection_manager::{
             ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails,
         };
@@ -422,6 +426,7 @@ impl<'a> Inbound<'a> {
             routes: RouteSpecifier::RouteConfig(routes),
             grpc_web: self.grpc_web,
             routed: false,
+            by_mtls,
             guards: self.filters.http.clone(),
         }
         .manager(self.settings);

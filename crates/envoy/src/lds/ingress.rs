@@ -211,6 +211,7 @@ impl IngressListeners<'_> {
             routes: routes_named(routes),
             grpc_web,
             routed: true,
+            by_mtls: false,
             guards: self.filters.http.clone(),
         }
         .manager(self.settings);

@@ -199,6 +199,7 @@ pub(super) fn pods(
         let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
+        let metrics = settings.metrics.choice.clone();
         let key = (
             at.0,
             at.1,
@@ -209,6 +210,7 @@ pub(super) fn pods(
             ruled.as_ref().map(RuledConnections::encoded),
             logs,
             spans,
+            metrics,
             filters,
             form,
         );
@@ -294,6 +296,7 @@ impl AnyAddress<'_> {
             routes: routes_named(port.to_string()),
             grpc_web: self.grpc_web,
             routed: true,
+            by_mtls: false,
             guards: Vec::new(),
         }
         .manager(settings);
@@ -553,6 +556,7 @@ fn for_proxy_requests(
         routes: routes_named(proxy_route_name(port)),
         grpc_web: false,
         routed: true,
+        by_mtls: false,
         guards: Vec::new(),
     };
     let requests = chain("http_proxy", None, http(&manager.manager(settings)));
@@ -598,6 +602,7 @@ impl<'a> PlacedPort<'a> {
                 routes: routes_named(number.to_string()),
                 grpc_web: self.grpc_web,
                 routed: true,
+                by_mtls: false,
                 guards: Vec::new(),
             };
             let requests = chain("http", None, http(&manager.manager(settings)));
@@ -683,6 +688,7 @@ fn one_service(
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
         grpc_web: port.protocol == Protocol::GrpcWeb,
         routed: true,
+        by_mtls: false,
         guards: Vec::new(),
     }
     .manager(settings)

@@ -124,9 +124,20 @@ pub(super) fn tcp_limited(
     upstream: &str,
     limits: ConnectionLimits,
 ) -> listener::Filter {
+    tcp_accepted(settings, upstream, limits, false)
+}
+
+/// Returns a filter like [`tcp_limited`]. `by_mtls` is whether the connections use the mesh's mTLS,
+/// which the proxy terminates.
+pub(super) fn tcp_accepted(
+    settings: &TrafficSettings,
+    upstream: &str,
+    limits: ConnectionLimits,
+    by_mtls: bool,
+) -> listener::Filter {
     use tcp_proxy::tcp_proxy::ClusterSpecifier;
     let to = ClusterSpecifier::Cluster(upstream.into());
-    tcp_proxy(settings, upstream.into(), to, limits)
+    tcp_proxy(settings, upstream.into(), to, (limits, by_mtls))
 }
 
 /// Returns a filter that distributes raw TCP connections to several upstream clusters by weight.
@@ -138,21 +149,25 @@ pub(super) fn tcp_weighted(
 ) -> listener::Filter {
     use tcp_proxy::tcp_proxy::{ClusterSpecifier, WeightedCluster};
     let to = ClusterSpecifier::WeightedClusters(WeightedCluster { clusters });
-    tcp_proxy(settings, stat_prefix, to, limits)
+    tcp_proxy(settings, stat_prefix, to, (limits, false))
 }
 
 fn tcp_proxy(
     settings: &TrafficSettings,
     stat_prefix: String,
     to: tcp_proxy::tcp_proxy::ClusterSpecifier,
-    ConnectionLimits { idle, lasting, by_source, tunnel, attempts }: ConnectionLimits,
+    (limits, by_mtls): (ConnectionLimits, bool),
 ) -> listener::Filter {
+    let ConnectionLimits { idle, lasting, by_source, tunnel, attempts } = limits;
     use hash_policy::{PolicySpecifier, SourceIp};
+    let (access_log, access_log_options) =
+        settings.metrics.with_connections(access_log(settings), by_mtls);
     let source = || HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) };
     let proxy = tcp_proxy::TcpProxy {
         stat_prefix,
         cluster_specifier: Some(to),
-        access_log: access_log(settings),
+        access_log,
+        access_log_options,
         idle_timeout: idle.or(settings.idle_timeout).map(duration),
         max_downstream_connection_duration: lasting.map(duration),
         max_connect_attempts: attempts.map(number),
@@ -180,6 +195,8 @@ pub(super) struct Http {
     /// Whether routes may inject faults and use CORS. The filters are present even if no route uses
     /// them, because adding them later would drain the listener.
     pub(super) routed: bool,
+    /// Whether its connections use the mesh's mTLS, which the proxy terminates.
+    pub(super) by_mtls: bool,
     /// Access filters, which precede all filters that may respond.
     pub(super) guards: Vec<hcm::HttpFilter>,
 }
@@ -209,7 +226,7 @@ impl Http {
             stat_prefix: self.stat_prefix,
             route_specifier: Some(self.routes),
             http_filters: filters,
-            access_log: access_log(settings),
+            access_log: settings.metrics.with_requests(access_log(settings), self.by_mtls),
             tracing: settings.spans.as_deref().map(SpanReport::tracing),
             use_remote_address: bool_value(false),
             common_http_protocol_options: settings.idle_timeout.map(|idle| {

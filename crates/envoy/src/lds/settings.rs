@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::cds::PASSTHROUGH;
 use crate::class::{Class, ListenerFormat};
 use crate::istio_filters::IstioFiltersAt;
+use crate::service_metrics::ServiceMetrics;
 use crate::spans::SpanReport;
 use strait_mesh::push::PushContext;
 use strait_model::mesh_config::{MeshConfig, MeshTls, OutboundTrafficPolicy, PathNormalization};
@@ -14,7 +15,7 @@ use strait_model::{ClusterId, Hostname, Namespace, Protocol};
 use strait_rules::traffic::Selection;
 use strait_rules::traffic::envoy_filter::{FiltersAt, PatchPlace};
 use strait_rules::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy, Tunnel};
-use strait_rules::traffic::telemetry::{CallEnd, WrittenLog};
+use strait_rules::traffic::telemetry::{CallEnd, MetricsChoice, WrittenLog};
 use strait_xds::names::OutboundName;
 
 /// Application protocols (ALPN) with which a TLS client announces the mesh's mTLS. Plain Envoys
@@ -37,6 +38,8 @@ pub(crate) struct TrafficSettings {
     pub(super) filters: FiltersAt,
     /// Istio's own filters that the proxy has.
     pub(super) istio: IstioFiltersAt,
+    /// The service metrics.
+    pub(super) metrics: ServiceMetrics,
     /// Default idle timeout of connections; `None` for Envoy's default.
     pub(super) idle_timeout: Option<Duration>,
     /// The port of a sidecar for redirected outbound connections.
@@ -61,6 +64,7 @@ impl TrafficSettings {
         let settings = Self::of(&context.mesh)
             .logging(context, of, CallEnd::Client)
             .tracing(context, of, &class.cluster, CallEnd::Client)
+            .counting(context, of, CallEnd::Client)
             .filtering(context, of, PatchPlace::Outbound);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
         let Some(sidecar) = scope.sidecar() else { return settings };
@@ -112,10 +116,23 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
+    /// Adds the changes to the service metrics that a proxy of this namespace and selection reports
+    /// at this end of calls.
+    pub(crate) fn counting(
+        self,
+        context: &PushContext,
+        of: (&Namespace, &Selection),
+        end: CallEnd,
+    ) -> Self {
+        let choice = context.traffic.telemetries.metrics(of, end);
+        Self { metrics: ServiceMetrics { choice, ..self.metrics }, ..self }
+    }
+
     /// Adds the settings that the proxy declares in its metadata, for this place.
     pub(crate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
-        let ListenerFormat { istio: declared, idle_timeout, .. } = form;
-        Self { istio: IstioFiltersAt { declared, place }, idle_timeout, ..self }
+        let ListenerFormat { istio: declared, counts: is_on, idle_timeout, .. } = form;
+        let metrics = ServiceMetrics { is_on, place, ..self.metrics };
+        Self { istio: IstioFiltersAt { declared, place }, metrics, idle_timeout, ..self }
     }
 
     /// Returns the settings of the mesh, without logs, tracing and filters.
@@ -127,6 +144,7 @@ impl TrafficSettings {
             spans: None,
             filters: Arc::default(),
             istio: IstioFiltersAt::none(),
+            metrics: ServiceMetrics::none(),
             idle_timeout: None,
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
@@ -139,8 +157,8 @@ impl TrafficSettings {
 }
 
 /// The inputs of a listener for a pod of a headless service: its address and port, the service's
-/// name, port and protocol, connection limits, effective rules, access logs, tracing, additional
-/// filters, and the format.
+/// name, port and protocol, connection limits, effective rules, access logs, tracing, changes to
+/// metrics, additional filters, and the format.
 pub(crate) type PodListenerKey = (
     IpAddr,
     u16,
@@ -151,6 +169,7 @@ pub(crate) type PodListenerKey = (
     Option<Arc<[u8]>>,
     Arc<[WrittenLog]>,
     Option<Arc<SpanReport>>,
+    MetricsChoice,
     FiltersAt,
     ListenerFormat,
 );

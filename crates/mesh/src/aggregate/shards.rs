@@ -13,8 +13,8 @@ use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 use strait_model::{
-    ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
-    Workloads, repack,
+    ClusterExports, ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority,
+    Service, WorkloadKey, Workloads, repack,
 };
 
 /// All shards.
@@ -56,6 +56,8 @@ pub struct AggregateChanges {
     pub facts: BTreeSet<ClusterId>,
     /// Clusters whose facts are unchanged except for their traffic objects.
     pub traffic: BTreeSet<ClusterId>,
+    /// Clusters whose exported services changed.
+    pub exports: BTreeSet<ClusterId>,
     /// Whether any cluster's declared gateways changed.
     pub gateways: bool,
     /// Whether any shard's entries (machines) changed.
@@ -65,7 +67,10 @@ pub struct AggregateChanges {
 impl AggregateChanges {
     /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty() && self.workloads.is_empty() && self.placements.is_empty()
+        self.hosts.is_empty()
+            && self.workloads.is_empty()
+            && self.placements.is_empty()
+            && self.exports.is_empty()
     }
 
     /// Adds the changes of a later update.
@@ -76,6 +81,7 @@ impl AggregateChanges {
         self.placements.extend(later.placements);
         self.facts.extend(later.facts);
         self.traffic.extend(later.traffic);
+        self.exports.extend(later.exports);
         self.gateways |= later.gateways;
         self.entries |= later.entries;
     }
@@ -134,6 +140,9 @@ impl Aggregate {
                         touched.placements.insert(key.cluster.clone());
                     }
                     touched.facts.insert(key.cluster.clone());
+                    if shard.facts.exports != ClusterExports::default() {
+                        touched.exports.insert(key.cluster.clone());
+                    }
                     touched.entries |= !shard.facts.entries.is_empty();
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
@@ -505,11 +514,15 @@ impl ShardContents {
             }
             touched.gateways |=
                 self.facts.gateways != facts.gateways || self.facts.unserved != facts.unserved;
-            let but_traffic = ClusterFacts { traffic: self.facts.traffic.clone(), ..facts.clone() };
-            if but_traffic == self.facts {
-                touched.traffic.insert(cluster.clone());
-            } else {
+            let (traffic, exports) = (self.facts.traffic.clone(), self.facts.exports.clone());
+            if exports != facts.exports {
+                touched.exports.insert(cluster.clone());
+            }
+            let differs_in_traffic = traffic != facts.traffic;
+            if (ClusterFacts { traffic, exports, ..facts.clone() }) != self.facts {
                 touched.facts.insert(cluster.clone());
+            } else if differs_in_traffic {
+                touched.traffic.insert(cluster.clone());
             }
             touched.entries |= self.facts.entries != facts.entries;
             self.facts = facts;

@@ -152,6 +152,7 @@ pub struct MeshState {
     edition_versions: Vec<EditionVersion>,
     /// Whether an edition was added or removed since the last version.
     editions_stale: bool,
+    exports_stale: bool,
     claims: AddressClaims,
     joins: Joins,
     version: u64,
@@ -195,6 +196,7 @@ impl MeshState {
             editions: BTreeMap::new(),
             edition_versions: Vec::new(),
             editions_stale: false,
+            exports_stale: false,
             claims: AddressClaims::default(),
             joins: Joins::default(),
             version: 0,
@@ -416,8 +418,9 @@ impl MeshState {
             self.merge(&host, &mut changes);
         }
         self.settle_addresses(&mut changes);
-        self.refresh_facts(&touched.facts);
-        self.refresh_facts(&touched.traffic);
+        let stale = touched.facts.iter().chain(&touched.traffic).chain(&touched.exports);
+        self.refresh_facts(stale);
+        self.exports_stale |= !touched.exports.is_empty();
         let workloads = touched.workloads.into_iter();
         changes.deps.extend(workloads.map(|(cluster, name)| ChangedItem::Workload(cluster, name)));
         if !touched.placements.is_empty() {
@@ -443,7 +446,8 @@ impl MeshState {
     /// versions of the editions.
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
         let renamed = std::mem::take(&mut self.renamed);
-        let mut has_changed = std::mem::take(&mut self.editions_stale);
+        let [editions, exports] = [&mut self.editions_stale, &mut self.exports_stale];
+        let mut has_changed = std::mem::take(editions) | std::mem::take(exports);
         let Self { rules, editions, services, private, aliases, version, settings, .. } = self;
         let mesh = ServiceNamesInUse { services, private, aliases };
         let withholding = WithholdingInputs {
@@ -504,7 +508,7 @@ impl MeshState {
     }
 
     /// Updates the facts of clusters.
-    fn refresh_facts(&mut self, touched: &BTreeSet<ClusterId>) {
+    fn refresh_facts<'a>(&mut self, touched: impl Iterator<Item = &'a ClusterId>) {
         for cluster in touched {
             match self.aggregate.facts(cluster) {
                 Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),

@@ -1,150 +1,185 @@
-//! Computes which services the clusters share as multi-cluster services, and on which fields they
-//! disagree. Pure.
+//! Computes which services the clusters share as multi-cluster services: the valid exports in their
+//! order, the result of merging them, and the fields on which they disagree. Pure.
+//!
+//! The exports come from the facts of the clusters, not from the merged services: names of the set
+//! follow the rules of the multi-cluster services API (KEP-1645), names of the mesh follow those of
+//! `aggregate::merge`.
 
-use std::collections::BTreeSet;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use self::merge::{differing_fields, disagreement, merge};
 use super::PushContext;
-use crate::aggregate::MergedService;
+use strait_base::codes;
 use strait_model::{
-    CLUSTERSET, ClusterId, Disagreement, Hostname, Resolution, Service, SharedService,
-    SharedServices, WorkloadKey,
+    ClusterExports, ClusterId, ExportedService, Hostname, RankedExport, Resolution, SetMember,
+    SharedService, SharedServices, WorkloadKey, WrittenImport, is_set_name,
 };
 
-/// Returns the services that are shared in this version of the mesh. With `auto`, also returns what
-/// clusters must export in addition: every service that is not local to its cluster.
-pub fn shared_services(context: &PushContext, auto: bool) -> SharedServices {
-    let mut shared = SharedServices::default();
+/// The inputs of [`shared_services`] other than the mesh.
+#[derive(Debug, Clone, Default)]
+pub struct SharingInputs {
+    /// Whether clusters must export every service that is not local to its cluster.
+    pub auto_export: bool,
+    /// The current time, in seconds since the Unix epoch: no export is older than the future.
+    pub now: i64,
+    /// See [`SharedServices::removals_certain`].
+    pub removals_certain: bool,
+    /// Clusters with a Secret that cannot be used: they are members, and nothing is known of them.
+    pub unusable: BTreeSet<ClusterId>,
+}
+
+/// Returns the services that are shared in this version of the mesh.
+pub fn shared_services(context: &PushContext, inputs: &SharingInputs) -> SharedServices {
+    let mut shared = SharedServices {
+        members: members(context, &inputs.unusable),
+        removals_certain: inputs.removals_certain,
+        ..SharedServices::default()
+    };
+    let mut names: BTreeSet<&WorkloadKey> = BTreeSet::new();
+    for facts in context.facts.values() {
+        names.extend(facts.exports.exports.keys());
+    }
+    for name in names {
+        let service = shared_service(context, &shared.members, name, inputs.now);
+        shared.services.insert(name.clone(), service);
+    }
+    if inputs.auto_export {
+        shared.to_export = to_export(context);
+    }
+    shared
+}
+
+/// Returns the members of the set, with their names in it.
+fn members(
+    context: &PushContext,
+    unusable: &BTreeSet<ClusterId>,
+) -> BTreeMap<ClusterId, SetMember> {
+    let mut taken: BTreeSet<Arc<str>> = BTreeSet::new();
+    let mut members = BTreeMap::new();
+    let mut ids: Vec<_> = context.clusters.clusters.keys().collect();
+    // Clusters of the mesh whose Secrets are not known yet, such as a config cluster.
+    let others: BTreeSet<_> = context.facts.keys().chain(unusable).collect();
+    ids.extend(others.into_iter().filter(|id| !context.clusters.contains(id)));
+    ids.sort_by_key(|id| (context.clusters.seniority(id), *id));
+    for id in ids {
+        let fixed = context.clusters.clusters.get(id).and_then(|one| one.set_name.clone());
+        let own = is_set_name(id.as_str()).then(|| Arc::from(id.as_str()));
+        let name = fixed.or(own);
+        // Of two members with one name, the older one has it.
+        let name = name.filter(|name| taken.insert(Arc::clone(name)));
+        let facts = context.facts.get(id).map(|facts| &facts.exports);
+        let member = SetMember {
+            name,
+            is_unknown: facts.is_none(),
+            is_complete: facts.is_some_and(|facts| facts.is_complete),
+            unknown: facts.map(|facts| facts.unknown.clone()).unwrap_or_default(),
+        };
+        members.insert(id.clone(), member);
+    }
+    members
+}
+
+/// Returns a service that at least one cluster exports.
+fn shared_service(
+    context: &PushContext,
+    members: &BTreeMap<ClusterId, SetMember>,
+    key: &WorkloadKey,
+    now: i64,
+) -> SharedService {
+    let written = written_import(context, key);
+    let host = Hostname::of_kubernetes_service(
+        &key.name,
+        key.namespace.as_str(),
+        &context.settings.domain,
+    );
+    let (mut exports, mut refused) = (Vec::new(), BTreeMap::new());
+    for (cluster, facts) in &context.facts {
+        let Some(service) = facts.exports.exports.get(key) else { continue };
+        let permitted = context.policy.may_export(cluster, host.as_str(), key.namespace.as_str());
+        if let Err(refusal) = permitted {
+            refused.insert(cluster.clone(), format!("the policy does not allow it: {refusal}"));
+            continue;
+        }
+        let Some(name) = members.get(cluster).and_then(|member| member.name.clone()) else {
+            let code = &codes::SET_NAME_MISSING;
+            refused.insert(cluster.clone(), format!("{code}: {}", code.title));
+            continue;
+        };
+        let age = age(context, cluster, service, written.map(|(_, import)| import), now);
+        let service = Arc::clone(service);
+        let (cluster, conflicts) = (cluster.clone(), Vec::new());
+        exports.push(RankedExport { cluster, name, age, service, conflicts });
+    }
+    let decided_by = written.map(|(_, import)| &import.decided_by);
+    exports.sort_by_key(|export| {
+        (Some(&export.name) != decided_by, export.age, export.cluster.clone())
+    });
+    let merged = merge(&exports).map(Arc::new);
+    let conflicts = differing_fields(&exports);
+    for (export, conflicts) in exports.iter_mut().zip(conflicts) {
+        export.conflicts = conflicts;
+    }
+    SharedService { conflict: disagreement(&exports), merged, exports, refused }
+}
+
+/// Returns the ServiceImport of the most senior cluster that has one, so that no cluster can
+/// appoint itself with an object in its own API server while an older one disagrees.
+fn written_import<'a>(
+    context: &'a PushContext,
+    key: &WorkloadKey,
+) -> Option<(&'a ClusterId, &'a WrittenImport)> {
+    let imports = context.facts.iter().filter_map(|(cluster, facts)| {
+        let ClusterExports { imports, .. } = &facts.exports;
+        Some((cluster, imports.get(key)?))
+    });
+    imports.min_by_key(|(cluster, _)| (context.clusters.seniority(cluster), (*cluster).clone()))
+}
+
+/// Returns the age by which an export is ranked: when it was created, but not before the Secret of
+/// its cluster if that is younger than the existing import. An API server can report any time.
+fn age(
+    context: &PushContext,
+    cluster: &ClusterId,
+    export: &ExportedService,
+    written: Option<&WrittenImport>,
+    now: i64,
+) -> i64 {
+    if export.created <= 0 || export.created > now {
+        return i64::MAX;
+    }
+    let known = context.clusters.clusters.get(cluster).and_then(|known| known.created);
+    match (known, written) {
+        (Some(known), Some(written)) if known > written.created => export.created.max(known),
+        _ => export.created,
+    }
+}
+
+/// Returns what clusters must export in addition: every service that is not local to its cluster.
+fn to_export(context: &PushContext) -> BTreeMap<ClusterId, BTreeSet<WorkloadKey>> {
+    let mut missing: BTreeMap<ClusterId, BTreeSet<WorkloadKey>> = BTreeMap::new();
     for (hostname, service) in &context.services {
         let primary = &service.primary;
         let domain = &context.settings.domain;
         let own =
             Hostname::of_kubernetes_service(&primary.name, primary.namespace.as_str(), domain);
-        if *hostname != own {
+        if *hostname != own || context.mesh.cluster_local(hostname) {
             continue;
         }
         let key = WorkloadKey::new(primary.namespace.clone(), primary.name.clone());
-        let exporters = exporters(context, service);
-        if auto && !context.mesh.cluster_local(hostname) {
-            let exporting = service.by_cluster.iter().filter(|(cluster, one)| {
-                !matches!(one.resolution, Resolution::Alias(_)) && !exporters.contains(*cluster)
-            });
-            for (cluster, _) in exporting {
-                shared.to_export.entry(cluster.clone()).or_default().insert(key.clone());
-            }
-        }
-        if exporters.is_empty() {
-            continue;
-        }
-        let (refused, clusters): (Vec<_>, Vec<_>) =
-            exporters.into_iter().partition(|one| service.refused.contains(one));
-        let conflict = disagreement(service, &clusters);
-        shared.services.insert(key, SharedService { clusters, refused, conflict });
-    }
-    shared
-}
-
-/// Returns the clusters that export a service, sorted. A cluster exports it by the service's own
-/// hostname, or, if that is local to each cluster, by its hostname in the cluster set.
-fn exporters(context: &PushContext, service: &MergedService) -> BTreeSet<ClusterId> {
-    let primary = &service.primary;
-    let in_set =
-        Hostname::of_kubernetes_service(&primary.name, primary.namespace.as_str(), CLUSTERSET);
-    let in_set = context.services.get(&in_set);
-    let exports = |(cluster, own): (&ClusterId, &Arc<Service>)| {
-        let in_set = in_set.and_then(|set| set.by_cluster.get(cluster));
-        let exported = !own.is_cluster_local || in_set.is_some_and(|one| !one.is_cluster_local);
-        exported.then(|| cluster.clone())
-    };
-    service.by_cluster.iter().filter_map(exports).collect()
-}
-
-/// Returns the fields on which exporting clusters disagree.
-fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disagreement> {
-    let winner = &service.shards.first()?.key.cluster;
-    let exports = |cluster: &&ClusterId| clusters.contains(cluster);
-    if !exports(&winner) {
-        return None;
-    }
-    let merged_conflict = |field: &str| {
-        let conflicts = service.conflicts.iter().filter(|one| one.field == field);
-        let losers: BTreeSet<_> = conflicts.flat_map(|one| &one.losers).filter(exports).collect();
-        losers.into_iter().collect::<Vec<_>>()
-    };
-    let affinity = service.primary.affinity_seconds;
-    let differing = |differs: &dyn Fn(Option<u32>) -> bool| {
-        let all = service.by_cluster.iter().filter(|(cluster, _)| exports(cluster));
-        let differing = all.filter(|(_, own)| differs(own.affinity_seconds));
-        differing.map(|(cluster, _)| cluster).collect::<Vec<_>>()
-    };
-    let kinds = |own: Option<u32>| own.is_some() != affinity.is_some();
-    let times = |own: Option<u32>| own.is_some() && affinity.is_some() && own != affinity;
-    let fields = [
-        ("PortConflict", "ports", merged_conflict("ports")),
-        ("TypeConflict", "resolution", merged_conflict("resolution")),
-        ("SessionAffinityConflict", "sessionAffinity", differing(&kinds)),
-        ("SessionAffinityConfigConflict", "sessionAffinityConfig", differing(&times)),
-    ];
-    let (mut reasons, mut messages) = (Vec::new(), Vec::new());
-    for (reason, field, losers) in fields.into_iter().filter(|(.., losers)| !losers.is_empty()) {
-        let other_clusters: Vec<&str> = losers.into_iter().map(ClusterId::as_str).collect();
-        let other_clusters = other_clusters.join(", ");
-        reasons.push(reason);
-        messages.push(format!(
-            "{field}: the value of cluster {winner} applies, and {other_clusters} differ"
-        ));
-    }
-    let (reason, message) = (reasons.join(","), messages.join("; "));
-    (!reason.is_empty()).then_some(Disagreement { reason, message })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::push::event_loop::{MeshEvent, MeshState};
-    use crate::testing::settings;
-    use strait_model::testing::{port, service, shard};
-
-    #[test]
-    fn exporters_disagree_exactly_on_differing_fields() {
-        type Change = fn(&mut Service);
-        let plain: Change = |_| {};
-        let ports: Change = |own| own.ports = vec![port("http", 81, 8080)];
-        let headless: Change = |own| own.resolution = Resolution::Headless;
-        let sticky: Change = |own| own.affinity_seconds = Some(10_800);
-        let stickier: Change = |own| own.affinity_seconds = Some(60);
-        let hidden: Change = |own| {
-            own.is_cluster_local = true;
-            own.ports = vec![port("http", 81, 8080)];
+        let is_exported = |cluster: &ClusterId| {
+            let facts = context.facts.get(cluster);
+            facts.is_some_and(|facts| facts.exports.exports.contains_key(&key))
         };
-        for (east, west, expected) in [
-            (plain, plain, None),
-            (sticky, sticky, None),
-            (plain, ports, Some("PortConflict")),
-            (plain, headless, Some("TypeConflict")),
-            (plain, sticky, Some("SessionAffinityConflict")),
-            (stickier, sticky, Some("SessionAffinityConfigConflict")),
-            (plain, hidden, None),
-            (
-                plain,
-                (|own| {
-                    own.ports = vec![port("http", 81, 8080)];
-                    own.affinity_seconds = Some(60);
-                }) as Change,
-                Some("PortConflict,SessionAffinityConflict"),
-            ),
-        ] {
-            let mut mesh = MeshState::new(settings());
-            for (cluster, change) in [("east", east), ("west", west)] {
-                let update = shard(cluster, 1).with(service("web.ns").with(change), vec![]).built();
-                mesh.apply(MeshEvent::Registry(update));
+        for (cluster, own) in service.by_cluster.iter() {
+            if !matches!(own.resolution, Resolution::Alias(_)) && !is_exported(cluster) {
+                missing.entry(cluster.clone()).or_default().insert(key.clone());
             }
-            mesh.apply(MeshEvent::Complete);
-            let (context, _) = mesh.next_version().expect("there is one");
-            let shared = shared_services(&context, false);
-            let web = &shared.services[&WorkloadKey::new("ns", "web")];
-            let found = web.conflict.as_ref();
-            assert_eq!(found.map(|one| one.reason.as_str()), expected, "{found:?}");
         }
     }
+    missing
 }

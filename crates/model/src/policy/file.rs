@@ -17,7 +17,7 @@ use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
 use super::traffic::{self, TrafficText};
 use crate::mesh_config::plain;
-use crate::{ClusterId, Mode, NetworkId, is_trust_domain};
+use crate::{ClusterId, ImportMode, Mode, NetworkId, is_trust_domain};
 
 /// The maximum size of a policy file, in bytes; much more than people write.
 const BYTES_MAX: usize = 1 << 20;
@@ -61,6 +61,15 @@ struct RulesText {
     addresses: Option<Vec<String>>,
     identities: Option<Vec<String>>,
     dark_token_grace: Option<String>,
+    mcs: Option<McsText>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct McsText {
+    /// A text; `off` is read as a boolean by some YAML parsers.
+    imports: Option<Value>,
+    adopt: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -165,7 +174,11 @@ impl Policy {
 
 fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
     let path_of = |name: &str| format!("{field}.{name}");
+    let mcs = text.mcs.map(|text| mcs(&path_of("mcs"), &text)).transpose()?;
+    let (imports, adopt_status) = mcs.unwrap_or_default();
     Ok(Rules {
+        imports,
+        adopt_status,
         mode: text.mode.map(|text| mode(&path_of("mode"), &text)).transpose()?,
         when_dark: text.when_dark.map(|text| when_dark(&path_of("whenDark"), &text)).transpose()?,
         mass_withdrawal: text
@@ -195,6 +208,27 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             .map(|text| dark_token_grace(&path_of("darkTokenGrace"), &text))
             .transpose()?,
     })
+}
+
+fn mcs(field: &str, text: &McsText) -> Result<(Option<ImportMode>, Option<bool>), InvalidPolicy> {
+    let imports = match &text.imports {
+        None => None,
+        Some(Value::Bool(false)) => Some(ImportMode::Off),
+        Some(value) => match ImportMode::named(value.as_str().unwrap_or_default()) {
+            Ok(mode) => Some(mode),
+            Err(fact) => return invalid(format!("{field}.imports"), format!("{value}: {fact}")),
+        },
+    };
+    let adopt = match text.adopt.as_deref() {
+        None => None,
+        Some("none") => Some(false),
+        Some("status") => Some(true),
+        Some(other) => {
+            let fact = format!("{other:?} is not one of none, status");
+            return invalid(format!("{field}.adopt"), fact);
+        }
+    };
+    Ok((imports, adopt))
 }
 
 fn dark_token_grace(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {

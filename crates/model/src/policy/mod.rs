@@ -26,7 +26,7 @@ pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
 pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
-use crate::{ClusterId, Mode, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NetworkId};
 use strait_base::address::special;
 
 /// The active rules.
@@ -89,6 +89,23 @@ impl Policy {
     /// for the default, which delays only losses that a fresh list reports.
     pub fn mass_withdrawal(&self, cluster: &ClusterId) -> Option<MassWithdrawal> {
         self.rule(cluster, "massWithdrawal", |rules| rules.mass_withdrawal).map(|(guard, _)| guard)
+    }
+
+    /// Returns which objects are written into a cluster for exported services; `None` if the flag
+    /// decides.
+    pub fn imports(&self, cluster: &ClusterId) -> Option<ImportMode> {
+        self.rule(cluster, "mcs.imports", |rules| rules.imports).map(|(mode, _)| mode)
+    }
+
+    /// Returns whether any rule has objects written for exported services.
+    pub fn writes_imports(&self) -> bool {
+        self.all_rules().any(|rules| rules.imports.is_some_and(|mode| mode != ImportMode::Off))
+    }
+
+    /// Returns whether `status.clusters` of ServiceImports of other controllers is written.
+    pub fn adopts_import_status(&self, cluster: &ClusterId) -> bool {
+        let rule = self.rule(cluster, "mcs.adopt", |rules| rules.adopt_status);
+        rule.is_some_and(|(adopts, _)| adopts)
     }
 
     /// Returns the limits of reading a cluster.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::names::ServiceNames;
-use crate::{ClusterId, Mode, NetworkId};
+use crate::{ClusterId, ImportMode, Mode, NetworkId};
 
 /// The rules for a cluster; a rule that is not set is taken from the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +21,8 @@ pub(super) struct Rules {
     pub(super) addresses: Option<Vec<IpNet>>,
     pub(super) identities: Option<BTreeSet<String>>,
     pub(super) dark_token_grace: Option<Duration>,
+    pub(super) imports: Option<ImportMode>,
+    pub(super) adopt_status: Option<bool>,
 }
 
 /// Names for which only some clusters may provide endpoints.

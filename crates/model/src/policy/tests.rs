@@ -13,6 +13,21 @@ fn id(text: &str) -> ClusterId {
 }
 
 #[test]
+fn imports_are_written_as_the_policy_says_for_each_cluster() {
+    let policy = policy(
+        "mesh: {mcs: {imports: names}}
+clusters:
+  east: {mcs: {imports: off, adopt: status}}
+  west: {mcs: {imports: false}}",
+    );
+    let imports = ["north", "east", "west"].map(|name| policy.imports(&id(name)));
+    assert_eq!(imports, [Some(ImportMode::Names), Some(ImportMode::Off), Some(ImportMode::Off)]);
+    assert_eq!(["north", "east"].map(|name| policy.adopts_import_status(&id(name))), [false, true]);
+    assert!(policy.writes_imports() && !Policy::default().writes_imports());
+    assert_eq!(Policy::default().imports(&id("east")), None);
+}
+
+#[test]
 fn empty_policy_allows_everything_except_special_addresses() {
     for policy in [Policy::default(), policy("")] {
         assert_eq!(policy.may_export(&id("east"), "a.b.svc.cluster.local", "b"), Ok(()));
@@ -181,6 +196,9 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("mesh: {mode: off}", "mesh.mode", "not one of normal"),
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
+        ("mesh: {mcs: {imports: full}}", "mesh.mcs.imports", "not available in this version"),
+        ("clusters: {east: {mcs: {imports: true}}}", "clusters.east.mcs.imports", "neither off"),
+        ("mesh: {mcs: {adopt: all}}", "mesh.mcs.adopt", "not one of none, status"),
         ("mesh: {massWithdrawal: {above: 100%}}", "mesh.massWithdrawal.above", "0% to 99%"),
         ("mesh: {massWithdrawal: {hold: x}}", "mesh.massWithdrawal.hold", "x"),
         ("mesh: {budget: {objects: 0}}", "mesh.budget", "nothing could be read"),

@@ -58,7 +58,7 @@ impl ApiServer {
             match ApiClient::new(&newest) {
                 Ok(client) => *current = (newest.clone(), client),
                 Err(error) => {
-                    warn!(%error, "the new credential is unusable; the last one stays in use")
+                    warn!(%error, "the new credential is unusable; the last one stays in use");
                 }
             }
         }

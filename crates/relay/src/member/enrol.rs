@@ -101,7 +101,7 @@ async fn post_to_any(
     for hub in hubs {
         match post(dialler, hub, certificate, path, body.clone()).await {
             Err(error @ (EnrolError::Dial { .. } | EnrolError::Broken { .. })) => {
-                last = Some(error)
+                last = Some(error);
             }
             answered => return answered,
         }

@@ -46,6 +46,8 @@ pub(super) struct CertificateKeeper {
     pub(super) api: Arc<ApiServer>,
     /// Notified if the hub closes connections before its first request.
     pub(super) doubt: Arc<Notify>,
+    /// Notified if the hub asks for a renewal.
+    pub(super) renewal: Arc<Notify>,
     pub(super) current: watch::Sender<Option<Arc<RelayCertificate>>>,
 }
 
@@ -68,6 +70,8 @@ impl CertificateKeeper {
         let mut backoff = RETRY;
         // A new invitation replaces a stored certificate. It is tried once, since another relay may have used it.
         let mut try_invitation = matches!(self.credential, EnrolCredential::Invitation(_));
+        // The certificate that the hub asks to renew. Another relay may do that first.
+        let mut outdated: Option<Arc<RelayCertificate>> = None;
         loop {
             self.load().await;
             let current = self.current.borrow().clone();
@@ -80,10 +84,12 @@ impl CertificateKeeper {
             let obtained = match &valid {
                 Some(current) if !is_new => {
                     let until = current.until_renewal(now, rand::random());
-                    if !until.is_zero() {
+                    let is_outdated = outdated.as_ref().is_some_and(|it| Arc::ptr_eq(it, current));
+                    if !until.is_zero() && !is_outdated {
                         backoff = RETRY;
                         tokio::select! {
                             () = sleep(until.min(LOOK_INTERVAL)) => {}
+                            () = self.renewal.notified() => outdated = Some(Arc::clone(current)),
                             () = self.doubt.notified() => {
                                 self.replace_doubtful(current).await;
                                 sleep(PAUSE_MIN).await;
@@ -97,7 +103,7 @@ impl CertificateKeeper {
             };
             try_invitation = false;
             let pause = match obtained {
-                Ok(()) => PAUSE_MIN,
+                Ok(()) => self.pause_after_success(),
                 Err(error) => {
                     warn!("no new certificate: {error}");
                     backoff.pause(rand::random())
@@ -105,6 +111,13 @@ impl CertificateKeeper {
             };
             sleep(pause).await;
         }
+    }
+
+    /// A new certificate that is due at once means that the clock of this host is wrong.
+    fn pause_after_success(&self) -> Duration {
+        let current = self.current.borrow();
+        let until = current.as_ref().map(|it| it.until_renewal(SystemTime::now(), 0.0));
+        if until.unwrap_or_default().is_zero() { PAUSE_MIN } else { Duration::ZERO }
     }
 
     /// Publishes the stored certificate if it ends later than the current one.

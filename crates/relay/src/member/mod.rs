@@ -78,7 +78,7 @@ pub async fn run(
     let RelaySettings { cluster, instance, hubs, dialler, credential, store, list } = settings;
     let api = Arc::new(ApiServer::new(access)?);
     let (doubt, certificates) = (Arc::new(Notify::new()), watch::Sender::new(None));
-    let certificate = certificates.subscribe();
+    let (certificate, renewal) = (certificates.subscribe(), Arc::new(Notify::new()));
     let keeper = CertificateKeeper {
         cluster: cluster.clone(),
         hubs: hubs.clone(),
@@ -87,9 +87,10 @@ pub async fn run(
         store,
         api: Arc::clone(&api),
         doubt: Arc::clone(&doubt),
+        renewal: Arc::clone(&renewal),
         current: certificates,
     };
-    let service = Arc::new(RelayService::new(api, list, cluster, instance));
+    let service = Arc::new(RelayService::new(api, list, cluster, instance, renewal));
     let relay = Relay {
         connections: Connections::new(hubs.len()),
         hubs,

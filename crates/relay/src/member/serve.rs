@@ -27,14 +27,15 @@ use strait_base::codes::{self, Code};
 use strait_base::lock::lock;
 use strait_kube_client::{ApiClient, ApiError, ForwardedResponse, one_line};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::api_server::ApiServer;
 use super::list::{Forward, Refusal, RequestList, is_roots_object};
 use crate::wire::{
-    HELLO_PATH, Hello, PING_LIMIT_SECONDS, PING_SECONDS, REPLICA_HEADER, VERSION_HEADER,
+    HELLO_PATH, Hello, PING_LIMIT_SECONDS, PING_SECONDS, RENEW_HEADER, REPLICA_HEADER,
+    VERSION_HEADER,
 };
 
 /// Window of one stream, and of all streams of a connection, for bodies that the hub sends. They are small.
@@ -103,6 +104,8 @@ pub(super) struct RelayService {
     bodies: Semaphore,
     /// The refused requests that were logged. Readers repeat them.
     logged: Mutex<BTreeSet<String>>,
+    /// Notified if the hub asks for a renewal of the certificate.
+    renewal: Arc<Notify>,
 }
 
 /// The body of a response: made by the relay, or passed on from the API server.
@@ -114,9 +117,10 @@ impl RelayService {
         list: RequestList,
         cluster: String,
         instance: String,
+        renewal: Arc<Notify>,
     ) -> Self {
         let (bodies, logged) = (Semaphore::new(BODIES_MAX), Mutex::default());
-        Self { api, list, cluster, instance, bodies, logged }
+        Self { api, list, cluster, instance, bodies, logged, renewal }
     }
 
     /// Serves a connection until it ends, or until `stop`; then open requests have a short time to end. Each hello sends
@@ -163,6 +167,9 @@ impl RelayService {
             let replica = HubReplica::parse(head.headers.get(REPLICA_HEADER));
             let version = head.headers.get(VERSION_HEADER).and_then(|text| text.to_str().ok());
             debug!(replica = replica.name, count = replica.count, version, "the hub says hello");
+            if head.headers.contains_key(RENEW_HEADER) {
+                self.renewal.notify_one();
+            }
             let response = self.hello().await;
             // The receiver ends together with the connection.
             let _ = replicas.send(replica);

@@ -8,13 +8,16 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use serde_json::{Value, json};
 use strait_base::task::Supervisor;
-use strait_kube_client::{Access, ApiCredential, CaBundle, Loopback, Redacted};
+use strait_kube_client::{
+    Access, ApiClient, ApiCredential, ApiError, CaBundle, Loopback, Redacted,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use self::fakes::{FakeApiServer, FakeHub, FakeProxy, HubConnection};
 use super::certificate::KeyRequest;
 use super::*;
+use crate::hub::{RelayHub, RelayedMember};
 use crate::wire::Hello;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -55,13 +58,7 @@ impl TestRelay {
             list: RequestList::default(),
         };
         prepare(&mut settings, &hub);
-        let access = Access {
-            server: api.url.parse().expect("a URL"),
-            ca_pem: Some(api.root.clone().into_bytes()),
-            tls_server_name: None,
-            credential: ApiCredential::Token(Redacted::new("token-of-the-relay".to_owned())),
-            loopback: Loopback::Allowed,
-        };
+        let access = access(&api);
         let (ready, readiness) = watch::channel(0);
         let (stop, stopped) = oneshot::channel::<()>();
         tasks.spawn("relay", async move {
@@ -73,6 +70,16 @@ impl TestRelay {
 
     async fn connection(&mut self) -> HubConnection {
         timeout(LIMIT, self.hub.connections.recv()).await.expect("in time").expect("a connection")
+    }
+}
+
+fn access(api: &FakeApiServer) -> Access {
+    Access {
+        server: api.url.parse().expect("a URL"),
+        ca_pem: Some(api.root.clone().into_bytes()),
+        tls_server_name: None,
+        credential: ApiCredential::Token(Redacted::new("token-of-the-relay".to_owned())),
+        loopback: Loopback::Allowed,
     }
 }
 
@@ -131,6 +138,34 @@ async fn relay_enrols_by_invitation_and_introduces_itself() {
     let [request] = &enrolments[..] else { panic!("{enrolments:?}") };
     assert_eq!(request["token"], "invitation", "without the line break of the file");
     assert_eq!(request["clusterUid"], "uid-of-west");
+}
+
+#[tokio::test]
+async fn hub_receives_the_responses_that_a_direct_client_receives() {
+    let hub = Arc::new(RelayHub::default());
+    let west = RelayedMember {
+        secret: ("strait-system".to_owned(), "west".to_owned()),
+        generation: 1,
+        generation_from: None,
+        uid: None,
+        invitation: None,
+    };
+    hub.permit([("west".into(), west)].into(), SystemTime::now());
+    let relay = TestRelay::start_with(|_, fake| fake.serve_by(Arc::clone(&hub))).await;
+    let relayed = ApiClient::relayed(hub.carrier(&"west".into()));
+    let direct = ApiClient::new(&access(&relay.api)).expect("a client");
+    for path in
+        ["/version", "/api/v1/namespaces/kube-system", "/api/v1/pods?limit=500", "/api/v1/services"]
+    {
+        let (one, other) = (relayed.get::<Value>(path).await, direct.get::<Value>(path).await);
+        assert_eq!(one, other, "{path}");
+    }
+    let refused = relayed.get::<Value>("/api/v1/namespaces/shop/secrets/a").await;
+    let Err(ApiError::Forbidden(fact)) = refused else { panic!("{refused:?}") };
+    assert!(fact.contains("STR0341"), "{fact}");
+    let rows = hub.rows();
+    let row = rows.first().expect("a connection");
+    assert_eq!((rows.len(), &*row.instance, row.active), (1, "relay-1", true));
 }
 
 #[tokio::test]
@@ -314,6 +349,19 @@ async fn certificate_past_half_of_its_life_is_renewed_and_used() {
     .await
     .expect("in time");
     assert!(relay.hub.enrolments().is_empty());
+}
+
+#[tokio::test]
+async fn certificate_is_renewed_when_the_hub_asks_for_it() {
+    let mut relay = TestRelay::start().await;
+    let mut first = relay.connection().await;
+    hello(&mut first, "strait-0/1").await;
+    assert_eq!(relay.hub.renewals(), 0);
+    let headers = [("strait-replica", "strait-0/1"), ("strait-renew", "now")];
+    first.get("/strait/relay/v1/hello", &headers).await;
+    let second = relay.connection().await;
+    assert_eq!(relay.hub.renewals(), 1);
+    assert_ne!(first.certificate, second.certificate);
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
-//! Telemetry: access logs and traces of proxies (Istio, "Telemetry"; docs/reference/traffic.md,
+//! Telemetry: access logs, traces and metrics of proxies (Istio, "Telemetry"; docs/reference/traffic.md,
 //! "Telemetry").
 
 mod cel;
 mod entry;
+mod metrics;
 mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,8 @@ use serde_json::Value;
 
 pub use self::entry::CallEnd;
 use self::entry::{RawMatch, RawProvider};
+pub use self::metrics::{LabelChange, Metric, MetricsChoice};
+use self::metrics::{MetricsRule, RawMetrics};
 use self::spans::{RawTracing, TracingRule};
 pub use self::spans::{SpanTag, SpanTagValue, TracingChoice};
 use super::changes::TrafficChanges;
@@ -34,6 +37,8 @@ pub struct Telemetry {
     logging: Vec<LoggingRule>,
     /// Rules for traces, in the order of the object.
     tracing: Vec<TracingRule>,
+    /// Rules for metrics, in the order of the object.
+    metrics: Vec<MetricsRule>,
 }
 
 /// A rule for access logs.
@@ -65,7 +70,7 @@ struct RawTelemetry {
     target_refs: Vec<Value>,
     access_logging: Vec<RawLogging>,
     tracing: Vec<RawTracing>,
-    metrics: Vec<Value>,
+    metrics: Vec<RawMetrics>,
 }
 
 #[derive(Deserialize, Default)]
@@ -90,10 +95,6 @@ impl Telemetry {
     /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawTelemetry>(object)?;
-        if !raw.metrics.is_empty() {
-            let text = "metrics cannot be configured; the metrics of proxies do not change";
-            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics", text));
-        }
         if raw.target_ref.is_some() || !raw.target_refs.is_empty() {
             // Without the target, the object would apply to more proxies than intended.
             let text = "targets are not supported: select workloads with spec.selector";
@@ -130,8 +131,12 @@ impl Telemetry {
         let tracing = tracing
             .map(|(at, raw)| raw.read(&format!("spec.tracing[{at}]"), &mut reasons))
             .collect();
+        let metrics = raw.metrics.into_iter().enumerate();
+        let metrics = metrics
+            .flat_map(|(at, raw)| raw.read(&format!("spec.metrics[{at}]"), &mut reasons))
+            .collect();
         let selector = raw.selector.and_then(|raw| selection::selector(&raw.match_labels));
-        Ok((Self { meta, selector, logging, tracing }, reasons))
+        Ok((Self { meta, selector, logging, tracing, metrics }, reasons))
     }
 
     /// Iterates over the log providers in the object, each with its path.
@@ -256,6 +261,16 @@ impl Telemetries {
         let levels = self.of_proxy(namespace, selection);
         let rules = levels.iter().flat_map(|level| &level.tracing);
         spans::choice(rules, mesh.default_tracing.as_ref(), end)
+    }
+
+    /// Returns the changes to the service metrics of a proxy for one end of calls.
+    pub fn metrics(
+        &self,
+        (namespace, selection): (&Namespace, &Selection),
+        end: CallEnd,
+    ) -> MetricsChoice {
+        let levels = self.of_proxy(namespace, selection);
+        MetricsChoice::of(levels.iter().flat_map(|level| &level.metrics), end)
     }
 
     pub(super) fn insert(&mut self, telemetry: &Arc<Telemetry>, into: ScopedInForce<'_>) {

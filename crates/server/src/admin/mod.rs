@@ -11,6 +11,7 @@ mod events;
 mod failure;
 mod history;
 mod hold;
+mod imports;
 mod json_fields;
 mod merge;
 mod named;
@@ -116,6 +117,7 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/summary", get(summary::summary))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
+        .route("/debug/explain/import", get(imports::explained))
         .route("/debug/explain/policy", get(access::explained))
         .route("/debug/explain/route", get(walk::walked))
         .route("/debug/access", get(access::snapshot))
@@ -392,7 +394,12 @@ async fn services(
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
     });
-    Ok(pretty(StatusCode::OK, &views::services(&context, hostname.as_deref())))
+    let (shared, clusters) = (sources.shared_services.borrow(), sources.clusters.borrow());
+    let mut all = views::services(&context, hostname.as_deref());
+    for service in &mut all {
+        service.add_sharing(&context.settings.domain, &shared, &clusters);
+    }
+    Ok(pretty(StatusCode::OK, &all))
 }
 
 #[derive(Deserialize)]

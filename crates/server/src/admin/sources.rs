@@ -33,9 +33,9 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::LoopCounters;
 use strait_mesh::rollout::RolloutState;
 use strait_mesh::timeline::Timeline;
-use strait_model::Proxy;
 use strait_model::mesh_config::SourceProblem;
 use strait_model::policy::Policy;
+use strait_model::{Proxy, SharedServices};
 use strait_relay::hub::RelayHub;
 use strait_sources::clusters::status::ClusterStatus;
 use strait_sources::members::MemberSources;
@@ -59,6 +59,8 @@ pub struct Sources {
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// Statuses of the member clusters.
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// The services that the clusters share.
+    pub shared_services: watch::Receiver<Arc<SharedServices>>,
     /// Statuses of the sources that are not member clusters.
     pub source_statuses: SourceStatusTable,
     /// Parts of the mesh config and the mesh networks that are not active.

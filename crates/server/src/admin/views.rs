@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::imports;
 use strait_base::codes;
 use strait_base::time::rfc3339;
 use strait_explain::code;
@@ -24,10 +25,11 @@ use strait_mesh::push::{PushContext, Whereabouts};
 use strait_model::mesh_config::SourceProblem;
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
-    ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
-    NetworkId, Resolution, SameAddress,
+    CLUSTERSET, ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode,
+    Namespace, NetworkId, Resolution, SameAddress, SharedServices, WorkloadKey,
 };
 use strait_rules::traffic::Selection;
+use strait_sources::clusters::status::ClusterStatus;
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -49,6 +51,31 @@ pub(super) struct ServiceView<'a> {
     service_accounts: &'a [Arc<str>],
     clusters: Vec<&'a ClusterId>,
     conflicts: Vec<Conflict>,
+    /// The ServiceExports of the service.
+    exports: Vec<Value>,
+    /// Its ServiceImports, by cluster.
+    imports: Vec<Value>,
+}
+
+impl ServiceView<'_> {
+    /// Adds the exports and imports of a service of Kubernetes under its own name or its name in
+    /// the cluster set.
+    pub(super) fn add_sharing(
+        &mut self,
+        domain: &str,
+        shared: &SharedServices,
+        clusters: &[ClusterStatus],
+    ) {
+        let Some((name, rest)) = self.hostname.as_str().split_once('.') else { return };
+        let key = WorkloadKey::new(self.namespace, name);
+        let is_own = |domain| {
+            *self.hostname == Hostname::of_kubernetes_service(name, self.namespace, domain)
+        };
+        if !rest.is_empty() && (is_own(domain) || is_own(CLUSTERSET)) {
+            self.exports = imports::exports(shared, &key);
+            self.imports = imports::imports(clusters, &key);
+        }
+    }
 }
 
 /// Returns all services, or the one with this host name.
@@ -110,6 +137,8 @@ fn service_view<'a>(
         service_accounts: &service.service_accounts,
         clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
         conflicts,
+        exports: Vec::new(),
+        imports: Vec::new(),
     }
 }
 

@@ -40,6 +40,11 @@ pub struct InjectFlags {
     #[arg(long = "inject-dns", env = "STRAIT_INJECT_DNS", value_parser = FalseyValueParser::new())]
     pub dns: bool,
 
+    /// Let injected proxies report service metrics such as istio_requests_total, and send them the workload names of
+    /// endpoints as --endpoint-metadata full does
+    #[arg(long = "inject-service-metrics", env = "STRAIT_INJECT_SERVICE_METRICS", value_parser = FalseyValueParser::new())]
+    pub service_metrics: bool,
+
     /// Accept Istio's injection labels in addition to Strait's
     #[arg(long, env = "STRAIT_ISTIO_LABELS", value_parser = FalseyValueParser::new())]
     pub istio_labels: bool,
@@ -74,6 +79,7 @@ impl InjectFlags {
             redirection: Redirection::of_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
             dns: self.dns,
+            service_metrics: self.service_metrics,
             istio_labels: self.istio_labels,
             system_namespace: namespace.to_owned(),
             defaults: PodDefaults::default(),

@@ -4,6 +4,7 @@
 //! does not affect any other. Never reads a member's objects: its registry does.
 
 pub mod callers;
+mod credential_status;
 pub mod credentials;
 pub mod events;
 mod flapping;
@@ -11,6 +12,7 @@ pub mod formats;
 mod guard;
 pub mod heap;
 pub mod kubeconfig;
+mod outdated_status;
 pub mod plan;
 pub mod reconciler;
 mod remembered;
@@ -19,7 +21,6 @@ mod resolve;
 pub mod secret;
 pub mod status;
 pub mod statuses;
-
 pub mod writer;
 
 pub use remembered::RememberedMember;

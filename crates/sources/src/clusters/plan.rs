@@ -43,6 +43,8 @@ pub struct PlannedCluster {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the cluster's workloads, if the Secret names one.
     pub trust_domain: Option<Arc<str>>,
+    /// Its name in the cluster set, if the Secret fixes one.
+    pub set_name: Option<Arc<str>>,
     /// Creation time of the first Secret that held the cluster, as long as the data exists; `None`
     /// if unknown. Clusters are merged in this order.
     pub created: Option<i64>,
@@ -125,6 +127,13 @@ pub enum Action {
         id: ClusterId,
         /// The new trust domain.
         trust_domain: Option<Arc<str>>,
+    },
+    /// Changes the name in the cluster set that the Secret fixes.
+    SetSetName {
+        /// The cluster ID.
+        id: ClusterId,
+        /// The new name.
+        set_name: Option<Arc<str>>,
     },
     /// Starts the grace period, because no Secret holds the cluster: drops the credential, keeps
     /// the data for now.
@@ -329,7 +338,7 @@ impl Plan {
 
     /// Plans the changes from the Secret's annotations.
     fn set(&mut self, id: &ClusterId, cluster: &PlannedCluster, settings: &MemberSettings) {
-        let MemberSettings { network, mode, uid, trust_domain } = settings.clone();
+        let MemberSettings { network, mode, uid, trust_domain, set_name } = settings.clone();
         if cluster.network != network {
             self.actions.push(Action::SetNetwork { id: id.clone(), network });
         }
@@ -341,6 +350,9 @@ impl Plan {
         }
         if cluster.trust_domain != trust_domain {
             self.actions.push(Action::SetTrustDomain { id: id.clone(), trust_domain });
+        }
+        if cluster.set_name != set_name {
+            self.actions.push(Action::SetSetName { id: id.clone(), set_name });
         }
     }
 
@@ -391,6 +403,7 @@ impl PlannedMembers {
                     mode: member.mode,
                     uid: member.uid.clone(),
                     trust_domain: member.trust_domain.clone(),
+                    set_name: member.set_name.clone(),
                     created: *created,
                     hold: Hold::BySecret(member.access.clone()),
                 };
@@ -405,6 +418,9 @@ impl PlannedMembers {
             Action::SetUid { id, uid } => self.change(id, |cluster| cluster.uid.clone_from(uid)),
             Action::SetTrustDomain { id, trust_domain } => {
                 self.change(id, |cluster| cluster.trust_domain.clone_from(trust_domain));
+            }
+            Action::SetSetName { id, set_name } => {
+                self.change(id, |cluster| cluster.set_name.clone_from(set_name));
             }
             Action::SetMode { id, mode } => self.change(id, |cluster| cluster.mode = *mode),
             Action::StartGrace { id, until } => {

@@ -382,7 +382,8 @@ impl Reconciler {
             Action::SetNetwork { id, .. }
             | Action::SetMode { id, .. }
             | Action::SetUid { id, .. }
-            | Action::SetTrustDomain { id, .. } => {
+            | Action::SetTrustDomain { id, .. }
+            | Action::SetSetName { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
             Action::StartGrace { id, .. } => {

@@ -41,7 +41,9 @@ impl RememberedMember {
         let (network, mode) = (self.network.clone(), self.mode);
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
         let (secret, created) = (self.holder()?, self.created);
-        Some(PlannedCluster { secret, network, mode, uid, trust_domain, created, hold })
+        // The Secret states it again before anything is written into a cluster.
+        let set_name = None;
+        Some(PlannedCluster { secret, network, mode, uid, trust_domain, set_name, created, hold })
     }
 
     /// Returns the trust domain that was used when it was read, taken from any pod.

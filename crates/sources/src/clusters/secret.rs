@@ -17,7 +17,7 @@ use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback};
-use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
+use strait_model::{ClusterId, Mode, NetworkId, is_set_name, is_trust_domain};
 use strait_relay::hub::{RELAY_ANNOTATION, RelayAnnotationError, RelayedMember};
 
 /// Fixes the network of the Secret's clusters.
@@ -29,6 +29,9 @@ pub const MODE_ANNOTATION: &str = "strait.dev/mode";
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
 /// The trust domain of the workloads of the Secret's clusters, if it is not the mesh's.
 pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
+/// The name of the Secret's cluster in the cluster set (multi-cluster services), if it is not the
+/// cluster ID.
+pub const SET_NAME_ANNOTATION: &str = "strait.dev/clusterset-id";
 /// `true`: Strait renews the Secret's tokens itself, if their accounts may request tokens.
 pub const SELF_RENEW_ANNOTATION: &str = "strait.dev/self-renew";
 /// Istio's annotation that names the Secret's cluster; written for people and tools, never read.
@@ -69,6 +72,8 @@ pub struct MemberSpec {
     pub trust_domain: Option<Arc<str>>,
     /// How the API server is reached and who authenticates.
     pub reach: MemberReach,
+    /// The name of the cluster in the set; `None` for its ID.
+    pub set_name: Option<Arc<str>>,
 }
 
 /// The settings in the annotations of a Secret.
@@ -82,6 +87,8 @@ pub struct MemberSettings {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
+    /// The name of the cluster in the set; `None` for its ID.
+    pub set_name: Option<Arc<str>>,
 }
 
 /// The group whose members have all rights, whatever RBAC says.
@@ -103,10 +110,15 @@ impl MemberSpec {
         groups.any(|group| group.as_str() == Ok(ADMIN_GROUP))
     }
 
+    fn new(access: Access, reach: MemberReach, settings: MemberSettings) -> Self {
+        let MemberSettings { network, mode, uid, trust_domain, set_name } = settings;
+        Self { access, network, mode, uid, trust_domain, reach, set_name }
+    }
+
     /// Returns the settings that come from annotations.
     pub(super) fn settings(&self) -> MemberSettings {
-        let Self { network, mode, uid, trust_domain, .. } = self.clone();
-        MemberSettings { network, mode, uid, trust_domain }
+        let Self { network, mode, uid, trust_domain, set_name, .. } = self.clone();
+        MemberSettings { network, mode, uid, trust_domain, set_name }
     }
 }
 
@@ -149,8 +161,7 @@ impl MemberSecret {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
                         let (access, reach) = member?;
-                        let MemberSettings { network, mode, uid, trust_domain } = settings;
-                        Ok(MemberSpec { access, network, mode, uid, trust_domain, reach })
+                        Ok(MemberSpec::new(access, reach, settings))
                     });
                     read.clusters.insert(id, member);
                 }
@@ -185,12 +196,11 @@ impl MemberSecret {
                 return;
             }
         };
-        let member = settings.and_then(|MemberSettings { network, mode, uid, trust_domain }| {
-            relayed_member(secret, uid.clone()).map_err(|error| {
+        let member = settings.and_then(|settings| {
+            relayed_member(secret, settings.uid.clone()).map_err(|error| {
                 KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
             })?;
-            let (access, reach) = (Access::relay(), MemberReach::default());
-            Ok(MemberSpec { access, network, mode, uid, trust_domain, reach })
+            Ok(MemberSpec::new(Access::relay(), MemberReach::default(), settings))
         });
         self.clusters.insert(id, member);
     }
@@ -252,7 +262,12 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, Ku
         Some(name) if is_trust_domain(name) => Some(Arc::from(name)),
         Some(_) => return Err(refused(TRUST_DOMAIN_ANNOTATION, "is not a trust domain")),
     };
-    Ok(MemberSettings { network, mode, uid, trust_domain })
+    let set_name = match annotations.get(SET_NAME_ANNOTATION).map(String::as_str) {
+        None | Some("") => None,
+        Some(name) if is_set_name(name) => Some(Arc::from(name)),
+        Some(_) => return Err(refused(SET_NAME_ANNOTATION, "is neither a DNS label nor two")),
+    };
+    Ok(MemberSettings { network, mode, uid, trust_domain, set_name })
 }
 
 /// Whether `text` is a valid value of a Kubernetes label: elsewhere, labels name the networks.
@@ -289,6 +304,9 @@ pub fn to_yaml(
     }
     if let Some(trust_domain) = &member.trust_domain {
         out += &format!("    {TRUST_DOMAIN_ANNOTATION}: {}\n", quoted(trust_domain));
+    }
+    if let Some(set_name) = &member.set_name {
+        out += &format!("    {SET_NAME_ANNOTATION}: {}\n", quoted(set_name));
     }
     if self_renew {
         out += &format!("    {SELF_RENEW_ANNOTATION}: \"true\"\n");
@@ -423,6 +441,9 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             (UID_ANNOTATION, "a b"),
             (TRUST_DOMAIN_ANNOTATION, "West.example"),
             (TRUST_DOMAIN_ANNOTATION, "west/example"),
+            (SET_NAME_ANNOTATION, "a.b.c"),
+            (SET_NAME_ANNOTATION, "-a"),
+            (SET_NAME_ANNOTATION, "A"),
         ] {
             let refusal = read(&[(annotation, value)]).expect_err(value);
             assert_eq!(refusal.code, &codes::ANNOTATION_INVALID);
@@ -468,6 +489,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             uid: Some("0b1c".into()),
             trust_domain: Some("west.example".into()),
             reach: MemberReach::default(),
+            set_name: Some("eu-1.prod".into()),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member, true);

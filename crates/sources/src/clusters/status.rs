@@ -2,7 +2,6 @@
 //! reason from facts.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,12 +9,17 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use super::credential_status::{
+    CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE,
+};
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
-use crate::registry::kube::{ApiContact, LastContact, OutdatedKind, RootsStatus, RunStatus};
+pub use super::outdated_status::OutdatedStatus;
+use crate::registry::kube::{
+    ApiContact, ImportsStatus, LastContact, OutdatedKind, RootsStatus, RunStatus,
+};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
-use strait_kube_client::ApiCredential;
 use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 
 /// How long an API server may be unreachable before its cluster is stale: a reconnect is not worth
@@ -115,6 +119,9 @@ pub struct ClusterStatus {
     /// How far the mesh's roots have been distributed in it; omitted if none are written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<RootsStatus>,
+    /// The ServiceImports of exported services.
+    #[serde(skip)]
+    pub imports: Arc<ImportsStatus>,
     /// The owner of the served data, if any; for the component that stores it.
     #[serde(skip)]
     pub kept: Option<ClusterIdHolder>,
@@ -163,83 +170,8 @@ impl ClusterStatus {
             same_ranges: Vec::new(),
             pod_ranges: Arc::default(),
             roots: None,
+            imports: Arc::default(),
             kept: None,
-        }
-    }
-}
-
-/// A kind whose objects are no longer updated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OutdatedStatus {
-    /// The kind in plural, such as `endpointslices`.
-    pub kind: &'static str,
-    /// When updates stopped.
-    pub since: Timestamp,
-}
-
-impl fmt::Display for OutdatedStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} since {:.0}", self.kind, self.since)
-    }
-}
-
-/// The name of the system namespace as a source.
-pub const SYSTEM_SOURCE: &str = "system";
-/// The value of [`ClusterStatus::via`] for an API server that is dialled.
-pub const DIRECT: &str = "direct";
-/// The value of [`ClusterStatus::via`] for an API server that a relay connects.
-pub const RELAY: &str = "relay";
-
-/// The credential that is used to read a cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CredentialStatus {
-    /// How it authenticates.
-    pub kind: CredentialKind,
-    /// The identity that provides it.
-    pub identity: Option<String>,
-    /// The user to whom it belongs, according to the API server.
-    pub principal: Option<String>,
-    /// When it expires, if known.
-    pub expires: Option<Timestamp>,
-    /// When Strait requests the next one.
-    pub refresh_at: Option<Timestamp>,
-    /// Why a newer credential is not used.
-    pub last_error: Option<String>,
-    /// Whether it expires so soon that an operator should act.
-    pub ends_soon: bool,
-    /// Whether Strait renews it itself.
-    pub renews_itself: bool,
-}
-
-/// How a credential authenticates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum CredentialKind {
-    /// A bearer token in the object.
-    Token,
-    /// A client certificate.
-    ClientCertificate,
-    /// A user name and a password.
-    Basic,
-    /// A token that an identity provides.
-    Identity,
-    /// The credential of a relay.
-    Relay,
-}
-
-impl CredentialKind {
-    /// Returns the kind of a credential.
-    pub(super) fn of(credential: &ApiCredential) -> Option<Self> {
-        match credential {
-            ApiCredential::None => None,
-            ApiCredential::Token(_) => Some(Self::Token),
-            ApiCredential::Basic { .. } => Some(Self::Basic),
-            ApiCredential::Certificate { .. } | ApiCredential::CertificateAndToken { .. } => {
-                Some(Self::ClientCertificate)
-            }
-            ApiCredential::Issued(_) => Some(Self::Identity),
-            ApiCredential::Relay => Some(Self::Relay),
         }
     }
 }

@@ -67,6 +67,8 @@ impl Mesh {
             domain: "cluster.local".to_owned(),
             trust_domain: watch::channel(Some("cluster.local".into())).1,
             metadata: Default::default(),
+            imports: Default::default(),
+            clusterset: "default".into(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
             writes: crate::registry::kube::MemberWrites::nothing(),

@@ -5,6 +5,7 @@ mod filters;
 mod memory;
 mod policies;
 mod rules;
+mod service_metrics;
 mod sidecars;
 mod spans;
 mod upgrades;
@@ -367,6 +368,7 @@ impl Running {
             .arg(&admin_file)
             .arg("-c")
             .arg(written(directory.path(), bootstrap))
+            .envs(service_metrics::ENVIRONMENT)
             .kill_on_drop(true)
             .spawn()
             .expect("envoy starts");
@@ -480,20 +482,19 @@ pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
     cluster
 }
 
-/// Returns a bootstrap that combines the sidecar of [`client`] with the sidecar of the workload at
+/// Returns a bootstrap that combines the sidecar of a client with the sidecar of the workload at
 /// `10.0.0.9`: the named outbound listeners on these ports, and the inbound listener on each port
 /// of `inbound`, with the workload on loopback.
 fn bootstrap_of_both_sidecars(
-    context: &Arc<PushContext>,
+    (context, proxy): (&Arc<PushContext>, &Proxy),
     outbound: &[(&str, u16)],
     inbound: &[u16],
     workload: u16,
 ) -> Value {
-    let proxy = client();
-    let held_listeners = listeners(context, &proxy);
+    let held_listeners = listeners(context, proxy);
     let mut static_listeners = Vec::new();
     for (name, entry) in outbound {
-        let mut listener = inlined(context, &proxy, held_listeners[*name].clone());
+        let mut listener = inlined(context, proxy, held_listeners[*name].clone());
         listener["address"] = at_loopback(*entry);
         listener["bind_to_port"] = true.into();
         static_listeners.push(listener);
@@ -505,11 +506,11 @@ fn bootstrap_of_both_sidecars(
         static_listeners.push(listener);
     }
     let mut static_clusters = Vec::new();
-    for (name, cluster) in held(context, &proxy, ResourceType::Cluster) {
+    for (name, cluster) in held(context, proxy, ResourceType::Cluster) {
         let assignment = match name.starts_with("outbound|") {
             // An endpoint of a cluster is never a loopback address, so it is replaced.
             true => {
-                let assignment = one(context, &proxy, ResourceType::Endpoint, &name).to_string();
+                let assignment = one(context, proxy, ResourceType::Endpoint, &name).to_string();
                 let here = assignment.replace("10.0.0.9", "127.0.0.1");
                 serde_json::from_str(&here).expect("JSON")
             }
@@ -540,7 +541,7 @@ async fn plain_envoys_use_mtls_with_each_other_on_ports_of_every_kind() {
     let names = ["0.0.0.0_80", "0.0.0.0_81", "10.1.0.1_82", "10.1.0.1_83"];
     let names: Vec<_> = names.into_iter().zip(entries).collect();
     let inbound = [http, grpc, bytes, undeclared, unnamed];
-    let bootstrap = bootstrap_of_both_sidecars(&context, &names, &inbound, echo);
+    let bootstrap = bootstrap_of_both_sidecars((&context, &client()), &names, &inbound, echo);
     let envoy = Running::start(&envoy, &bootstrap).await;
 
     // Through both sidecars: the workload receives the request with the identity from mTLS.

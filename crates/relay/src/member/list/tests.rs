@@ -331,7 +331,7 @@ fn only_the_forms_of_the_table_pass() {
                         ("PATCH", true) => PATCHES.contains(content_type),
                         _ => content == content_type,
                     };
-                    (listed, path) == (&method, &target) && is_content
+                    (listed, path) == (method, &target) && is_content
                 });
                 let passes = judge(&list, (method, target, content_type)).is_ok();
                 assert_eq!(passes, is_permitted, "{method} {target} {content_type}");

@@ -30,6 +30,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::super::testing::TestCa;
 use super::{HOUR, HostPort, NAME};
+use crate::hub::{RelayClaims, RelayHub, ReplicaName};
 
 type FakeBody = BoxBody<Bytes, Infallible>;
 /// Sends the parts of a watch.
@@ -85,6 +86,8 @@ struct HubState {
     token: Mutex<String>,
     enrolments: Mutex<Vec<Value>>,
     renewals: AtomicUsize,
+    /// Serves connections instead of the test.
+    relay_hub: Mutex<Option<Arc<RelayHub>>>,
 }
 
 impl FakeHub {
@@ -96,12 +99,13 @@ impl FakeHub {
             token: Mutex::new("invitation".to_owned()),
             enrolments: Mutex::default(),
             renewals: AtomicUsize::new(0),
+            relay_hub: Mutex::default(),
         });
         let (sender, connections) = mpsc::unbounded_channel();
         let (all, shared, authority) = (tasks.clone(), Arc::clone(&state), Arc::clone(&ca));
         tasks.spawn("hub", async move {
             loop {
-                let (tcp, _) = listener.accept().await.expect("a connection");
+                let (tcp, remote) = listener.accept().await.expect("a connection");
                 let (acceptor, sender) = (acceptor.clone(), sender.clone());
                 let (state, ca) = (Arc::clone(&shared), Arc::clone(&authority));
                 let connections = all.clone();
@@ -118,6 +122,13 @@ impl FakeHub {
                         });
                         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                         let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                        return;
+                    }
+                    let relay_hub = lock(&state.relay_hub).clone();
+                    if let Some(hub) = relay_hub {
+                        let claims = RelayClaims { cluster: "west".into(), generation: 1, remote };
+                        let replica = ReplicaName { name: "strait-0".to_owned(), count: 1 };
+                        hub.serve(stream, &claims, &replica, std::future::pending()).await;
                         return;
                     }
                     let handshake = hyper::client::conn::http2::handshake(
@@ -139,6 +150,11 @@ impl FakeHub {
         });
         let address = address.to_string().parse().expect("an address");
         Self { ca, address, connections, state }
+    }
+
+    /// Gives the connections of relays to `hub`.
+    pub(super) fn serve_by(&self, hub: Arc<RelayHub>) {
+        *lock(&self.state.relay_hub) = Some(hub);
     }
 
     pub(super) fn accept_token(&self, token: &str) {

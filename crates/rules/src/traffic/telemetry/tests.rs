@@ -127,13 +127,12 @@ fn entries_of_a_level_are_combined_for_each_end() {
 #[test]
 fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
     let spec = json!({
-        "metrics": [{}],
         "accessLogging": [{"filter": {"expression": "a &&"}}, {"disabled": true}],
     });
     let (object, reasons) = read("shop", "t", spec);
     let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let bad = "spec.accessLogging[0].filter.expression";
-    assert_eq!(told, [(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics"), (&codes::TRAFFIC_VALUE, bad)]);
+    assert_eq!(told, [(&codes::TRAFFIC_VALUE, bad)]);
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
     let target = json!({"kind": "Service", "name": "web"});
@@ -238,4 +237,79 @@ fn invalid_tracing_settings_are_left_out_and_reported() {
     let header = SpanTagValue::Header("x-from".into(), "nowhere".into());
     let variable = SpanTagValue::Environment("NODE".into(), "".into());
     assert_eq!((value(0), value(1)), (Some(("from", header)), Some(("node", variable))));
+}
+
+/// Returns the changes to the metrics of a pod of `shop` with the label `app`.
+fn changed(objects: &[(&str, Value)], app: &str, end: CallEnd) -> MetricsChoice {
+    let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
+    all.metrics((&namespace, &selection), end)
+}
+
+#[test]
+fn overrides_switch_off_metrics_and_change_labels_at_one_end() {
+    let objects = [(
+        "shop",
+        json!({"metrics": [{
+            "providers": [{"name": "prometheus"}],
+            "overrides": [
+                {"match": {"metric": "REQUEST_SIZE", "mode": "CLIENT"}, "disabled": true},
+                {"match": {"metric": "REQUEST_COUNT"}, "tagOverrides": {
+                    "response_flags": {"operation": "REMOVE"},
+                    "method": {"value": "request.method"},
+                }},
+            ],
+        }]}),
+    )];
+    let [client, server] =
+        [CallEnd::Client, CallEnd::Server].map(|end| changed(&objects, "web", end));
+    assert!(!client.has(Metric::RequestSize) && client.has(Metric::ResponseSize));
+    assert!(server.has(Metric::RequestSize));
+    let labels: Vec<_> =
+        server.labels(Metric::RequestCount).map(|(name, label)| (&**name, label.clone())).collect();
+    let method = LabelChange::Set("request.method".into());
+    assert_eq!(labels, [("method", method), ("response_flags", LabelChange::Removed)]);
+    assert_eq!(server.labels(Metric::RequestDuration).count(), 0);
+}
+
+#[test]
+fn more_specific_telemetry_overrides_the_metrics_of_the_mesh() {
+    let all = |disabled: bool| json!({"metrics": [{"overrides": [{"disabled": disabled}]}]});
+    let mut of_web = all(false);
+    of_web["selector"] = json!({"matchLabels": {"app": "web"}});
+    let objects = [("root", all(true)), ("shop", of_web)];
+    assert!(changed(&objects, "web", CallEnd::Client).has(Metric::TcpSent));
+    assert!(!changed(&objects, "other", CallEnd::Client).has(Metric::TcpSent));
+}
+
+#[test]
+fn metrics_that_proxies_cannot_report_have_a_reason_and_change_nothing() {
+    let override_of = |one: Value| json!({"metrics": [{"overrides": [one]}]});
+    let label =
+        |name: &str, value: &str| override_of(json!({"tagOverrides": {name: {"value": value}}}));
+    for (spec, path) in [
+        (
+            json!({"metrics": [{"providers": [{"name": "stackdriver"}], "overrides": [{"disabled": true}]}]}),
+            "spec.metrics[0].providers[0].name",
+        ),
+        (
+            override_of(json!({"match": {"customMetric": "mine"}, "disabled": true})),
+            "spec.metrics[0].overrides[0].match.customMetric",
+        ),
+        (
+            override_of(json!({"match": {"metric": "GRPC_REQUEST_MESSAGES"}, "disabled": true})),
+            "spec.metrics[0].overrides[0].match.metric",
+        ),
+        (label("a-b", "request.method"), "spec.metrics[0].overrides[0].tagOverrides[a-b]"),
+        (label("a", ""), "spec.metrics[0].overrides[0].tagOverrides[a].value"),
+        (label("a", "request.size % 2"), "spec.metrics[0].overrides[0].tagOverrides[a].value"),
+        (label("a", "request.method +"), "spec.metrics[0].overrides[0].tagOverrides[a].value"),
+        (label("a", "request.methods"), "spec.metrics[0].overrides[0].tagOverrides[a].value"),
+    ] {
+        let (read, reasons) = read("shop", "t", spec.clone());
+        let paths: Vec<&str> = reasons.iter().map(|reason| &*reason.path).collect();
+        assert_eq!(paths, [path], "{spec}");
+        let choice = MetricsChoice::of(read.metrics.iter(), CallEnd::Client);
+        assert!(choice.has(Metric::RequestCount), "{spec}");
+        assert_eq!(choice.labels(Metric::RequestCount).count(), 0, "{spec}");
+    }
 }

@@ -22,6 +22,7 @@ fn member(server: &str) -> MemberSpec {
         uid: None,
         trust_domain: None,
         reach: Default::default(),
+        set_name: None,
     }
 }
 
@@ -107,6 +108,7 @@ fn short(action: &Action) -> String {
         Action::SetMode { id, .. } => format!("mode of {id}"),
         Action::SetUid { id, .. } => format!("identity of {id}"),
         Action::SetTrustDomain { id, .. } => format!("trust domain of {id}"),
+        Action::SetSetName { id, .. } => format!("set name of {id}"),
         Action::StartGrace { id, .. } => format!("grace of {id}"),
         Action::Withdraw { id } => format!("withdraw {id}"),
     }

@@ -19,7 +19,7 @@ use strait_kube_client::{Access, ApiClient, Loopback};
 use strait_model::policy::Policy;
 use strait_model::registry::{Epoch, RegistryUpdate};
 use strait_model::{
-    ClusterId, EndpointMetadata, KnownClusters, Mcs, NamespaceFilter, SharedServices,
+    ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, NamespaceFilter, SharedServices,
 };
 
 /// The pause before a registry that ended or panicked is restarted.
@@ -52,6 +52,10 @@ pub struct ReconcilerConfig {
     pub metadata: EndpointMetadata,
     /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
+    /// Which objects are written for exported services.
+    pub imports: ImportMode,
+    /// The name of the cluster set.
+    pub clusterset: String,
     /// The shared services that the mesh derives from them.
     pub shared: watch::Receiver<Arc<SharedServices>>,
     /// Other objects that are written into clusters.

@@ -206,6 +206,7 @@ impl Reconciler {
             mode,
             withdrawn: withdrawn.map(Into::into),
             trust_domain: Arc::clone(&trust_domain),
+            set_name: cluster.and_then(|cluster| cluster.set_name.clone()),
         };
         let place = (network, trust_domain);
         let data_owner = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
@@ -327,6 +328,7 @@ impl Reconciler {
             same_ranges: Vec::new(),
             pod_ranges: Arc::clone(&status.pod_ranges),
             roots: status.roots.clone(),
+            imports: Arc::clone(&status.imports),
             kept: None,
         }
     }

@@ -204,6 +204,8 @@ impl World {
             domain: "cluster.local".to_owned(),
             trust_domain: trust_domain_receiver,
             metadata: Default::default(),
+            imports: Default::default(),
+            clusterset: "default".into(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
             writes: kube::MemberWrites::nothing(),

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::namespace::NamespaceFacts;
-use strait_model::{ClusterFacts, NamespaceFilter, Workload, Workloads};
+use strait_model::{
+    ClusterExports, ClusterFacts, NamespaceFilter, Workload, WorkloadKey, Workloads,
+};
 
 /// The part of a cluster that belongs to the mesh.
 #[derive(Debug, Default)]
@@ -118,6 +120,16 @@ impl ChosenNamespaces {
             let all = facts.traffic.iter().map(|(key, _)| key);
             let gone: Vec<_> = all.filter(|key| !belongs(&key.namespace)).cloned().collect();
             gone.iter().for_each(|key| drop(facts.traffic.remove(key)));
+        }
+        if !self.filter.admits_all() && facts.exports != ClusterExports::default() {
+            let belongs =
+                |name: &&WorkloadKey| self.admits(namespaces.get(name.namespace.as_str()));
+            let all = facts.exports.exports.keys().chain(facts.exports.imports.keys());
+            let gone: Vec<_> = all.filter(|name| !belongs(name)).cloned().collect();
+            for name in gone {
+                facts.exports.exports.remove(&name);
+                facts.exports.imports.remove(&name);
+            }
         }
         facts
     }

@@ -108,6 +108,9 @@ impl KubeIndex {
             }
             WatchEvent::Answered | WatchEvent::Failed(_) => {}
         }
+        if matches!(T::KIND, IndexedKind::Services | IndexedKind::ServiceExports) {
+            touched.facts |= self.note_unknown_exports();
+        }
         touched
     }
 
@@ -424,24 +427,33 @@ impl KubeIndex {
 impl Indexed for KubeService {
     const KIND: IndexedKind = IndexedKind::Services;
 
-    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+    fn put(mut self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        if let Some(derived) = self.derived.take() {
+            Self::remove(&key, index, touched);
+            index.shared.derived.insert(key, *derived);
+            return;
+        }
+        index.shared.derived.remove(&key);
         if index.services.get(&key) != Some(&self) {
             touched.services.insert(key.clone());
-            index.services.insert(key, self);
+            index.services.insert(key.clone(), self);
+            touched.facts |= index.note_exported(&key);
         }
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         // A later import with this name is a different one.
         index.shared.declined.remove(key);
+        index.shared.derived.remove(key);
         // Its slices stay: the service may be created again before they are deleted.
         if index.services.remove(key).is_some() {
             touched.services.insert(key.clone());
+            touched.facts |= index.note_exported(key);
         }
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        let gone = missing(index.services.keys(), &list);
+        let gone = missing(index.services.keys().chain(index.shared.derived.keys()), &list);
         index.exchange(gone, list, touched);
     }
 }

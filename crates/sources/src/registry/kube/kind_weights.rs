@@ -3,6 +3,7 @@
 use std::mem::size_of;
 
 use super::endpoint_slice::Slice;
+use super::imports::DerivedService;
 use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;
@@ -15,7 +16,8 @@ use strait_model::{DeclaredGateway, GatewayHost};
 impl MemoryWeight for KubeService {
     fn weight(&self) -> usize {
         let nodes = self.node_selector.as_ref().map_or(0, labels);
-        size_of::<Self>() + service(&self.service) + nodes
+        let derived = self.derived.as_ref().map_or(0, |derived| derived.weight());
+        size_of::<Self>() + service(&self.service) + nodes + derived
     }
 }
 
@@ -67,7 +69,14 @@ impl MemoryWeight for Export {
             let texts = [&one.kind, &one.status, &one.reason, &one.message, &one.since];
             NODE + texts.into_iter().map(|text| text.len() + 16).sum::<usize>()
         });
-        size_of::<Self>() + texts.sum::<usize>()
+        size_of::<Self>() + texts.sum::<usize>() + labels(&self.labels) + labels(&self.annotations)
+    }
+}
+
+impl MemoryWeight for DerivedService {
+    fn weight(&self) -> usize {
+        let texts = [&self.uid, &self.version, &self.applied];
+        size_of::<Self>() + texts.into_iter().map(|text| text.len() + 16).sum::<usize>() + 2 * 17
     }
 }
 
@@ -75,6 +84,7 @@ impl MemoryWeight for Import {
     fn weight(&self) -> usize {
         let clusters = self.clusters.iter().map(|name| name.len() + 16).sum::<usize>();
         let ports = self.ports.iter().map(port).sum::<usize>();
-        2 * (size_of::<Self>() + self.vips.len() * 17 + ports + clusters)
+        let own = self.own.as_ref().map_or(0, |own| size_of_val(&**own) + own.applied.len() + 256);
+        2 * (size_of::<Self>() + self.vips.len() * 17 + ports + clusters) + own
     }
 }

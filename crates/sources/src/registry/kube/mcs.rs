@@ -5,12 +5,14 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
+use super::imports::{self, OwnImport};
 use super::kind::{IndexedKind, IndexedObject, ReadKind};
 use super::scope::Scope;
 use strait_kube_client::{
-    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, list, null_as_default,
+    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, NamespacedName, Pairs, list,
+    null_as_default,
 };
-use strait_model::{MCS_API, Port, Protocol, TargetPort};
+use strait_model::{Labels, MCS_API, Port, Protocol, TargetPort};
 
 /// The API group.
 pub(super) const GROUP: &str = MCS_API;
@@ -24,6 +26,12 @@ pub(super) struct Export {
     pub(super) conditions: Box<[ExportCondition]>,
     /// The generation of the object; 0 if the API server does not count it.
     pub(super) generation: i64,
+    /// When it was created, in seconds since the Unix epoch; 0 if unknown.
+    pub(super) created: i64,
+    /// `spec.exportedLabels`.
+    pub(super) labels: Labels,
+    /// `spec.exportedAnnotations`.
+    pub(super) annotations: Labels,
 }
 
 /// A condition in a status.
@@ -49,6 +57,13 @@ pub(super) struct Import {
     pub(super) ports: Vec<Port>,
     /// The clusters in its status.
     pub(super) clusters: Box<[Box<str>]>,
+    /// The data of an import that Strait wrote; `None` if another controller did.
+    pub(super) own: Option<Box<OwnImport>>,
+}
+
+/// Whether a service is never shared: the API server of each cluster.
+pub(super) fn is_reserved(key: &NamespacedName) -> bool {
+    (&*key.namespace, &*key.name) == ("default", "kubernetes")
 }
 
 /// Returns the best supported version of the API that a server has.
@@ -66,18 +81,20 @@ pub(super) struct McsForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    spec: ServiceImportSpec<'a>,
+    spec: McsSpec<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
     status: StatusForm<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct StatusForm<'a> {
     #[serde(borrow, deserialize_with = "list")]
     conditions: Vec<ConditionForm<'a>>,
     #[serde(borrow, deserialize_with = "list")]
     clusters: Vec<ClusterForm<'a>>,
+    #[serde(borrow)]
+    endpoint_slice_objects: BorrowedText<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -104,30 +121,72 @@ struct ClusterForm<'a> {
     cluster: BorrowedText<'a>,
 }
 
+/// The specification of either kind.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct McsSpec<'a> {
+    #[serde(borrow)]
+    pub(super) r#type: BorrowedText<'a>,
+    #[serde(borrow, deserialize_with = "list")]
+    pub(super) ips: Vec<BorrowedText<'a>>,
+    #[serde(borrow, deserialize_with = "list")]
+    pub(super) ip_families: Vec<BorrowedText<'a>>,
+    #[serde(borrow, deserialize_with = "list")]
+    pub(super) ports: Vec<ServiceImportPort<'a>>,
+    #[serde(borrow)]
+    pub(super) session_affinity: BorrowedText<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) session_affinity_config: ImportAffinity,
+    #[serde(borrow)]
+    pub(super) internal_traffic_policy: BorrowedText<'a>,
+    #[serde(borrow)]
+    pub(super) traffic_distribution: BorrowedText<'a>,
+    #[serde(borrow)]
+    exported_labels: Pairs<'a>,
+    #[serde(borrow)]
+    exported_annotations: Pairs<'a>,
+}
+
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct ServiceImportSpec<'a> {
-    #[serde(borrow, deserialize_with = "list")]
-    ips: Vec<BorrowedText<'a>>,
-    #[serde(borrow, deserialize_with = "list")]
-    ports: Vec<ServiceImportPort<'a>>,
+pub(super) struct ImportAffinity {
+    #[serde(rename = "clientIP", deserialize_with = "null_as_default")]
+    pub(super) client_ip: ImportClientIp,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ServiceImportPort<'a> {
+pub(super) struct ImportClientIp {
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) timeout_seconds: i64,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ServiceImportPort<'a> {
     #[serde(borrow)]
-    name: BorrowedText<'a>,
+    pub(super) name: BorrowedText<'a>,
     #[serde(borrow)]
-    protocol: BorrowedText<'a>,
+    pub(super) protocol: BorrowedText<'a>,
     #[serde(borrow)]
-    app_protocol: BorrowedText<'a>,
-    port: i64,
+    pub(super) app_protocol: BorrowedText<'a>,
+    pub(super) port: i64,
 }
 
 impl<'a> Form<'a> for McsForm<'a> {
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
+    }
+}
+
+fn condition(form: &ConditionForm<'_>) -> ExportCondition {
+    ExportCondition {
+        kind: (*form.r#type).into(),
+        status: (*form.status).into(),
+        reason: (*form.reason).into(),
+        message: (*form.message).into(),
+        since: (*form.last_transition_time).into(),
+        observed: form.observed_generation,
     }
 }
 
@@ -138,18 +197,16 @@ impl ReadKind for Export {
     const PROTOBUF: bool = false;
 
     fn convert(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
-        let condition = |one: &ConditionForm<'_>| ExportCondition {
-            kind: (*one.r#type).into(),
-            status: (*one.status).into(),
-            reason: (*one.reason).into(),
-            message: (*one.message).into(),
-            since: (*one.last_transition_time).into(),
-            observed: one.observed_generation,
+        let McsForm { metadata, spec, status } = form;
+        let export = Self {
+            conditions: status.conditions.iter().map(condition).collect(),
+            generation: metadata.generation,
+            created: metadata.creation_timestamp.seconds(),
+            labels: scope.labels(spec.exported_labels),
+            annotations: scope.labels(spec.exported_annotations),
         };
-        let conditions = form.status.conditions.iter().map(condition).collect();
-        let generation = form.metadata.generation;
-        let key = scope.key(form.metadata.identity());
-        IndexedObject { key, value: Some(Self { conditions, generation }), invalid: None }
+        let key = scope.key(metadata.identity());
+        IndexedObject { key, value: Some(export), invalid: None }
     }
 }
 
@@ -170,6 +227,11 @@ impl ReadKind for Import {
             }
         }
         vips.sort();
+        let own = imports::own(&metadata, &spec, scope).map(|own| OwnImport {
+            ready: status.conditions.iter().find(|one| *one.r#type == *"Ready").map(condition),
+            slices: status.endpoint_slice_objects.given().map(Box::from),
+            ..own
+        });
         let ports = spec.ports.iter().filter(|port| *port.protocol != *"SCTP");
         let ports = ports.filter_map(|port| {
             let number = u16::try_from(port.port).ok().filter(|number| *number > 0)?;
@@ -182,7 +244,8 @@ impl ReadKind for Import {
             })
         });
         let clusters = status.clusters.iter().map(|one| Box::from(&*one.cluster)).collect();
-        let import = Self { vips, ports: ports.collect(), clusters };
+        let own = own.map(Box::new);
+        let import = Self { vips, ports: ports.collect(), clusters, own };
         IndexedObject { key: scope.key(metadata.identity()), value: Some(import), invalid }
     }
 }

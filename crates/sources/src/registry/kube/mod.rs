@@ -9,6 +9,7 @@ mod chosen;
 mod contact;
 mod endpoint_slice;
 mod gateway_api;
+mod imports;
 mod index;
 mod kind;
 mod kind_weights;
@@ -33,9 +34,11 @@ mod tests;
 mod weight;
 mod workload_entry;
 mod write_back;
+mod write_plan;
 mod zones;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,11 +50,20 @@ pub use last_contact::LastContact;
 pub use own_mesh::{ClusterClaims, OwnMesh};
 pub use roots::{MemberWrites, ROOTS_MAPS, RootsStatus, written_roots};
 pub use run::{run, run_with};
-use strait_kube_client::{Access, ApiClient, ReadLimits};
+use strait_base::codes::Code;
+use strait_kube_client::{Access, ApiClient, NamespacedName, ReadLimits};
+use strait_model::policy::Policy;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use strait_model::{
-    ClusterId, EndpointMetadata, Mcs, NamespaceFilter, OwnTraffic, SharedServices, Workloads,
+    ClusterId, EndpointMetadata, ImportMode, Mcs, NamespaceFilter, OwnTraffic, SharedServices,
+    WorkloadKey, Workloads,
 };
+
+/// Returns the name of the derived Service of a ServiceImport.
+pub fn derived_service_name(namespace: &str, name: &str) -> String {
+    let key = NamespacedName { namespace: namespace.into(), name: name.into() };
+    imports::derived_name(&key)
+}
 
 /// The inputs of one run of a cluster's registry.
 pub struct RunConfig {
@@ -78,6 +90,12 @@ pub struct RunConfig {
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
+    /// Which objects are written for services that the clusters export; the policy can override it.
+    pub imports: ImportMode,
+    /// The name of the cluster set.
+    pub clusterset: String,
+    /// The operator's settings for each cluster.
+    pub policy: watch::Receiver<Arc<Policy>>,
     /// The shared services that the mesh derives from them, to be written into the cluster. Writing
     /// stops when the sender is dropped.
     pub shared: watch::Receiver<Arc<SharedServices>>,
@@ -150,6 +168,95 @@ pub struct RunStatus {
     pub roots: Option<RootsStatus>,
     /// The time of the next attempt, while it is paused because of invalid or too large responses.
     pub next_attempt: Option<SystemTime>,
+    /// The ServiceImports of exported services.
+    pub imports: Arc<ImportsStatus>,
+}
+
+/// The ServiceImports of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImportsStatus {
+    /// Which objects are written.
+    pub mode: ImportMode,
+    /// Why none are written at all, with a code.
+    pub stopped: Option<(&'static Code, String)>,
+    /// The state of each import that exists or should exist, by namespace and name.
+    pub imports: BTreeMap<WorkloadKey, ImportState>,
+    /// Number of delayed deletions.
+    pub held: usize,
+    /// Number of writes by kind of object and result.
+    pub writes: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+/// A step of the explanation of an import, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImportStep {
+    /// A cluster exports the service.
+    Exported,
+    /// The exporting clusters have names in the set.
+    Name,
+    /// The importing cluster has the namespace.
+    Namespace,
+    /// The policy permits the export and the import.
+    Policy,
+    /// The credential may write the objects.
+    Right,
+    /// The importing cluster serves the API.
+    Version,
+    /// No other controller owns the objects.
+    Foreign,
+    /// The importing cluster has endpoints in its network.
+    Network,
+    /// The derived Service has addresses.
+    Address,
+}
+
+impl ImportStep {
+    /// All steps, in order.
+    pub const ALL: [Self; 9] = [
+        Self::Exported,
+        Self::Name,
+        Self::Namespace,
+        Self::Policy,
+        Self::Right,
+        Self::Version,
+        Self::Foreign,
+        Self::Network,
+        Self::Address,
+    ];
+
+    /// Returns the name of the step.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exported => "exported",
+            Self::Name => "name",
+            Self::Namespace => "namespace",
+            Self::Policy => "policy",
+            Self::Right => "right",
+            Self::Version => "version",
+            Self::Foreign => "foreign",
+            Self::Network => "network",
+            Self::Address => "address",
+        }
+    }
+}
+
+/// The state of one ServiceImport.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImportState {
+    /// Whether it exists.
+    pub present: bool,
+    /// Whether Strait wrote it.
+    pub ours: bool,
+    /// Whether it can be reached.
+    pub ready: bool,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Why it is missing, not ready, or no longer updated.
+    pub reason: Option<String>,
+    /// The code of the reason.
+    pub code: Option<&'static Code>,
+    /// The step that fails, if the import is missing or not ready.
+    pub fails: Option<ImportStep>,
 }
 
 /// The number of objects of each kind in a run.
@@ -254,6 +361,7 @@ impl RunStatus {
             memory_bytes: 0,
             roots: None,
             next_attempt: None,
+            imports: Arc::default(),
         }
     }
 }

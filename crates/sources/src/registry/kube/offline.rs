@@ -42,6 +42,7 @@ impl Offline {
                 trust_domain: trust_domain.into(),
                 system_namespace: system_namespace.into(),
                 metadata: EndpointMetadata::Lean,
+                clusterset: "default".into(),
             },
             usize::MAX,
         )
@@ -58,6 +59,7 @@ impl Offline {
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
             metadata,
+            clusterset: "default".into(),
         };
         Self::with_settings(settings, piece)
     }

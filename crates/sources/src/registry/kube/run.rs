@@ -26,7 +26,8 @@ use super::roots::{self, RootsStatus, Writable};
 use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
-use super::write_back::{self, WriteBack};
+use super::write_back::{self, WriteReport};
+use super::write_plan::{SharingWanted, WriteBack, WriteSettings};
 use super::{ApiContact, ClusterClaims, ObjectCounts, OwnMesh, RunConfig, RunStatus, own_mesh};
 use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
@@ -36,8 +37,8 @@ use strait_kube_client::{
 };
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 use strait_model::{
-    Cause, Causes, ClusterId, Collection, DeclaredGateway, ISTIO_NETWORKING_VERSIONS, Mcs,
-    NETWORK_LABEL, NamespaceFilter, OwnTraffic,
+    Cause, Causes, ClusterId, Collection, DeclaredGateway, ISTIO_NETWORKING_VERSIONS, ImportMode,
+    Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
 };
 
 /// Maximum size of a WorkloadEntry in bytes.
@@ -91,9 +92,11 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     let mesh_namespace = system_namespace.clone();
     let read_own = own_mesh != OwnMesh::Unread;
     let trust = Trust { domain: trust_domain.clone(), own_mesh, own: claims_receiver };
-    let settings = ReadSettings { domain, trust_domain, system_namespace, metadata };
+    let clusterset = config.clusterset.clone();
+    let settings = ReadSettings { domain, trust_domain, system_namespace, metadata, clusterset };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let (desired, desired_receiver) = watch::channel(Vec::new());
+    let (report, report_receiver) = watch::channel(WriteReport::default());
     let (version, version_receiver) = watch::channel(None);
     let (identity_check, doubts) = identity_check();
     let role = config.writes.role.clone();
@@ -101,11 +104,28 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
     let (roots_status, roots_receiver) = watch::channel(None);
     let object_counts = config.status.borrow().object_counts;
     let status = RunStatus { object_counts, ..RunStatus::starting() };
+    let wanted = SharingWanted {
+        always: config.mcs != Mcs::Off || config.imports != ImportMode::Off,
+        policy: config.policy.clone(),
+    };
+    let write_settings = WriteSettings {
+        cluster: cluster.clone(),
+        imports: config.imports,
+        clusterset: config.clusterset.clone(),
+        policy: config.policy,
+    };
+    let write_back = WriteBack::new(
+        write_settings,
+        config.shared,
+        desired,
+        version_receiver.clone(),
+        report_receiver,
+    );
     let member = ClusterInputState {
         cluster: cluster.clone(),
-        write_back: WriteBack::new(cluster.clone(), config.shared, desired),
+        write_back,
         index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
-        contacts: Contacts::without(config.mcs == Mcs::Off),
+        contacts: Contacts::without(!wanted.is_true()),
         writable,
         writable_stale: true,
         roots: roots_receiver,
@@ -134,10 +154,10 @@ pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>)
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
         () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &claims)), if read_own => {}
-        () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
+        () = Box::pin(read_shared(&client, &scope, limits, &sink, &version, wanted)) => {}
         // It ends together with the sender of desired objects.
         () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_receiver, roots_status)) => {}
-        () = write_back::run(client.clone(), role, desired_receiver, version_receiver), if config.mcs != Mcs::Off => {}
+        () = write_back::run(client.clone(), role, desired_receiver, version_receiver, report) => {}
     }
 }
 
@@ -210,7 +230,9 @@ async fn read_shared(
     limits: ReadLimits,
     sink: &mpsc::Sender<RunInput>,
     version: &watch::Sender<Option<&'static str>>,
+    mut wanted: SharingWanted,
 ) {
+    wanted.wait().await;
     let (mut absent, mut again) = (VERSION_ABSENT, VERSION_AGAIN);
     loop {
         let pause = match mcs::served(client).await {
@@ -474,7 +496,12 @@ impl ClusterInputState {
                 () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
                 Ok(()) = self.traffic.changed() => self.take_traffic(),
-                () = self.write_back.next_look(), if self.may_report() && self.status.synced => self.write_back.look(&self.index),
+                () = self.write_back.next_look(), if self.may_report() && self.status.synced => {
+                    let imports = self.write_back.look(&self.index);
+                    if self.status.imports != imports {
+                        self.status.imports = imports;
+                    }
+                }
             }
             self.publish_writable();
             self.publish();
@@ -526,17 +553,24 @@ impl ClusterInputState {
 
     fn take(&mut self, input: RunInput) {
         match input {
-            RunInput::Service(event) => self.event(event),
+            RunInput::Service(event) => {
+                self.event(event);
+                self.note_exports();
+                self.write_back.note();
+            }
             RunInput::Slice(event) => self.event(event),
             RunInput::Pod(event) => self.event(event),
             RunInput::Node(event) => self.event(event),
             RunInput::Namespace(event) => {
                 self.event(event);
                 self.writable_stale = true;
+                self.note_exports();
+                self.write_back.note();
             }
             RunInput::Gateway(event) => self.event(event),
             RunInput::Export(event) => {
                 self.event(event);
+                self.note_exports();
                 self.write_back.note();
             }
             RunInput::Import(event) => {
@@ -553,6 +587,15 @@ impl ClusterInputState {
                 self.contacts.failed(ReaderId::Probe, error, SystemTime::now());
             }
         }
+    }
+
+    /// Updates whether all exports are known.
+    fn note_exports(&mut self) {
+        let needed = [IndexedKind::Services, IndexedKind::Namespaces, IndexedKind::ServiceExports];
+        let is_complete = self.over_budget.is_none()
+            && needed.into_iter().all(|kind| self.contacts.is_listed(kind));
+        let touched = self.index.set_exports_complete(is_complete);
+        self.pending.merge(touched);
     }
 
     fn event<T: Indexed>(&mut self, event: IndexEvent<T>) {

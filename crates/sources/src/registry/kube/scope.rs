@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use strait_kube_client::{BorrowedText, Identity, NamespacedName, Pairs};
 use strait_model::{
-    Definition, EndpointGroup, EndpointMetadata, Labels, Locality, Namespace, Profile,
+    Definition, EndpointGroup, EndpointMetadata, Labels, Locality, Namespace, Profile, RawService,
 };
 
 /// A pool is searched for unused values when it has grown beyond this size, and beyond twice its
@@ -33,6 +33,8 @@ pub(super) struct ReadSettings {
     pub(super) system_namespace: String,
     /// Whether the names of workloads in telemetry are sent.
     pub(super) metadata: EndpointMetadata,
+    /// The name of the cluster set, which Strait's objects have as a label.
+    pub(super) clusterset: String,
 }
 
 /// The common part of the names of a set of pods: their namespace, and the name up to the part that
@@ -57,6 +59,7 @@ pub(super) struct SharedPools {
     texts: Pools<u64, str>,
     profiles: Pools<u128, Profile>,
     definitions: Pools<u64, Definition>,
+    raw_services: Pools<u64, RawService>,
     ports: Pools<u64, [(Arc<str>, u16)]>,
     sets: Pools<u64, [Set]>,
     kinds: Pools<u64, [EndpointGroup]>,
@@ -79,6 +82,7 @@ impl Default for SharedPools {
             texts: Pools::default(),
             profiles: Pools::default(),
             definitions: Pools::default(),
+            raw_services: Pools::default(),
             ports: Pools::default(),
             sets: Pools::default(),
             kinds: Pools::default(),
@@ -105,6 +109,7 @@ impl SharedPools {
     /// use them.
     fn sweep(&self) -> usize {
         let lists = self.ports.sweep() + self.sets.sweep() + self.kinds.sweep();
+        let lists = lists + self.raw_services.sweep();
         lists + self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
     }
 }
@@ -157,6 +162,11 @@ impl Scope {
     /// gets a separate value.
     pub(super) fn definition(&self, definition: Definition) -> Arc<Definition> {
         self.common.intern(&self.common.definitions, definition)
+    }
+
+    /// Returns the shared value of these fields of a Service.
+    pub(super) fn raw_service(&self, service: RawService) -> Arc<RawService> {
+        self.common.intern(&self.common.raw_services, service)
     }
 
     /// Returns the shared list of these ports, by name and number.
@@ -353,6 +363,7 @@ mod tests {
             trust_domain: "td".into(),
             system_namespace: String::new(),
             metadata: EndpointMetadata::Lean,
+            clusterset: String::new(),
         };
         let scope = Scope::new(settings, Arc::default());
         let (a, b) = (scope.text("shop"), scope.text("shop"));
@@ -380,7 +391,9 @@ mod tests {
         let scope = |trust_domain: &str| {
             let (domain, trust_domain) = ("cluster.local".into(), trust_domain.into());
             let (system_namespace, metadata) = (String::new(), EndpointMetadata::Lean);
-            let settings = ReadSettings { domain, trust_domain, system_namespace, metadata };
+            let clusterset = String::new();
+            let settings =
+                ReadSettings { domain, trust_domain, system_namespace, metadata, clusterset };
             Scope::new(settings, Arc::clone(&common))
         };
         let (east, west) = (scope("td"), scope("td"));

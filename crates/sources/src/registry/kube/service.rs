@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::imports::{DERIVED, DerivedService, derived, family_of};
 use super::index::{IndexedObject, ReadKind};
 use super::node::NodeRecord;
 use super::scope::Scope;
@@ -13,8 +14,8 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution,
-    Service, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, Namespace, Port, Protocol,
+    RawPort, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -70,6 +71,8 @@ struct ServiceSpec<'a> {
     session_affinity: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     session_affinity_config: AffinityConfig,
+    #[serde(borrow, deserialize_with = "list")]
+    ip_families: Vec<BorrowedText<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -152,6 +155,7 @@ impl<'a> ProtobufMessage<'a> for ServiceSpec<'a> {
             13 => self.publish_not_ready_addresses = value.flag()?,
             14 => value.message(&mut self.session_affinity_config)?,
             18 => value.push_text(&mut self.cluster_ips)?,
+            19 => value.push_text(&mut self.ip_families)?,
             22 => self.internal_traffic_policy = value.text()?,
             23 => self.traffic_distribution = value.text()?,
             _ => {}
@@ -239,6 +243,11 @@ pub(super) struct KubeService {
     pub(super) persistent_sessions: bool,
     /// Whether it is excluded from automatic export (`--mcs-auto-export`).
     pub(super) declines_export: bool,
+    /// The fields that multi-cluster services merge.
+    pub(super) raw: Arc<RawService>,
+    /// The data of a derived Service that Strait wrote for a ServiceImport. Such a Service is not
+    /// part of the mesh.
+    pub(super) derived: Option<Box<DerivedService>>,
 }
 
 /// Whether a Service's label is stored: only labels that make it a gateway are. Its pods are found
@@ -289,12 +298,52 @@ pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
     text.filter(|text| !text.is_empty()).map(Distribution::parse)
 }
 
+/// Returns the fields that multi-cluster services merge, as the API server stores them.
+fn raw_service(spec: &ServiceSpec<'_>, scope: &Scope) -> RawService {
+    let ports = spec.ports.iter().filter_map(|port| {
+        let number = u16::try_from(port.port).ok().filter(|number| *number > 0)?;
+        Some(RawPort {
+            name: scope.text(&port.name),
+            protocol: scope.text(port.protocol.given().unwrap_or("TCP")),
+            app_protocol: port.app_protocol.given().map(|text| scope.text(text)),
+            number,
+        })
+    });
+    let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
+    let mut ip_families: Vec<_> =
+        spec.ip_families.iter().filter_map(|family| IpFamily::named(family)).collect();
+    if ip_families.is_empty() {
+        // API servers before 1.20 store no families.
+        let ips = std::iter::once(&spec.cluster_ip).chain(&spec.cluster_ips);
+        let families = ips.filter_map(|ip| ip.parse().ok()).map(family_of);
+        for family in families {
+            if !ip_families.contains(&family) {
+                ip_families.push(family);
+            }
+        }
+    }
+    RawService {
+        headless: *spec.cluster_ip == *"None",
+        ports: ports.collect(),
+        sticky: *spec.session_affinity == *"ClientIP",
+        sticky_seconds: u32::try_from(seconds).ok().filter(|seconds| *seconds > 0),
+        internal_traffic_policy: spec.internal_traffic_policy.given().map(|text| scope.text(text)),
+        traffic_distribution: spec.traffic_distribution.given().map(|text| scope.text(text)),
+        ip_families,
+    }
+}
+
 impl ReadKind for KubeService {
     type Form<'a> = ServiceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
     fn convert(form: ServiceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let ServiceForm { metadata, spec, status } = form;
+        let raw = scope.raw_service(raw_service(&spec, scope));
+        let cluster_ips =
+            std::iter::once(&spec.cluster_ip).chain(&spec.cluster_ips).map(|ip| &**ip);
+        let derived = derived(&metadata, cluster_ips, scope);
+        let is_derived = metadata.labels.get(DERIVED).is_some();
         // The name also occurs in slices and labels, and in other clusters.
         let name = scope.text(&metadata.name);
         let key = NamespacedName { namespace: scope.text(&metadata.namespace), name };
@@ -427,7 +476,11 @@ impl ReadKind for KubeService {
             namespace_prefers: distribution_value.is_none(),
             persistent_sessions,
             declines_export,
+            raw,
+            derived: derived.map(Box::new),
         };
-        IndexedObject { key, value: Some(value), invalid }
+        // The derived Service of another controller is neither a service of the mesh nor ours.
+        let is_foreign = is_derived && value.derived.is_none();
+        IndexedObject { key, value: (!is_foreign).then_some(value), invalid }
     }
 }

@@ -1,12 +1,12 @@
-//! Writes into a cluster: conditions of ServiceExports, clusters of ServiceImports, and automatic
-//! exports (`--mcs-auto-export`). This module writes no other objects.
+//! Writes into a cluster: conditions of ServiceExports, automatic exports (`--mcs-auto-export`), and
+//! ServiceImports with their derived Services (`--mcs-imports`). This module writes no other objects.
 //!
-//! [`KubeIndex::desired_objects`] compares the current with the desired state; [`run`] writes, one
-//! object at a time. A denied or ineffective write has no other consequences. A written value that
-//! another controller reverts is not written again for a while, so that two controllers that
-//! disagree don't overwrite each other continuously.
+//! `write_plan` compares the current with the desired state; [`run`] writes, one object at a time.
+//! Nothing is ever forced: fields of other managers stay. A denied or ineffective write has no other
+//! consequences. A written value that another controller reverts is not written again for a while,
+//! so that two controllers that disagree don't overwrite each other continuously.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +14,22 @@ use jiff::Timestamp;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use super::imports::{ImportWrite, derived_name, import_status};
 use super::index::KubeIndex;
-use super::mcs::{ExportCondition, GROUP};
+use super::mcs::{ExportCondition, GROUP, is_reserved};
 use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
-/// The minimum interval between two comparisons.
-const PACE: Duration = Duration::from_secs(1);
 /// How long the same value is not written to the same object again. Also the pause for a kind after
 /// a denied write.
 const REST: Duration = Duration::from_secs(600);
+/// How long the same object is not created again.
+const REST_OF_CREATION: Duration = Duration::from_secs(5);
+/// The pause between two writes of imports: at most 20 per second and cluster.
+const IMPORT_PACE: Duration = Duration::from_millis(50);
 /// The pause after a transient error.
 const PAUSE: Duration = Duration::from_secs(30);
 /// The field manager for server-side apply.
@@ -43,8 +46,8 @@ pub(super) struct DesiredObject {
 enum DesiredState {
     /// A ServiceExport needs these conditions.
     Conditions(Vec<ExportCondition>),
-    /// A ServiceImport needs these clusters.
-    Clusters(Vec<ClusterId>),
+    /// A ServiceImport or its derived Service needs this write.
+    Import(ImportWrite),
     /// A ServiceExport must exist.
     Export,
 }
@@ -53,15 +56,54 @@ enum DesiredState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum WritePermission {
     Conditions,
-    Clusters,
     Export,
+    Imports,
+    ImportStatus,
+    DerivedServices,
+}
+
+impl WritePermission {
+    /// The name of the kind in messages and metrics.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Conditions | Self::Export => "serviceexports",
+            Self::Imports | Self::ImportStatus => "serviceimports",
+            Self::DerivedServices => "services",
+        }
+    }
+
+    fn is_of_imports(self) -> bool {
+        matches!(self, Self::Imports | Self::ImportStatus | Self::DerivedServices)
+    }
+}
+
+/// The results of writes, for the next comparison and for the status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct WriteReport {
+    /// The refusal, if a permission for imports is missing.
+    pub(super) denied: Option<String>,
+    /// Objects of which another manager owns a field, with the message.
+    pub(super) conflicts: BTreeMap<WorkloadKey, String>,
+    /// Imports for which the cluster has no address family.
+    pub(super) unsupported: BTreeSet<NamespacedName>,
+    /// Number of writes by kind of object and result.
+    pub(super) counts: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl DesiredObject {
+    /// Returns a write for the import of this name.
+    pub(super) fn import(key: NamespacedName, write: ImportWrite) -> Self {
+        Self { key, state: DesiredState::Import(write) }
+    }
+
     /// Returns the wish without times, for comparisons.
     fn undated(mut self) -> Self {
-        if let DesiredState::Conditions(conditions) = &mut self.state {
-            conditions.iter_mut().for_each(|one| one.since = Box::default());
+        match &mut self.state {
+            DesiredState::Conditions(conditions) => {
+                conditions.iter_mut().for_each(|one| one.since = Box::default());
+            }
+            DesiredState::Import(ImportWrite::Status { ready, .. }) => ready.since = Box::default(),
+            DesiredState::Import(_) | DesiredState::Export => {}
         }
         self
     }
@@ -69,8 +111,27 @@ impl DesiredObject {
     fn permission(&self) -> WritePermission {
         match self.state {
             DesiredState::Conditions(_) => WritePermission::Conditions,
-            DesiredState::Clusters(_) => WritePermission::Clusters,
             DesiredState::Export => WritePermission::Export,
+            DesiredState::Import(ImportWrite::Import { .. } | ImportWrite::DeleteImport { .. }) => {
+                WritePermission::Imports
+            }
+            DesiredState::Import(ImportWrite::Status { .. } | ImportWrite::AdoptedClusters(_)) => {
+                WritePermission::ImportStatus
+            }
+            DesiredState::Import(
+                ImportWrite::Derived { .. } | ImportWrite::DeleteDerived { .. },
+            ) => WritePermission::DerivedServices,
+        }
+    }
+
+    /// How long the same write is not repeated.
+    fn rest(&self) -> Duration {
+        match self.state {
+            DesiredState::Import(
+                ImportWrite::Import { creates: true, .. }
+                | ImportWrite::Derived { creates: true, .. },
+            ) => REST_OF_CREATION,
+            _ => REST,
         }
     }
 }
@@ -86,8 +147,13 @@ impl KubeIndex {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
         };
         let exports = self.shared_exports().filter_map(|(key, export)| {
-            let mut wanted =
-                conditions(self.last_sent_resolution(key), shared_service(key), cluster);
+            let mut wanted = match is_reserved(key) {
+                true => refused("NotExportable", "the API server of a cluster is not exported"),
+                false => conditions(self.last_sent_resolution(key), shared_service(key), cluster),
+            };
+            if shared.is_partial() {
+                keep_conflict(&mut wanted, &export.conditions);
+            }
             wanted.iter_mut().for_each(|one| one.observed = export.generation);
             let differ = |wanted: &ExportCondition| {
                 let current = export.conditions.iter().find(|current| current.kind == wanted.kind);
@@ -97,14 +163,6 @@ impl KubeIndex {
                 let dated = wanted.into_iter().map(|one| dated(one, &export.conditions));
                 DesiredObject { key: key.clone(), state: DesiredState::Conditions(dated.collect()) }
             })
-        });
-        let imports = self.shared_imports().filter_map(|(key, import)| {
-            let wanted =
-                shared_service(key).map(|service| service.clusters.clone()).unwrap_or_default();
-            let same =
-                wanted.iter().map(ClusterId::as_str).eq(import.clusters.iter().map(|one| &**one));
-            (!same)
-                .then(|| DesiredObject { key: key.clone(), state: DesiredState::Clusters(wanted) })
         });
         let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
             let key = NamespacedName {
@@ -116,8 +174,25 @@ impl KubeIndex {
             let is_due = is_due && !self.declines_export(&key);
             is_due.then_some(DesiredObject { key, state: DesiredState::Export })
         });
-        exports.chain(imports).chain(missing).collect()
+        exports.chain(missing).collect()
     }
+}
+
+fn condition(kind: &str, status: bool, reason: &str, message: &str) -> ExportCondition {
+    ExportCondition {
+        kind: kind.into(),
+        status: if status { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        since: Box::default(),
+        observed: 0,
+    }
+}
+
+/// Returns the conditions of an invalid export.
+fn refused(reason: &str, message: &str) -> Vec<ExportCondition> {
+    let pending = condition("Ready", false, "Pending", "the export is not valid");
+    vec![condition("Valid", false, reason, message), pending]
 }
 
 /// Returns the conditions of an export. `service` is the cluster's own service with this name, if
@@ -127,18 +202,6 @@ fn conditions(
     shared_service: Option<&SharedService>,
     cluster: &ClusterId,
 ) -> Vec<ExportCondition> {
-    let condition = |kind: &str, status: bool, reason: &str, message: &str| ExportCondition {
-        kind: kind.into(),
-        status: if status { "True" } else { "False" }.into(),
-        reason: reason.into(),
-        message: message.into(),
-        since: Box::default(),
-        observed: 0,
-    };
-    let refused = |reason: &str, message: &str| {
-        let pending = condition("Ready", false, "Pending", "the export is not valid");
-        vec![condition("Valid", false, reason, message), pending]
-    };
     match service {
         None => return refused("NoService", "the mesh has no Service with this name"),
         Some(Resolution::Alias(_)) => {
@@ -146,17 +209,13 @@ fn conditions(
         }
         Some(_) => {}
     }
-    let is = |clusters: &[ClusterId]| clusters.contains(cluster);
     let ready = match shared_service {
-        Some(shared) if is(&shared.clusters) => {
+        Some(shared) if shared.is_exported_by(cluster) => {
             condition("Ready", true, "Exported", "proxies of all clusters receive its endpoints")
         }
-        Some(shared) if is(&shared.refused) => condition(
-            "Ready",
-            false,
-            "Failed",
-            "the policy does not allow this cluster to export it",
-        ),
+        Some(SharedService { refused, .. }) if refused.contains_key(cluster) => {
+            condition("Ready", false, "Failed", &refused[cluster])
+        }
         _ => condition("Ready", false, "Pending", "the mesh does not have it yet"),
     };
     let conflict = match shared_service.and_then(|shared| shared.conflict.as_ref()) {
@@ -164,6 +223,17 @@ fn conditions(
         None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
     };
     vec![condition("Valid", true, "Valid", "a Service with this name exists"), ready, conflict]
+}
+
+/// Keeps a reported conflict while the exports of some member are unknown: the conflict may be with
+/// that member.
+fn keep_conflict(wanted: &mut [ExportCondition], current: &[ExportCondition]) {
+    let is_conflict = |one: &&ExportCondition| (&*one.kind, &*one.status) == ("Conflict", "True");
+    if let Some(conflict) = current.iter().find(is_conflict)
+        && let Some(wanted) = wanted.iter_mut().find(|one| *one.kind == *"Conflict")
+    {
+        *wanted = conflict.clone();
+    }
 }
 
 fn has_same_state(a: &ExportCondition, b: &ExportCondition) -> bool {
@@ -177,53 +247,6 @@ fn dated(wanted: ExportCondition, current: &[ExportCondition]) -> ExportConditio
     ExportCondition { since: since.unwrap_or_default(), ..wanted }
 }
 
-/// When to compare, and where to send the result.
-pub(super) struct WriteBack {
-    cluster: ClusterId,
-    shared: watch::Receiver<Arc<SharedServices>>,
-    desired: watch::Sender<Vec<DesiredObject>>,
-    stale: bool,
-    looked: Instant,
-}
-
-impl WriteBack {
-    pub(super) fn new(
-        cluster: ClusterId,
-        shared: watch::Receiver<Arc<SharedServices>>,
-        desired: watch::Sender<Vec<DesiredObject>>,
-    ) -> Self {
-        Self { cluster, shared, desired, stale: true, looked: Instant::now() }
-    }
-
-    /// Records that the cluster has changed.
-    pub(super) fn note(&mut self) {
-        self.stale = true;
-    }
-
-    /// Waits until the next comparison is due.
-    pub(super) async fn next_look(&mut self) {
-        while !self.stale {
-            if self.shared.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.stale = true;
-        }
-        sleep_until(self.looked + PACE).await;
-    }
-
-    /// Compares the current with the desired state.
-    pub(super) fn look(&mut self, index: &KubeIndex) {
-        (self.stale, self.looked) = (false, Instant::now());
-        let shared = Arc::clone(&self.shared.borrow_and_update());
-        let desired = index.desired_objects(&self.cluster, &shared);
-        self.desired.send_if_modified(|current| {
-            let differ = *current != desired;
-            *current = desired;
-            differ
-        });
-    }
-}
-
 /// Writes the desired objects while this process has the writer role. Ends when their sender is
 /// dropped. `version` is that of the API, once known.
 pub(super) async fn run(
@@ -231,6 +254,7 @@ pub(super) async fn run(
     mut role: watch::Receiver<WriterRole>,
     mut desired: watch::Receiver<Vec<DesiredObject>>,
     mut version: watch::Receiver<Option<&'static str>>,
+    report: watch::Sender<WriteReport>,
 ) {
     let mut memory = WriteBackState::default();
     loop {
@@ -249,10 +273,16 @@ pub(super) async fn run(
                 break;
             }
             if !memory.may_try(&object, Instant::now()) {
+                rest = rest.min(object.rest());
                 continue;
+            }
+            let permission = object.permission();
+            if permission.is_of_imports() {
+                sleep(IMPORT_PACE).await;
             }
             let result = write(&client, served, &object).await;
             let DesiredObject { key, .. } = &object;
+            memory.report(&object, &result);
             match &result {
                 Ok(()) => debug!(object = %key, right = ?object.permission(), "written"),
                 Err(error) => {
@@ -265,6 +295,7 @@ pub(super) async fn run(
                 break;
             }
         }
+        memory.publish(&report, Instant::now());
         tokio::select! {
             changed = desired.changed() => if changed.is_err() { return },
             () = sleep(rest) => {}
@@ -280,15 +311,81 @@ pub(super) async fn run(
 struct WriteBackState {
     last: BTreeMap<(WritePermission, NamespacedName), (DesiredObject, Instant)>,
     denied: BTreeMap<WritePermission, Instant>,
+    /// Since when the cluster has no address family for an import.
+    unsupported: BTreeMap<NamespacedName, Instant>,
+    report: WriteReport,
 }
 
 impl WriteBackState {
     /// Whether a wish may be tried now.
     fn may_try(&self, object: &DesiredObject, now: Instant) -> bool {
-        let rests = |since: &Instant| now.duration_since(*since) < REST;
+        let rests = |since: &Instant, rest| now.duration_since(*since) < rest;
         let tried = self.last.get(&(object.permission(), object.key.clone()));
-        !self.denied.get(&object.permission()).is_some_and(rests)
-            && !tried.is_some_and(|(last, since)| *last == object.clone().undated() && rests(since))
+        !self.denied.get(&object.permission()).is_some_and(|since| rests(since, REST))
+            && !tried.is_some_and(|(last, since)| {
+                *last == object.clone().undated() && rests(since, object.rest())
+            })
+    }
+
+    /// Records the result of a write of an import for the next comparison.
+    fn report(&mut self, object: &DesiredObject, result: &Result<(), ApiError>) {
+        let (permission, key) = (object.permission(), &object.key);
+        let name = WorkloadKey::new(&*key.namespace, Arc::clone(&key.name));
+        let outcome = match result {
+            Ok(()) => "ok",
+            Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => "denied",
+            Err(ApiError::Rejected(status)) if status.code == 409 => "conflict",
+            Err(_) => "failed",
+        };
+        *self.report.counts.entry((permission.as_str(), outcome)).or_default() += 1;
+        if !permission.is_of_imports() {
+            return;
+        }
+        let is_family = matches!(result, Err(ApiError::Rejected(status))
+            if status.code == 422 && status.message.contains("ipFamil"));
+        match result {
+            Ok(()) => {
+                self.report.conflicts.remove(&name);
+                if permission == WritePermission::DerivedServices {
+                    self.unsupported.remove(key);
+                }
+            }
+            Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
+                self.report.denied = Some(error.to_string());
+            }
+            Err(_) if is_family => drop(self.unsupported.insert(key.clone(), Instant::now())),
+            Err(ApiError::Rejected(status)) if outcome == "conflict" => {
+                // A deletion with an outdated version is simply repeated with the current one.
+                if !matches!(
+                    object.state,
+                    DesiredState::Import(
+                        ImportWrite::DeleteImport { .. } | ImportWrite::DeleteDerived { .. }
+                    )
+                ) {
+                    self.report.conflicts.insert(name, status.message.clone());
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Publishes the report if it differs.
+    fn publish(&mut self, to: &watch::Sender<WriteReport>, now: Instant) {
+        let is_denied = |(permission, since): (&WritePermission, &Instant)| {
+            permission.is_of_imports() && now.duration_since(*since) < REST
+        };
+        if !self.denied.iter().any(is_denied) {
+            self.report.denied = None;
+        }
+        self.unsupported.retain(|_, since| now.duration_since(*since) < REST);
+        self.report.unsupported = self.unsupported.keys().cloned().collect();
+        to.send_if_modified(|current| {
+            let differs = *current != self.report;
+            if differs {
+                current.clone_from(&self.report);
+            }
+            differs
+        });
     }
 
     /// Records the result of a write. Returns whether it failed for a transient reason that affects
@@ -301,6 +398,8 @@ impl WriteBackState {
             }
             // The object was deleted, or the value is not accepted.
             Ok(()) | Err(ApiError::NotFound(_) | ApiError::Rejected(_)) => {}
+            // The cluster's definition of the kind lacks a field.
+            Err(ApiError::Server(status)) if status.message.contains("not declared in schema") => {}
             Err(_) => return true,
         }
         self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
@@ -319,7 +418,7 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
             "metadata": { "name": name, "namespace": namespace }, "status": status,
         });
         let path = format!("{below}/{plural}/{name}/status");
-        client.patch::<IgnoredAny>(&path, Patch::Apply(MANAGER), &object).await.map(drop)
+        client.patch::<IgnoredAny>(&path, Patch::ApplyOwn(MANAGER), &object).await.map(drop)
     };
     match &object.state {
         DesiredState::Conditions(conditions) => {
@@ -338,11 +437,7 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
             let conditions: Vec<Value> = conditions.iter().map(json).collect();
             apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await
         }
-        DesiredState::Clusters(clusters) => {
-            let clusters: Vec<Value> =
-                clusters.iter().map(|cluster| json!({ "cluster": cluster.as_str() })).collect();
-            apply("ServiceImport", "serviceimports", json!({ "clusters": clusters })).await
-        }
+        DesiredState::Import(write) => write_import(client, &api_version, &object.key, write).await,
         DesiredState::Export => {
             // It is deleted together with the Service.
             let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
@@ -359,16 +454,113 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
     }
 }
 
+/// Writes an object of an import.
+async fn write_import(
+    client: &ApiClient,
+    api_version: &str,
+    key: &NamespacedName,
+    write: &ImportWrite,
+) -> Result<(), ApiError> {
+    let NamespacedName { namespace, name } = key;
+    let import = format!("/apis/{api_version}/namespaces/{namespace}/serviceimports/{name}");
+    let derived = format!("/api/v1/namespaces/{namespace}/services/{}", derived_name(key));
+    let apply = async |path: &str, version: &str, kind: &str, object: Value| {
+        let mut object = object;
+        (object["apiVersion"], object["kind"]) = (version.into(), kind.into());
+        let patch = Patch::ApplyOwn(MANAGER);
+        client.patch::<IgnoredAny>(path, patch, &object).await.map(drop)
+    };
+    let apply_status = async |status: Value| {
+        let metadata = json!({ "name": &**name, "namespace": &**namespace });
+        let object = json!({ "metadata": metadata, "status": status });
+        apply(&format!("{import}/status"), api_version, "ServiceImport", object).await
+    };
+    match write {
+        ImportWrite::Import { object, .. } => {
+            apply(&import, api_version, "ServiceImport", object.clone()).await
+        }
+        ImportWrite::Derived { object, .. } => {
+            let applied = apply(&derived, "v1", "Service", object.clone()).await;
+            let Err(ApiError::Rejected(status)) = &applied else { return applied };
+            if status.code != 422 || !status.message.contains("ipFamil") {
+                return applied;
+            }
+            // The cluster lacks a family, and does not say which one it has.
+            for family in object["spec"]["ipFamilies"].as_array().into_iter().flatten() {
+                let mut object = object.clone();
+                object["spec"]["ipFamilies"] = json!([family]);
+                object["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+                if apply(&derived, "v1", "Service", object).await.is_ok() {
+                    return Ok(());
+                }
+            }
+            applied
+        }
+        ImportWrite::Status { clusters, ready, slices } => {
+            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let clusters = || clusters.iter().map(|cluster| &**cluster);
+            let applied = apply_status(import_status(clusters(), ready, &now, *slices)).await;
+            match &applied {
+                // An older definition lacks the field, and server-side apply refuses unknown ones.
+                Err(ApiError::Rejected(status) | ApiError::Server(status))
+                    if status.message.contains("endpointSliceObjects") =>
+                {
+                    apply_status(import_status(clusters(), ready, &now, None)).await
+                }
+                _ => applied,
+            }
+        }
+        ImportWrite::AdoptedClusters(clusters) => {
+            let clusters: Vec<Value> =
+                clusters.iter().map(|cluster| json!({ "cluster": &**cluster })).collect();
+            apply_status(json!({ "clusters": clusters })).await
+        }
+        ImportWrite::DeleteImport { uid, version } => {
+            gone(client.delete_exactly(&import, uid, version).await)
+        }
+        ImportWrite::DeleteDerived { uid, version } => {
+            gone(client.delete_exactly(&derived, uid, version).await)
+        }
+    }
+}
+
+/// Treats a missing object as deleted.
+fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(ApiError::NotFound(_)) => Ok(()),
+        result => result,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strait_model::Disagreement;
+    use strait_model::{Disagreement, ExportedService, Labels, RankedExport};
 
     fn shared(clusters: &[&str], refused: &[&str], conflict: bool) -> SharedService {
-        let ids = |names: &[&str]| names.iter().map(|name| ClusterId::from(*name)).collect();
-        let conflict = conflict
-            .then(|| Disagreement { reason: "PortConflict".into(), message: "ports: …".into() });
-        SharedService { clusters: ids(clusters), refused: ids(refused), conflict }
+        let exports = clusters.iter().map(|cluster| RankedExport {
+            cluster: (*cluster).into(),
+            name: (*cluster).into(),
+            age: 0,
+            conflicts: Vec::new(),
+            service: Arc::new(ExportedService {
+                created: 0,
+                service: Arc::default(),
+                labels: Labels::new(),
+                annotations: Labels::new(),
+            }),
+        });
+        let conflict = conflict.then(|| Disagreement {
+            reason: "PortConflict".into(),
+            message: "ports: …".into(),
+            fields: vec!["ports"],
+        });
+        SharedService {
+            exports: exports.collect(),
+            refused: refused.iter().map(|one| ((*one).into(), "no".to_owned())).collect(),
+            merged: None,
+            conflict,
+        }
     }
 
     #[test]
@@ -403,6 +595,18 @@ mod tests {
     }
 
     #[test]
+    fn reported_conflict_stays_while_a_member_is_unknown() {
+        let conflict = condition("Conflict", true, "TypeConflict", "type: …");
+        let wanted = || conditions(Some(&Resolution::ClientSide), None, &"east".into());
+        let mut kept = wanted();
+        keep_conflict(&mut kept, std::slice::from_ref(&conflict));
+        assert_eq!(kept[2], conflict);
+        let mut kept = wanted();
+        keep_conflict(&mut kept, &[condition("Conflict", false, "NoConflicts", "")]);
+        assert_eq!(kept, wanted());
+    }
+
+    #[test]
     fn unchanged_status_keeps_its_time() {
         let at = |status: &str, since: &str| ExportCondition {
             kind: "Ready".into(),
@@ -426,7 +630,9 @@ mod tests {
     fn write_without_effect_is_not_repeated_for_a_while() {
         let object = |name: &str, clusters: &[&str]| DesiredObject {
             key: NamespacedName { namespace: "shop".into(), name: name.into() },
-            state: DesiredState::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
+            state: DesiredState::Import(ImportWrite::AdoptedClusters(
+                clusters.iter().map(|id| Arc::from(*id)).collect(),
+            )),
         };
         let (now, later) = (Instant::now(), Instant::now() + REST);
         let mut memory = WriteBackState::default();

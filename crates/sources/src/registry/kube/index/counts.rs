@@ -25,7 +25,7 @@ impl KubeIndex {
     /// Returns the number of stored objects of a kind.
     pub(in crate::registry::kube) fn count(&self, kind: IndexedKind) -> usize {
         match kind {
-            IndexedKind::Services => self.services.len(),
+            IndexedKind::Services => self.services.len() + self.shared.derived.len(),
             IndexedKind::EndpointSlices => self.slices.len(),
             IndexedKind::Pods => self.pods.len(),
             IndexedKind::Nodes => self.nodes.len(),
@@ -65,6 +65,7 @@ impl KubeIndex {
             + invalid.sum::<usize>()
             + weight::map(&self.shared.exports)
             + weight::map(&self.shared.imports)
+            + weight::map(&self.shared.derived)
     }
 
     /// Returns the number of stored objects.

@@ -1,11 +1,15 @@
 //! Multi-cluster services in the index: how exports and imports are stored, and the contents that
 //! are sent for them.
 
-use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing};
-use crate::registry::kube::mcs::{Export, Import};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing, workload_key};
+use crate::registry::kube::imports::DerivedService;
+use crate::registry::kube::mcs::{Export, Import, is_reserved};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::{Contents, ServiceRecord};
-use strait_model::{CLUSTERSET, Hostname, Mcs, Resolution};
+use strait_model::{CLUSTERSET, ExportedService, Hostname, Mcs, Resolution, WrittenImport};
 
 impl Indexed for Export {
     const KIND: IndexedKind = IndexedKind::ServiceExports;
@@ -19,6 +23,7 @@ impl Indexed for Export {
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        index.shared.exports_listed = true;
         let gone = missing(index.exports(), &list);
         index.exchange(gone, list, touched);
     }
@@ -36,6 +41,7 @@ impl Indexed for Import {
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        index.shared.imports_listed = true;
         let gone = missing(index.imports(), &list);
         index.exchange(gone, list, touched);
     }
@@ -84,10 +90,8 @@ impl KubeIndex {
     }
 
     /// Returns the imports with their status.
-    pub(in crate::registry::kube) fn shared_imports(
-        &self,
-    ) -> impl Iterator<Item = (&NamespacedName, &Import)> {
-        self.shared.imports.iter()
+    pub(in crate::registry::kube) fn shared_imports(&self) -> &BTreeMap<NamespacedName, Import> {
+        &self.shared.imports
     }
 
     /// Whether an export with this name exists.
@@ -119,6 +123,7 @@ impl KubeIndex {
         if was.is_some() != exported {
             touched.services.insert(key.clone());
         }
+        touched.facts |= self.note_exported(key);
         if exported {
             self.shared.declined.remove(key);
         } else if was.is_some() && self.services.contains_key(key) {
@@ -144,10 +149,87 @@ impl KubeIndex {
         if imports.get(key) == import.as_ref() {
             return;
         }
+        let written = import.as_ref().and_then(|import| import.own.as_ref()).map(|own| {
+            let decided_by = Arc::clone(&own.decided_by);
+            WrittenImport { decided_by, created: own.created }
+        });
         match import {
             Some(import) => imports.insert(key.clone(), import),
             None => imports.remove(key),
         };
         touched.services.insert(key.clone());
+        let name = workload_key(key);
+        let known = &mut self.facts.exports.imports;
+        if known.get(&name) != written.as_ref() {
+            touched.facts = true;
+            match written {
+                Some(written) => known.insert(name, written),
+                None => known.remove(&name),
+            };
+        }
+    }
+
+    /// Updates the exported service of this name. Returns whether it differs.
+    pub(super) fn note_exported(&mut self, key: &NamespacedName) -> bool {
+        let export = self.shared.exports.get(key).filter(|_| !is_reserved(key));
+        let service = self.services.get(key);
+        let service = service.filter(|own| !matches!(own.service.resolution, Resolution::Alias(_)));
+        let exported = export.zip(service).map(|(export, service)| ExportedService {
+            created: export.created,
+            service: Arc::clone(&service.raw),
+            labels: export.labels.clone(),
+            annotations: export.annotations.clone(),
+        });
+        let (name, exports) = (workload_key(key), &mut self.facts.exports.exports);
+        if exports.get(&name).map(|own| &**own) == exported.as_ref() {
+            return false;
+        }
+        match exported {
+            Some(exported) => exports.insert(name, Arc::new(exported)),
+            None => exports.remove(&name),
+        };
+        true
+    }
+
+    /// Updates the names of which it is unknown whether they are exported. Returns whether they
+    /// differ.
+    pub(super) fn note_unknown_exports(&mut self) -> bool {
+        if self.invalid.is_empty() && self.facts.exports.unknown.is_empty() {
+            return false;
+        }
+        let kinds = [IndexedKind::Services, IndexedKind::ServiceExports];
+        let invalid = self.invalid.keys().filter(|(kind, _)| kinds.contains(kind));
+        let unknown = invalid.filter_map(|(_, key)| key.as_ref()).map(workload_key).collect();
+        let differs = self.facts.exports.unknown != unknown;
+        self.facts.exports.unknown = unknown;
+        differs
+    }
+
+    /// Updates whether all exports are known. `is_complete` is whether everything else is that they
+    /// depend on. Returns the affected parts.
+    pub(in crate::registry::kube) fn set_exports_complete(
+        &mut self,
+        is_complete: bool,
+    ) -> IndexChanges {
+        // An object without a readable name could be any of them.
+        let has_nameless = [IndexedKind::Services, IndexedKind::ServiceExports]
+            .iter()
+            .any(|kind| self.invalid.contains_key(&(*kind, None)));
+        let is_complete = is_complete && self.shared.exports_listed && !has_nameless;
+        let current = &mut self.facts.exports.is_complete;
+        let facts = std::mem::replace(current, is_complete) != is_complete;
+        IndexChanges { facts, ..IndexChanges::default() }
+    }
+
+    /// Whether imports have been listed.
+    pub(in crate::registry::kube) fn has_imports_listed(&self) -> bool {
+        self.shared.imports_listed
+    }
+
+    /// Returns the derived Services that Strait wrote.
+    pub(in crate::registry::kube) fn derived_services(
+        &self,
+    ) -> &BTreeMap<NamespacedName, DerivedService> {
+        &self.shared.derived
     }
 }

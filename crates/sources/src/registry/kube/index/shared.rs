@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::registry::kube::imports::DerivedService;
 use crate::registry::kube::mcs::{Export, Import};
 use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;
@@ -18,6 +19,12 @@ pub(super) struct SharedWithMesh {
     pub(super) mode: Mcs,
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
+    /// The derived Services of ServiceImports that Strait wrote, by the key of the Service.
+    pub(super) derived: BTreeMap<NamespacedName, DerivedService>,
+    /// Whether exports have been listed.
+    pub(super) exports_listed: bool,
+    /// Whether imports have been listed.
+    pub(super) imports_listed: bool,
     /// Records under the clusterset name, by the key of the service.
     pub(super) last_sent: BTreeMap<NamespacedName, ServiceRecord>,
     /// Existing services whose export was deleted. They are not exported automatically again.

@@ -28,6 +28,7 @@ pub(super) fn index() -> KubeIndex {
         trust_domain: "td".into(),
         system_namespace: "strait-system".into(),
         metadata: Default::default(),
+        clusterset: "default".into(),
     };
     KubeIndex::new(Arc::new(Scope::new(settings, Arc::default())))
 }

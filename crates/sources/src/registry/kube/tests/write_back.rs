@@ -8,9 +8,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::faults::{access, config, sim};
-use crate::registry::kube::{RunConfig, run};
+use crate::registry::kube::{RunConfig, derived_service_name, run};
 use strait_base::task::Supervisor;
-use strait_model::{Mcs, SharedService, SharedServices, WorkloadKey};
+use strait_model::{
+    ExportedService, ImportMode, ImportedService, IpFamily, Labels, Mcs, RankedExport, RawPort,
+    RawService, SetMember, SharedService, SharedServices, WorkloadKey,
+};
 use strait_sim::{Family, Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -26,6 +29,10 @@ struct Written {
 impl Written {
     /// Starts a cluster with service `cart`, with exports of these names, and a run that reads it.
     async fn start(exports: &[&str], fault: Option<Fault>) -> Self {
+        Self::start_with(exports, fault, ImportMode::Off).await
+    }
+
+    async fn start_with(exports: &[&str], fault: Option<Fault>, imports: ImportMode) -> Self {
         let families = [Family::Core, Family::MultiCluster].into();
         let sim = sim(Options { families, ..Options::default() }).await;
         for name in exports {
@@ -36,9 +43,10 @@ impl Written {
         }
         let tasks = Supervisor::new();
         let (updates, mut received) = mpsc::channel(16);
-        let (shared, shared_receiver) = watch::channel(Arc::default());
+        let (shared, shared_receiver) = watch::channel(Arc::new(shared()));
         let (config, _) = config(access(&sim, &sim.url()), updates);
-        tasks.spawn("run", run(RunConfig { mcs: Mcs::Exports, shared: shared_receiver, ..config }));
+        let config = RunConfig { mcs: Mcs::Exports, imports, shared: shared_receiver, ..config };
+        tasks.spawn("run", run(config));
         tasks.spawn("hear", async move { while received.recv().await.is_some() {} });
         Self { sim, shared, _tasks: tasks }
     }
@@ -78,11 +86,54 @@ fn object(kind: &str, name: &str) -> Value {
     })
 }
 
+/// Returns services that these clusters export, as the hub sends them to a cluster that it has read.
 fn exported_by(clusters: &[&str]) -> Arc<SharedServices> {
-    let clusters = clusters.iter().map(|id| (*id).into()).collect();
-    let cart = SharedService { clusters, ..SharedService::default() };
-    let services = [(WorkloadKey::new("shop", "cart"), cart)].into();
-    Arc::new(SharedServices { services, ..SharedServices::default() })
+    Arc::new(SharedServices { services: [(cart(), merged(clusters))].into(), ..shared() })
+}
+
+/// Returns shared services of a set with complete members.
+pub(super) fn shared() -> SharedServices {
+    let members = ["east", "west", "north"].map(|id| {
+        let member = SetMember { name: Some(id.into()), is_complete: true, ..SetMember::default() };
+        (id.into(), member)
+    });
+    SharedServices { members: members.into(), removals_certain: true, ..SharedServices::default() }
+}
+
+fn cart() -> WorkloadKey {
+    WorkloadKey::new("shop", "cart")
+}
+
+/// Returns a service that these clusters export, the first of which decides.
+fn merged(clusters: &[&str]) -> SharedService {
+    let port =
+        RawPort { name: "http".into(), protocol: "TCP".into(), app_protocol: None, number: 80 };
+    let service =
+        RawService { ports: vec![port], ip_families: vec![IpFamily::V4], ..RawService::default() };
+    let exported = Arc::new(ExportedService {
+        created: 1,
+        service: Arc::new(service.clone()),
+        labels: Labels::new(),
+        annotations: Labels::new(),
+    });
+    let export = |id: &&str| RankedExport {
+        cluster: (*id).into(),
+        name: (*id).into(),
+        age: 1,
+        conflicts: Vec::new(),
+        service: Arc::clone(&exported),
+    };
+    let imported = clusters.first().map(|first| ImportedService {
+        decided_by: (*first).into(),
+        service,
+        labels: [("team".into(), "a".into())].into(),
+        annotations: Labels::new(),
+    });
+    SharedService {
+        exports: clusters.iter().map(export).collect(),
+        merged: imported.map(Arc::new),
+        ..SharedService::default()
+    }
 }
 
 async fn until(expected: &str, is_reached: impl Fn() -> bool) {
@@ -94,9 +145,8 @@ async fn until(expected: &str, is_reached: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn status_of_exports_and_imports_is_written() {
+async fn conditions_of_exports_are_written() {
     let written = Written::start(&["cart", "nothing"], None).await;
-    written.sim.store().apply(object("ServiceImport", "cart")).expect("an import");
     let pending = "Valid=True Valid, Ready=False Pending, Conflict=False NoConflicts";
     until("cart is pending", || written.conditions("cart") == pending).await;
     let nothing = "Valid=False NoService, Ready=False Pending";
@@ -105,14 +155,110 @@ async fn status_of_exports_and_imports_is_written() {
     written.shared.send_replace(exported_by(&["east", "west"]));
     let ready = "Valid=True Valid, Ready=True Exported, Conflict=False NoConflicts";
     until("cart is ready", || written.conditions("cart") == ready).await;
-    let clusters = json!([{ "cluster": "east" }, { "cluster": "west" }]);
-    let is = || written.status("serviceimports", "cart")["clusters"] == clusters;
-    until("the import names both", is).await;
 
     // No further write is needed.
     let before = written.patches();
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), before);
+}
+
+#[tokio::test]
+async fn nothing_is_written_before_the_hub_has_the_clusters_own_exports() {
+    let written = Written::start(&[], None).await;
+    written.shared.send_replace(Arc::default());
+    sleep(SOME_PACES / 4).await;
+    written.sim.store().apply(object("ServiceExport", "cart")).expect("an export");
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 0);
+    written.shared.send_replace(exported_by(&["east"]));
+    until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
+    assert_eq!(written.patches(), 1, "the conditions are written once");
+}
+
+#[tokio::test]
+async fn imports_of_other_controllers_are_not_written() {
+    let written = Written::start_with(&["cart"], None, ImportMode::Names).await;
+    written.sim.store().apply(object("ServiceImport", "cart")).expect("an import");
+    written.shared.send_replace(exported_by(&["east", "west"]));
+    until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
+    sleep(SOME_PACES).await;
+    assert_eq!(written.sim.request_count("patch", "serviceimports"), 0);
+    assert_eq!(written.sim.request_count("patch", "services"), 0);
+}
+
+/// Returns the writes of imports and derived Services.
+fn import_writes(written: &Written) -> u64 {
+    ["serviceimports", "services"]
+        .into_iter()
+        .flat_map(|plural| ["patch", "create", "delete"].map(|verb| (verb, plural)))
+        .map(|(verb, plural)| written.sim.request_count(verb, plural))
+        .sum()
+}
+
+/// Waits for the derived Service of `cart`. Returns its name and its address.
+async fn derived(written: &Written) -> (String, Value) {
+    let name = derived_service_name("shop", "cart");
+    until("a derived Service", || !written.object("services", &name).is_null()).await;
+    let ip = written.object("services", &name)["spec"]["clusterIP"].clone();
+    (name, ip)
+}
+
+#[tokio::test]
+async fn import_has_the_address_of_its_derived_service_and_is_deleted_with_the_last_export() {
+    let written = Written::start_with(&[], None, ImportMode::Names).await;
+    written.shared.send_replace(exported_by(&["west", "north"]));
+    let (derived, ip) = derived(&written).await;
+    let ready = || written.status("serviceimports", "cart")["conditions"][0]["status"] == "True";
+    until("the import is ready", ready).await;
+    let import = written.object("serviceimports", "cart");
+    assert_eq!(import["spec"]["ips"], json!([ip]));
+    assert_eq!(import["spec"]["type"], "ClusterSetIP");
+    assert_eq!(import["metadata"]["labels"]["strait.dev/clusterset"], "default");
+    assert_eq!(import["metadata"]["labels"]["team"], "a");
+    let annotations = &import["metadata"]["annotations"];
+    assert_eq!(annotations["multicluster.kubernetes.io/derived-service"], derived.as_str());
+    assert_eq!(annotations["strait.dev/decided-by"], "west");
+    let clusters = json!([{ "cluster": "north" }, { "cluster": "west" }]);
+    assert_eq!(import["status"]["clusters"], clusters);
+    let owner = &written.object("services", &derived)["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], import["metadata"]["uid"]);
+
+    // A steady state needs no write, and a member without an answer changes nothing.
+    let before = import_writes(&written);
+    let mut unknown = SharedServices::clone(&exported_by(&["north"]));
+    unknown.members.get_mut("west").expect("a member").is_complete = false;
+    written.shared.send_replace(Arc::new(unknown));
+    sleep(SOME_PACES).await;
+    assert_eq!(import_writes(&written), before);
+    let mut none = shared();
+    none.members.get_mut("west").expect("a member").is_complete = false;
+    written.shared.send_replace(Arc::new(none));
+    sleep(SOME_PACES).await;
+    assert_eq!(import_writes(&written), before);
+
+    written.shared.send_replace(Arc::new(shared()));
+    until("the import is deleted", || written.object("serviceimports", "cart").is_null()).await;
+    until("its Service is deleted", || written.object("services", &derived).is_null()).await;
+}
+
+#[tokio::test]
+async fn deleted_import_is_created_again() {
+    let written = Written::start_with(&[], None, ImportMode::Names).await;
+    written.shared.send_replace(exported_by(&["west"]));
+    let (_, ip) = derived(&written).await;
+    let ips = || written.object("serviceimports", "cart")["spec"]["ips"] == json!([ip]);
+    until("it has the address", ips).await;
+    written.sim.store().delete("serviceimports", "shop", "cart").expect("it exists");
+    until("it has the address again", ips).await;
+}
+
+#[tokio::test]
+async fn missing_right_for_imports_stops_after_one_attempt() {
+    let written = Written::start_with(&[], Some(Fault::ReadOnly), ImportMode::Names).await;
+    written.shared.send_replace(exported_by(&["west"]));
+    until("a write is tried", || import_writes(&written) > 0).await;
+    sleep(SOME_PACES).await;
+    assert_eq!(import_writes(&written), 1);
 }
 
 #[tokio::test]
@@ -147,7 +293,7 @@ async fn unexported_services_are_exported_automatically() {
     let written = Written::start(&[], None).await;
     let wanted = ["cart", "unknown"].map(|name| WorkloadKey::new("shop", name));
     let to_export = [("east".into(), wanted.into())].into();
-    let shared = SharedServices { to_export, ..SharedServices::default() };
+    let shared = SharedServices { to_export, ..shared() };
     written.shared.send_replace(Arc::new(shared));
     until("cart is exported", || written.conditions("cart").contains("Valid=True")).await;
     let made = written.object("serviceexports", "cart");
@@ -175,7 +321,7 @@ async fn deleted_export_is_not_recreated_and_an_annotation_declines_export() {
     let to_export = || {
         Arc::new(SharedServices {
             to_export: [("east".into(), wanted().into())].into(),
-            ..SharedServices::default()
+            ..shared()
         })
     };
     written.shared.send_replace(exported_by(&["east"]));

@@ -1,0 +1,64 @@
+//! 0440 to 0447: ServiceExports, ServiceImports and what Strait writes for them.
+
+use super::code::Code;
+
+codes! {
+    /// Its exports are left out.
+    SET_NAME_MISSING = "STR0440", "the cluster has no valid name in the cluster set",
+        "Annotate its Secret: strait.dev/clusterset-id: NAME, a DNS label, or two labels with a dot.", "\
+Multi-cluster services name a cluster by a DNS label or by two labels with a dot. The name is the cluster ID,
+unless the annotation strait.dev/clusterset-id of the cluster's Secret gives another one. Exports of a cluster
+without a valid name are left out, and so are those of the younger of two clusters with one name. Its proxies
+and everything else are unaffected.";
+
+    /// An object without Strait's label.
+    IMPORT_FOREIGN = "STR0441", "a ServiceImport belongs to another controller",
+        "Nothing, if that controller should write it. Otherwise delete the object, and Strait creates its own.", "\
+The cluster has a ServiceImport with this name that Strait did not write: it lacks the label
+app.kubernetes.io/managed-by: strait, or its label strait.dev/clusterset names another set. Strait reads
+its addresses and does not change it. With adopt: status in the policy file Strait also writes
+status.clusters of such objects.";
+
+    /// Imports that vanish after they are written.
+    IMPORTS_CONTESTED = "STR0442", "another controller deletes ServiceImports of the cluster",
+        "Let one controller write them: set clusters.ID.mcs.imports to off in the policy file, or stop the other one.", "\
+A ServiceImport that Strait wrote was deleted, and deleted again within a minute after Strait restored it. A
+second implementation of the multi-cluster services API, such as Cilium's, deletes imports that its own mesh
+does not export. Strait therefore writes no further imports into this cluster until its policy changes or
+the process restarts.";
+
+    /// 403 for a write.
+    IMPORT_RIGHT_MISSING = "STR0443", "the credential may not write the objects of an import",
+        "Grant the rights: strait cluster add ID --mcs-imports, or reader.mcsImports of the chart strait-member.", "\
+For an import Strait needs create, patch and delete of serviceimports and services, and patch of
+serviceimports/status. The cluster's API server refused a request with 403. Strait tries again after
+10 minutes. Proxies are unaffected: their endpoints do not depend on these objects.";
+
+    /// 404 of the group.
+    IMPORT_VERSION_MISSING = "STR0444", "the cluster does not serve the multi-cluster services API",
+        "Install the CustomResourceDefinitions of sigs.k8s.io/mcs-api in the cluster.", "\
+The API server has neither multicluster.x-k8s.io/v1beta1 nor v1alpha1, or Strait may not list ServiceImports
+and ServiceExports there. Strait writes nothing there, and treats the exports of the cluster as unknown:
+no import is deleted because of it. Strait looks for the API every two minutes.";
+
+    /// An import that no known cluster exports.
+    IMPORT_KEPT = "STR0445", "a ServiceImport is kept because an exporting cluster is unknown",
+        "Restore the contact to the named cluster, or remove its Secret if the cluster is gone: strait cluster get", "\
+No known cluster exports the service, but a cluster that exported it has not been read since the start of
+Strait, cannot be read, or has objects that cannot be decoded. A missing answer is not an empty one: the
+import and its address stay until the cluster answers or is removed.";
+
+    /// Many deletions at once.
+    IMPORT_DELETES_HELD = "STR0446", "the deletion of many ServiceImports is delayed",
+        "Nothing, if the services were unexported on purpose. Otherwise restore the ServiceExports now.", "\
+More than half of the imports of a cluster, and at least 20, would be deleted at once. Strait waits for
+30 s and then deletes those that are still exported by no cluster. massWithdrawal in the policy file sets
+the limits. The metric strait_mcs_deletes_held shows the number of delayed deletions.";
+
+    /// 409 for an apply.
+    IMPORT_CONFLICT = "STR0447", "another controller owns fields of an object that Strait applies",
+        "See the managers of the object: kubectl get --show-managed-fields -o yaml", "\
+Strait writes with server-side apply as the field manager strait and never takes fields from other managers.
+The API server reported that another manager set a field to a different value. Strait leaves the object
+unchanged and tries again after 10 minutes.";
+}

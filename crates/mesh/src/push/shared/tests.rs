@@ -1,0 +1,339 @@
+//! Tests of the order of exports, of merging them and of conflicts: one row per rule of KEP-1645.
+
+use super::*;
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::testing::settings;
+use strait_model::registry::{Epoch, RegistryUpdate, ShardChange};
+use strait_model::testing::{labels, member, removed, service, shard};
+use strait_model::{
+    ClusterFacts, IpFamily, KnownCluster, KnownClusters, Labels, RawPort, RawService,
+};
+
+/// 2026-03-01T00:00:00Z.
+const MARCH: i64 = 1_772_323_200;
+const NOW: i64 = MARCH + 1_000_000;
+
+fn web() -> WorkloadKey {
+    WorkloadKey::new("ns", "web")
+}
+
+fn port(name: &str, number: u16, protocol: &str) -> RawPort {
+    RawPort { name: name.into(), protocol: protocol.into(), app_protocol: None, number }
+}
+
+fn plain() -> RawService {
+    RawService {
+        ports: vec![port("http", 80, "TCP")],
+        ip_families: vec![IpFamily::V4],
+        ..RawService::default()
+    }
+}
+
+fn exported(created: i64, service: RawService) -> ExportedService {
+    ExportedService {
+        created,
+        service: Arc::new(service),
+        labels: Labels::new(),
+        annotations: Labels::new(),
+    }
+}
+
+/// A mesh of clusters that report their exports.
+struct Set {
+    mesh: MeshState,
+    known: KnownClusters,
+    epoch: u64,
+    /// The last version.
+    context: Option<Arc<PushContext>>,
+}
+
+impl Set {
+    fn new() -> Self {
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Complete);
+        Self { mesh, known: KnownClusters::default(), epoch: 0, context: None }
+    }
+
+    /// Adds a cluster whose Secret has this creation time.
+    fn knows(mut self, cluster: &str, created: i64) -> Self {
+        let known = KnownCluster { created: Some(created), ..member(None) };
+        self.known.clusters.insert(cluster.into(), known);
+        self.mesh.apply(MeshEvent::Clusters(Arc::new(self.known.clone())));
+        self
+    }
+
+    /// Replaces the report of a cluster.
+    fn reports(&mut self, cluster: &str, exports: ClusterExports) {
+        self.epoch += 1;
+        let mut update = shard(cluster, self.epoch).with(service("web.ns"), vec![]).built();
+        if let ShardChange::Reset(contents) = &mut update.change {
+            contents.facts = Some(ClusterFacts { exports, ..ClusterFacts::default() });
+        }
+        self.mesh.apply(MeshEvent::Registry(update));
+    }
+
+    fn exports(mut self, cluster: &str, export: ExportedService) -> Self {
+        self.reports(cluster, of(Some(export), None));
+        self
+    }
+
+    fn shared(&mut self) -> SharedServices {
+        if let Some((context, _)) = self.mesh.next_version() {
+            self.context = Some(context);
+        }
+        let context = self.context.as_ref().expect("a version");
+        shared_services(context, &SharingInputs { now: NOW, ..SharingInputs::default() })
+    }
+
+    fn web(mut self) -> SharedService {
+        self.shared().services.remove(&web()).unwrap_or_default()
+    }
+}
+
+fn of(export: Option<ExportedService>, import: Option<WrittenImport>) -> ClusterExports {
+    ClusterExports {
+        exports: export.map(|export| (web(), Arc::new(export))).into_iter().collect(),
+        is_complete: true,
+        imports: import.map(|import| (web(), import)).into_iter().collect(),
+        ..ClusterExports::default()
+    }
+}
+
+fn order(shared: &SharedService) -> String {
+    shared.exports.iter().map(|one| one.cluster.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn reason(shared: &SharedService) -> &str {
+    shared.conflict.as_ref().map_or("", |conflict| conflict.reason.as_str())
+}
+
+#[test]
+fn exporters_disagree_exactly_on_differing_fields() {
+    type Change = fn(&mut ExportedService);
+    fn raw(own: &mut ExportedService) -> &mut RawService {
+        Arc::make_mut(&mut own.service)
+    }
+    let same: Change = |_| {};
+    let rows: [(Change, Change, &str); 16] = [
+        (same, same, ""),
+        (same, |own| raw(own).ports = vec![port("http", 81, "TCP")], "PortConflict"),
+        // A clean union is a conflict too, because the sets differ.
+        (same, |own| raw(own).ports.push(port("sctp", 80, "SCTP")), "PortConflict"),
+        (same, |own| raw(own).ports[0].app_protocol = Some("h2c".into()), "PortConflict"),
+        (
+            |own| raw(own).ports.push(port("b", 81, "UDP")),
+            |own| raw(own).ports.insert(0, port("b", 81, "UDP")),
+            "",
+        ),
+        (same, |own| raw(own).headless = true, "TypeConflict"),
+        (same, |own| raw(own).sticky = true, "SessionAffinityConflict"),
+        (
+            |own| (raw(own).sticky, raw(own).sticky_seconds) = (true, Some(10)),
+            |own| (raw(own).sticky, raw(own).sticky_seconds) = (true, Some(20)),
+            "SessionAffinityConfigConflict",
+        ),
+        (same, |own| raw(own).internal_traffic_policy = Some("Cluster".into()), ""),
+        (
+            same,
+            |own| raw(own).internal_traffic_policy = Some("Local".into()),
+            "InternalTrafficPolicyConflict",
+        ),
+        (
+            same,
+            |own| raw(own).traffic_distribution = Some("PreferClose".into()),
+            "TrafficDistributionConflict",
+        ),
+        (same, |own| own.labels = labels(&[("a", "b")]), "LabelsConflict"),
+        (same, |own| own.annotations = labels(&[("a", "b")]), "AnnotationsConflict"),
+        (same, |own| raw(own).ip_families = vec![IpFamily::V6], "IPFamilyConflict"),
+        // The families in common reach every backend.
+        (same, |own| raw(own).ip_families = vec![IpFamily::V6, IpFamily::V4], ""),
+        (
+            same,
+            |own| {
+                raw(own).headless = true;
+                own.labels = labels(&[("a", "b")]);
+            },
+            "TypeConflict,LabelsConflict",
+        ),
+    ];
+    for (row, (east, west, expected)) in rows.into_iter().enumerate() {
+        let set = [("east", east, MARCH), ("west", west, MARCH + 1)].into_iter().fold(
+            Set::new(),
+            |set, (cluster, change, created)| {
+                let mut export = exported(created, plain());
+                change(&mut export);
+                set.exports(cluster, export)
+            },
+        );
+        assert_eq!(reason(&set.web()), expected, "row {row}");
+    }
+}
+
+#[test]
+fn conflict_names_field_count_value_cluster_and_time() {
+    let headless = RawService { headless: true, ..plain() };
+    let set = Set::new()
+        .exports("north", exported(MARCH + 2, headless.clone()))
+        .exports("west", exported(MARCH + 1, headless))
+        .exports("east", exported(MARCH, plain()));
+    let conflict = set.web().conflict.expect("a conflict");
+    assert_eq!(
+        conflict.message,
+        "type: 2 of 3 clusters disagree; using ClusterSetIP from the oldest export, in cluster east (2026-03-01T00:00:00Z)"
+    );
+    assert_eq!(conflict.fields, ["type"]);
+}
+
+#[test]
+fn conflict_is_found_when_the_first_cluster_does_not_export() {
+    let mut set = Set::new()
+        .knows("a", 1)
+        .knows("b", 2)
+        .exports("b", exported(MARCH, plain()))
+        .exports("c", exported(MARCH + 1, RawService { headless: true, ..plain() }));
+    set.reports("a", of(None, None));
+    assert_eq!(reason(&set.web()), "TypeConflict");
+}
+
+#[test]
+fn ports_merge_by_name_and_then_by_protocol_and_number() {
+    let named = |names: &[(&str, u16, &str)]| RawService {
+        ports: names.iter().map(|(name, number, protocol)| port(name, *number, protocol)).collect(),
+        ..plain()
+    };
+    for (east, west, expected) in [
+        // A taken name drops the port with another number.
+        (named(&[("tcp", 42, "TCP")]), named(&[("tcp", 43, "TCP")]), "tcp 42/TCP"),
+        // A taken protocol and number keeps the older name.
+        (named(&[("tcp", 42, "TCP")]), named(&[("new", 42, "TCP")]), "tcp 42/TCP"),
+        // The same number with another protocol is another port.
+        (
+            named(&[("tcp", 42, "TCP"), ("udp", 42, "UDP")]),
+            named(&[("tcp", 42, "TCP"), ("stcp", 142, "SCTP")]),
+            "stcp 142/SCTP, tcp 42/TCP, udp 42/UDP",
+        ),
+        // Unnamed ports merge by the empty name.
+        (named(&[("", 42, "TCP")]), named(&[("", 43, "TCP")]), "42/TCP"),
+    ] {
+        let set = Set::new()
+            .exports("east", exported(MARCH, east))
+            .exports("west", exported(MARCH + 1, west));
+        let merged = set.web().merged.expect("an import");
+        let ports: Vec<_> = merged.service.ports.iter().map(ToString::to_string).collect();
+        assert_eq!(ports.join(", "), expected);
+    }
+}
+
+#[test]
+fn oldest_export_decides_and_equal_ages_are_ordered_by_cluster() {
+    for (west, east, expected) in [
+        (MARCH, MARCH + 1, "west east"),
+        (MARCH, MARCH, "east west"),
+        // Unknown and future times are the youngest.
+        (0, MARCH, "east west"),
+        (NOW + 1, MARCH, "east west"),
+        (MARCH, NOW + 1, "west east"),
+    ] {
+        let set = Set::new()
+            .exports("east", exported(east, plain()))
+            .exports("west", exported(west, plain()));
+        assert_eq!(order(&set.web()), expected, "west {west}, east {east}");
+    }
+}
+
+fn import(decided_by: &str, created: i64) -> Option<WrittenImport> {
+    Some(WrittenImport { decided_by: decided_by.into(), created })
+}
+
+#[test]
+fn deciding_cluster_stays_while_an_import_exists_and_it_exports() {
+    let mut set = Set::new().knows("east", 1).knows("west", 2);
+    set.reports("east", of(Some(exported(MARCH, plain())), import("east", MARCH + 5)));
+    set.reports("west", of(Some(exported(MARCH - 1, plain())), import("east", MARCH + 5)));
+    let shared = set.shared();
+    assert_eq!(order(&shared.services[&web()]), "east west");
+    // Without its export the order by age applies, and the next one decides.
+    set.reports("east", of(None, import("east", MARCH + 5)));
+    assert_eq!(order(&set.shared().services[&web()]), "west");
+    // Back again, it does not displace the cluster that decides now.
+    set.reports("east", of(Some(exported(MARCH - 9, plain())), import("west", MARCH + 5)));
+    set.reports("west", of(Some(exported(MARCH, plain())), import("west", MARCH + 5)));
+    assert_eq!(order(&set.shared().services[&web()]), "west east");
+}
+
+#[test]
+fn export_is_not_older_than_a_secret_that_is_younger_than_the_import() {
+    let mut set = Set::new().knows("east", 1).knows("west", 2).knows("liar", MARCH + 100);
+    set.reports("east", of(Some(exported(MARCH, plain())), import("gone", MARCH + 50)));
+    set.reports("west", of(Some(exported(MARCH + 1, plain())), None));
+    set.reports("liar", of(Some(exported(7, plain())), None));
+    assert_eq!(order(&set.shared().services[&web()]), "east west liar");
+    // Clusters that were members before the import are ranked by their own times.
+    let mut set = Set::new().knows("east", 1).knows("liar", MARCH + 10);
+    set.reports("east", of(Some(exported(MARCH, plain())), import("gone", MARCH + 50)));
+    set.reports("liar", of(Some(exported(7, plain())), None));
+    assert_eq!(order(&set.shared().services[&web()]), "liar east");
+}
+
+#[test]
+fn import_in_a_younger_cluster_appoints_nobody() {
+    let mut set = Set::new().knows("east", 1).knows("liar", 2);
+    set.reports("east", of(Some(exported(MARCH, plain())), import("east", MARCH)));
+    set.reports("liar", of(Some(exported(7, plain())), import("liar", 7)));
+    assert_eq!(order(&set.shared().services[&web()]), "east liar");
+}
+
+#[test]
+fn clusters_without_a_valid_name_export_nothing() {
+    let mut set = Set::new().knows("a.b.c", 1).knows("named.a.b", 2).knows("east", 3);
+    let known = set.known.clusters.get_mut("named.a.b").expect("it is known");
+    known.set_name = Some("east".into());
+    set.mesh.apply(MeshEvent::Clusters(Arc::new(set.known.clone())));
+    for cluster in ["a.b.c", "named.a.b", "east"] {
+        set.reports(cluster, of(Some(exported(MARCH, plain())), None));
+    }
+    let shared = set.shared().services.remove(&web()).expect("it is exported");
+    assert_eq!(order(&shared), "named.a.b");
+    assert_eq!(&*shared.merged.expect("an import").decided_by, "east");
+    let refused: Vec<_> = shared.refused.keys().map(ClusterId::as_str).collect();
+    assert_eq!(refused, ["a.b.c", "east"]);
+    assert!(shared.refused[&ClusterId::from("a.b.c")].starts_with("STR0440"));
+}
+
+#[test]
+fn member_without_data_is_unknown_and_a_removed_one_is_none() {
+    let mut set = Set::new().knows("east", 1).knows("west", 2);
+    set.reports("east", of(Some(exported(MARCH, plain())), None));
+    let shared = set.shared();
+    let west = &shared.members[&ClusterId::from("west")];
+    assert!(west.is_unknown && !west.lacks(&web()) && shared.is_partial());
+    // A Secret that cannot be used is no removal.
+    let unusable = [ClusterId::from("north")].into();
+    let inputs = SharingInputs { unusable, ..SharingInputs::default() };
+    let context = set.context.clone().expect("a version");
+    assert!(shared_services(&context, &inputs).members[&ClusterId::from("north")].is_unknown);
+    set.reports("west", of(None, None));
+    assert!(set.shared().members[&ClusterId::from("west")].lacks(&web()));
+
+    set.known.clusters.remove("west");
+    set.mesh.apply(MeshEvent::Clusters(Arc::new(set.known.clone())));
+    set.mesh.apply(MeshEvent::Registry(removed("west", 99)));
+    assert!(!set.shared().members.contains_key(&ClusterId::from("west")));
+}
+
+#[test]
+fn changed_export_alone_creates_a_version() {
+    let mut set = Set::new().exports("east", exported(MARCH, plain()));
+    set.shared();
+    let mut update = shard("east", 1).update().built();
+    if let ShardChange::Update(contents) = &mut update.change {
+        let exports = of(Some(exported(MARCH + 1, plain())), None);
+        contents.facts = Some(ClusterFacts { exports, ..ClusterFacts::default() });
+    }
+    set.mesh.apply(MeshEvent::Registry(RegistryUpdate { epoch: Epoch(1), ..update }));
+    let (context, changes) = set.mesh.next_version().expect("a new version");
+    assert!(changes.is_empty(), "no proxy is affected");
+    let shared = shared_services(&context, &SharingInputs { now: NOW, ..SharingInputs::default() });
+    assert_eq!(shared.services[&web()].exports[0].age, MARCH + 1);
+}

@@ -1,0 +1,68 @@
+//! Where a member comes from, how it is reached, and with which credential, as shown in
+//! `/debug/clusters`.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use strait_kube_client::ApiCredential;
+
+/// The name of the system namespace as a source.
+pub const SYSTEM_SOURCE: &str = "system";
+/// The value of `via` for an API server that is dialled.
+pub const DIRECT: &str = "direct";
+/// The value of `via` for an API server that a relay connects.
+pub const RELAY: &str = "relay";
+
+/// The credential that is used to read a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialStatus {
+    /// How it authenticates.
+    pub kind: CredentialKind,
+    /// The identity that provides it.
+    pub identity: Option<String>,
+    /// The user to whom it belongs, according to the API server.
+    pub principal: Option<String>,
+    /// When it expires, if known.
+    pub expires: Option<Timestamp>,
+    /// When Strait requests the next one.
+    pub refresh_at: Option<Timestamp>,
+    /// Why a newer credential is not used.
+    pub last_error: Option<String>,
+    /// Whether it expires so soon that an operator should act.
+    pub ends_soon: bool,
+    /// Whether Strait renews it itself.
+    pub renews_itself: bool,
+}
+
+/// How a credential authenticates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CredentialKind {
+    /// A bearer token in the object.
+    Token,
+    /// A client certificate.
+    ClientCertificate,
+    /// A user name and a password.
+    Basic,
+    /// A token that an identity provides.
+    Identity,
+    /// The credential of a relay.
+    Relay,
+}
+
+impl CredentialKind {
+    /// Returns the kind of a credential.
+    pub(super) fn of(credential: &ApiCredential) -> Option<Self> {
+        match credential {
+            ApiCredential::None => None,
+            ApiCredential::Token(_) => Some(Self::Token),
+            ApiCredential::Basic { .. } => Some(Self::Basic),
+            ApiCredential::Certificate { .. } | ApiCredential::CertificateAndToken { .. } => {
+                Some(Self::ClientCertificate)
+            }
+            ApiCredential::Issued(_) => Some(Self::Identity),
+            ApiCredential::Relay => Some(Self::Relay),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The objects that Strait writes into a cluster for exported services: ServiceImports, and a
+//! derived Service for each, which has their addresses.
+//!
+//! [`plan`] decides what to write, and is pure. This file reads Strait's own objects and names them.
+//! An object without Strait's labels belongs to another controller.
+
+mod bodies;
+mod plan;
+mod recreation;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ring::digest;
+
+pub(super) use self::bodies::{derived_object, import_object, import_status};
+pub(super) use self::plan::{ImportPlan, ImportPlanInputs, ImportWrite, SettledImports, plan};
+pub(super) use self::recreation::Recreation;
+use super::mcs::{ExportCondition, McsSpec};
+use super::scope::Scope;
+use strait_kube_client::{BorrowedText, Meta, NamespacedName};
+use strait_model::{IpFamily, RawPort, RawService};
+
+/// The label of derived Services and their slices: the name of the ServiceImport.
+pub(super) const DERIVED: &str = "multicluster.kubernetes.io/service-name";
+/// The annotation of a ServiceImport: the name of its derived Service.
+const DERIVED_SERVICE: &str = "multicluster.kubernetes.io/derived-service";
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const US: &str = "strait";
+/// The label with the name of the cluster set.
+const SET: &str = "strait.dev/clusterset";
+/// The annotation with the name in the set of the deciding cluster.
+const DECIDED_BY: &str = "strait.dev/decided-by";
+/// The annotation with the hash of the object as Strait last wrote it.
+const APPLIED: &str = "strait.dev/applied";
+
+/// A ServiceImport that Strait wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OwnImport {
+    pub(super) uid: Box<str>,
+    pub(super) version: Box<str>,
+    /// When it was created, in seconds since the Unix epoch; 0 if unknown.
+    pub(super) created: i64,
+    /// See [`APPLIED`].
+    pub(super) applied: Box<str>,
+    pub(super) decided_by: Arc<str>,
+    /// Its fields, like those of a Service.
+    pub(super) service: RawService,
+    /// Its addresses in the order of the object.
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) ready: Option<ExportCondition>,
+    /// `status.endpointSliceObjects`.
+    pub(super) slices: Option<Box<str>>,
+}
+
+/// A derived Service that Strait wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DerivedService {
+    pub(super) uid: Box<str>,
+    pub(super) version: Box<str>,
+    /// See [`APPLIED`].
+    pub(super) applied: Box<str>,
+    /// The name of its ServiceImport.
+    pub(super) import: Arc<str>,
+    pub(super) headless: bool,
+    /// Its cluster IPs, the primary one first.
+    pub(super) ips: Vec<IpAddr>,
+}
+
+/// Returns the data of a ServiceImport that Strait wrote; `None` for another controller's.
+pub(super) fn own(metadata: &Meta<'_>, spec: &McsSpec<'_>, scope: &Scope) -> Option<OwnImport> {
+    if !is_ours(metadata, scope) {
+        return None;
+    }
+    let annotation = |name: &str| metadata.annotations.get(name).unwrap_or_default();
+    let ports = spec.ports.iter().filter_map(|port| {
+        Some(RawPort {
+            name: scope.text(&port.name),
+            protocol: scope.text(port.protocol.given().unwrap_or("TCP")),
+            app_protocol: port.app_protocol.given().map(|text| scope.text(text)),
+            number: u16::try_from(port.port).ok()?,
+        })
+    });
+    let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
+    let text = |text: &BorrowedText<'_>| text.given().map(|text| scope.text(text));
+    let service = RawService {
+        headless: *spec.r#type == *"Headless",
+        ports: ports.collect(),
+        sticky: *spec.session_affinity == *"ClientIP",
+        sticky_seconds: u32::try_from(seconds).ok().filter(|seconds| *seconds > 0),
+        internal_traffic_policy: text(&spec.internal_traffic_policy),
+        traffic_distribution: text(&spec.traffic_distribution),
+        ip_families: spec.ip_families.iter().filter_map(|one| IpFamily::named(one)).collect(),
+    };
+    Some(OwnImport {
+        uid: (*metadata.uid).into(),
+        version: (*metadata.resource_version).into(),
+        created: metadata.creation_timestamp.seconds(),
+        applied: annotation(APPLIED).into(),
+        decided_by: scope.text(annotation(DECIDED_BY)),
+        service,
+        ips: spec.ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
+        ready: None,
+        slices: None,
+    })
+}
+
+/// Returns the data of a derived Service that Strait wrote; `None` for any other Service. The first
+/// of the `cluster_ips` is `clusterIP`, which repeats the first of the others.
+pub(super) fn derived<'a>(
+    metadata: &Meta<'_>,
+    cluster_ips: impl Iterator<Item = &'a str> + Clone,
+    scope: &Scope,
+) -> Option<DerivedService> {
+    let import = metadata.labels.get(DERIVED).filter(|_| is_ours(metadata, scope))?;
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in cluster_ips.clone().filter_map(|ip| ip.parse().ok()) {
+        if !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    Some(DerivedService {
+        uid: (*metadata.uid).into(),
+        version: (*metadata.resource_version).into(),
+        applied: metadata.annotations.get(APPLIED).unwrap_or_default().into(),
+        import: scope.text(import),
+        headless: cluster_ips.clone().any(|ip| ip == "None"),
+        ips,
+    })
+}
+
+fn is_ours(metadata: &Meta<'_>, scope: &Scope) -> bool {
+    let is = |label: &str, value: &str| metadata.labels.get(label) == Some(value);
+    is(MANAGED_BY, US) && is(SET, &scope.settings.clusterset)
+}
+
+/// Returns the name of the derived Service of a ServiceImport, which is the one that other
+/// implementations use: `derived-` and the first 10 characters of the hash in base 32.
+pub(super) fn derived_name(import: &NamespacedName) -> String {
+    const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let hash = digest::digest(&digest::SHA256, import.to_string().as_bytes());
+    let mut name = String::from("derived-");
+    let (mut bits, mut count) = (0_u32, 0);
+    for byte in hash.as_ref().iter().take(7) {
+        (bits, count) = (bits << 8 | u32::from(*byte), count + 8);
+        while count >= 5 && name.len() < "derived-".len() + 10 {
+            count -= 5;
+            let digit = usize::try_from(bits >> count & 31).unwrap_or_default();
+            name.push(char::from(DIGITS[digit]));
+        }
+    }
+    name
+}
+
+/// Returns the family of an address.
+pub(super) fn family_of(address: IpAddr) -> IpFamily {
+    match address {
+        IpAddr::V4(_) => IpFamily::V4,
+        IpAddr::V6(_) => IpFamily::V6,
+    }
+}

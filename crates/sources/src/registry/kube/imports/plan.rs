@@ -1,0 +1,430 @@
+//! Which ServiceImports and derived Services one cluster needs. Pure: the same inputs give the same
+//! plan, in a total order.
+//!
+//! A missing answer is not an empty one: an import is deleted only if each cluster that exported the
+//! service is known not to export it any more, or was removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::bodies::applied;
+use super::{DerivedService, OwnImport, derived_name, derived_object, family_of, import_object};
+use crate::registry::kube::mcs::{ExportCondition, Import};
+use crate::registry::kube::{ImportState, ImportStep};
+use strait_base::codes;
+use strait_kube_client::NamespacedName;
+use strait_model::{
+    ImportMode, ImportedService, IpFamily, RawPort, RawService, SharedService, SharedServices,
+    WorkloadKey,
+};
+
+/// The inputs of a plan.
+pub(in crate::registry::kube) struct ImportPlanInputs<'a> {
+    pub(in crate::registry::kube) shared: &'a SharedServices,
+    pub(in crate::registry::kube) mode: ImportMode,
+    /// Whether `status.clusters` of other controllers' imports is written.
+    pub(in crate::registry::kube) adopts_status: bool,
+    /// The name of the cluster set.
+    pub(in crate::registry::kube) set: &'a str,
+    /// Group and version of the API.
+    pub(in crate::registry::kube) version: &'a str,
+    /// Whether a namespace exists and objects can be created in it.
+    pub(in crate::registry::kube) has_namespace: &'a dyn Fn(&str) -> bool,
+    /// All ServiceImports of the cluster.
+    pub(in crate::registry::kube) imports: &'a BTreeMap<NamespacedName, Import>,
+    /// The derived Services that Strait wrote.
+    pub(in crate::registry::kube) derived: &'a BTreeMap<NamespacedName, DerivedService>,
+    /// What needed no write in the last plan.
+    pub(in crate::registry::kube) settled: &'a SettledImports,
+    /// Imports for which the cluster has no address family.
+    pub(in crate::registry::kube) unsupported: &'a BTreeSet<NamespacedName>,
+    /// Whether a missing import may be created now.
+    pub(in crate::registry::kube) may_create: &'a dyn Fn(&NamespacedName) -> bool,
+}
+
+/// A write of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::registry::kube) enum ImportWrite {
+    /// Applies a ServiceImport, or creates it.
+    Import { object: Value, creates: bool },
+    /// Applies the status of an import: the clusters, the condition `Ready`, and
+    /// `endpointSliceObjects`.
+    Status { clusters: Vec<Arc<str>>, ready: ExportCondition, slices: Option<&'static str> },
+    /// Applies `status.clusters` of another controller's import.
+    AdoptedClusters(Vec<Arc<str>>),
+    /// Applies a derived Service, or creates it.
+    Derived { object: Value, creates: bool },
+    /// Deletes a ServiceImport with this UID and version.
+    DeleteImport { uid: Box<str>, version: Box<str> },
+    /// Deletes a derived Service with this UID and version.
+    DeleteDerived { uid: Box<str>, version: Box<str> },
+}
+
+/// The writes for one cluster, and the state of each of its imports.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::registry::kube) struct ImportPlan {
+    /// Writes by the name of the ServiceImport.
+    pub(in crate::registry::kube) writes: Vec<(NamespacedName, ImportWrite)>,
+    /// The state of each import that exists or should exist.
+    pub(in crate::registry::kube) states: BTreeMap<WorkloadKey, ImportState>,
+    /// What needs no write, for the next plan.
+    pub(in crate::registry::kube) settled: SettledImports,
+}
+
+/// The objects that needed no write, so that they are not compared again while nothing changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::registry::kube) struct SettledImports {
+    /// Group and version of the API in the comparison.
+    version: String,
+    rows: BTreeMap<NamespacedName, SettledImport>,
+}
+
+/// The versions of the objects of one import that needed no write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SettledImport {
+    merged: Arc<ImportedService>,
+    import: Box<str>,
+    derived: Option<Box<str>>,
+}
+
+/// Returns the plan for a cluster.
+pub(in crate::registry::kube) fn plan(inputs: &ImportPlanInputs<'_>) -> ImportPlan {
+    let mut plan = ImportPlan::default();
+    plan.settled.version = inputs.version.to_owned();
+    let mut names: BTreeSet<NamespacedName> = inputs.imports.keys().cloned().collect();
+    names.extend(inputs.shared.services.keys().map(|name| NamespacedName {
+        namespace: name.namespace.as_str().into(),
+        name: Arc::clone(&name.name),
+    }));
+    for name in names {
+        let key = WorkloadKey::new(&*name.namespace, Arc::clone(&name.name));
+        let service = inputs.shared.services.get(&key);
+        let state = match service.and_then(|one| Some((one, one.merged.as_ref()?))) {
+            Some((service, merged)) => inputs.exported(&name, &key, service, merged, &mut plan),
+            None => inputs.unexported(&name, &key, service, &mut plan),
+        };
+        plan.states.extend(state.map(|state| (key, state)));
+    }
+    inputs.orphans(&mut plan);
+    plan
+}
+
+impl ImportPlanInputs<'_> {
+    /// Plans the objects of a service that is exported.
+    fn exported(
+        &self,
+        name: &NamespacedName,
+        key: &WorkloadKey,
+        service: &SharedService,
+        merged: &Arc<ImportedService>,
+        plan: &mut ImportPlan,
+    ) -> Option<ImportState> {
+        let present = self.imports.get(name);
+        if !(self.has_namespace)(&name.namespace) {
+            if self.mode == ImportMode::Off {
+                return None;
+            }
+            return Some(ImportState::absent(
+                "the namespace does not exist in this cluster",
+                ImportStep::Namespace,
+            ));
+        }
+        let Some(import) = present else {
+            if self.mode == ImportMode::Off {
+                return None;
+            }
+            if (self.may_create)(name) {
+                let families = &merged.service.ip_families;
+                let object = import_object(name, merged, self.set, families, &[], false);
+                let write = ImportWrite::Import { object, creates: true };
+                plan.writes.push((name.clone(), write));
+            }
+            return Some(ImportState::absent("it is being created", ImportStep::Address));
+        };
+        let Some(own) = &import.own else {
+            return Some(self.foreign(name, import, service.names(), plan));
+        };
+        let state = ImportState::of(import, own);
+        if self.mode == ImportMode::Off {
+            return Some(ImportState { reason: Some(OFF.into()), ..state });
+        }
+        if let Some(unknown) = self.unknown_exporter(key, Some(service), import, own) {
+            return Some(state.kept(&unknown));
+        }
+        let derived = self.derived.get(&derived_key(name));
+        let row = SettledImport {
+            merged: Arc::clone(merged),
+            import: own.version.clone(),
+            derived: derived.map(|derived| derived.version.clone()),
+        };
+        let is_settled = self.settled.version == self.version
+            && self.settled.rows.get(name).is_some_and(|before| {
+                Arc::ptr_eq(&before.merged, merged)
+                    && (&before.import, &before.derived) == (&row.import, &row.derived)
+            });
+        if is_settled || !self.applied(name, merged, own, plan) {
+            plan.settled.rows.insert(name.clone(), row);
+        }
+        let derived = self.derived_of(name, merged);
+        let ready = self.ready(name, derived);
+        let names = service.names();
+        let is_known = own.ready.as_ref().is_some_and(|current| {
+            (&current.status, &current.reason) == (&ready.status, &ready.reason)
+        });
+        let has_names = names.iter().map(|one| &**one).eq(import.clusters.iter().map(|one| &**one));
+        // A version of the API without the field does not store it.
+        let has_slices = own.slices.as_deref().is_none_or(|slices| slices == ABSENT);
+        if !(is_known && has_names && has_slices) {
+            let unchanged = own.ready.as_ref().filter(|current| current.status == ready.status);
+            let since = unchanged.map(|current| current.since.clone()).unwrap_or_default();
+            let ready = ExportCondition { since, ..ready.clone() };
+            let status = ImportWrite::Status { clusters: names, ready, slices: Some(ABSENT) };
+            plan.writes.push((name.clone(), status));
+        }
+        let reason = (&*ready.status != "True").then(|| ready.message.to_string());
+        let fails = reason.is_some().then_some(ImportStep::Address);
+        Some(ImportState { reason, fails, ..state })
+    }
+
+    /// Plans the ServiceImport and its derived Service. Returns whether any write is needed.
+    fn applied(
+        &self,
+        name: &NamespacedName,
+        merged: &ImportedService,
+        own: &OwnImport,
+        plan: &mut ImportPlan,
+    ) -> bool {
+        let before = plan.writes.len();
+        let headless = merged.service.headless;
+        let at_name = self.derived.get(&derived_key(name));
+        match at_name {
+            // A cluster IP can be neither added nor removed.
+            Some(derived) if derived.headless != headless => {
+                let (uid, version) = (derived.uid.clone(), derived.version.clone());
+                plan.writes.push((name.clone(), ImportWrite::DeleteDerived { uid, version }));
+            }
+            _ if self.unsupported.contains(name) => {}
+            _ => {
+                let families = &merged.service.ip_families;
+                let object =
+                    derived_object(name, merged, self.set, self.version, &own.uid, families);
+                if at_name.is_none_or(|derived| *derived.applied != *applied(&object)) {
+                    let creates = at_name.is_none();
+                    plan.writes.push((name.clone(), ImportWrite::Derived { object, creates }));
+                }
+            }
+        }
+        let derived = self.derived_of(name, merged);
+        let ips: &[IpAddr] = match derived {
+            _ if headless => &[],
+            Some(derived) if !derived.ips.is_empty() => &derived.ips,
+            // They stay until the derived Service has others.
+            _ => &own.ips,
+        };
+        let families: Vec<IpFamily> = match ips {
+            [] => merged.service.ip_families.clone(),
+            ips => ips.iter().copied().map(family_of).collect(),
+        };
+        let object = import_object(name, merged, self.set, &families, ips, derived.is_some());
+        let service = RawService { ip_families: families, ..merged.service.clone() };
+        let is_same = *own.applied == *applied(&object)
+            && own.ips == ips
+            && without_order(&own.service) == without_order(&service);
+        if !is_same {
+            let write = ImportWrite::Import { object, creates: false };
+            plan.writes.push((name.clone(), write));
+        }
+        plan.writes.len() > before
+    }
+
+    /// Returns the derived Service of an import, if it has the right type.
+    fn derived_of(
+        &self,
+        name: &NamespacedName,
+        merged: &ImportedService,
+    ) -> Option<&DerivedService> {
+        let derived = self.derived.get(&derived_key(name))?;
+        (derived.headless == merged.service.headless).then_some(derived)
+    }
+
+    /// Returns the condition `Ready` of an import with this derived Service.
+    fn ready(&self, name: &NamespacedName, derived: Option<&DerivedService>) -> ExportCondition {
+        let has_addresses =
+            derived.is_some_and(|derived| derived.headless || !derived.ips.is_empty());
+        let (status, reason, message) = match has_addresses {
+            true => ("True", "Ready", "its derived Service has addresses"),
+            false if self.unsupported.contains(name) => (
+                "False",
+                "IPFamilyNotSupported",
+                "the cluster has none of the address families of the service",
+            ),
+            false => ("False", "Pending", "its derived Service has no address yet"),
+        };
+        ExportCondition {
+            kind: "Ready".into(),
+            status: status.into(),
+            reason: reason.into(),
+            message: message.into(),
+            since: Box::default(),
+            observed: 0,
+        }
+    }
+
+    /// Returns the state of another controller's import, and plans its adopted status.
+    fn foreign(
+        &self,
+        name: &NamespacedName,
+        import: &Import,
+        clusters: Vec<Arc<str>>,
+        plan: &mut ImportPlan,
+    ) -> ImportState {
+        let same = clusters.iter().map(|one| &**one).eq(import.clusters.iter().map(|one| &**one));
+        if self.adopts_status && !same {
+            plan.writes.push((name.clone(), ImportWrite::AdoptedClusters(clusters)));
+        }
+        ImportState {
+            present: true,
+            ours: false,
+            ready: !import.vips.is_empty(),
+            ips: import.vips.clone(),
+            reason: Some("another controller manages ServiceImports here".into()),
+            code: Some(&codes::IMPORT_FOREIGN),
+            fails: import.vips.is_empty().then_some(ImportStep::Foreign),
+        }
+    }
+
+    /// Plans the deletion of an import that no cluster exports, if that is certain.
+    fn unexported(
+        &self,
+        name: &NamespacedName,
+        key: &WorkloadKey,
+        service: Option<&SharedService>,
+        plan: &mut ImportPlan,
+    ) -> Option<ImportState> {
+        let Some(import) = self.imports.get(name) else {
+            let refusal = service?.refused.values().next()?;
+            let code = &codes::SET_NAME_MISSING;
+            let is_name = refusal.starts_with(code.id);
+            let fails = if is_name { ImportStep::Name } else { ImportStep::Policy };
+            let code = is_name.then_some(code);
+            return Some(ImportState { code, ..ImportState::absent(refusal, fails) });
+        };
+        let Some(own) = &import.own else {
+            return Some(self.foreign(name, import, Vec::new(), plan));
+        };
+        let state = ImportState::of(import, own);
+        if self.mode == ImportMode::Off {
+            return Some(ImportState { reason: Some(OFF.into()), ..state });
+        }
+        if let Some(unknown) = self.unknown_exporter(key, service, import, own) {
+            return Some(state.kept(&unknown));
+        }
+        // First, while its data is known: the garbage collector deletes it only if there is one.
+        if let Some(derived) = self.derived.get(&derived_key(name)) {
+            let (uid, version) = (derived.uid.clone(), derived.version.clone());
+            plan.writes.push((name.clone(), ImportWrite::DeleteDerived { uid, version }));
+        }
+        let (uid, version) = (own.uid.clone(), own.version.clone());
+        plan.writes.push((name.clone(), ImportWrite::DeleteImport { uid, version }));
+        Some(ImportState { reason: Some("no cluster exports it any more".into()), ..state })
+    }
+
+    /// Returns a cluster that exported the service of an import, and of which it is unknown whether
+    /// it still does.
+    fn unknown_exporter(
+        &self,
+        key: &WorkloadKey,
+        service: Option<&SharedService>,
+        import: &Import,
+        own: &OwnImport,
+    ) -> Option<Box<str>> {
+        let is_known = |name: &str| {
+            let exports = service.is_some_and(|service| {
+                service.exports.iter().any(|export| *export.name == *name)
+                    || service.refused.keys().any(|cluster| cluster.as_str() == name)
+            });
+            exports
+                || match self.shared.member(name) {
+                    Some((_, member)) => member.lacks(key),
+                    None => self.shared.removals_certain,
+                }
+        };
+        let named = import.clusters.iter().map(|name| &**name);
+        let mut named = named.chain([&*own.decided_by]).filter(|name| !name.is_empty()).peekable();
+        if named.peek().is_none() {
+            // Without a status, any member may have exported it.
+            let members = self.shared.members.iter();
+            let mut unknown = members.filter(|(id, member)| {
+                let exports = service.is_some_and(|service| {
+                    service.is_exported_by(id) || service.refused.contains_key(*id)
+                });
+                !exports && !member.lacks(key)
+            });
+            return unknown.next().map(|(id, _)| id.as_str().into());
+        }
+        named.find(|name| !is_known(name)).map(Box::from)
+    }
+
+    /// Plans the deletion of derived Services whose import does not exist, if that is certain.
+    fn orphans(&self, plan: &mut ImportPlan) {
+        if self.mode == ImportMode::Off {
+            return;
+        }
+        for (key, derived) in self.derived {
+            let import = NamespacedName {
+                namespace: Arc::clone(&key.namespace),
+                name: Arc::clone(&derived.import),
+            };
+            let name = WorkloadKey::new(&*key.namespace, Arc::clone(&derived.import));
+            let is_wanted =
+                self.shared.services.contains_key(&name) || self.imports.contains_key(&import);
+            let is_certain = self.shared.members.values().all(|member| member.lacks(&name));
+            if !is_wanted && is_certain && self.shared.removals_certain {
+                let (uid, version) = (derived.uid.clone(), derived.version.clone());
+                plan.writes.push((import, ImportWrite::DeleteDerived { uid, version }));
+            }
+        }
+    }
+}
+
+/// The value of `endpointSliceObjects` while no slices are written.
+const ABSENT: &str = "Absent";
+const OFF: &str = "--mcs-imports is off for this cluster: it is no longer updated";
+
+fn derived_key(import: &NamespacedName) -> NamespacedName {
+    NamespacedName { namespace: Arc::clone(&import.namespace), name: derived_name(import).into() }
+}
+
+/// Returns the fields of a service for a comparison: an API server may order ports differently.
+fn without_order(service: &RawService) -> RawService {
+    let mut ports: Vec<RawPort> = service.ports.clone();
+    ports.sort();
+    let sticky_seconds = service.sticky_seconds.filter(|_| service.sticky);
+    RawService { ports, sticky_seconds, ..service.clone() }
+}
+
+impl ImportState {
+    fn absent(reason: &str, fails: ImportStep) -> Self {
+        Self { reason: Some(reason.into()), fails: Some(fails), ..Self::default() }
+    }
+
+    fn of(import: &Import, own: &OwnImport) -> Self {
+        Self {
+            present: true,
+            ours: true,
+            ready: own.ready.as_ref().is_some_and(|ready| &*ready.status == "True"),
+            ips: import.own.as_ref().map(|own| own.ips.clone()).unwrap_or_default(),
+            reason: None,
+            code: None,
+            fails: None,
+        }
+    }
+
+    fn kept(self, cluster: &str) -> Self {
+        let reason = format!("cluster {cluster} is unknown, so the import is kept");
+        Self { reason: Some(reason), code: Some(&codes::IMPORT_KEPT), ..self }
+    }
+}

@@ -1,0 +1,435 @@
+//! Tests of the plan: value tests, and a comparison with a naive second calculator over random
+//! histories of a set of clusters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::registry::kube::ImportState;
+use crate::registry::kube::kind::ReadKind;
+use crate::registry::kube::mcs::{Import, McsForm};
+use crate::registry::kube::scope::ReadSettings;
+use crate::registry::kube::service::{KubeService, ServiceForm};
+use strait_model::{
+    ExportedService, ImportMode, ImportedService, Labels, RankedExport, SetMember, SharedService,
+    SharedServices, WorkloadKey,
+};
+
+const VERSION: &str = "multicluster.x-k8s.io/v1beta1";
+const NAMES: [&str; 3] = ["cart", "loan", "pay"];
+const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
+
+fn key(name: &str) -> NamespacedName {
+    NamespacedName { namespace: "shop".into(), name: name.into() }
+}
+
+fn workload(name: &str) -> WorkloadKey {
+    WorkloadKey::new("shop", name)
+}
+
+fn scope() -> Scope {
+    let settings = ReadSettings {
+        domain: "cluster.local".into(),
+        trust_domain: "td".into(),
+        system_namespace: "strait-system".into(),
+        metadata: Default::default(),
+        clusterset: "default".into(),
+    };
+    Scope::new(settings, Arc::default())
+}
+
+/// The importing cluster, as its API server stores it.
+struct Importer {
+    scope: Scope,
+    imports: BTreeMap<String, Value>,
+    services: BTreeMap<String, Value>,
+    has_namespace: bool,
+    made: u64,
+}
+
+impl Importer {
+    fn new() -> Self {
+        let (imports, services) = Default::default();
+        Self { scope: scope(), imports, services, has_namespace: true, made: 0 }
+    }
+
+    fn imports(&self) -> BTreeMap<NamespacedName, Import> {
+        let read = |value: &Value| {
+            let text = value.to_string();
+            let form: McsForm<'_> = serde_json::from_str(&text).expect("an import");
+            Import::convert(form, &self.scope).value.expect("it has an effect")
+        };
+        self.imports.iter().map(|(name, value)| (key(name), read(value))).collect()
+    }
+
+    fn derived(&self) -> BTreeMap<NamespacedName, DerivedService> {
+        let read = |value: &Value| {
+            let text = value.to_string();
+            let form: ServiceForm<'_> = serde_json::from_str(&text).expect("a Service");
+            let service = KubeService::convert(form, &self.scope).value.expect("it is ours");
+            *service.derived.expect("it is derived")
+        };
+        self.services.iter().map(|(name, value)| (key(name), read(value))).collect()
+    }
+
+    fn plan(&self, shared: &SharedServices) -> ImportPlan {
+        plan(&ImportPlanInputs {
+            shared,
+            mode: ImportMode::Names,
+            adopts_status: false,
+            set: "default",
+            version: VERSION,
+            has_namespace: &|_| self.has_namespace,
+            imports: &self.imports(),
+            derived: &self.derived(),
+            settled: &SettledImports::default(),
+            unsupported: &BTreeSet::new(),
+            may_create: &|_| true,
+        })
+    }
+
+    /// Stores an object like a server-side apply, with a new version.
+    fn store(&mut self, of: &str, name: &str, object: &Value) {
+        self.made += 1;
+        let objects = if of == "import" { &mut self.imports } else { &mut self.services };
+        let stored = objects.entry(name.to_owned()).or_insert_with(|| {
+            json!({ "metadata": {
+                "uid": format!("uid-{}", self.made), "namespace": "shop", "name": name,
+                "creationTimestamp": "2026-03-01T00:00:00Z",
+            }})
+        });
+        for field in ["labels", "annotations", "ownerReferences"] {
+            stored["metadata"][field] = object["metadata"][field].clone();
+        }
+        let ips = stored["spec"]["clusterIPs"].clone();
+        stored["spec"] = object["spec"].clone();
+        stored["metadata"]["resourceVersion"] = self.made.to_string().into();
+        if of == "service" && object["spec"]["clusterIP"] != "None" {
+            let new = json!([format!("10.9.0.{}", self.made % 250)]);
+            let ips = if ips.is_null() { new } else { ips };
+            (stored["spec"]["clusterIP"], stored["spec"]["clusterIPs"]) = (ips[0].clone(), ips);
+        }
+    }
+
+    fn apply(&mut self, name: &NamespacedName, write: &ImportWrite) {
+        let derived = derived_name(name);
+        match write {
+            ImportWrite::Import { object, .. } => self.store("import", &name.name, object),
+            ImportWrite::Derived { object, .. } => self.store("service", &derived, object),
+            ImportWrite::Status { clusters, ready, slices } => {
+                let clusters = clusters.iter().map(|one| &**one);
+                let import = self.imports.get_mut(&*name.name).expect("it exists");
+                import["status"] = import_status(clusters, ready, "2026-03-01T00:00:00Z", *slices);
+                self.made += 1;
+                import["metadata"]["resourceVersion"] = self.made.to_string().into();
+            }
+            ImportWrite::AdoptedClusters(_) => panic!("it is off"),
+            ImportWrite::DeleteImport { uid, .. } => {
+                let import = self.imports.remove(&*name.name).expect("it exists");
+                assert_eq!(import["metadata"]["uid"], **uid);
+            }
+            ImportWrite::DeleteDerived { uid, .. } => {
+                let service = self.services.remove(&derived).expect("it exists");
+                assert_eq!(service["metadata"]["uid"], **uid);
+            }
+        }
+    }
+
+    /// Applies plans until nothing is left to write.
+    fn settle(&mut self, shared: &SharedServices) -> BTreeMap<WorkloadKey, ImportState> {
+        for _ in 0..8 {
+            let ImportPlan { writes, states, .. } = self.plan(shared);
+            if writes.is_empty() {
+                return states;
+            }
+            for (name, write) in &writes {
+                self.apply(name, write);
+            }
+        }
+        panic!("the plan never settles: {:?}", self.plan(shared).writes);
+    }
+
+    fn ips(&self, name: &str) -> Value {
+        self.imports.get(name).map(|import| import["spec"]["ips"].clone()).unwrap_or_default()
+    }
+}
+
+/// What is known about an exporting cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contact {
+    /// It is read.
+    Live,
+    /// It has been read before this process started: only its last exports are known.
+    Restored,
+    /// Nothing is known.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+struct Exporter {
+    contact: Contact,
+    exports: BTreeSet<&'static str>,
+    /// Its exports as last read.
+    last_read: BTreeSet<&'static str>,
+}
+
+type Exporters = BTreeMap<&'static str, Exporter>;
+
+fn raw(headless: bool) -> RawService {
+    let port =
+        RawPort { name: "http".into(), protocol: "TCP".into(), app_protocol: None, number: 80 };
+    RawService {
+        headless,
+        ports: vec![port],
+        ip_families: vec![IpFamily::V4],
+        ..Default::default()
+    }
+}
+
+/// Returns the shared services as the hub computes them: the first cluster decides.
+fn shared(exporters: &Exporters, headless: &BTreeSet<&str>) -> SharedServices {
+    let mut shared = SharedServices { removals_certain: true, ..SharedServices::default() };
+    for (id, exporter) in exporters {
+        let member = SetMember {
+            name: Some((*id).into()),
+            is_unknown: exporter.contact == Contact::Unknown,
+            is_complete: exporter.contact == Contact::Live,
+            ..SetMember::default()
+        };
+        shared.members.insert((*id).into(), member);
+    }
+    for name in NAMES {
+        let service = Arc::new(ExportedService {
+            created: 1,
+            service: Arc::new(raw(headless.contains(name))),
+            labels: Labels::new(),
+            annotations: Labels::new(),
+        });
+        let known = exporters
+            .iter()
+            .filter(|(_, one)| one.contact != Contact::Unknown && one.last_read.contains(name));
+        let exports: Vec<_> = known
+            .map(|(id, _)| RankedExport {
+                cluster: (*id).into(),
+                name: (*id).into(),
+                age: 1,
+                conflicts: Vec::new(),
+                service: Arc::clone(&service),
+            })
+            .collect();
+        let Some(first) = exports.first() else { continue };
+        let merged = ImportedService {
+            decided_by: first.name.clone(),
+            service: RawService::clone(&service.service),
+            labels: Labels::new(),
+            annotations: Labels::new(),
+        };
+        let service =
+            SharedService { exports, merged: Some(Arc::new(merged)), ..Default::default() };
+        shared.services.insert(workload(name), service);
+    }
+    shared
+}
+
+/// The clusters in the status of an import; `None` without an import of Strait.
+fn clusters_of(importer: &Importer, name: &str) -> Option<Vec<String>> {
+    let import = importer.imports.get(name)?;
+    import["metadata"]["labels"][MANAGED_BY].as_str()?;
+    let clusters = import["status"]["clusters"].as_array()?;
+    Some(clusters.iter().filter_map(|one| Some(one["cluster"].as_str()?.to_owned())).collect())
+}
+
+/// The naive calculator: the clusters of the import of `name` after the plan, from the world itself.
+fn expected(
+    exporters: &Exporters,
+    before: Option<&Vec<String>>,
+    importer: &Importer,
+    name: &str,
+) -> Option<Vec<String>> {
+    if !importer.has_namespace {
+        return None;
+    }
+    let mut known = Vec::new();
+    for cluster in CLUSTERS {
+        if let Some(one) = exporters.get(cluster)
+            && one.contact != Contact::Unknown
+            && one.last_read.contains(name)
+        {
+            known.push(cluster.to_owned());
+        }
+    }
+    for cluster in before.into_iter().flatten() {
+        let is_silent = match exporters.get(cluster.as_str()) {
+            Some(one) => one.contact != Contact::Live,
+            None => false,
+        };
+        if is_silent && !known.contains(cluster) {
+            return before.cloned();
+        }
+    }
+    (!known.is_empty()).then_some(known)
+}
+
+#[test]
+fn plan_equals_a_naive_calculator_for_random_histories() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut importer = Importer::new();
+        let mut exporters = Exporters::new();
+        let headless: BTreeSet<&str> =
+            NAMES.into_iter().filter(|_| random.random_bool(0.3)).collect();
+        for step in 0..30 {
+            let cluster = *CLUSTERS.choose(&mut random).expect("not empty");
+            let name = *NAMES.choose(&mut random).expect("not empty");
+            let exporter = exporters.entry(cluster).or_insert_with(|| Exporter {
+                contact: Contact::Live,
+                exports: BTreeSet::new(),
+                last_read: BTreeSet::new(),
+            });
+            match random.random_range(0..9) {
+                0..=2 => drop(exporter.exports.insert(name)),
+                3..=4 => drop(exporter.exports.remove(name)),
+                5 => {
+                    let contacts = [Contact::Live, Contact::Restored, Contact::Unknown];
+                    exporter.contact = *contacts.choose(&mut random).expect("not empty");
+                }
+                6 => exporter.contact = Contact::Live,
+                7 => drop(exporters.remove(cluster)),
+                _ => {
+                    importer.has_namespace = !importer.has_namespace;
+                    if !importer.has_namespace {
+                        importer.imports.clear();
+                        importer.services.clear();
+                    }
+                }
+            }
+            for exporter in exporters.values_mut().filter(|one| one.contact == Contact::Live) {
+                exporter.last_read.clone_from(&exporter.exports);
+            }
+            let before = NAMES.map(|name| (clusters_of(&importer, name), importer.ips(name)));
+            let wanted: Vec<_> = NAMES
+                .into_iter()
+                .zip(&before)
+                .map(|(name, (before, _))| expected(&exporters, before.as_ref(), &importer, name))
+                .collect();
+            importer.settle(&shared(&exporters, &headless));
+            for ((name, wanted), (was, ips)) in NAMES.into_iter().zip(wanted).zip(before) {
+                let found = clusters_of(&importer, name);
+                assert_eq!(found, wanted, "seed {seed}, step {step}, {name}: {exporters:#?}");
+                let derived = importer.services.contains_key(&derived_name(&key(name)));
+                assert_eq!(derived, found.is_some(), "seed {seed}, step {step}, {name}");
+                // An import that stays keeps its address.
+                if was.is_some() && found.is_some() {
+                    assert_eq!(importer.ips(name), ips, "seed {seed}, step {step}, {name}");
+                }
+                // Nothing is deleted on absence alone.
+                if importer.has_namespace && found.is_none() {
+                    for cluster in was.into_iter().flatten() {
+                        let is_certain = exporters.get(cluster.as_str()).is_none_or(|one| {
+                            one.contact == Contact::Live && !one.exports.contains(name)
+                        });
+                        assert!(is_certain, "seed {seed}, step {step}, {name}, {cluster}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn exporter(contact: Contact, exports: &[&'static str]) -> Exporter {
+    let exports: BTreeSet<_> = exports.iter().copied().collect();
+    Exporter { contact, last_read: exports.clone(), exports }
+}
+
+#[test]
+fn restart_and_steady_state_need_no_write() {
+    let mut importer = Importer::new();
+    let exporters: Exporters = [
+        ("a", exporter(Contact::Live, &["cart"])),
+        ("b", exporter(Contact::Live, &["cart", "loan"])),
+    ]
+    .into();
+    let shared = shared(&exporters, &["loan"].into());
+    let states = importer.settle(&shared);
+    assert!(states.values().all(|state| state.present && state.ours && state.ready), "{states:?}");
+    // A new process has no memory, and reads the same objects.
+    assert_eq!(importer.plan(&shared).writes, []);
+}
+
+#[test]
+fn type_change_replaces_the_derived_service() {
+    let mut importer = Importer::new();
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    importer.settle(&shared(&exporters, &BTreeSet::new()));
+    assert!(importer.ips("cart").is_array());
+    importer.settle(&shared(&exporters, &["cart"].into()));
+    assert!(importer.ips("cart").is_null());
+    assert_eq!(importer.imports["cart"]["spec"]["type"], "Headless");
+    let derived = &importer.services[&derived_name(&key("cart"))];
+    assert_eq!(derived["spec"]["clusterIP"], "None");
+}
+
+#[test]
+fn field_that_another_client_reverts_is_written_again() {
+    let mut importer = Importer::new();
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    let shared = shared(&exporters, &BTreeSet::new());
+    importer.settle(&shared);
+    importer.imports.get_mut("cart").expect("it exists")["spec"]["ports"][0]["port"] = json!(81);
+    let writes = importer.plan(&shared).writes;
+    assert!(matches!(&*writes, [(_, ImportWrite::Import { creates: false, .. })]), "{writes:?}");
+}
+
+#[test]
+fn import_of_another_controller_or_another_set_is_only_read() {
+    let mut importer = Importer::new();
+    let labels = [json!({}), json!({ MANAGED_BY: US, SET: "other" }), json!({ SET: "default" })];
+    let exporters: Exporters = [("a", exporter(Contact::Live, &["cart"]))].into();
+    for labels in labels {
+        let import = json!({
+            "metadata": { "namespace": "shop", "name": "cart", "uid": "x", "labels": labels },
+            "spec": { "type": "ClusterSetIP", "ips": ["10.1.1.1"] },
+        });
+        importer.imports.insert("cart".into(), import);
+        for exporters in [&exporters, &Exporters::new()] {
+            let ImportPlan { writes, states, .. } =
+                importer.plan(&shared(exporters, &BTreeSet::new()));
+            assert_eq!(writes, []);
+            let state = &states[&workload("cart")];
+            assert_eq!((state.ours, state.code.map(|code| code.id)), (false, Some("STR0441")));
+            assert_eq!(state.ips, ["10.1.1.1".parse::<IpAddr>().expect("an address")]);
+        }
+    }
+}
+
+#[test]
+fn kept_import_names_the_unknown_cluster() {
+    let mut importer = Importer::new();
+    let mut exporters: Exporters =
+        [("a", exporter(Contact::Live, &[])), ("b", exporter(Contact::Live, &["cart"]))].into();
+    importer.settle(&shared(&exporters, &BTreeSet::new()));
+    exporters.insert("b", exporter(Contact::Unknown, &["cart"]));
+    let states = importer.settle(&shared(&exporters, &BTreeSet::new()));
+    let state = &states[&workload("cart")];
+    assert!(state.present && state.code.is_some_and(|code| code.id == "STR0445"), "{state:?}");
+    assert!(state.reason.as_ref().is_some_and(|reason| reason.contains("cluster b")));
+    // A removed cluster counts only once the process is older than the grace period.
+    exporters.remove("b");
+    let mut early = shared(&exporters, &BTreeSet::new());
+    early.removals_certain = false;
+    assert_eq!(importer.plan(&early).writes, []);
+    importer.settle(&shared(&exporters, &BTreeSet::new()));
+    assert!(importer.imports.is_empty() && importer.services.is_empty());
+}
+
+#[test]
+fn derived_name_is_that_of_other_implementations() {
+    // The first 10 characters of the lower-case base 32 (extended hex) of SHA-256.
+    assert_eq!(derived_name(&key("cart")), "derived-bsqa4s8pq5");
+}

@@ -1,0 +1,246 @@
+//! ServiceImports in member clusters: from an export to an import with an address, its explanation,
+//! and the faults that must neither delete an import nor change its address.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::mesh::{Member, SHOP, SOON, Server, Setup, holds, text, wait_until};
+use strait_sim::{Family, Fault, objects};
+
+/// Longer than several comparisons of current and desired objects.
+const SOME_PACES: Duration = Duration::from_secs(3);
+const API: &str = "multicluster.x-k8s.io";
+
+async fn member(id: &str, gateway: &str) -> Member {
+    let member = Member::start(id, "n1", gateway).await;
+    member.api.enable(Family::MultiCluster);
+    member.apply(objects::namespace(SHOP));
+    member
+}
+
+/// Returns two clusters with the service `cart`, which east exports, and a setup that writes imports.
+async fn exported() -> (Setup, Member, Member) {
+    let (east, west) = (member("east", "198.18.0.1").await, member("west", "198.18.0.2").await);
+    east.serve("cart", &["10.0.0.1"]);
+    export(&east);
+    let setup = Setup::new().with(&["--mcs-imports", "names", "--remote-cluster-timeout", "1s"]);
+    setup.join(&[&east, &west]);
+    (setup, east, west)
+}
+
+fn export(member: &Member) {
+    member.apply(json!({
+        "apiVersion": format!("{API}/v1beta1"), "kind": "ServiceExport",
+        "metadata": { "name": "cart", "namespace": SHOP },
+    }));
+}
+
+fn import(member: &Member) -> Value {
+    let found = member.api.store().get("ServiceImport", SHOP, "cart");
+    found.map(|object| object.value()).unwrap_or_default()
+}
+
+/// Waits until a cluster has the import with an address. Returns its addresses.
+async fn imported(member: &Member) -> Value {
+    wait_until(SOON, async || {
+        let import = import(member);
+        let ready = import["status"]["conditions"][0]["status"] == "True";
+        holds(ready && import["spec"]["ips"].is_array(), &import)?;
+        Ok(import["spec"]["ips"].clone())
+    })
+    .await
+}
+
+/// Returns the number of requests that change exports, imports or Services.
+fn writes(member: &Member) -> u64 {
+    let kinds = ["serviceexports", "serviceimports", "services"];
+    let verbs = ["create", "patch", "update", "delete"];
+    let of = |kind| verbs.map(|verb| member.api.request_count(verb, kind)).into_iter();
+    kinds.into_iter().flat_map(of).sum()
+}
+
+async fn steady(members: &[&Member]) {
+    // The conditions of exports may follow the imports.
+    tokio::time::sleep(SOME_PACES).await;
+    let before: Vec<_> = members.iter().map(|member| writes(member)).collect();
+    tokio::time::sleep(SOME_PACES).await;
+    let after: Vec<_> = members.iter().map(|member| writes(member)).collect();
+    assert_eq!(after, before, "a steady state needs no write");
+}
+
+#[tokio::test]
+async fn exported_service_is_imported_everywhere_and_explained_where_it_is_not() {
+    let (setup, east, west) = exported().await;
+    let north = Member::start("north", "n1", "198.18.0.3").await;
+    north.api.enable(Family::MultiCluster);
+    setup.join(&[&north]);
+    let server = setup.start_ready().await;
+    for member in [&east, &west] {
+        imported(member).await;
+        assert_eq!(import(member)["status"]["clusters"], json!([{ "cluster": "east" }]));
+    }
+    steady(&[&east, &west, &north]).await;
+
+    // The cluster without the namespace has none, and the explanation says so.
+    let asked = ["explain", "import", "shop/cart", "--cluster"];
+    let missing = server.strait(&[&asked[..], &["north"]].concat()).await;
+    assert_eq!(missing.status.code(), Some(2), "{}", text(&missing));
+    assert!(text(&missing).contains("the namespace does not exist"), "{}", text(&missing));
+    let found = server.strait(&[&asked[..], &["west"]].concat()).await;
+    assert_eq!(found.status.code(), Some(0), "{}", text(&found));
+    let services = server.admin.json("/debug/services?hostname=cart.shop").await;
+    let service = &services[0];
+    assert_eq!(service["exports"][0]["cluster"], "east", "{service:#}");
+    assert_eq!(service["exports"][0]["decides"], true);
+    let imports: Vec<_> = service["imports"].as_array().expect("imports").iter().collect();
+    let present = imports.iter().filter(|one| one["present"] == true && one["ready"] == true);
+    assert_eq!((imports.len(), present.count()), (3, 2), "{service:#}");
+
+    // A namespace that appears gets the import at once.
+    north.apply(objects::namespace(SHOP));
+    imported(&north).await;
+
+    // The last export decides about the end.
+    west.serve("cart", &["10.0.1.1"]);
+    export(&west);
+    let both = json!([{ "cluster": "east" }, { "cluster": "west" }]);
+    wait_until(SOON, async || holds(import(&north)["status"]["clusters"] == both, import(&north)))
+        .await;
+    let ips = import(&north)["spec"]["ips"].clone();
+    east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    let rest = json!([{ "cluster": "west" }]);
+    wait_until(SOON, async || holds(import(&north)["status"]["clusters"] == rest, import(&north)))
+        .await;
+    assert_eq!(import(&north)["spec"]["ips"], ips);
+    west.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    for member in [&east, &west, &north] {
+        wait_until(SOON, async || holds(import(member).is_null(), import(member))).await;
+    }
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn restart_writes_nothing_and_a_conflict_stays_a_conflict() {
+    let (setup, east, west) = exported().await;
+    let mut headless = objects::service(SHOP, "cart", "None", &[objects::HTTP]);
+    headless["spec"]["clusterIPs"] = json!(["None"]);
+    west.apply(headless);
+    export(&west);
+    let server = setup.start_ready().await;
+    imported(&west).await;
+    let conflicts = |member: &Member| {
+        let export = member.api.store().get("ServiceExport", SHOP, "cart");
+        let export = export.map(|object| object.value()).unwrap_or_default();
+        let conditions = export["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == "Conflict").unwrap_or_default()
+    };
+    wait_until(SOON, async || {
+        let found = [conflicts(&east), conflicts(&west)];
+        holds(found.iter().all(|one| one["reason"] == "TypeConflict"), found)
+    })
+    .await;
+    steady(&[&east, &west]).await;
+    server.shut_down().await;
+
+    let before = [writes(&east), writes(&west)];
+    let server = setup.start_ready().await;
+    server.cluster_in("west", "live").await;
+    tokio::time::sleep(SOME_PACES).await;
+    assert_eq!([writes(&east), writes(&west)], before, "a restart with state");
+    server.shut_down().await;
+
+    // Without state, and with a member that does not answer: the conflict is with that member.
+    std::fs::remove_dir_all(setup.path("state")).expect("it exists");
+    west.api.stop().await;
+    let server = setup.start_ready().await;
+    server.cluster_in("east", "live").await;
+    tokio::time::sleep(SOME_PACES).await;
+    assert_eq!(writes(&east), before[0], "a restart without state");
+    assert_eq!(conflicts(&east)["status"], "True");
+    server.shut_down().await;
+}
+
+/// Checks that an import still exists with its address, and that nothing was deleted.
+async fn unchanged(west: &Member, ips: &Value, deletions: u64, fault: &str) {
+    tokio::time::sleep(SOME_PACES).await;
+    assert_eq!(import(west)["spec"]["ips"], *ips, "{fault}");
+    let deleted: u64 = ["serviceimports", "services"]
+        .map(|kind| west.api.request_count("delete", kind))
+        .iter()
+        .sum();
+    assert_eq!(deleted, deletions, "{fault}");
+}
+
+async fn live(server: &Server) {
+    for id in ["east", "west"] {
+        server.cluster_in(id, "live").await;
+    }
+}
+
+#[tokio::test]
+async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_changes_its_address() {
+    let (setup, east, west) = exported().await;
+    let mut server = setup.start_ready().await;
+    let ips = imported(&west).await;
+    let exports = || "serviceexports".to_owned();
+    let faults = [
+        ("hangs", Fault::Hang),
+        ("401", Fault::Unauthorized),
+        ("403", Fault::Forbidden { resource: exports() }),
+        ("lists fail", Fault::KindFails { resource: exports(), body: None }),
+        (
+            "lists are undecodable",
+            Fault::KindFails { resource: exports(), body: Some("{\"items\":[{]}".into()) },
+        ),
+        ("no supported version", Fault::OnlyVersion { group: API.into(), version: "v2".into() }),
+    ];
+    for (name, fault) in faults {
+        east.api.fault(fault);
+        unchanged(&west, &ips, 0, name).await;
+        server.shut_down().await;
+        if name == "403" {
+            std::fs::remove_dir_all(setup.path("state")).expect("it exists");
+        }
+        server = setup.start_ready().await;
+        unchanged(&west, &ips, 0, &format!("{name}, restart")).await;
+        east.api.heal();
+        live(&server).await;
+        unchanged(&west, &ips, 0, &format!("{name}, healed")).await;
+    }
+
+    // Both API servers are gone across a restart.
+    server.shut_down().await;
+    for member in [&east, &west] {
+        member.api.stop().await;
+    }
+    server = setup.start_ready().await;
+    for member in [&east, &west] {
+        member.api.restart().await;
+    }
+    live(&server).await;
+    unchanged(&west, &ips, 0, "restart without API servers").await;
+
+    // The Secret is created again within the grace period.
+    setup.take_out("east");
+    server.cluster_in("east", "draining").await;
+    setup.join(&[&east]);
+    live(&server).await;
+    unchanged(&west, &ips, 0, "Secret created again").await;
+
+    // Evidence does delete it.
+    east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
+    wait_until(SOON, async || holds(import(&west).is_null(), import(&west))).await;
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn removed_cluster_no_longer_keeps_an_import() {
+    let (setup, _east, west) = exported().await;
+    let setup = setup.with(&["--cluster-removal-grace", "1s"]);
+    let server = setup.start_ready().await;
+    imported(&west).await;
+    setup.take_out("east");
+    wait_until(SOON, async || holds(import(&west).is_null(), import(&west))).await;
+    server.shut_down().await;
+}
