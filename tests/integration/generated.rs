@@ -463,26 +463,30 @@ fn admin_page() -> String {
 fn admin_routes() -> Vec<Route> {
     let folder = "crates/server/src/admin";
     let module = read(&format!("{folder}/mod.rs"));
-    let (_, router) = module.split_once("fn router(").expect("the router");
-    let (router, _) = router.split_once("\n}\n").expect("its end");
-    // Layers apply to the routes above them in the same router.
     let mut routes = Vec::new();
-    for (at, _) in router.match_indices(".route(") {
-        let arguments = arguments_of(&router[at + ".route(".len()..]);
-        let path = arguments[0].trim_matches('"').to_owned();
-        let scope = router[at..].split("let ").next().unwrap_or_default();
-        let access = match scope {
-            scope if scope.contains("authorize)") => "read",
-            scope if scope.contains("holds_token)") => "admin",
-            _ => "none",
-        };
-        for (method, name) in handlers_in(&arguments[1]) {
-            let (file, function) = name.rsplit_once("::").unwrap_or(("mod", name));
-            let source = read(&format!("{folder}/{}.rs", file.replace("::", "/")));
-            let (about, query) = documented(&source, function);
-            let file = format!("docs/reference/examples/{method}{}.json", path.replace('/', "-"));
-            let example = std::fs::read_to_string(root().join(file.to_lowercase())).ok();
-            routes.push(Route { method, path: path.clone(), access, about, query, example });
+    // The reading routes are a function of their own, because other replicas use them too.
+    for (function, default) in [("fn debug_routes(", "read"), ("fn router(", "none")] {
+        let (_, router) = module.split_once(function).expect("the routes");
+        let (router, _) = router.split_once("\n}\n").expect("its end");
+        // Layers apply to the routes above them in the same router.
+        for (at, _) in router.match_indices(".route(") {
+            let arguments = arguments_of(&router[at + ".route(".len()..]);
+            let path = arguments[0].trim_matches('"').to_owned();
+            let scope = router[at..].split("let ").next().unwrap_or_default();
+            let access = match scope {
+                scope if scope.contains("authorize)") => "read",
+                scope if scope.contains("holds_token)") => "admin",
+                _ => default,
+            };
+            for (method, name) in handlers_in(&arguments[1]) {
+                let (file, function) = name.rsplit_once("::").unwrap_or(("mod", name));
+                let source = read(&format!("{folder}/{}.rs", file.replace("::", "/")));
+                let (about, query) = documented(&source, function);
+                let file =
+                    format!("docs/reference/examples/{method}{}.json", path.replace('/', "-"));
+                let example = std::fs::read_to_string(root().join(file.to_lowercase())).ok();
+                routes.push(Route { method, path: path.clone(), access, about, query, example });
+            }
         }
     }
     assert!(routes.len() > 30, "only {} routes found", routes.len());

@@ -36,6 +36,7 @@ mod member_mark;
 mod pem;
 mod proof_time;
 mod relay_identity;
+mod replica_id;
 mod root_life;
 mod root_records;
 mod root_rotation;
@@ -49,7 +50,8 @@ pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use relay_identity::RelayIdentity;
-pub use replica::{ReplicaAuthenticator, ReplicaId, ReplicaStream};
+pub use replica::{ReplicaAuthenticator, ReplicaStream};
+pub use replica_id::ReplicaId;
 pub use root_life::{RootLife, RootStage, certificate_lifetime};
 pub use root_records::{
     RootConflict, RootFingerprint, RootLedger, RootRecord, RootRecords, assumed_records,

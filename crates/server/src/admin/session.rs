@@ -51,13 +51,13 @@ impl BrowserSessions {
     /// Creates a code for a client that has presented the token. Returns `None` if the system
     /// provides no randomness.
     pub(super) fn code(&self, now: SystemTime) -> Option<String> {
-        Some(signed(&(self.key)(), "code", &format!("{}-{}", seconds(now), random()?)))
+        Some(signed(&(self.key)(), "code", &format!("{}x{}", seconds(now), random()?)))
     }
 
     /// Opens a session with a code. Returns the value of `Set-Cookie`.
     pub(super) fn open(&self, code: &str, now: SystemTime) -> Option<String> {
         let key = (self.key)();
-        let made = verified(&key, "code", code)?.split('-').next()?.parse().ok()?;
+        let made = verified(&key, "code", code)?.split('x').next()?.parse().ok()?;
         if !is_within(made, CODE_LASTS, now) {
             return None;
         }
@@ -81,7 +81,7 @@ impl BrowserSessions {
         let mut cookies = header.split(';').filter_map(|pair| pair.trim().split_once('='));
         let (_, given) = cookies.find(|(own, _)| *own == name)?;
         let content = verified(&key, "session", given)?;
-        let mut parts = content.split('-');
+        let mut parts = content.split('x');
         let opened = parts.next()?.parse().ok()?;
         let used = parts.next()?.parse().ok()?;
         let random = parts.next()?;
@@ -104,18 +104,19 @@ fn cookie(key: &SharedKey, (opened, used): (u64, u64), random: &str, now: System
     format!(
         "{}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={left}",
         name(key),
-        signed(key, "session", &format!("{opened}-{used}-{random}"))
+        signed(key, "session", &format!("{opened}x{used}x{random}"))
     )
 }
 
-/// Returns a text with its signature. A text of one kind is never valid as another kind.
+/// Returns a text with its signature. A text of one kind is never valid as another kind. Numbers and
+/// hexadecimal digits are separated by `x` and `y`, because commands accept only letters and digits.
 fn signed(key: &SharedKey, kind: &str, text: &str) -> String {
-    format!("{text}.{}", key.sign(&format!("{kind} {text}")))
+    format!("{text}y{}", key.sign(&format!("{kind} {text}")))
 }
 
 /// Returns the text without its signature, if that is valid.
 fn verified<'a>(key: &SharedKey, kind: &str, given: &'a str) -> Option<&'a str> {
-    let (text, signature) = given.split_once('.')?;
+    let (text, signature) = given.split_once('y')?;
     key.verify(&format!("{kind} {text}"), signature).then_some(text)
 }
 
@@ -153,11 +154,12 @@ mod tests {
         let code = sessions.code(now).expect("a code");
         let cookie = sessions.open(&code, now).expect("a session");
         assert_eq!(sessions.find(&sent(&cookie), now), Some(ValidSession { renewed: None }));
+        assert!(code.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{code}");
         assert!(cookie.contains("; HttpOnly; SameSite=Strict;") && !cookie.contains(&code));
         assert_eq!(sessions.open(&code, now), None, "used up");
         let late = sessions.code(now).expect("a code");
         assert_eq!(sessions.open(&late, now + CODE_LASTS), None, "too late");
-        for wrong in ["", "x", "1.2", &code, &format!("1{late}"), &late[1..]] {
+        for wrong in ["", "x", "1y2", &code, &format!("1{late}"), &late[1..]] {
             assert_eq!(sessions.open(wrong, now), None);
         }
     }
