@@ -23,6 +23,7 @@ use crate::cli::failure::{CommandFailure, Exit};
 use crate::cli::output::{clean, items};
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_relay::hub::RELAY_ANNOTATION;
 use strait_sources::clusters::secret::CLUSTER_ID_ANNOTATION;
 use strait_sources::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 
@@ -540,9 +541,14 @@ fn der(pem: &[u8]) -> Vec<Vec<u8>> {
     CertificateDer::pem_slice_iter(pem).flatten().map(|der| der.to_vec()).collect()
 }
 
+/// Returns whether a Secret defines a member that is read through a relay.
+pub(crate) fn is_relayed(secret: &Value) -> bool {
+    secret["metadata"]["annotations"][RELAY_ANNOTATION] == "true"
+}
+
 /// Returns whether a Secret contains the cluster `id`.
 pub(crate) fn holds(secret: &Value, id: &str) -> bool {
-    match super::invite::is_relayed(secret) {
+    match is_relayed(secret) {
         true => secret["metadata"]["annotations"][CLUSTER_ID_ANNOTATION] == id,
         false => secret["data"].get(id).is_some(),
     }
@@ -556,7 +562,7 @@ pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
         base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
     };
     let entries = secret["data"].as_object().into_iter().flatten();
-    let entries = entries.filter(|_| !super::invite::is_relayed(secret));
+    let entries = entries.filter(|_| !is_relayed(secret));
     entries.map(|(key, value)| (key.clone(), decode(value))).collect()
 }
 

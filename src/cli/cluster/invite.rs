@@ -12,9 +12,10 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::add::{check_network, cluster_id};
-use super::api::{self, ClusterApi, full_name, holds, path_of};
-use super::done;
+use super::api::{self, ClusterApi, full_name, holds, is_relayed, path_of};
+use super::{ClusterChange, done};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::output::print;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
 use strait_model::ClusterId;
@@ -81,8 +82,8 @@ pub(crate) async fn run(args: &InviteArgs) -> CommandResult {
     let expires = (Timestamp::now() + lasts).round(jiff::Unit::Second).unwrap_or_default();
     write(args, &config, &namespace, &id, existing, (&token, expires)).await?;
     let values = values(&id, &hubs, &roots, &token);
-    crate::cli::output::say(format_args!("{values}"));
-    eprintln!(
+    print(&values)?;
+    tell!(
         "{id} is invited until {expires}. In the member's cluster:\n  \
          helm install strait-relay deploy/charts/strait-member --namespace strait-system --create-namespace --values VALUES.yaml\n\
          Then: strait cluster get {id}"
@@ -201,14 +202,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns whether a Secret defines a member that is read through a relay.
-pub(super) fn is_relayed(secret: &Value) -> bool {
-    secret["metadata"]["annotations"][RELAY_ANNOTATION] == "true"
-}
-
 /// Raises the generation of a relay's certificates. Lower ones are refused after an hour, or at once with `now`.
 pub(super) async fn rotate(
-    change: &super::ClusterChange,
+    change: &ClusterChange,
     config: &ClusterApi,
     id: &ClusterId,
     secret: &Value,

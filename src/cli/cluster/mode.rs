@@ -5,9 +5,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::add::cluster_id;
-use super::api::{full_name, holds, path_of};
+use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{Goal, Wait};
-use super::invite::is_relayed;
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_sources::clusters::secret::MODE_ANNOTATION;

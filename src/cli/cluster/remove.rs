@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use super::api::{full_name, holds, path_of};
+use super::api::{full_name, holds, is_relayed, path_of};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
-use super::{ClusterChange, done, gateway, invite, istio_service, webhook};
+use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_model::{ClusterId, ImportMode};
 
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         return Err(args.change.hub.no_member(&hub, id));
     }
     let alone = |secret: &serde_json::Value| {
-        invite::is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
+        is_relayed(secret) || secret["data"].as_object().is_none_or(|data| data.len() <= 1)
     };
     let mut plan = String::new();
     for secret in &secrets {

@@ -13,9 +13,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::add::{check_ttl, cluster_id, refused};
-use super::api::{ClusterApi, full_name, holds, kubeconfigs, path_of};
+use super::api::{ClusterApi, full_name, holds, is_relayed, kubeconfigs, path_of};
 use super::follow::{Goal, Wait};
-use super::invite::is_relayed;
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use strait_base::codes;

@@ -429,6 +429,7 @@ async fn networks(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
 }
 
+/// The connections of relays.
 async fn relays(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &sources.relays.rows()))
 }

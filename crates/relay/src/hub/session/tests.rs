@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with the test")]
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
