@@ -316,7 +316,7 @@ fn explanation_and_service_can_be_watched() {
     let turns: Vec<_> = turns.into_iter().flat_map(|one| [proxies.to_owned(), one]).collect();
     let server = answering_in_turn(&turns);
     let explain = ["explain", "web-0.shop", "a.shop:80", "-w", "--server", &server];
-    let shown = first_lines(&explain, 9);
+    let shown = first_lines(&explain, 11);
     let sent: Vec<_> = shown.iter().filter(|line| line.starts_with("west")).collect();
     assert_eq!(sent.len(), 2, "unchanged output is not printed again: {shown:#?}");
     assert!(sent[0].contains("0 direct") && sent[1].contains("1 direct"), "{shown:#?}");

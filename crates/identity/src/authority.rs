@@ -21,7 +21,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 pub use super::error::{BACKDATING, LIFETIME_MAX};
-use super::error::{IdentityError, StoreTrouble};
+use super::error::{IdentityError, StoreTrouble, signing};
 use super::peer::validity;
 use super::{
     ReplicaId, RootFingerprint, SharedKey, SpiffeId, TrustRoots, csr, files, member_mark, pem,
@@ -607,10 +607,6 @@ fn serial_number() -> SerialNumber {
     let mut bytes: [u8; 16] = rand::random();
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
     SerialNumber::from_slice(&bytes)
-}
-
-pub(super) fn signing(error: rcgen::Error) -> IdentityError {
-    IdentityError::Signing { reason: error.to_string() }
 }
 
 /// The key of the CA. It is loaded with rustls, because rcgen itself only accepts PKCS#8, and most

@@ -286,3 +286,8 @@ pub enum SpiffeIdError {
 pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
 /// Maximum lifetime of a certificate; requests for longer ones are rejected.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// Returns the error for a failed signature.
+pub(super) fn signing(error: rcgen::Error) -> IdentityError {
+    IdentityError::Signing { reason: error.to_string() }
+}

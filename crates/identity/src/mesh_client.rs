@@ -15,8 +15,8 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use webpki::KeyUsage;
 
-use super::authority::signing;
 use super::error::IdentityError;
+use super::error::signing;
 use super::tls::{TrustRoots, provider};
 use super::{PeerIdentity, pem};
 

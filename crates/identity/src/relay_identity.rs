@@ -13,8 +13,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::authority::signing;
-use super::error::IdentityError;
+use super::error::{IdentityError, signing};
 use super::peer::validity;
 use super::{SpiffeIdError, der_integer};
 use strait_model::{ClusterId, is_trust_domain};

@@ -33,8 +33,8 @@ use super::address::{self, Resolver};
 use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
 use super::pem::{CaBundle, private_key};
-use super::pool::{ConnectionPool, Purpose, StreamPermit};
-use super::transport::{Carrier, Dial, Transport, http1_over};
+use super::pool::{ConnectionPool, Purpose};
+use super::transport::{Carrier, Dial, StreamPermit, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::lock::lock;
@@ -82,21 +82,21 @@ pub struct ApiClient {
 /// A credential, and the connections of requests that use it.
 #[derive(Clone)]
 struct ActiveCredential {
-    connections: Connections,
+    connections: ClientConnections,
     authorization: Authorization,
     is_in_handshake: bool,
 }
 
 /// The connections of a client.
 #[derive(Clone)]
-enum Connections {
+enum ClientConnections {
     /// It opens them itself.
     Dialled(Arc<ConnectionPool>),
     /// A relay opened them.
     Relayed(Arc<dyn Carrier>),
 }
 
-impl Connections {
+impl ClientConnections {
     /// Sends a request. The permit must be kept until the response has been read.
     async fn exchange(
         &self,
@@ -161,7 +161,7 @@ impl ApiClient {
         let tcp = tcp(access.loopback);
         let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
         let active = ActiveCredential {
-            connections: Connections::Dialled(Arc::new(pool)),
+            connections: ClientConnections::Dialled(Arc::new(pool)),
             authorization: authorization(&access.credential)?,
             is_in_handshake: access.credential.is_in_handshake(),
         };
@@ -182,7 +182,7 @@ impl ApiClient {
     /// adds its own.
     pub fn relayed(carrier: Arc<dyn Carrier>) -> Self {
         let active = ActiveCredential {
-            connections: Connections::Relayed(carrier),
+            connections: ClientConnections::Relayed(carrier),
             authorization: Authorization::None,
             is_in_handshake: false,
         };
@@ -206,7 +206,9 @@ impl ApiClient {
         }
         let [own, other] = [self, other].map(|client| lock(&client.active).connections.clone());
         match (own, other) {
-            (Connections::Relayed(own), Connections::Relayed(other)) => Arc::ptr_eq(&own, &other),
+            (ClientConnections::Relayed(own), ClientConnections::Relayed(other)) => {
+                Arc::ptr_eq(&own, &other)
+            }
             _ => false,
         }
     }
@@ -245,9 +247,9 @@ impl ApiClient {
     /// responses continue.
     pub(super) fn forget_connections(&self) {
         match &lock(&self.active).connections {
-            Connections::Dialled(pool) => pool.forget(),
+            ClientConnections::Dialled(pool) => pool.forget(),
             // Pings from both sides detect a dead connection of a relay.
-            Connections::Relayed(_) => {}
+            ClientConnections::Relayed(_) => {}
         }
     }
 

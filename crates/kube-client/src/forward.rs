@@ -6,7 +6,7 @@ use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::pool::StreamPermit;
+use super::transport::StreamPermit;
 use super::{ApiClient, ApiError};
 
 /// A response that is passed on while it arrives.

@@ -71,11 +71,10 @@ pub use object::{
     OwnedObject, OwnerReference, list, null_as_default,
 };
 pub use pem::{CaBundle, private_key};
-pub use pool::StreamPermit;
 pub use probe::Probed;
 pub use redacted::Redacted;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
-pub use transport::{Carrier, Exchange, Transport};
+pub use transport::{CarriedResponse, Carrier, StreamPermit, Transport};
 pub use watch::ListSelection;
 pub use wire::{FieldValue, MalformedMessage, ProtobufMessage};

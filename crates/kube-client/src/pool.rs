@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tower::{BoxError, ServiceExt, service_fn};
 
 use super::error::NotConnected;
-use super::transport::{Dial, ServerStream, Transport, http1_over};
+use super::transport::{Dial, ServerStream, StreamPermit, Transport, http1_over};
 use strait_base::lock::lock;
 
 /// Receive window of one stream in bytes: 10 MB/s with a round trip of 100 ms.
@@ -94,17 +94,6 @@ enum Dispatch {
     Wait(watch::Receiver<Option<Dialled>>),
     /// The task of opening a connection and reporting the result.
     Dial(watch::Sender<Option<Dialled>>),
-}
-
-/// The permit for a stream, while it exists.
-#[derive(Debug)]
-pub struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
-
-impl StreamPermit {
-    /// Creates a permit that counts as one reference to `permits`.
-    pub fn counted(permits: &Arc<()>) -> Self {
-        Self(Arc::clone(permits))
-    }
 }
 
 /// A connection that several requests use concurrently.
@@ -246,7 +235,7 @@ impl Shared {
     fn permit(&self) -> Option<(Sender, StreamPermit)> {
         let permitted = lock(&self.connection).as_ref()?.current_max_send_streams();
         let is_free = Arc::strong_count(&self.permits) <= permitted.clamp(1, STREAMS_MAX);
-        is_free.then(|| (self.sender.clone(), StreamPermit(Arc::clone(&self.permits))))
+        is_free.then(|| (self.sender.clone(), StreamPermit::counted(&self.permits)))
     }
 }
 

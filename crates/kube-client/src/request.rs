@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::envelope::Encoding;
-use super::pool::StreamPermit;
+use super::transport::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
 
 /// Time limit for the head of a response, and for each further piece. The total time is not

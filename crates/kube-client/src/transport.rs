@@ -1,6 +1,7 @@
 //! Sends requests to a server over any connection.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -12,8 +13,6 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::pool::StreamPermit;
-
 /// Size of a connection's read buffer in bytes: one TLS record. Without this setting, the buffer of
 /// each watch grows to 400 KiB with the first list and is never reduced.
 pub(super) const READ_BUFFER: usize = 16 << 10;
@@ -21,14 +20,25 @@ pub(super) const READ_BUFFER: usize = 16 << 10;
 /// Sends requests to a server. Clones share connections.
 pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
+/// The permit for a stream, while it exists.
+#[derive(Debug)]
+pub struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
+
+impl StreamPermit {
+    /// Creates a permit that counts as one reference to `permits`.
+    pub fn counted(permits: &Arc<()>) -> Self {
+        Self(Arc::clone(permits))
+    }
+}
+
 /// A response, once it is known; the permit must be kept until the response has been read.
-pub type Exchange<'a> =
+pub type CarriedResponse<'a> =
     Pin<Box<dyn Future<Output = Result<(Response<Incoming>, StreamPermit), BoxError>> + Send + 'a>>;
 
 /// Takes requests to a server over connections that this crate does not open.
 pub trait Carrier: Send + Sync {
     /// Sends a request. The caller sets the deadline.
-    fn exchange(&self, request: Request<Full<Bytes>>) -> Exchange<'_>;
+    fn exchange(&self, request: Request<Full<Bytes>>) -> CarriedResponse<'_>;
 }
 
 /// Creates requests over HTTP/1.1, each open one on a separate connection.

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use strait_base::codes;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
-use strait_kube_client::{Carrier, Exchange, StreamPermit};
+use strait_kube_client::{CarriedResponse, Carrier, StreamPermit};
 use strait_model::ClusterId;
 
 pub use self::enrolment::{
@@ -48,13 +48,13 @@ const ARRIVAL_WAIT: Duration = Duration::from_secs(4);
 /// The connections of all relays.
 #[derive(Default)]
 pub struct RelayHub {
-    state: Mutex<HubState>,
+    state: Mutex<RelayTable>,
     /// Notified when a connection may be used.
     arrivals: Notify,
 }
 
 #[derive(Default)]
-struct HubState {
+struct RelayTable {
     /// The members that may have relays; `None` until the Secrets have been read.
     permitted: Option<BTreeMap<ClusterId, RelayedMember>>,
     members: BTreeMap<ClusterId, MemberConnections>,
@@ -65,12 +65,12 @@ struct HubState {
 #[derive(Default)]
 struct MemberConnections {
     /// In the order in which they were opened.
-    open: Vec<OpenConnection>,
+    open: Vec<RelayConnection>,
     /// When the last connection ended; `None` if there never was one.
     away_since: Option<SystemTime>,
 }
 
-struct OpenConnection {
+struct RelayConnection {
     number: u64,
     facts: RelayFacts,
     generation: u64,
@@ -79,9 +79,11 @@ struct OpenConnection {
     /// One reference more than there are streams.
     permits: Arc<()>,
     close: CancellationToken,
+    /// Notified when the relay must renew its certificate.
+    renew: Arc<Notify>,
 }
 
-/// What is known of the relay behind a connection.
+/// The relay behind a connection, according to its hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RelayFacts {
     instance: String,
@@ -151,6 +153,8 @@ impl RelayHub {
             for open in &connections.open {
                 if check(&members, cluster, open.generation, now).is_err() {
                     open.close.cancel();
+                } else if members.get(cluster).is_some_and(|one| open.generation < one.generation) {
+                    open.renew.notify_one();
                 }
             }
         }
@@ -211,14 +215,18 @@ impl RelayHub {
         let mut state = lock(&self.state);
         let permitted = state.permitted.as_ref().ok_or(RelayRefusal::NotReady)?;
         check(permitted, cluster, generation, now)?;
+        let is_old = permitted.get(cluster).is_some_and(|one| generation < one.generation);
         state.opened += 1;
         let number = state.opened;
         let member = state.members.entry(cluster.clone()).or_default();
         if member.open.len() >= CONNECTIONS_MAX {
             return Err(RelayRefusal::TooMany { cluster: cluster.clone() });
         }
-        let close = CancellationToken::new();
-        member.open.push(OpenConnection {
+        let (close, renew) = (CancellationToken::new(), Arc::new(Notify::new()));
+        if is_old {
+            renew.notify_one();
+        }
+        member.open.push(RelayConnection {
             number,
             facts: RelayFacts {
                 instance: String::new(),
@@ -232,8 +240,9 @@ impl RelayHub {
             sender: None,
             permits: Arc::new(()),
             close: close.clone(),
+            renew: Arc::clone(&renew),
         });
-        Ok(Admission { hub: self, cluster: cluster.clone(), number, close })
+        Ok(Admission { hub: self, cluster: cluster.clone(), number, close, renew })
     }
 
     /// Returns the UID of the cluster of the member's other relays, if one has said hello.
@@ -274,7 +283,7 @@ impl RelayHub {
         let was_usable =
             member.open.iter().any(|open| open.number == number && open.sender.is_some());
         member.open.retain(|open| open.number != number);
-        if was_usable && !member.open.iter().any(OpenConnection::is_usable) {
+        if was_usable && !member.open.iter().any(RelayConnection::is_usable) {
             member.away_since = Some(SystemTime::now());
         }
         if member.open.is_empty() && member.away_since.is_none() {
@@ -303,7 +312,7 @@ impl RelayHub {
     }
 }
 
-impl OpenConnection {
+impl RelayConnection {
     fn is_usable(&self) -> bool {
         self.sender.as_ref().is_some_and(|sender| !sender.is_closed())
     }
@@ -316,6 +325,8 @@ struct Admission<'a> {
     number: u64,
     /// Cancelled when the connection must end.
     close: CancellationToken,
+    /// Notified when the relay must renew its certificate.
+    renew: Arc<Notify>,
 }
 
 impl Drop for Admission<'_> {
@@ -348,7 +359,7 @@ struct MemberCarrier {
 }
 
 impl Carrier for MemberCarrier {
-    fn exchange(&self, request: Request<Full<Bytes>>) -> Exchange<'_> {
+    fn exchange(&self, request: Request<Full<Bytes>>) -> CarriedResponse<'_> {
         Box::pin(async move {
             let deadline = tokio::time::Instant::now() + ARRIVAL_WAIT;
             let mut request = Some(request);

@@ -27,7 +27,7 @@ pub const PING_SECONDS: u64 = 10;
 /// The time without an answer to a ping after which a connection is dead, in seconds.
 pub const PING_LIMIT_SECONDS: u64 = 15;
 
-/// What a relay says about itself and its cluster.
+/// The first response of a relay, which describes it and its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hello {

@@ -49,8 +49,8 @@ strait cluster rotate.";
     /// Connection of a relay.
     RELAY_HELLO = "STR0347", "a relay claims another cluster than its certificate names",
         "Start the relay with the ID in its invitation: strait relay --cluster ID", "\
-The ID that a relay was started with, or the UID of its namespace kube-system, differs from the member that its
-certificate names. The hub closes the connection and reads nothing through it.";
+The ID that a relay was started with, or the UID of its namespace kube-system, differs from the member that
+its certificate names. The hub closes the connection and reads nothing through it.";
 
     /// `cluster invite`, enrolment.
     RELAY_NO_CA = "STR0348", "the hub has no CA key to sign certificates of relays",
@@ -60,14 +60,14 @@ With --tls-cert and --client-ca, or --ca none, the hub cannot sign certificates,
     /// Enrolment.
     RELAY_NOT_READY = "STR0349", "the hub cannot enrol relays yet",
         "Wait: the relay tries again by itself.", "\
-The hub is starting and has not read the Secrets of the members, or it could not record that the invitation was
-used.";
+The hub is starting and has not read the Secrets of the members, or it could not record that the invitation
+was used.";
 
     /// Log of a relay.
     RELAY_HUB = "STR0350", "the relay cannot connect to the hub",
         "Check that the address in --hub is reachable from the member, and that --hub-roots are the hub's roots.", "\
-The relay tries again with growing pauses of at most 30 s. It needs one outgoing TCP connection to port 15012 of
-the hub, without a middlebox that terminates TLS.";
+The relay tries again with growing pauses of at most 30 s. It needs one outgoing TCP connection to port 15012
+of the hub, without a middlebox that terminates TLS.";
 
     /// Response of a relay.
     RELAY_API_SERVER = "STR0351", "the relay cannot reach the API server of its cluster",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -15,7 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{RelayHub, RelayRefusal};
 use crate::wire::{
-    HELLO_PATH, Hello, PING_LIMIT_SECONDS, PING_SECONDS, REPLICA_HEADER, VERSION_HEADER,
+    HELLO_PATH, Hello, PING_LIMIT_SECONDS, PING_SECONDS, RENEW_HEADER, REPLICA_HEADER,
+    VERSION_HEADER,
 };
 use strait_base::codes;
 use strait_model::ClusterId;
@@ -31,7 +33,7 @@ const HELLO_BYTES_MAX: usize = 256 << 10;
 /// The maximum length of a text in a hello, in bytes.
 const HELLO_TEXT_MAX: usize = 253;
 
-/// What the certificate of a relay proves, and where the relay connects from.
+/// The member that the certificate of a relay proves, and the address of the relay.
 #[derive(Debug, Clone)]
 pub struct RelayClaims {
     /// The member.
@@ -97,7 +99,7 @@ impl RelayHub {
         let mut connection = std::pin::pin!(connection);
         let mut ends = std::pin::pin!(ends);
         let greeting = tokio::time::timeout(HELLO_LIMIT, async {
-            let hello = greet(&mut sender, replica).await?;
+            let hello = greet(&mut sender, replica, false).await?;
             check(&hello, cluster, self.other_uid(cluster, admission.number))?;
             let read = cluster_uid(&mut sender).await?;
             match read {
@@ -125,25 +127,37 @@ impl RelayHub {
             () = admission.close.cancelled() => return SessionEnd::Revoked,
             reason = ends.as_mut() => return SessionEnd::Ended(reason),
         };
-        self.begin(cluster, admission.number, hello, sender);
-        tokio::select! {
-            _ = connection => SessionEnd::Closed,
-            () = admission.close.cancelled() => SessionEnd::Revoked,
-            reason = ends => SessionEnd::Ended(reason),
+        self.begin(cluster, admission.number, hello, sender.clone());
+        let mut renewals = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                _ = connection.as_mut() => return SessionEnd::Closed,
+                () = admission.close.cancelled() => return SessionEnd::Revoked,
+                reason = ends.as_mut() => return SessionEnd::Ended(reason),
+                () = admission.renew.notified() => {
+                    let mut sender = sender.clone();
+                    renewals.push(async move { greet(&mut sender, replica, true).await });
+                }
+                // A relay that does not renew is disconnected when its generation is refused.
+                Some(_) = renewals.next() => {}
+            }
         }
     }
 }
 
-/// Sends the first request of a connection.
+/// Sends a hello: the first request of a connection, and later one that makes the relay renew its certificate.
 async fn greet(
     sender: &mut SendRequest<Full<Bytes>>,
     replica: &ReplicaName,
+    is_to_renew: bool,
 ) -> Result<Hello, String> {
-    let request = Request::get(uri(HELLO_PATH))
+    let mut request = Request::get(uri(HELLO_PATH))
         .header(VERSION_HEADER, env!("CARGO_PKG_VERSION"))
-        .header(REPLICA_HEADER, format!("{}/{}", replica.name, replica.count))
-        .body(Full::default())
-        .map_err(|error| error.to_string())?;
+        .header(REPLICA_HEADER, format!("{}/{}", replica.name, replica.count));
+    if is_to_renew {
+        request = request.header(RENEW_HEADER, "true");
+    }
+    let request = request.body(Full::default()).map_err(|error| error.to_string())?;
     let hello: Hello = json(sender, request).await?;
     let texts =
         [&hello.version, &hello.instance, &hello.cluster, &hello.cluster_uid, &hello.kubernetes];

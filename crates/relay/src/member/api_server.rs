@@ -16,7 +16,7 @@ pub(super) struct ApiServer {
 
 /// The facts about the cluster that a relay reports; empty if they could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ClusterFacts {
+pub(super) struct OwnClusterFacts {
     /// The UID of the namespace `kube-system`.
     pub(super) uid: String,
     /// The version of Kubernetes.
@@ -24,12 +24,12 @@ pub(super) struct ClusterFacts {
 }
 
 #[derive(Deserialize)]
-struct UidNamespace {
-    metadata: UidMetadata,
+struct KubeSystemNamespace {
+    metadata: KubeSystemMetadata,
 }
 
 #[derive(Deserialize)]
-struct UidMetadata {
+struct KubeSystemMetadata {
     uid: String,
 }
 
@@ -67,15 +67,16 @@ impl ApiServer {
 
     /// Returns the UID of the cluster.
     pub(super) async fn uid(&self) -> Result<String, ApiError> {
-        let namespace: UidNamespace = self.client().get("/api/v1/namespaces/kube-system").await?;
+        let namespace: KubeSystemNamespace =
+            self.client().get("/api/v1/namespaces/kube-system").await?;
         Ok(namespace.metadata.uid)
     }
 
     /// Returns the facts that a relay reports.
-    pub(super) async fn facts(&self) -> ClusterFacts {
+    pub(super) async fn facts(&self) -> OwnClusterFacts {
         let client = self.client();
         let (uid, version) = tokio::join!(self.uid(), client.get::<VersionResponse>("/version"));
-        ClusterFacts {
+        OwnClusterFacts {
             uid: uid.unwrap_or_default(),
             version: version.map(|version| version.git_version).unwrap_or_default(),
         }

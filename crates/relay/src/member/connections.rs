@@ -24,9 +24,9 @@ pub(super) type ConnectionId = u64;
 
 /// The connections of a relay, and the addresses that it dials.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct HubConnections {
     hubs: Vec<HubState>,
-    open: BTreeMap<ConnectionId, OpenConnection>,
+    open: BTreeMap<ConnectionId, OpenHubConnection>,
     last: ConnectionId,
     search: Backoff,
     search_at: Option<Instant>,
@@ -43,7 +43,7 @@ struct HubState {
 
 /// A connection, from the attempt to its end.
 #[derive(Debug)]
-struct OpenConnection {
+struct OpenHubConnection {
     hub: usize,
     since: Instant,
     /// `None` before the first hello.
@@ -55,7 +55,7 @@ struct OpenConnection {
     surplus_since: Option<Instant>,
 }
 
-/// What to do now.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
     /// Dial this address.
@@ -64,7 +64,7 @@ pub(super) enum ConnectionAction {
     Close(ConnectionId),
 }
 
-impl Connections {
+impl HubConnections {
     /// Creates the state without connections to `hubs` addresses.
     pub(super) fn new(hubs: usize) -> Self {
         let hub = || HubState { backoff: RETRY, dial_at: None };
@@ -156,7 +156,7 @@ impl Connections {
 
     fn dial(&mut self, hub: usize, now: Instant) -> ConnectionAction {
         self.last += 1;
-        let connection = OpenConnection {
+        let connection = OpenHubConnection {
             hub,
             since: now,
             replica: None,
@@ -169,8 +169,8 @@ impl Connections {
     }
 
     /// The connections and attempts that stay.
-    fn current(&self) -> impl Iterator<Item = (ConnectionId, &OpenConnection)> {
-        let stays = |one: &OpenConnection| !one.is_outdated && !one.is_closing;
+    fn current(&self) -> impl Iterator<Item = (ConnectionId, &OpenHubConnection)> {
+        let stays = |one: &OpenHubConnection| !one.is_outdated && !one.is_closing;
         self.open.iter().filter(move |(_, one)| stays(one)).map(|(id, one)| (*id, one))
     }
 
@@ -216,7 +216,7 @@ impl Connections {
             }
         }
         // A connection with an earlier certificate ends when its replica has a connection with the present one.
-        let is_replaced = |one: &OpenConnection| {
+        let is_replaced = |one: &OpenHubConnection| {
             let name = one.replica.as_ref().map(|replica| &*replica.name);
             one.is_outdated && !one.is_closing && name.is_none_or(|name| seen.contains_key(name))
         };
@@ -237,8 +237,8 @@ mod tests {
     }
 
     /// Dials whenever a search is due, and assigns names in this order. Returns the state and the time.
-    fn reached(names: &[&str], count: usize) -> (Connections, Instant) {
-        let (mut connections, mut now) = (Connections::new(1), Instant::now());
+    fn reached(names: &[&str], count: usize) -> (HubConnections, Instant) {
+        let (mut connections, mut now) = (HubConnections::new(1), Instant::now());
         for (at, name) in names.iter().enumerate() {
             let id = at as u64 + 1;
             assert_eq!(connections.act(now, 0.5), [Dial { id, hub: 0 }], "{name}");
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn each_address_has_a_connection() {
-        let (mut connections, now) = (Connections::new(2), Instant::now());
+        let (mut connections, now) = (HubConnections::new(2), Instant::now());
         let both = [Dial { id: 1, hub: 0 }, Dial { id: 2, hub: 1 }];
         assert_eq!(connections.act(now, 0.5), both);
         for id in [1, 2] {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn failed_attempts_are_repeated_with_growing_pauses_of_at_most_30_seconds() {
-        let (mut connections, mut now) = (Connections::new(1), Instant::now());
+        let (mut connections, mut now) = (HubConnections::new(1), Instant::now());
         let mut pauses = Vec::new();
         for id in 1..=10 {
             assert_eq!(connections.act(now, 0.5), [Dial { id, hub: 0 }]);

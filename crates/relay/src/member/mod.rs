@@ -36,12 +36,12 @@ use tracing::{debug, info, warn};
 
 use self::api_server::ApiServer;
 use self::certificate::RelayCertificate;
-use self::connections::{ConnectionAction, ConnectionId, Connections};
+use self::connections::{ConnectionAction, ConnectionId, HubConnections};
 pub use self::dial::{HostPort, HttpProxy, HubDialler};
 use self::keeper::CertificateKeeper;
 pub use self::keeper::EnrolCredential;
 pub use self::list::{Forward, Refusal, RequestList};
-use self::serve::{HubReplica, RelayService};
+use self::serve::{HubReplica, RequestForwarder};
 pub use self::store::CertificateStore;
 use crate::wire::ALPN;
 
@@ -90,9 +90,9 @@ pub async fn run(
         renewal: Arc::clone(&renewal),
         current: certificates,
     };
-    let service = Arc::new(RelayService::new(api, list, cluster, instance, renewal));
+    let service = Arc::new(RequestForwarder::new(api, list, cluster, instance, renewal));
     let relay = Relay {
-        connections: Connections::new(hubs.len()),
+        connections: HubConnections::new(hubs.len()),
         hubs,
         dialler,
         service,
@@ -124,10 +124,10 @@ struct Ended {
 
 /// The connections of a relay.
 struct Relay {
-    connections: Connections,
+    connections: HubConnections,
     hubs: Vec<HostPort>,
     dialler: HubDialler,
-    service: Arc<RelayService>,
+    service: Arc<RequestForwarder>,
     certificate: watch::Receiver<Option<Arc<RelayCertificate>>>,
     doubt: Arc<Notify>,
     ready: watch::Sender<usize>,
@@ -221,7 +221,7 @@ async fn connect(
     dialler: HubDialler,
     (hub, address): (usize, HostPort),
     certificate: Arc<RelayCertificate>,
-    service: Arc<RelayService>,
+    service: Arc<RequestForwarder>,
     (id, events): (ConnectionId, mpsc::UnboundedSender<HelloEvent>),
     mut stopped: oneshot::Receiver<()>,
 ) -> Ended {

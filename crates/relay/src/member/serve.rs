@@ -96,7 +96,7 @@ impl HubReplica {
 }
 
 /// The service that a relay offers to the hub.
-pub(super) struct RelayService {
+pub(super) struct RequestForwarder {
     api: Arc<ApiServer>,
     list: RequestList,
     cluster: String,
@@ -111,7 +111,7 @@ pub(super) struct RelayService {
 /// The body of a response: made by the relay, or passed on from the API server.
 type RelayBody = Either<Full<Bytes>, ForwardedBody>;
 
-impl RelayService {
+impl RequestForwarder {
     pub(super) fn new(
         api: Arc<ApiServer>,
         list: RequestList,

@@ -1,18 +1,10 @@
-//! Exports and imports of multi-cluster services: parts of `/debug/services`, and
+//! Exports and imports of multi-cluster services: parts of `/debug/services`, and the response of
 //! `/debug/explain/import`.
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::failure::{AdminFailure, AdminResult};
-use super::sources::Sources;
-use super::{bad, pretty};
 use strait_base::codes;
 use strait_base::time::rfc3339_seconds;
 use strait_model::{ImportMode, SharedService, SharedServices, WorkloadKey};
@@ -64,31 +56,12 @@ pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Valu
     rows.collect()
 }
 
-#[derive(Deserialize)]
-pub(super) struct ImportQuery {
-    namespace: String,
-    name: String,
-    cluster: String,
-}
-
-/// Explains whether a cluster has the ServiceImport of a service.
-pub(super) async fn explained(
-    State(sources): State<Arc<Sources>>,
-    query: Result<Query<ImportQuery>, QueryRejection>,
-) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("expected ?namespace=NS&name=NAME&cluster=ID"))?;
-    let shared = Arc::clone(&sources.shared_services.borrow());
-    let clusters = Arc::clone(&sources.clusters.borrow());
-    let id = shared.member(&query.cluster).map_or(&*query.cluster, |(id, _)| id.as_str());
-    let Some(status) = clusters.iter().find(|status| status.id == id) else {
-        let text = format!("no cluster has the ID or the name {:?}", query.cluster);
-        return Err(AdminFailure(StatusCode::NOT_FOUND, text));
-    };
-    let key = WorkloadKey::new(query.namespace.as_str(), query.name.as_str());
-    Ok(pretty(StatusCode::OK, &explanation(&shared, status, &key)))
-}
-
-fn explanation(shared: &SharedServices, status: &ClusterStatus, key: &WorkloadKey) -> Value {
+/// Returns the response of `/debug/explain/import`.
+pub(super) fn explanation(
+    shared: &SharedServices,
+    status: &ClusterStatus,
+    key: &WorkloadKey,
+) -> Value {
     let missing = ImportState::default();
     let state = status.imports.imports.get(key).unwrap_or(&missing);
     let service = shared.services.get(key);
@@ -211,6 +184,8 @@ fn detail(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use std::collections::BTreeMap;
     use strait_model::{ExportedService, ImportedService, Labels, RankedExport, RawService};

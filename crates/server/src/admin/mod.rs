@@ -8,6 +8,7 @@ mod access;
 mod across;
 mod announcements;
 mod events;
+mod explained_import;
 mod failure;
 mod history;
 mod hold;
@@ -117,7 +118,7 @@ fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
         .route("/debug/summary", get(summary::summary))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
-        .route("/debug/explain/import", get(imports::explained))
+        .route("/debug/explain/import", get(explained_import::explained))
         .route("/debug/explain/policy", get(access::explained))
         .route("/debug/explain/route", get(walk::walked))
         .route("/debug/access", get(access::snapshot))

@@ -338,6 +338,9 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
             Some(format!("the new kubeconfig is not used: {refusal}; {}", previous(facts, state))),
         );
     }
+    if let Some(refusal) = facts.unused_secret.filter(|_| state != ClusterState::Rejected) {
+        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
+    }
     if let Some(successor) = facts.successor {
         let why = match &successor.doubted {
             Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
@@ -363,14 +366,11 @@ pub(super) fn refused_kubeconfig(facts: &MemberFacts<'_>, state: ClusterState) -
     if matches!(state, ClusterState::Rejected | ClusterState::Paused | ClusterState::Draining) {
         return None;
     }
-    if let Some(refusal) = facts.unused_secret {
-        return Some(refusal.to_string());
-    }
-    if let Some(why) = facts.refused_credential {
-        return Some(why.to_owned());
-    }
-    let (_, code, text) = trouble(facts.successor?)?;
-    Some(format!("{code}: {text}"))
+    let refused = facts.unused_secret.map(ToString::to_string);
+    refused.or_else(|| facts.refused_credential.map(str::to_owned)).or_else(|| {
+        let (_, code, text) = trouble(facts.successor?)?;
+        Some(format!("{code}: {text}"))
+    })
 }
 
 /// Describes how long the kubeconfig that is in use works.

@@ -179,6 +179,21 @@ async fn connection_ends_when_its_member_or_generation_is_withdrawn() {
 }
 
 #[tokio::test]
+async fn relay_of_the_previous_generation_stays_connected_until_its_time() {
+    let hub = hub();
+    let (served, _relay) = connect(&hub, 1, "west", "u", "relay-a");
+    until_connected(&hub, 1).await;
+    let now = SystemTime::now();
+    let from = now + Duration::from_secs(3600);
+    let next = RelayedMember { generation_from: Some(from), ..member(2) };
+    hub.permit(BTreeMap::from([("west".into(), next)]), now);
+    hub.sweep(now);
+    until_connected(&hub, 1).await;
+    hub.sweep(from);
+    assert_eq!(served.await.expect("no panic"), SessionEnd::Revoked);
+}
+
+#[tokio::test]
 async fn connections_of_one_member_are_bounded() {
     let hub = hub();
     let mut open = Vec::new();
