@@ -18,21 +18,23 @@ pub(super) fn ambiguous(name: &str, proxies: &[String]) -> AdminFailure {
 
 /// Returns the streams of this replica that a name matches.
 pub(super) fn named(connections: &Connections, name: &str) -> Vec<NamedStream> {
-    let of = |(found, stream): (NameMatch, Arc<OpenStream>)| {
-        let proxy = stream.proxy();
-        let opened = stream.connected_at().duration_since(UNIX_EPOCH).unwrap_or_default();
-        NamedStream {
-            exactness: found as u64,
-            key: stream.key(),
-            id: proxy.id.to_string(),
-            cluster: proxy.cluster.to_string(),
-            workload: proxy.workload.to_string(),
-            is_of_configuration: stream.is_of_configuration(),
-            opened: u64::try_from(opened.as_micros()).unwrap_or(u64::MAX),
-            replica: None,
-        }
-    };
-    connections.named(name).into_iter().map(of).collect()
+    connections.named(name).iter().map(of_stream).collect()
+}
+
+/// Describes a stream of this replica that a name matches.
+pub(super) fn of_stream((found, stream): &(NameMatch, Arc<OpenStream>)) -> NamedStream {
+    let proxy = stream.proxy();
+    let opened = stream.connected_at().duration_since(UNIX_EPOCH).unwrap_or_default();
+    NamedStream {
+        exactness: *found as u64,
+        key: stream.key(),
+        id: proxy.id.to_string(),
+        cluster: proxy.cluster.to_string(),
+        workload: proxy.workload.to_string(),
+        is_of_configuration: stream.is_of_configuration(),
+        opened: u64::try_from(opened.as_micros()).unwrap_or(u64::MAX),
+        replica: None,
+    }
 }
 
 /// Reads a stream from the response of another replica.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::announcements::Announcements;
 use super::failure::AdminFailure;
 use super::merge::select;
-use super::named::{ambiguous, named};
+use super::named::{ambiguous, of_stream};
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
 use super::shared::SharedAnswers;
@@ -179,10 +179,11 @@ pub(super) fn served_to(
 
 /// Returns the stream of a proxy, or an error if no such proxy is connected or several match.
 pub(super) fn connected(sources: &Sources, proxy: &str) -> Result<Arc<OpenStream>, AdminFailure> {
-    let selected =
-        select(named(&sources.connections, proxy)).map_err(|names| ambiguous(proxy, &names))?;
+    // Looked up once: a stream may end between two look-ups.
+    let streams = sources.connections.named(proxy);
+    let selected = select(streams.iter().map(of_stream).collect())
+        .map_err(|names| ambiguous(proxy, &names))?;
     let stream = selected.and_then(|selected| {
-        let streams = sources.connections.named(&selected.key);
         streams.into_iter().map(|(_, stream)| stream).find(|stream| stream.key() == selected.key)
     });
     stream.ok_or_else(|| {

@@ -53,7 +53,7 @@ async fn changed_trust_domain_is_read_while_the_old_run_serves() {
     world.until_read_in("other.example", 3).await;
 
     world.secrets(&[("a", &["east=good-1", "strait.dev/trust-domain=East"])]);
-    world.until(&["east live: the cluster continues unchanged: STR0217"]).await;
+    world.until(&["east live: the new kubeconfig is not used: STR0217"]).await;
     world.until_read_in("other.example", 3).await;
 }
 
