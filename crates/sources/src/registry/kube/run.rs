@@ -496,7 +496,8 @@ impl ClusterInputState {
                 () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
                 Ok(()) = self.traffic.changed() => self.take_traffic(),
-                () = self.write_back.next_look(), if self.may_report() && self.status.synced => {
+                // What is written depends on what the mesh has been told.
+                () = self.write_back.next_look(), if self.may_report() && self.status.synced && !has_report => {
                     let imports = self.write_back.look(&self.index);
                     if self.status.imports != imports {
                         self.status.imports = imports;
