@@ -240,7 +240,7 @@ impl ServiceMetrics {
                     tags[at].value_format = format!("%CEL({value})%");
                 }
                 (LabelChange::Set(value), None) => {
-                    tags.push(tag(&**name, format!("%CEL({value})%")))
+                    tags.push(tag(&**name, format!("%CEL({value})%")));
                 }
             }
         }

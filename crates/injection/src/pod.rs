@@ -159,11 +159,14 @@ fn place_containers(
     Ok(())
 }
 
+/// The metadata that a pod's own annotations set, if any.
+type OwnMetadata<'a> = Option<Vec<(&'a str, String)>>;
+
 fn sidecar(
     settings: &InjectSettings,
     wishes: &SidecarWishes,
     network: Option<String>,
-    (told, own): (&[(&str, Value)], Option<Vec<(&str, String)>>),
+    (told, own): (&[(&str, Value)], OwnMetadata<'_>),
     user_mounts: &[Value],
 ) -> Value {
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });

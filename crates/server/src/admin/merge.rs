@@ -163,7 +163,8 @@ fn proxies(answers: Vec<ReplicaAnswer>) -> Value {
         }
     }
     rows.retain(|row| {
-        newest.get(&proxy(row)).is_some_and(|(_, replica)| *replica == row["replica"].to_string())
+        let replica = row["replica"].to_string();
+        newest.get(&proxy(row)).is_some_and(|(_, newest)| *newest == replica)
     });
     rows.sort_by_key(|row| milliseconds(&row["connectedAt"]));
     Value::Array(rows)
@@ -204,9 +205,7 @@ fn fold(answers: Vec<ReplicaAnswer>, add: impl Fn(&mut Value, Value, &str)) -> V
 
 /// Adds the replica to the keys of streams in a summary or a preview.
 fn name_keys(value: &mut Value, replica: &str) {
-    let groups = ["affected", "proxies"]
-        .into_iter()
-        .filter_map(|field| value[field].is_array().then_some(field));
+    let groups = ["affected", "proxies"].into_iter().filter(|field| value[*field].is_array());
     for field in groups.collect::<Vec<_>>() {
         for group in value[field].as_array_mut().into_iter().flatten() {
             let proxies = group.get_mut("proxies").and_then(Value::as_array_mut);

@@ -256,11 +256,11 @@ impl MemberSources {
             return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
         }
         let mut unused = Vec::new();
-        let sources = list(file.sources, "sources", |field, text| source(field, text))?;
+        let sources = list(file.sources, "sources", source)?;
         distinct("sources", sources.iter().map(|source| &*source.name))?;
-        let identities = list(file.identities, "identities", |field, text| identity(field, text))?;
+        let identities = list(file.identities, "identities", identity)?;
         distinct("identities", identities.iter().map(|identity| &*identity.name))?;
-        let proxies = list(file.proxies, "proxies", |field, text| proxy(field, text))?;
+        let proxies = list(file.proxies, "proxies", proxy)?;
         distinct("proxies", proxies.iter().map(|name| &**name))?;
         let is_identity = |name: &str| identities.iter().any(|one| *one.name == *name);
         let access = list(file.access, "access", |field, text| access(field, text, &is_identity))?;

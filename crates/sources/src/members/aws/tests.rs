@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with the test")]
+
 //! Tests of presigned tokens: published vectors, and a fake STS and Pod Identity agent on loopback.
 
 use std::sync::Mutex as StdMutex;

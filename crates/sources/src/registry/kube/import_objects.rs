@@ -100,7 +100,7 @@ pub(super) fn own(metadata: &Meta<'_>, spec: &McsSpec<'_>, scope: &Scope) -> Opt
 /// of the `cluster_ips` is `clusterIP`, which repeats the first of the others.
 pub(super) fn derived<'a>(
     metadata: &Meta<'_>,
-    cluster_ips: impl Iterator<Item = &'a str> + Clone,
+    mut cluster_ips: impl Iterator<Item = &'a str> + Clone,
     scope: &Scope,
 ) -> Option<DerivedService> {
     let import = metadata.labels.get(DERIVED).filter(|_| is_ours(metadata, scope))?;
@@ -115,7 +115,7 @@ pub(super) fn derived<'a>(
         version: (*metadata.resource_version).into(),
         applied: metadata.annotations.get(APPLIED).unwrap_or_default().into(),
         import: scope.text(import),
-        headless: cluster_ips.clone().any(|ip| ip == "None"),
+        headless: cluster_ips.any(|ip| ip == "None"),
         ips,
     })
 }
