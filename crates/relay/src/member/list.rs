@@ -135,7 +135,7 @@ pub enum Forward {
     Plain,
     /// With a body of at most this many bytes.
     WithBody(usize),
-    /// With the JSON of a ConfigMap, whose name [`is_roots_object`] checks.
+    /// With the JSON of a ConfigMap, whose name `is_roots_object` checks.
     CreateRoots,
 }
 
