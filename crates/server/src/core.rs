@@ -12,7 +12,6 @@ use crate::config::ServeArgs;
 use strait_base::task::{Supervisor, until};
 use strait_envoy::Cache;
 use strait_envoy::heads::ConfigVariants;
-use strait_mesh::aggregate::MergedService;
 use strait_mesh::hold::RetainedConfigurations;
 use strait_mesh::network::ResolvedNames;
 use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
@@ -20,7 +19,7 @@ use strait_mesh::network::resolver::{self, Dns};
 use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
 use strait_mesh::push::shared::{SharingInputs, shared_services as services_in_set};
 use strait_mesh::push::subscription_index::SubscriptionIndex;
-use strait_mesh::push::view::is_exported;
+use strait_mesh::push::view::service_behind;
 use strait_mesh::push::{self, PushContext};
 use strait_mesh::timeline::Timeline;
 use strait_model::{ClusterId, Mcs, NetworkId, SharedServices};
@@ -168,13 +167,8 @@ fn gateway_probes(
 /// Returns the gateways to probe, each with the SNI of a service behind it, if one exists.
 fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
     let behind = |network: &NetworkId| {
-        let there = |service: &&Arc<MergedService>| {
-            is_exported(context, service)
-                && service.shards.iter().any(|shard| shard.networks().contains(network))
-        };
-        let service = context.services.values().find(there)?;
-        let port = service.ports().next()?.number;
-        Some(OutboundName::sni(service.hostname().clone(), port).to_string())
+        let (hostname, port) = service_behind(context, network)?;
+        Some(OutboundName::sni(hostname.clone(), port).to_string())
     };
     let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);
     gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()

@@ -31,6 +31,9 @@ pub type ProbeTargets = BTreeMap<ProbeAddress, Option<String>>;
 const FAILURES: u32 = 3;
 /// The timeout of a probe.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// The protocol (ALPN) of connections within the mesh. A gateway matches connections to services
+/// by it and by the SNI, and closes all others.
+const MESH_ALPN: &[u8] = b"istio";
 /// The maximum number of concurrent probes.
 const AT_ONCE: usize = 32;
 
@@ -42,9 +45,7 @@ pub async fn run(
     dead: watch::Sender<Arc<BTreeSet<ProbeAddress>>>,
 ) {
     let mut failures = FailureCounts::default();
-    let config = RootCertStore::empty();
-    let config = ClientConfig::builder().with_root_certificates(config).with_no_client_auth();
-    let config = Arc::new(config);
+    let config = client_config();
     loop {
         tokio::time::sleep(interval).await;
         let probes = futures::stream::iter(targets()).map(|(socket, service)| {
@@ -67,6 +68,15 @@ pub async fn run(
     }
 }
 
+/// Returns the TLS settings of a probe. It verifies no certificate, because it reads only the first
+/// byte of the response.
+fn client_config() -> Arc<ClientConfig> {
+    let roots = RootCertStore::empty();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![MESH_ALPN.to_vec()];
+    Arc::new(config)
+}
+
 /// Probes one gateway. Returns the problem if it does not respond.
 async fn probe(
     socket: ProbeAddress,
@@ -82,8 +92,7 @@ async fn probe(
     let mut hello = Vec::new();
     client.write_tls(&mut hello).map_err(lost)?;
     tcp.write_all(&hello).await.map_err(lost)?;
-    // Any response shows that a server read the ClientHello. The content is not used, so it is not
-    // verified.
+    // Any response shows that a server read the ClientHello.
     match tcp.read(&mut [0]).await.map_err(lost)? {
         0 => Err("connection closed without a response".to_owned()),
         _ => Ok(()),
@@ -172,10 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_gateway_that_responds_to_a_client_hello_is_alive() {
-        let config = ClientConfig::builder()
-            .with_root_certificates(RootCertStore::empty())
-            .with_no_client_auth();
-        let config = Arc::new(config);
+        let config = client_config();
         let service = || Some("outbound_.80_._.web.shop.svc.cluster.local".to_owned());
         for (door, name, expected) in [
             (Door::Answers, service(), Ok(())),
@@ -192,9 +198,14 @@ mod tests {
                     return std::future::pending().await;
                 }
                 let (mut tcp, _) = listener.accept().await.expect("a connection");
-                let mut hello = [0; 3];
-                if let (Door::Answers, Ok(_)) = (door, tcp.read_exact(&mut hello).await) {
-                    assert_eq!(hello[0], 22, "a handshake (RFC 8446, 5.1)");
+                let mut head = [0; 5];
+                if let (Door::Answers, Ok(_)) = (door, tcp.read_exact(&mut head).await) {
+                    assert_eq!(head[0], 22, "a handshake (RFC 8446, 5.1)");
+                    let mut hello = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+                    tcp.read_exact(&mut hello).await.expect("a ClientHello");
+                    // RFC 7301, 3.1: a list of one protocol, with the lengths of both.
+                    let offered = b"\0\x06\x05istio";
+                    assert!(hello.windows(offered.len()).any(|part| part == offered), "ALPN");
                     tcp.write_all(&[21]).await.expect("sent");
                 }
                 drop(tcp);

@@ -12,7 +12,9 @@ use super::context::{FixedSettings, PushContext};
 use super::event_loop::{MeshEvent, MeshState};
 use super::scope::{AffectedResources, ChangeImpact, ProxyLocation};
 use super::subscription_index::{ChangedItem, Changes};
-use super::view::{Assignment, Path, Role, ViewKey, WithheldReason, assignment, decide};
+use super::view::{
+    Assignment, Path, Role, ViewKey, WithheldReason, assignment, decide, service_behind,
+};
 use crate::testing::settings;
 use strait_model::mesh_config::MeshNetworks;
 use strait_model::registry::{RegistryUpdate, ShardChange};
@@ -102,6 +104,29 @@ fn nothing_is_published_before_the_mesh_is_complete() {
 #[test]
 fn an_empty_mesh_is_published_once_complete() {
     assert!(context(vec![]).services.is_empty());
+}
+
+#[test]
+fn gateways_are_probed_with_a_service_that_has_a_ready_endpoint_with_mtls() {
+    let plain = Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.1") };
+    let unready = Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.2") };
+    let east = shard("east", 1)
+        .network("n1")
+        .with(service("admin.ns"), vec![plain])
+        .with(service("back.ns"), vec![unready])
+        .with(service("web.ns"), vec![endpoint("10.0.0.3")])
+        .built();
+    // Its port has another name than in east, the senior cluster.
+    let back = service("back.ns").ports(vec![port("www", 80, 8080)]);
+    let named = Endpoint { port_name: "www".into(), ..endpoint("10.1.0.1") };
+    let west = shard("west", 2).network("n2").with(back, vec![named]);
+    let context = context(vec![east, west.built()]);
+    let behind = |network: &str| {
+        service_behind(&context, &network.into()).map(|(host, _)| host.as_str().to_owned())
+    };
+    assert_eq!(behind("n1").as_deref(), Some("web.ns.svc.cluster.local"));
+    assert_eq!(behind("n2").as_deref(), Some("back.ns.svc.cluster.local"));
+    assert_eq!(behind("n3"), None);
 }
 
 #[test]

@@ -26,8 +26,8 @@ use strait_model::policy::Rank;
 use strait_model::registry::ShardKey;
 use strait_model::{
     ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
-    Health, Locality, Mode, NO_ADDRESS, Namespace, NetworkId, PackedEndpoint, PodState, Port,
-    Resolution, TlsMode,
+    Health, Hostname, Locality, Mode, NO_ADDRESS, Namespace, NetworkId, PackedEndpoint, PodState,
+    Port, Protocol, Resolution, TlsMode,
 };
 
 /// The path to an endpoint.
@@ -48,6 +48,35 @@ pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
         && !mesh_external
         && !matches!(resolution, Resolution::ByName(_) | Resolution::Passthrough)
         && !context.mesh.cluster_local(service.hostname())
+}
+
+/// Returns a service and its port to which a gateway of `network` forwards a connection, for probes
+/// of the gateway: the first one with an endpoint there that is ready and accepts mTLS.
+///
+/// A gateway closes connections to a service without such an endpoint, as if it were down.
+pub fn service_behind<'a>(
+    context: &'a PushContext,
+    network: &NetworkId,
+) -> Option<(&'a Hostname, u16)> {
+    let exported = context.services.values().filter(|service| is_exported(context, service));
+    exported.flat_map(|service| service.shards.iter().map(move |shard| (service, shard))).find_map(
+        |(service, shard)| {
+            if !shard.networks().contains(network) {
+                return None;
+            }
+            let serves = |endpoint: EndpointRef<'_>| {
+                endpoint.health == Health::Healthy && endpoint.tls_mode == TlsMode::Istio
+            };
+            let mut serving =
+                shard.iter().filter(|(endpoint, place)| *place == network && serves(*endpoint));
+            // Clusters may name the port differently.
+            serving.find_map(|(endpoint, _)| {
+                let ports = &mut shard.service.ports.iter();
+                let port = ports.find(|port| port.name == *endpoint.port_name)?;
+                (port.protocol != Protocol::Udp).then_some((service.hostname(), port.number))
+            })
+        },
+    )
 }
 
 /// Decides about one endpoint of `service` that `shard` contributes and that is in `network`.
