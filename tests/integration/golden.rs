@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use serde::Deserialize;
@@ -441,6 +442,9 @@ impl Findings {
 
     /// Compares the responses of the admin API about the whole mesh.
     async fn of_mesh(&mut self, estate: &Estate, expected: &Path) {
+        if expected.join("services.yaml").exists() && exports_services(expected) {
+            wait_for_exports(estate).await;
+        }
         let services = estate.get("/debug/services").await;
         let mut endpoints = Map::new();
         for service in list(&services) {
@@ -480,6 +484,27 @@ impl Findings {
             return;
         }
         let _ = write!(self.report, "{}:\n{}", name_of(file), diff(expected, found));
+    }
+}
+
+/// Returns whether a cluster of the case exports a service.
+fn exports_services(expected: &Path) -> bool {
+    let case = expected.parent().expect("a folder in the case");
+    files(case, |name| name.ends_with(".yaml"))
+        .iter()
+        .any(|file| fs::read_to_string(file).expect("readable").contains("kind: ServiceExport"))
+}
+
+/// Waits until the exports are merged, which happens after the services are.
+async fn wait_for_exports(estate: &Estate) {
+    let limit = Instant::now() + LIMIT;
+    loop {
+        let services = estate.get("/debug/services").await;
+        if list(&services).iter().any(|service| service["exports"] != json!([])) {
+            return;
+        }
+        assert!(Instant::now() < limit, "no export within {LIMIT:?}: {services}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

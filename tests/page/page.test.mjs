@@ -485,7 +485,7 @@ test("everything is reachable by keyboard, and reloading restores the state", as
   await context.close();
 });
 
-waits("a cluster whose API server goes away shows within 25 s, and a new process asks for a new session", async (t) => {
+waits("a cluster whose API server goes away shows within 25 s, and a process with another CA asks for a new session", async (t) => {
   const place = folder(t);
   mkdirSync(join(place, "state"), { mode: 0o700 });
   const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
@@ -505,11 +505,19 @@ waits("a cluster whose API server goes away shows within 25 s, and a new process
   assert.match(await words(page.locator(".panel")), /Cluster c2 stale: STR0301/);
   await order("start", { cluster: "c2" });
   await state("live", 25_000);
-  // The page stays open during a restart, and continues after a sign-in in any tab.
+  // The page stays open during a restart. Its session continues, because its key comes from the CA.
   const address = new URL(plane.server).host;
+  const unanswered = page.locator(".fresh", { hasText: "no answer" });
   await plane.stop();
-  await page.locator(".fresh", { hasText: "no answer" }).waitFor({ timeout: SOON });
+  await unanswered.waitFor({ timeout: SOON });
   plane = await ControlPlane.serve(join(place, "secrets"), join(place, "state"), address);
+  await unanswered.waitFor({ state: "hidden", timeout: SOON });
+  await state("live", SOON);
+  // A process with another CA ends the session. The page continues after a sign-in in any tab.
+  await plane.stop();
+  await unanswered.waitFor({ timeout: SOON });
+  mkdirSync(join(place, "other state"), { mode: 0o700 });
+  plane = await ControlPlane.serve(join(place, "secrets"), join(place, "other state"), address);
   await page.getByText("This page needs a session").waitFor({ timeout: SOON });
   const other = await context.newPage();
   await other.goto(await plane.link());

@@ -102,8 +102,8 @@ pub(crate) fn bad_credentials(world: &mut World) {
     world.add_member_with(&strangers);
     wait::until(LIMIT, "the old kubeconfig stays in use", || {
         let entry = world.cluster("b")?;
-        let told = entry["reason"].as_str().is_some_and(|why| why.contains("the old one does"));
-        if told && entry["state"] == "live" { Ok(()) } else { Err(entry.to_string()) }
+        let serves = entry["kubeconfigRefused"] == true && entry["state"] == "live";
+        if serves { Ok(()) } else { Err(entry.to_string()) }
     });
     world.set_ready("b", "echo-2", false);
     world.wait_without_echo_2();
