@@ -136,11 +136,10 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         args.categories.is_empty() || args.categories.iter().any(|one| one == category)
     };
     let deadline = args.wait.deadline();
-    let mut unread;
-    let (answers, found) = loop {
+    let (answers, found, unread) = loop {
         let answers = CheckInputs::of(&client).await?;
         let mut found = problems(&answers);
-        unread = None;
+        let mut unread = None;
         if of_hub {
             match hub_findings(&hub, is_required).await {
                 Ok(more) => found.extend(more),
@@ -150,7 +149,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         }
         found.retain(|row| row["category"].as_str().is_some_and(is_wanted));
         if !found.iter().any(is_problem) || !deadline.pause().await {
-            break (answers, found);
+            break (answers, found, unread);
         }
     };
     let exit = if found.iter().any(is_problem) { Exit::Unhealthy } else { Exit::Fine };
@@ -172,7 +171,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     Ok(exit)
 }
 
-/// Maximum time to read the config cluster if that was not requested.
+/// Maximum time to read the config cluster if its findings are optional.
 const HUB_WAIT: Duration = Duration::from_secs(15);
 
 /// Returns the findings that require requests to the config cluster.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use clap::Args;
@@ -18,6 +18,8 @@ use super::failure::{CommandFailure, Exit};
 use super::output::clean;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
+use strait_base::lock::lock;
+use strait_kube_client::percent_encode;
 
 /// Maximum size of a response, in bytes. A configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
@@ -27,7 +29,7 @@ const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 /// Header that names the replicas that did not answer.
 const MISSING: &str = "strait-missing-replicas";
 /// Replicas that have been reported as missing.
-static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Next step if the token is missing or not accepted.
 const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
@@ -238,7 +240,7 @@ impl AdminClient {
         let replica = self.replica.as_deref().filter(|_| path.starts_with("/debug/"));
         let replica = replica.map(|replica| ("replica", replica));
         for (at, (name, value)) in query.iter().copied().chain(replica).enumerate() {
-            url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encode(value));
+            url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, percent_encode(value));
         }
         let mut request = match body {
             None => Request::get(url),
@@ -254,7 +256,7 @@ impl AdminClient {
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
         let missing = response.headers().get(MISSING).and_then(|names| names.to_str().ok());
-        missing.into_iter().for_each(tell_missing);
+        missing.into_iter().for_each(report_missing);
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| self.away(&*error))?.to_bytes();
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
@@ -284,10 +286,10 @@ impl AdminClient {
 }
 
 /// Reports the replicas that did not answer, each once per process.
-fn tell_missing(names: &str) {
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+fn report_missing(names: &str) {
+    let mut reported = lock(&REPORTED);
     for name in names.split(',').filter(|name| !name.is_empty()) {
-        if told.insert(name.to_owned()) {
+        if reported.insert(name.to_owned()) {
             let (name, code) = (clean(name), &codes::REPLICA_MISSING);
             tell!(
                 "{code}: replica {name} did not answer; the proxies that are connected to it are missing"
@@ -307,18 +309,4 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         cause = source;
     }
     clean(&cause.to_string())
-}
-
-/// Percent-encodes a value of a query.
-fn encode(value: &str) -> String {
-    let mut out = String::new();
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(byte.into());
-            }
-            _ => out += &format!("%{byte:02X}"),
-        }
-    }
-    out
 }

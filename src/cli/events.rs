@@ -51,12 +51,13 @@ const EVENTS: TableLayout = TableLayout {
     ],
 };
 
-/// Returns the number of a change, with the replica if another one has counted it.
+/// Returns the number of a change, with the replica if the number is that of another replica.
 fn sequence(row: &Value) -> String {
     let seq = text(&row["seq"]);
-    row["replica"]
-        .as_str()
-        .map_or_else(|| seq.clone(), |replica| format!("{seq}/{}", clean(replica)))
+    match row["replica"].as_str() {
+        Some(replica) => format!("{seq}/{}", clean(replica)),
+        None => seq,
+    }
 }
 
 /// Table of the proxies of one change.

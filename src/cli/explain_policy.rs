@@ -13,8 +13,8 @@ use super::proxy;
 /// `strait explain policy`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainPolicyArgs {
-    /// Proxy of the called workload: NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a
-    /// node ID, or a key from 'proxy list -o json'
+    /// Proxy of the called workload: NAME.NAMESPACE[@CLUSTER], a unique prefix of it,
+    /// deploy/NAME.NAMESPACE, a node ID, or a key from 'proxy list -o json'
     proxy: String,
     /// Service account of the caller [default: a caller without a certificate, in plain text]
     #[arg(long, value_name = "NS/SA")]

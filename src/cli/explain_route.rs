@@ -14,8 +14,8 @@ use super::proxy;
 /// `strait explain route`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainRouteArgs {
-    /// Proxy whose workload sends the request: NAME.NAMESPACE[@CLUSTER], a unique prefix of it, deploy/NAME.NAMESPACE, a
-    /// node ID, or a key from 'proxy list -o json'
+    /// Proxy whose workload sends the request: NAME.NAMESPACE[@CLUSTER], a unique prefix of it,
+    /// deploy/NAME.NAMESPACE, a node ID, or a key from 'proxy list -o json'
     proxy: String,
     /// Method of the request, for example GET
     method: String,

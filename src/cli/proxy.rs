@@ -252,6 +252,12 @@ pub(super) fn display_name(row: &Value) -> String {
     format!("{} in cluster {cluster}, network {network}", name(row))
 }
 
+/// Orders the streams of one proxy: the highest one has its configuration.
+fn rank(row: &Value) -> (bool, Option<&str>) {
+    let is_of_configuration = ["cds", "lds"].iter().any(|kind| !row["types"][kind].is_null());
+    (is_of_configuration, row["connectedAt"].as_str())
+}
+
 /// Finds the proxy that `wanted` names and returns its newest stream with a configuration. Several
 /// streams of one node ID in one cluster belong to one proxy: it has reconnected, or its agent has
 /// its own stream. Returns `None` if no proxy matches.
@@ -271,10 +277,6 @@ pub(super) fn find<'a>(
         false => parsed.matches(&name(row), row["cluster"].as_str().unwrap_or_default()),
     };
     let best = rows.iter().filter_map(matching).min();
-    let rank = |row: &Value| {
-        let is_of_configuration = ["cds", "lds"].iter().any(|kind| !row["types"][kind].is_null());
-        (is_of_configuration, row["connectedAt"].as_str().map(ToOwned::to_owned))
-    };
     let mut proxies: BTreeMap<(String, Option<&str>, Option<&str>), &Value> = BTreeMap::new();
     for row in rows.iter().filter(|row| best.is_some() && matching(row) == best) {
         let key = (name(row), row["cluster"].as_str(), row["id"].as_str());
@@ -287,7 +289,7 @@ pub(super) fn find<'a>(
     match proxies[..] {
         [] => Ok(None),
         [one] => Ok(Some(one)),
-        // Any pod of the Deployment is meant.
+        // The name of a Deployment matches all of its pods.
         [first, ..] if best == Some(NameMatch::Deployment) => Ok(Some(first)),
         _ => Err(ambiguous(wanted, &proxies)),
     }

@@ -154,15 +154,17 @@ fn settings(args: RelayArgs) -> Result<RelaySettings, CommandFailure> {
         (None, Some(file)) => EnrolCredential::Token(file),
         (None, None) => EnrolCredential::None,
     };
-    if (&credential, &store) == (&EnrolCredential::None, &CertificateStore::Memory) {
-        let text = "the relay has neither a credential for its first certificate nor a place with a certificate";
-        return Err(CommandFailure::usage(text)
-            .next("create an invitation: strait cluster invite ID; and set --invitation-file"));
-    }
-    if matches!((&credential, &store), (EnrolCredential::Invitation(_), CertificateStore::Memory)) {
-        warn!(
+    match (&credential, &store) {
+        (EnrolCredential::None, CertificateStore::Memory) => {
+            let text = "the relay has neither a credential for its first certificate nor a place with a certificate";
+            return Err(CommandFailure::usage(text).next(
+                "create an invitation: strait cluster invite ID; and set --invitation-file",
+            ));
+        }
+        (EnrolCredential::Invitation(_), CertificateStore::Memory) => warn!(
             "an invitation is valid once, and the certificate is not stored: set --state-dir to restart without another invitation"
-        );
+        ),
+        _ => {}
     }
     Ok(RelaySettings {
         cluster: args.cluster.to_string(),

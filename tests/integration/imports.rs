@@ -82,12 +82,12 @@ async fn exported_service_is_imported_everywhere_and_explained_where_it_is_not()
     }
     steady(&[&east, &west, &north]).await;
 
-    // The cluster without the namespace has none, and the explanation says so.
-    let asked = ["explain", "import", "shop/cart", "--cluster"];
-    let missing = server.strait(&[&asked[..], &["north"]].concat()).await;
+    // The cluster without the namespace has no import, and the explanation gives the reason.
+    let command = ["explain", "import", "shop/cart", "--cluster"];
+    let missing = server.strait(&[&command[..], &["north"]].concat()).await;
     assert_eq!(missing.status.code(), Some(2), "{}", text(&missing));
     assert!(text(&missing).contains("the namespace does not exist"), "{}", text(&missing));
-    let found = server.strait(&[&asked[..], &["west"]].concat()).await;
+    let found = server.strait(&[&command[..], &["west"]].concat()).await;
     assert_eq!(found.status.code(), Some(0), "{}", text(&found));
     let services = server.admin.json("/debug/services?hostname=cart.shop").await;
     let service = &services[0];
@@ -101,7 +101,7 @@ async fn exported_service_is_imported_everywhere_and_explained_where_it_is_not()
     north.apply(objects::namespace(SHOP));
     imported(&north).await;
 
-    // The last export decides about the end.
+    // The import is deleted after the last export.
     west.serve("cart", &["10.0.1.1"]);
     export(&west);
     let both = json!([{ "cluster": "east" }, { "cluster": "west" }]);
@@ -228,7 +228,7 @@ async fn no_fault_of_the_exporting_cluster_deletes_an_import_or_changes_its_addr
     live(&server).await;
     unchanged(&west, &ips, 0, "Secret created again").await;
 
-    // Evidence does delete it.
+    // A deleted export does delete it.
     east.api.store().delete("ServiceExport", SHOP, "cart").expect("it exists");
     wait_until(SOON, async || holds(import(&west).is_null(), import(&west))).await;
     server.shut_down().await;

@@ -533,6 +533,16 @@ impl Member {
     }
 }
 
+/// Starts east in n1 and west in n2. Both serve `web` on two pods, and a pod of each has the same
+/// address.
+pub(crate) async fn east_and_west() -> (Member, Member) {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    west.serve("web", &["10.0.0.1", "10.0.0.3"]);
+    (east, west)
+}
+
 /// Returns the name of the upstream cluster for port 80 of `name.shop`.
 pub(crate) fn outbound(name: &str) -> String {
     format!("outbound|80||{name}.{SHOP}.svc.cluster.local")

@@ -8,21 +8,13 @@ use serde_json::{Value, json};
 
 use super::members::TCP;
 use super::mesh::{
-    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, renamed, wait_until,
+    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, holds,
+    renamed, wait_until,
 };
 use strait_sim::objects;
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, StreamEnded, XdsClient, XdsConnectError};
-
-/// Starts east in n1 and west in n2, with the same pod addresses, each serving `web`.
-async fn east_and_west() -> (Member, Member) {
-    let east = Member::start("east", "n1", "198.18.0.1").await;
-    let west = Member::start("west", "n2", "198.18.0.2").await;
-    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
-    west.serve("web", &["10.0.0.1", "10.0.0.3"]);
-    (east, west)
-}
 
 /// Returns the gateways of a network in `/debug/networks`, as `address cluster`.
 fn gateways(networks: &Value, name: &str) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! Members that are read through a relay, with a real hub and a real relay in one process: enrolment, the same result as
-//! a direct member, and what happens when a relay, its invitation or its member goes away.
+//! for a direct member, and the effects when a relay, its invitation or its member ends.
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
+use strait_base::hex;
 use strait_base::task::Supervisor;
 use strait_relay::member::{
     self, CertificateStore, EnrolCredential, HubDialler, RelaySettings, RequestList,
@@ -15,16 +15,16 @@ use strait_sources::store::own_cluster::own_cluster;
 use tokio::sync::watch;
 
 use super::mesh::{
-    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, wait_until,
+    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, holds,
+    wait_until,
 };
 use strait_sim::objects;
+use strait_xds_client::XdsClient;
 
 const TOKEN: &str = "an-invitation-for-west";
 
 /// Returns the Secret that invites `west`.
 fn invitation(token: &str, ends: Duration, generation: u32) -> Value {
-    let hash = digest(&SHA256, token.as_bytes());
-    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let ends = jiff::Timestamp::now() + ends;
     json!({
         "apiVersion": "v1", "kind": "Secret",
@@ -38,10 +38,18 @@ fn invitation(token: &str, ends: Duration, generation: u32) -> Value {
             },
         },
         "data": {
-            "invitation-sha256": BASE64.encode(hash),
+            "invitation-sha256": BASE64.encode(hex::sha256(token.as_bytes())),
             "invitation-expires": BASE64.encode(ends.to_string()),
         },
     })
+}
+
+/// Returns a setup with `east`, and with an invitation for west.
+fn with_invitation(east: &Member) -> Setup {
+    let setup = Setup::new();
+    setup.join(&[east]);
+    setup.put("west", &invitation(TOKEN, Duration::from_secs(600), 1));
+    setup
 }
 
 /// Starts the relay of a member; it ends with the returned supervisor.
@@ -82,12 +90,10 @@ async fn start_relay(setup: &Setup, server: &Server, member: &Member, name: &str
     tasks
 }
 
-async fn east_and_west() -> (Member, Member) {
-    let east = Member::start("east", "n1", "198.18.0.1").await;
-    let west = Member::start("west", "n2", "198.18.0.2").await;
-    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
-    west.serve("web", &["10.0.0.1", "10.0.0.3"]);
-    (east, west)
+/// Waits until a proxy in east has the endpoints of `web` in east, and in west with this weight.
+async fn web_until(client: &XdsClient, west: u32) {
+    let expected = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", west)];
+    endpoints_until(client, "web", &expected).await;
 }
 
 async fn relays_until(server: &Server, count: usize) -> Value {
@@ -115,23 +121,20 @@ async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
     direct.join(&[&east, &west]);
     let server = direct.start_ready().await;
     let client = server.connect(&direct, &Proxy::sidecar("east")).await;
-    let own = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
-    endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 2)]).await;
+    web_until(&client, 2).await;
     let expected = of_mesh(&server).await;
 
-    let relayed = Setup::new();
-    relayed.join(&[&east]);
-    relayed.put("west", &invitation(TOKEN, Duration::from_secs(600), 1));
+    let relayed = with_invitation(&east);
     let server = relayed.start().await;
     let _relay = start_relay(&relayed, &server, &west, "relay-a").await;
     server.ready().await;
     let client = server.connect(&relayed, &Proxy::sidecar("east")).await;
-    endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 2)]).await;
+    web_until(&client, 2).await;
     assert_eq!(of_mesh(&server).await, expected);
 
-    // Changes pass as well.
+    // Changes arrive as well.
     west.serve("web", &["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
-    endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 3)]).await;
+    web_until(&client, 3).await;
     let relays = relays_until(&server, 1).await;
     assert_eq!((&relays[0]["cluster"], &relays[0]["active"]), (&json!("west"), &json!(true)));
 }
@@ -139,9 +142,7 @@ async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
 #[tokio::test]
 async fn second_relay_takes_over_without_a_list() {
     let (east, west) = east_and_west().await;
-    let setup = Setup::new();
-    setup.join(&[&east]);
-    setup.put("west", &invitation(TOKEN, Duration::from_secs(600), 1));
+    let setup = with_invitation(&east);
     let server = setup.start().await;
     let first = start_relay(&setup, &server, &west, "relay-a").await;
     server.cluster_in("west", "live").await;
@@ -153,17 +154,14 @@ async fn second_relay_takes_over_without_a_list() {
     assert_eq!(relays[0]["instance"], "relay-b");
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     west.serve("web", &["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
-    let own = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
-    endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 3)]).await;
+    web_until(&client, 3).await;
     assert_eq!(server.cluster("west").await["relists"], before);
 }
 
 #[tokio::test]
 async fn member_without_its_relay_keeps_its_endpoints_and_says_why_it_is_stale() {
     let (east, west) = east_and_west().await;
-    let setup = Setup::new();
-    setup.join(&[&east]);
-    setup.put("west", &invitation(TOKEN, Duration::from_secs(600), 1));
+    let setup = with_invitation(&east);
     let server = setup.start().await;
     let relay = start_relay(&setup, &server, &west, "relay-a").await;
     server.cluster_in("west", "live").await;
@@ -172,16 +170,13 @@ async fn member_without_its_relay_keeps_its_endpoints_and_says_why_it_is_stale()
     let reason = stale["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("relay of west is not connected since"), "{reason}");
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
-    let own = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
-    endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 2)]).await;
+    web_until(&client, 2).await;
 }
 
 #[tokio::test]
 async fn connection_ends_with_the_member_and_with_the_generation() {
     let (east, west) = east_and_west().await;
-    let setup = Setup::new();
-    setup.join(&[&east]);
-    setup.put("west", &invitation(TOKEN, Duration::from_secs(600), 1));
+    let setup = with_invitation(&east);
     let server = setup.start().await;
     let _relay = start_relay(&setup, &server, &west, "relay-a").await;
     relays_until(&server, 1).await;
@@ -193,7 +188,7 @@ async fn connection_ends_with_the_member_and_with_the_generation() {
 }
 
 #[tokio::test]
-async fn expired_or_used_invitation_enrols_nobody() {
+async fn expired_or_used_invitation_enrols_no_relay() {
     let (east, west) = east_and_west().await;
     west.apply(objects::namespace(SHOP));
     let setup = Setup::new();

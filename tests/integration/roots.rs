@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, replace, wait_until};
+use super::mesh::{Member, Proxy, SOON, SYSTEM, Server, Setup, holds, replace, wait_until};
 use strait_identity::{Authority, AuthorityPem};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -39,6 +39,20 @@ async fn until(cluster: &SimCluster, namespace: &str, name: &str, expected: &str
         holds(found == expected, (namespace, name, found))
     })
     .await;
+}
+
+/// Waits until the usual ConfigMap of `shop` contains all these roots.
+async fn until_contained(cluster: &SimCluster, expected: &[&str]) {
+    wait_until(SOON, async || {
+        let found = roots(cluster, "shop", USUAL);
+        holds(expected.iter().all(|expected| found.contains(expected)), found)
+    })
+    .await;
+}
+
+/// Returns the records of roots that replicas share.
+fn records(cluster: &SimCluster) -> Option<Value> {
+    cluster.store().get("Secret", SYSTEM, "strait-ca-roots").map(|object| object.value())
 }
 
 fn namespace(name: &str) -> Value {
@@ -151,16 +165,14 @@ async fn only_one_of_two_control_planes_writes() {
     first.ready().await;
     until(&hub.api, "shop", USUAL, &setup.authority().roots().to_pem()).await;
     let lease = || {
-        let found = hub.api.store().get("leases", super::mesh::SYSTEM, "strait-writer");
+        let found = hub.api.store().get("leases", SYSTEM, "strait-writer");
         found.map(|object| object.value()).unwrap_or_default()["spec"]["holderIdentity"].clone()
     };
     let holder = lease();
     assert!(holder.is_string());
     // Another server with different roots writes nothing while the first holds the Lease.
-    let other = Setup::new();
-    let mut arguments = other.arguments_with(&hub.api);
-    arguments.push("--accept-new-root".to_owned());
-    let second = other.start_as(arguments).await;
+    let other = Setup::new().with(&["--accept-new-root"]);
+    let second = other.start_as(other.arguments_with(&hub.api)).await;
     second.ready().await;
     let theirs = other.authority().roots().to_pem();
     second.cluster_until("config", |row| row["roots"]["foreign"].is_u64()).await;
@@ -169,11 +181,7 @@ async fn only_one_of_two_control_planes_writes() {
     // After its end, the other takes over within the lifetime of the Lease, and then replaces the
     // roots.
     first.shut_down().await;
-    wait_until(SOON, async || {
-        let found = roots(&hub.api, "shop", USUAL);
-        holds(found.contains(&theirs), found)
-    })
-    .await;
+    until_contained(&hub.api, &[&theirs]).await;
     assert_ne!(lease(), holder);
     second.shut_down().await;
 }
@@ -186,13 +194,9 @@ async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_not
     let old = setup.authority().roots().to_pem();
     let first = setup.start_replica(&hub.api, "state").await;
     until(&hub.api, "shop", USUAL, &old).await;
-    let records = || {
-        let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
-        found.map(|object| object.value())
-    };
-    wait_until(SOON, async || holds(records().is_some(), "no records")).await;
+    wait_until(SOON, async || holds(records(&hub.api).is_some(), "no records")).await;
     first.shut_down().await;
-    let recorded = records();
+    let recorded = records(&hub.api);
     let changed = Setup::new();
     let fingerprint = |setup: &Setup| {
         let roots = strait_identity::assumed_records(&setup.authority().roots().to_pem());
@@ -211,21 +215,17 @@ async fn process_without_a_root_that_workloads_have_stays_unready_and_writes_not
     says(&refused).await;
     // The records are missing, but the roots that Strait wrote into its namespace are there.
     refused.shut_down().await;
-    assert_eq!(records(), recorded);
-    hub.api.store().delete("Secret", super::mesh::SYSTEM, "strait-ca-roots").expect("it is there");
+    assert_eq!(records(&hub.api), recorded);
+    hub.api.store().delete("Secret", SYSTEM, "strait-ca-roots").expect("it is there");
     let refused = changed.start_as(changed.arguments_with(&hub.api)).await;
     says(&refused).await;
     assert_eq!(roots(&hub.api, "shop", USUAL), old);
-    assert_eq!(records(), None);
+    assert_eq!(records(&hub.api), None);
     // The CA's files contain the old root again.
     let new = changed.authority().roots().to_pem();
     replace(&changed.path("ca/root-cert.pem"), &format!("{old}{new}"));
     refused.ready().await;
-    wait_until(SOON, async || {
-        let found = roots(&hub.api, "shop", USUAL);
-        holds(found.contains(&old) && found.contains(&new), found)
-    })
-    .await;
+    until_contained(&hub.api, &[&old, &new]).await;
     refused.shut_down().await;
 }
 
@@ -237,23 +237,13 @@ async fn process_accepts_a_new_root_if_told_and_keeps_the_previous_one() {
     let old = setup.authority().roots().to_pem();
     let first = setup.start_replica(&hub.api, "state").await;
     until(&hub.api, "shop", USUAL, &old).await;
-    wait_until(SOON, async || {
-        let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
-        holds(found.is_some(), "no records")
-    })
-    .await;
+    wait_until(SOON, async || holds(records(&hub.api).is_some(), "no records")).await;
     first.shut_down().await;
-    let changed = Setup::new();
-    let mut arguments = changed.arguments_with(&hub.api);
-    arguments.push("--accept-new-root".to_owned());
-    let second = changed.start_as(arguments).await;
+    let changed = Setup::new().with(&["--accept-new-root"]);
+    let second = changed.start_as(changed.arguments_with(&hub.api)).await;
     second.ready().await;
     let new = changed.authority().roots().to_pem();
-    wait_until(SOON, async || {
-        let found = roots(&hub.api, "shop", USUAL);
-        holds(found.contains(&old) && found.contains(&new), found)
-    })
-    .await;
+    until_contained(&hub.api, &[&old, &new]).await;
     second.shut_down().await;
 }
 
@@ -388,7 +378,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
     };
     let (id, stale, unsent) =
         (Proxy::sidecar("east").id(), ConfigStatus::Stale as i32, ConfigStatus::NotSent as i32);
-    let of_system = ask(super::mesh::SYSTEM, syncz, &[]).await;
+    let of_system = ask(SYSTEM, syncz, &[]).await;
     let seen = followed(&of_system);
     assert_eq!(seen.len(), 1, "who only asks is no proxy: {seen:?}");
     assert_eq!((&seen[0].0, seen[0].1[0]), (&id, stale));
@@ -429,7 +419,7 @@ async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
     // Members, as `istioctl remote-clusters` lists them: only for operators of the mesh.
     for (namespace, expected) in [
         (
-            super::mesh::SYSTEM,
+            SYSTEM,
             json!([{ "id": "east", "secretName": "strait-system/east", "syncStatus": "synced" }]),
         ),
         ("shop", json!([])),
@@ -486,7 +476,7 @@ impl TwoReplicas {
         let (first, second) = (start("state-1").await, start("state-2").await);
         // Each has noticed the other.
         wait_until(REPORTED, async || {
-            let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+            let found = hub.api.store().get("Secret", SYSTEM, "strait-ca-roots");
             let found = found.map(|object| object.value()).unwrap_or_default();
             let text = found["data"]["roots"].as_str().unwrap_or_default().to_owned();
             let text = base64(&text);
@@ -635,12 +625,12 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     server.shut_down().await;
     // Also after a restart: from the file in the state directory, or from the Secret that replicas
     // share.
-    hub.api.store().delete("Secret", super::mesh::SYSTEM, "strait-ca-roots").expect("it is there");
+    hub.api.store().delete("Secret", SYSTEM, "strait-ca-roots").expect("it is there");
     let server = setup.start_as(arguments.clone()).await;
     server.ready().await;
     has_both(&server).await;
     wait_until(SOON, async || {
-        let there = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+        let there = hub.api.store().get("Secret", SYSTEM, "strait-ca-roots");
         holds(there.is_some(), "no Secret")
     })
     .await;

@@ -13,23 +13,13 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use super::mesh::{
-    Admin, Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, outbound,
-    renamed, replace, wait_until,
+    Admin, Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, holds,
+    outbound, renamed, replace, wait_until,
 };
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
 use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, XdsClient, XdsConnectError};
-
-/// Starts east and west in two networks with the same pod addresses, each serving `web` on two
-/// pods.
-async fn east_and_west() -> (Member, Member) {
-    let east = Member::start("east", "n1", "198.18.0.1").await;
-    let west = Member::start("west", "n2", "198.18.0.2").await;
-    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
-    west.serve("web", &["10.0.0.1", "10.0.0.3"]);
-    (east, west)
-}
 
 /// The endpoints of `web` for a proxy in east while both clusters are in the mesh.
 const BOTH: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];

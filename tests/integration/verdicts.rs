@@ -203,10 +203,9 @@ fn is_met(expected: &Verdict, output: &Output) -> bool {
 }
 
 /// Returns a Secret whose kubeconfig runs a program.
-fn runs_program(secret: Value) -> Value {
+fn runs_program(mut secret: Value) -> Value {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD as BASE64;
-    let mut secret = secret;
     let change = |text: String| text.replace("\"token\":", "\"exec\":").replace("token:", "exec:");
     for (field, is_encoded) in [("stringData", false), ("data", true)] {
         let Some(data) = secret[field].as_object_mut() else { continue };
@@ -233,7 +232,7 @@ fn unreadable_route() -> Value {
     })
 }
 
-/// Injects a row's outage into a mesh of its own. Returns why the verdicts differ, if they do.
+/// Starts a mesh and injects the outage of a row. Returns why the verdicts differ, if they do.
 async fn try_row(row: Row) -> Option<String> {
     let name = row.outage.clone();
     let run = AssertUnwindSafe(async move {

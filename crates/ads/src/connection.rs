@@ -175,8 +175,11 @@ impl AcceptedConnection {
         let _ = socket.set_nodelay(true);
         let failure = |error: io::Error| tls::failure(&error);
         let start = LazyConfigAcceptor::new(Acceptor::default(), socket).await.map_err(failure)?;
-        let offers = start.client_hello().alpn().map(|mut all| all.any(|one| one == replica::ALPN));
-        if offers == Some(true)
+        let offers_replica = start
+            .client_hello()
+            .alpn()
+            .is_some_and(|mut protocols| protocols.any(|protocol| protocol == replica::ALPN));
+        if offers_replica
             && let Some(config) =
                 self.shared.replicas.as_ref().and_then(|port| port.authenticator.server_config())
         {
@@ -333,7 +336,7 @@ impl AcceptedConnection {
             let port = shared.relays.clone();
             return Box::pin(relay_request(port, line, request, call).map(|()| After::GoOn));
         }
-        // A token does not help: the certificate of a relay is for one purpose.
+        // Also with a token: the certificate of a relay permits only requests for certificates.
         if line.relay.is_some() {
             let (code, title) = (&codes::RELAY_CERTIFICATE, codes::RELAY_CERTIFICATE.title);
             let text = format!("{code}: {title}: a relay is not a proxy");
@@ -509,7 +512,7 @@ async fn relay_request(
     call: CallResponse,
 ) {
     let (head, mut body) = request.into_parts();
-    let read = async {
+    let answer = async {
         let mut read = Vec::new();
         while let Ok(Some(data)) = poll_fn(|_| body.poll_data()).await {
             read.extend_from_slice(&data);
@@ -518,14 +521,10 @@ async fn relay_request(
                 break;
             }
         }
-        read
-    };
-    let answer = async {
-        let body = read.await;
         match port {
             Some(port) => {
                 let (path, relay) = (head.uri.path().to_owned(), line.relay.clone());
-                port.answer(head.method, path, body.into(), relay, line.address).await
+                port.answer(head.method, path, read.into(), relay, line.address).await
             }
             None => (StatusCode::NOT_FOUND, Bytes::new()),
         }

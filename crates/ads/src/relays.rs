@@ -1,5 +1,5 @@
-//! The part of the xDS port that relays use. The port accepts their connections; another crate serves
-//! them.
+//! The part of the xDS port that relays use. The port accepts their connections; the implementation
+//! of [`RelayPort`] serves them.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,9 +14,9 @@ use strait_identity::RelayIdentity;
 
 /// The prefix of the paths that relays request.
 pub(super) const PATH_PREFIX: &str = "/strait/relay/";
-/// The maximum size of a request, in bytes. A larger one is passed on cut, so that it is refused for
-/// its size.
-pub(super) const REQUEST_BYTES_MAX: usize = (16 << 10) + 1;
+/// The number of bytes of a request that are read. It exceeds the maximum size of a request, so that
+/// [`RelayPort::answer`] recognizes a larger one and refuses it.
+pub const REQUEST_BYTES_MAX: usize = (16 << 10) + 1;
 
 /// A connection of a relay after its handshake.
 pub type RelayStream = Box<TlsStream<TcpStream>>;

@@ -12,6 +12,7 @@ pub mod codes;
 pub mod cpu;
 
 pub mod hash;
+pub mod hex;
 pub mod lock;
 pub mod signal;
 pub mod task;

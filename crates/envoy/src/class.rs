@@ -52,7 +52,12 @@ impl ListenerFormat {
             ProxyType::Router => Interception::default(),
         };
         let &Proxy { istio_filters, reports_services, is_unprivileged, idle_timeout, .. } = proxy;
-        let (istio, counts) = (istio_filters, reports_services);
-        Self { istio, counts, interception, is_unprivileged, idle_timeout }
+        Self {
+            istio: istio_filters,
+            counts: reports_services,
+            interception,
+            is_unprivileged,
+            idle_timeout,
+        }
     }
 }

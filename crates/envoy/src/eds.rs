@@ -251,7 +251,7 @@ fn made_metadata(mode: TlsMode) -> Vec<u8> {
     made_entry(SOCKET_MATCH, [(TLS_MODE, mode.as_str())])
 }
 
-/// Encodes an entry of a `Metadata`: one filter with strings.
+/// Encodes an entry of a `Metadata`: a filter and its texts by key.
 fn made_entry<'a>(
     filter: &str,
     texts: impl IntoIterator<Item = (&'static str, &'a str)>,
@@ -285,13 +285,14 @@ impl MemberMetadata {
     fn of(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
         let telemetry = telemetry.as_deref().unwrap_or(";;;");
         let text = format!("{telemetry};{cluster}");
+        let mut names = made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]);
+        names.extend(made_entry(METADATA, workload_names(telemetry, cluster.as_str())));
         let of_mode = |mode| {
             let mut bytes = match modes {
                 Modes::Told => made_metadata(mode),
                 Modes::Untold => Vec::new(),
             };
-            bytes.extend(made_entry(WORKLOAD_FILTER, [(WORKLOAD, &*text)]));
-            bytes.extend(made_entry(METADATA, workload_names(telemetry, cluster.as_str())));
+            bytes.extend_from_slice(&names);
             bytes
         };
         Self { mtls: of_mode(TlsMode::Istio), plain: of_mode(TlsMode::Disabled) }

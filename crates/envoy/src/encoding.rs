@@ -76,6 +76,21 @@ pub(crate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(message);
 }
 
+/// Writes a `Metadata` with one filter, which has these fields, as a field of another message.
+/// (Envoy, "base.proto".)
+pub(super) fn write_metadata(
+    tag: u32,
+    filter: &str,
+    fields: &Map<String, Value>,
+    out: &mut Vec<u8>,
+) {
+    let (mut entry, mut metadata) = (Vec::new(), Vec::new());
+    string::encode(1, &filter.to_owned(), &mut entry);
+    nested(2, &struct_of(fields), &mut entry);
+    nested(1, &entry, &mut metadata);
+    nested(tag, &metadata, out);
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

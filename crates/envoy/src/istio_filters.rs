@@ -8,11 +8,10 @@
 //! Strait serves no directory of workloads. (docs/how-to/authenticate-with-tokens.md, "Istio's own filters".)
 
 use prost::Message;
-use prost::encoding::string;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::encoding::{nested, struct_of};
-use super::service_metrics::write_service;
+use super::encoding::write_metadata;
+use super::service_metrics::METADATA;
 use strait_model::{Hostname, IstioFilter, IstioFilters, Namespace};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -192,6 +191,17 @@ pub(super) struct ServiceName<'a> {
     pub(super) is_external: bool,
 }
 
+impl ServiceName<'_> {
+    /// Returns the host, name and namespace of the service. `domain` is the DNS domain of services.
+    fn fields(self, domain: &str) -> Map<String, Value> {
+        let Self { hostname, namespace, .. } = self;
+        let name = hostname.service_in(domain).map_or(hostname.as_str(), |(name, _)| name);
+        let named =
+            [("host", hostname.as_str()), ("name", name), ("namespace", namespace.as_str())];
+        named.into_iter().map(|(key, text)| (key.to_owned(), Value::from(text))).collect()
+    }
+}
+
 /// The parts of a proxy that read the service of an upstream cluster.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NameReaders {
@@ -202,8 +212,8 @@ pub(super) struct NameReaders {
     pub(super) metrics: bool,
 }
 
-/// Encodes the upstream cluster with the name of its service for these readers, with this DNS
-/// domain.
+/// Encodes the upstream cluster, with the name of its service in its metadata for these readers.
+/// `domain` is the DNS domain of services.
 pub(super) fn naming(
     service: ServiceName<'_>,
     domain: &str,
@@ -216,8 +226,7 @@ pub(super) fn naming(
         false => cluster.encode_to_vec(),
     };
     if readers.metrics {
-        let named = (service.hostname, service.namespace);
-        write_service(named, domain, CLUSTER_METADATA, &mut bytes);
+        write_metadata(CLUSTER_METADATA, METADATA, &service.fields(domain), &mut bytes);
     }
     Resource::new(name, bytes)
 }
@@ -229,11 +238,9 @@ fn naming_for_filters(
     domain: &str,
     mut cluster: cluster::Cluster,
 ) -> Vec<u8> {
-    let ServiceName { hostname, namespace, is_external } = service;
-    let name = hostname.service_in(domain).map_or(hostname.as_str(), |(name, _)| name);
-    let named = json!({"host": hostname.as_str(), "name": name, "namespace": namespace.as_str()});
+    let named = Value::Object(service.fields(domain));
     let mut fields = Map::from_iter([("services".to_owned(), Value::Array(vec![named]))]);
-    if is_external {
+    if service.is_external {
         fields.insert("external".to_owned(), Value::Bool(true));
     }
     // The metadata is a map, so existing strings under the key `istio` are merged.
@@ -244,12 +251,8 @@ fn naming_for_filters(
         Some((key, Value::String(text)))
     });
     fields.extend(texts);
-    let (mut entry, mut metadata) = (Vec::new(), Vec::new());
-    string::encode(1, &"istio".to_owned(), &mut entry);
-    nested(2, &struct_of(&fields), &mut entry);
-    nested(1, &entry, &mut metadata);
     let mut bytes = cluster.encode_to_vec();
-    nested(CLUSTER_METADATA, &metadata, &mut bytes);
+    write_metadata(CLUSTER_METADATA, "istio", &fields, &mut bytes);
     bytes
 }
 

@@ -55,7 +55,7 @@ pub(super) fn pods(
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Client)
         .tracing(context, of, &view.cluster, CallEnd::Client)
-        .counting(context, of, CallEnd::Client)
+        .counting(context, of, form, CallEnd::Client)
         .filtering(context, of, PatchPlace::Outbound)
         .in_form(form, PatchPlace::Outbound);
     outbound::pods(context, (&settings, form), view, addresses, shared, keep)
@@ -118,6 +118,7 @@ pub(super) fn ingress(
 /// Returns the traffic settings of a proxy for inbound traffic.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     let of = (proxy.namespace(), &context.selection(proxy));
+    let form = ListenerFormat::of(proxy);
     // For metrics, Istio treats a gateway as a client.
     let (place, counted) = match proxy.kind {
         ProxyType::Sidecar => (PatchPlace::Inbound, CallEnd::Server),
@@ -126,13 +127,13 @@ fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
         .tracing(context, of, &proxy.cluster, CallEnd::Server)
-        .counting(context, of, counted)
+        .counting(context, of, form, counted)
         .filtering(context, of, place)
-        .in_form(ListenerFormat::of(proxy), place)
+        .in_form(form, place)
 }
 
-/// Returns the listeners of an east-west gateway that listens on `port`. It forwards encrypted
-/// connections, which the proxies at both ends count.
+/// Returns the listeners of an east-west gateway that listens on `port`. It reports no service
+/// metrics: it forwards encrypted connections, and the proxies at both ends report them.
 pub(super) fn gateway(
     context: &PushContext,
     (view, form): (&ViewKey, ListenerFormat),
@@ -141,6 +142,6 @@ pub(super) fn gateway(
     let of = (&view.namespace, &view.selection);
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
-        .in_form(ListenerFormat { counts: false, ..form }, PatchPlace::Gateway);
+        .in_form(form, PatchPlace::Gateway);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

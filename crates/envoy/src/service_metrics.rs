@@ -5,11 +5,11 @@
 //! clusters and endpoints, never from request headers. Labels of the proxy itself come from its
 //! environment, so that proxies of a class share their outbound listeners.
 
-use prost::encoding::string;
-use serde_json::{Map, Value, json};
+use std::sync::{Arc, LazyLock, OnceLock};
 
-use crate::encoding::{any, nested, struct_of};
-use strait_model::{Hostname, Namespace};
+use serde_json::json;
+
+use crate::encoding::any;
 use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
 use strait_proto::envoy::envoy::config::accesslog::v3::access_log_filter::FilterSpecifier;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -22,8 +22,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::set_filter_state::
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::TcpAccessLogOptions;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::google::protobuf::UInt64Value;
-use strait_rules::traffic::envoy_filter::PatchPlace;
-use strait_rules::traffic::telemetry::{LabelChange, Metric, MetricsChoice};
+use strait_rules::traffic::telemetry::{CallEnd, LabelChange, Metric, MetricsChoice};
 
 /// The prefix of the metrics, which the bootstrap registers as a namespace. In the Prometheus format,
 /// Envoy removes it, and does not add its own prefix `envoy_`.
@@ -45,15 +44,42 @@ const CLIENT_NAMESPACE_KEY: &str = "strait.client_namespace";
 
 const UNKNOWN: &str = "unknown";
 
-/// The service metrics of a proxy at one place.
+/// The variables with the labels of the proxy's own workload, by the end of the label's name. The
+/// agent sets them, with the prefix `STRAIT_METRICS_`.
+const OWN: [(&str, &str); 7] = [
+    ("workload", "WORKLOAD"),
+    ("canonical_service", "SERVICE"),
+    ("canonical_revision", "REVISION"),
+    ("workload_namespace", "NAMESPACE"),
+    ("app", "APP"),
+    ("version", "VERSION"),
+    ("cluster", "CLUSTER"),
+];
+
+/// The service metrics that a proxy reports at one end of calls.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceMetrics {
-    /// Whether the proxy reports them.
-    pub(super) is_on: bool,
-    /// The direction of the traffic.
-    pub(super) place: PatchPlace,
     /// The changes of Telemetries.
-    pub(super) choice: MetricsChoice,
+    pub(super) choice: Arc<MetricsChoice>,
+    end: CallEnd,
+    loggers: Arc<Loggers>,
+}
+
+/// The access loggers of one end of calls, which are equal in all listeners. Each array has an entry
+/// for connections that use the mesh's mTLS, after the entry for other connections.
+#[derive(Debug, Default)]
+struct Loggers {
+    requests: [OnceLock<Vec<accesslog::AccessLog>>; 2],
+    connections: [OnceLock<ConnectionLoggers>; 2],
+}
+
+/// The access loggers of connections.
+#[derive(Debug)]
+struct ConnectionLoggers {
+    /// The logger that reports when a connection is open.
+    opened: Option<accesslog::AccessLog>,
+    /// The logger that reports when a connection ends.
+    closed: Option<accesslog::AccessLog>,
 }
 
 /// A protocol that a label distinguishes.
@@ -72,26 +98,30 @@ enum MetricValue {
 }
 
 impl ServiceMetrics {
-    /// Returns the metrics of a proxy that reports none.
-    pub(super) fn none() -> Self {
-        Self { is_on: false, place: PatchPlace::Outbound, choice: MetricsChoice::default() }
+    /// Returns the metrics of a proxy at this end of calls, with the changes of Telemetries.
+    pub(super) fn of(choice: MetricsChoice, end: CallEnd) -> Self {
+        // Without changes, the loggers of all proxies are equal.
+        static UNCHANGED: LazyLock<[Arc<Loggers>; 2]> = LazyLock::new(Default::default);
+        let [client, server] = &*UNCHANGED;
+        let loggers = match end {
+            _ if choice != MetricsChoice::default() => Arc::default(),
+            CallEnd::Client => Arc::clone(client),
+            CallEnd::Server => Arc::clone(server),
+        };
+        Self { choice: Arc::new(choice), end, loggers }
     }
 
-    /// Returns the access logs of an HTTP connection manager that report its requests, in addition
-    /// to `logs`. `by_mtls` is whether its connections use the mesh's mTLS.
-    pub(super) fn with_requests(
-        &self,
-        mut logs: Vec<accesslog::AccessLog>,
-        by_mtls: bool,
-    ) -> Vec<accesslog::AccessLog> {
+    /// Returns the access logs of an HTTP connection manager that report its requests. `by_mtls` is
+    /// whether its connections use the mesh's mTLS.
+    pub(super) fn of_requests(&self, by_mtls: bool) -> &[accesslog::AccessLog] {
         use Metric::{RequestCount, RequestDuration, RequestSize, ResponseSize};
         let metrics = [RequestCount, RequestDuration, RequestSize, ResponseSize];
-        if self.is_on {
+        self.loggers.requests[usize::from(by_mtls)].get_or_init(|| {
             // Two loggers instead of a label that is computed for each request.
-            logs.extend(self.logger((CountedProtocol::Http, by_mtls), &metrics, is_grpc(false)));
-            logs.extend(self.logger((CountedProtocol::Grpc, by_mtls), &metrics, is_grpc(true)));
-        }
-        logs
+            let http = self.logger((CountedProtocol::Http, by_mtls), &metrics, is_grpc(false));
+            let grpc = self.logger((CountedProtocol::Grpc, by_mtls), &metrics, is_grpc(true));
+            http.into_iter().chain(grpc).collect()
+        })
     }
 
     /// Returns the access logs of a TCP proxy that report its connections, in addition to `logs`,
@@ -101,49 +131,46 @@ impl ServiceMetrics {
         logs: Vec<accesslog::AccessLog>,
         by_mtls: bool,
     ) -> (Vec<accesslog::AccessLog>, Option<TcpAccessLogOptions>) {
-        use Metric::{TcpClosed, TcpOpened, TcpReceived, TcpSent};
-        if !self.is_on {
-            return (logs, None);
-        }
-        let at_the_end = || is_of_type(AccessLogType::TcpConnectionEnd);
-        // A server may be connected to its workload before it knows the client's certificate.
-        let is_late = by_mtls && self.place == PatchPlace::Inbound;
-        let tcp = (CountedProtocol::Tcp, by_mtls);
-        let opened = match is_late {
-            true => None,
-            false => {
-                self.logger(tcp, &[TcpOpened], is_of_type(AccessLogType::TcpUpstreamConnected))
-            }
-        };
-        let with_end = [TcpOpened, TcpClosed, TcpSent, TcpReceived];
-        let with_end = if is_late { &with_end[..] } else { &with_end[1..] };
-        let closed = self.logger(tcp, with_end, at_the_end());
-        if opened.is_none() {
+        let loggers = &self.loggers.connections[usize::from(by_mtls)];
+        let loggers = loggers.get_or_init(|| self.connection_loggers(by_mtls));
+        let closed = loggers.closed.clone();
+        let Some(opened) = loggers.opened.clone() else {
             return (logs.into_iter().chain(closed).collect(), None);
-        }
+        };
         // The option applies to all logs. The others still write one line for each connection.
         let only_at_the_end = |log: accesslog::AccessLog| {
-            let filter = match log.filter {
-                None => at_the_end(),
-                Some(filter) => accesslog::AccessLogFilter {
-                    filter_specifier: Some(FilterSpecifier::AndFilter(accesslog::AndFilter {
-                        filters: vec![at_the_end(), filter],
-                    })),
-                },
-            };
+            let filter = both(is_of_type(AccessLogType::TcpConnectionEnd), log.filter);
             accesslog::AccessLog { filter: Some(filter), ..log }
         };
-        let logs = logs.into_iter().map(only_at_the_end).chain(opened).chain(closed).collect();
+        let logs = logs.into_iter().map(only_at_the_end).chain([opened]).chain(closed).collect();
         let options =
             TcpAccessLogOptions { flush_access_log_on_connected: true, ..Default::default() };
         (logs, Some(options))
+    }
+
+    fn connection_loggers(&self, by_mtls: bool) -> ConnectionLoggers {
+        use Metric::{TcpClosed, TcpOpened, TcpReceived, TcpSent};
+        let tcp = (CountedProtocol::Tcp, by_mtls);
+        let at_start = is_of_type(AccessLogType::TcpUpstreamConnected);
+        let at_end = is_of_type(AccessLogType::TcpConnectionEnd);
+        // A server may be connected to its workload before it knows the client's certificate.
+        if by_mtls && self.end == CallEnd::Server {
+            let metrics = [TcpOpened, TcpClosed, TcpSent, TcpReceived];
+            return ConnectionLoggers { opened: None, closed: self.logger(tcp, &metrics, at_end) };
+        }
+        ConnectionLoggers {
+            opened: self.logger(tcp, &[TcpOpened], at_start),
+            closed: self.logger(tcp, &[TcpClosed, TcpSent, TcpReceived], at_end),
+        }
     }
 
     /// Returns the network filter that stores the client's namespace for the labels of requests on a
     /// connection that uses the mesh's mTLS.
     pub(super) fn client_namespace(&self) -> Option<listener::Filter> {
         use state::filter_state_value::{Key, Value};
-        let is_inbound = self.is_on && self.place == PatchPlace::Inbound;
+        if self.end != CallEnd::Server {
+            return None;
+        }
         let text = format!("%CEL({CLIENT_NAMESPACE})%");
         let text = core::DataSource {
             specifier: Some(core::data_source::Specifier::InlineString(text)),
@@ -162,7 +189,7 @@ impl ServiceMetrics {
         };
         let config =
             SetFilterState { on_downstream_tls_handshake: vec![stored], ..Default::default() };
-        is_inbound.then(|| listener::Filter {
+        Some(listener::Filter {
             name: "envoy.filters.network.set_filter_state".into(),
             config_type: Some(listener::filter::ConfigType::TypedConfig(any(&config))),
         })
@@ -178,11 +205,12 @@ impl ServiceMetrics {
         // Envoy 1.37 requires the field, which later versions deprecate.
         #[allow(deprecated)]
         let mut config = stats::Config { stat_prefix: NAMESPACE.into(), ..Default::default() };
+        let labels = self.labels(counted, by_mtls);
         for metric in metrics.iter().copied().filter(|metric| self.choice.has(*metric)) {
             let (name, value) = described(metric);
             let stat = Some(stats::config::Stat {
                 name: name.into(),
-                tags: self.labels(metric, counted, by_mtls),
+                tags: self.with_changes(metric, labels.clone()),
             });
             let counter = |value_format: &str, value_fixed| stats::config::Counter {
                 stat: stat.clone(),
@@ -211,26 +239,29 @@ impl ServiceMetrics {
         })
     }
 
-    /// Returns the labels of a metric, with the changes of Telemetries.
-    fn labels(
-        &self,
-        metric: Metric,
-        counted: CountedProtocol,
-        by_mtls: bool,
-    ) -> Vec<stats::config::Tag> {
-        let mut labels = match self.place {
-            PatchPlace::Inbound => at_the_server(counted, by_mtls),
-            PatchPlace::Outbound | PatchPlace::Gateway => at_the_client(),
+    /// Returns the labels of all metrics of a protocol, without the changes of Telemetries.
+    fn labels(&self, counted: CountedProtocol, by_mtls: bool) -> Vec<stats::config::Tag> {
+        let mut tags = match self.end {
+            CallEnd::Server => at_the_server(counted, by_mtls),
+            CallEnd::Client => at_the_client(),
         };
-        labels.push(("request_protocol", counted.name().to_owned()));
+        tags.push(tag("request_protocol", counted.name()));
         if counted != CountedProtocol::Tcp {
-            labels.push(("response_code", "%RESPONSE_CODE%".to_owned()));
+            tags.push(tag("response_code", "%RESPONSE_CODE%"));
         }
         if counted == CountedProtocol::Grpc {
-            labels.push(("grpc_response_status", "%GRPC_STATUS_NUMBER%".to_owned()));
+            tags.push(tag("grpc_response_status", "%GRPC_STATUS_NUMBER%"));
         }
-        labels.push(("response_flags", "%RESPONSE_FLAGS%".to_owned()));
-        let mut tags: Vec<_> = labels.into_iter().map(|(name, value)| tag(name, value)).collect();
+        tags.push(tag("response_flags", "%RESPONSE_FLAGS%"));
+        tags
+    }
+
+    /// Returns the labels of a metric: these labels with the changes of Telemetries.
+    fn with_changes(
+        &self,
+        metric: Metric,
+        mut tags: Vec<stats::config::Tag>,
+    ) -> Vec<stats::config::Tag> {
         for (name, change) in self.choice.labels(metric) {
             let at = tags.iter().position(|tag| tag.name == **name);
             match (change, at) {
@@ -284,113 +315,73 @@ fn tag(name: impl Into<String>, value_format: impl Into<String>) -> stats::confi
     }
 }
 
-type Label = (&'static str, String);
-
 /// Returns the labels of requests that a workload or a gateway sends.
-fn at_the_client() -> Vec<Label> {
+fn at_the_client() -> Vec<stats::config::Tag> {
     let endpoint = |key: &str| first_of(&[&format!("UPSTREAM_METADATA({METADATA}:{key})")]);
-    let mut labels = vec![("reporter", "source".to_owned())];
-    labels.extend(own([
-        "source_workload",
-        "source_canonical_service",
-        "source_canonical_revision",
-    ]));
-    labels.extend(own_rest("source"));
-    labels.extend([
-        ("source_principal", first_of(&["UPSTREAM_LOCAL_URI_SAN"])),
-        ("destination_workload", endpoint("workload")),
-        ("destination_workload_namespace", endpoint("namespace")),
-        ("destination_principal", first_of(&["UPSTREAM_PEER_URI_SAN"])),
-        ("destination_app", endpoint("service")),
-        ("destination_version", endpoint("revision")),
-        ("destination_canonical_service", endpoint("service")),
-        ("destination_canonical_revision", endpoint("revision")),
-        ("destination_cluster", endpoint("cluster")),
+    let mut tags = vec![tag("reporter", "source")];
+    tags.extend(own("source"));
+    tags.extend([
+        tag("source_principal", first_of(&["UPSTREAM_LOCAL_URI_SAN"])),
+        tag("destination_workload", endpoint("workload")),
+        tag("destination_workload_namespace", endpoint("namespace")),
+        tag("destination_principal", first_of(&["UPSTREAM_PEER_URI_SAN"])),
+        tag("destination_app", endpoint("service")),
+        tag("destination_version", endpoint("revision")),
+        tag("destination_canonical_service", endpoint("service")),
+        tag("destination_canonical_revision", endpoint("revision")),
+        tag("destination_cluster", endpoint("cluster")),
     ]);
-    labels.extend(service());
+    tags.extend(service());
     // As in Istio: only the server knows how the connection arrived.
-    labels.push(("connection_security_policy", UNKNOWN.to_owned()));
-    labels
+    tags.push(tag("connection_security_policy", UNKNOWN));
+    tags
 }
 
 /// Returns the labels of requests that a workload receives.
-fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<Label> {
-    let unknown = |name| (name, UNKNOWN.to_owned());
+fn at_the_server(counted: CountedProtocol, by_mtls: bool) -> Vec<stats::config::Tag> {
     let client_namespace = match (by_mtls, counted) {
         (false, _) => UNKNOWN.to_owned(),
-        // Chains for TCP have no such filter.
+        // Filter chains for TCP do not have the filter that stores the namespace.
         (true, CountedProtocol::Tcp) => {
             format!("%CEL(connection.mtls ? {CLIENT_NAMESPACE} : '{UNKNOWN}')%")
         }
         (true, _) => first_of(&[&format!("FILTER_STATE({CLIENT_NAMESPACE_KEY}:PLAIN)")]),
     };
-    let mut labels = vec![("reporter", "destination".to_owned())];
-    labels.extend([
-        unknown("source_workload"),
-        unknown("source_canonical_service"),
-        unknown("source_canonical_revision"),
-        ("source_workload_namespace", client_namespace),
-        ("source_principal", first_of(&["DOWNSTREAM_PEER_URI_SAN"])),
-        unknown("source_app"),
-        unknown("source_version"),
-        unknown("source_cluster"),
-    ]);
-    labels.extend(own([
-        "destination_workload",
-        "destination_canonical_service",
-        "destination_canonical_revision",
-    ]));
-    labels.extend(own_rest("destination"));
-    labels.push(("destination_principal", first_of(&["DOWNSTREAM_LOCAL_URI_SAN"])));
-    labels.extend(service());
+    let mut tags = vec![
+        tag("reporter", "destination"),
+        tag("source_workload", UNKNOWN),
+        tag("source_canonical_service", UNKNOWN),
+        tag("source_canonical_revision", UNKNOWN),
+        tag("source_workload_namespace", client_namespace),
+        tag("source_principal", first_of(&["DOWNSTREAM_PEER_URI_SAN"])),
+        tag("source_app", UNKNOWN),
+        tag("source_version", UNKNOWN),
+        tag("source_cluster", UNKNOWN),
+    ];
+    tags.extend(own("destination"));
+    tags.push(tag("destination_principal", first_of(&["DOWNSTREAM_LOCAL_URI_SAN"])));
+    tags.extend(service());
     let security = if by_mtls { "mutual_tls" } else { "none" };
-    labels.push(("connection_security_policy", security.to_owned()));
-    labels
+    tags.push(tag("connection_security_policy", security));
+    tags
 }
 
-/// Returns the labels for the proxy's own workload, canonical service and canonical revision.
-fn own([workload, service, revision]: [&'static str; 3]) -> [Label; 3] {
-    [
-        (workload, environment("WORKLOAD")),
-        (service, environment("SERVICE")),
-        (revision, environment("REVISION")),
-    ]
-}
-
-/// Returns the other labels for the proxy's own workload.
-fn own_rest(side: &str) -> [Label; 4] {
-    let [namespace, app, version, cluster] = if side == "source" {
-        ["source_workload_namespace", "source_app", "source_version", "source_cluster"]
-    } else {
-        [
-            "destination_workload_namespace",
-            "destination_app",
-            "destination_version",
-            "destination_cluster",
-        ]
-    };
-    [
-        (namespace, environment("NAMESPACE")),
-        (app, environment("APP")),
-        (version, environment("VERSION")),
-        (cluster, environment("CLUSTER")),
-    ]
+/// Returns the labels of the proxy's own workload, which is at this side of calls.
+fn own(side: &str) -> impl Iterator<Item = stats::config::Tag> {
+    OWN.into_iter().map(move |(label, variable)| {
+        tag(format!("{side}_{label}"), format!("%ENVIRONMENT(STRAIT_METRICS_{variable})%"))
+    })
 }
 
 /// Returns the labels of the service. Without a service, its name is the name of the upstream
 /// cluster, for example `PassthroughCluster`, as in Istio.
-fn service() -> [Label; 3] {
+fn service() -> [stats::config::Tag; 3] {
     let cluster = |key: &str| format!("CLUSTER_METADATA({METADATA}:{key})");
     [
-        ("destination_service", first_of(&[&cluster("host")])),
-        ("destination_service_name", first_of(&[&cluster("name"), "UPSTREAM_CLUSTER"])),
-        ("destination_service_namespace", first_of(&[&cluster("namespace")])),
+        tag("destination_service", first_of(&[&cluster("host")])),
+        tag("destination_service_name", first_of(&[&cluster("name"), "UPSTREAM_CLUSTER"])),
+        tag("destination_service_namespace", first_of(&[&cluster("namespace")])),
     ]
-}
-
-/// Returns the format of a variable that the agent sets.
-fn environment(name: &str) -> String {
-    format!("%ENVIRONMENT(STRAIT_METRICS_{name})%")
 }
 
 /// Returns the format of the first operator with a value, or of `unknown`.
@@ -426,22 +417,14 @@ fn is_of_type(kind: AccessLogType) -> accesslog::AccessLogFilter {
     accesslog::AccessLogFilter { filter_specifier: Some(FilterSpecifier::LogTypeFilter(filter)) }
 }
 
-/// Encodes a `Metadata` with the name of a cluster's service, as a field of the cluster.
-pub(super) fn write_service(
-    (hostname, namespace): (&Hostname, &Namespace),
-    domain: &str,
-    field: u32,
-    out: &mut Vec<u8>,
-) {
-    let name = hostname.service_in(domain).map_or(hostname.as_str(), |(name, _)| name);
-    let named = [("host", hostname.as_str()), ("name", name), ("namespace", namespace.as_str())];
-    let fields: Map<String, Value> =
-        named.into_iter().map(|(key, text)| (key.to_owned(), json!(text))).collect();
-    let (mut entry, mut metadata) = (Vec::new(), Vec::new());
-    string::encode(1, &METADATA.to_owned(), &mut entry);
-    nested(2, &struct_of(&fields), &mut entry);
-    nested(1, &entry, &mut metadata);
-    nested(field, &metadata, out);
+/// Returns a filter for entries that match both filters.
+pub(super) fn both(
+    first: accesslog::AccessLogFilter,
+    second: Option<accesslog::AccessLogFilter>,
+) -> accesslog::AccessLogFilter {
+    let Some(second) = second else { return first };
+    let filter = accesslog::AndFilter { filters: vec![first, second] };
+    accesslog::AccessLogFilter { filter_specifier: Some(FilterSpecifier::AndFilter(filter)) }
 }
 
 /// Returns the names of an endpoint's workload, from its telemetry name and its cluster. Empty names

@@ -49,7 +49,7 @@ pub use self::withheld::code;
 use self::withheld::summary;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
-use strait_mesh::network::{PendingGateway, PlacedBy, ResolvedGateway};
+use strait_mesh::network::{PlacedBy, ResolvedGateway};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::imports::Imports;
 use strait_mesh::push::view::{
@@ -326,7 +326,7 @@ struct ExplainGroup {
     sent: usize,
     direct: bool,
     gateways: Vec<String>,
-    /// Endpoints behind gateways of which none responds to probes.
+    /// Number of sent endpoints whose gateways do not respond to probes.
     behind_dead: usize,
     reasons: BTreeMap<WithheldReason, usize>,
     rank: Option<Rank>,
@@ -672,10 +672,8 @@ impl Decision<'_> {
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
             WithheldReason::GatewayUnserved => {
-                let pending = self.context.networks.pending().iter();
-                let is_meant = |one: &&PendingGateway| one.unserved && one.network == *self.network;
-                let sources: Vec<_> =
-                    pending.filter(is_meant).map(|one| one.source.to_string()).collect();
+                let unserved = self.context.networks.unserved(self.network);
+                let sources: Vec<_> = unserved.map(|one| one.source.to_string()).collect();
                 format!(
                     "no gateway of network {network} has a ready pod, so the endpoint is unreachable: {}; test the path with strait check --traffic",
                     sources.join(", ")

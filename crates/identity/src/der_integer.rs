@@ -1,4 +1,4 @@
-//! Non-negative INTEGERs (X.690, 8.3), the values of two of our certificate extensions.
+//! Non-negative INTEGERs (X.690, 8.3), for the values of certificate extensions.
 
 /// The tag of an INTEGER.
 const TAG: u8 = 0x02;
@@ -20,7 +20,7 @@ pub(super) fn decode(value: &[u8]) -> Option<u64> {
     if digits.len() != usize::from(*length) || digits.is_empty() || digits.len() > 9 {
         return None;
     }
-    // A negative number is none of ours.
+    // The first bit is set in negative numbers only.
     if digits[0] >= 0x80 {
         return None;
     }

@@ -33,6 +33,7 @@ mod files;
 mod limits;
 mod member_authority;
 mod member_mark;
+mod own_extension;
 mod pem;
 mod proof_time;
 mod relay_identity;

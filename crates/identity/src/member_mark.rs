@@ -9,8 +9,8 @@
 
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::own_extension;
 use strait_model::ClusterId;
 
 /// Object identifier, chosen like that of [`super::proof_time`], with at most 28 bits for the same
@@ -29,13 +29,11 @@ pub(super) fn extension(member: &ClusterId) -> CustomExtension {
 
 /// Returns the member in `certificate`, if it has this extension.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let is_ours =
-        |oid: &x509_parser::der_parser::Oid<'_>| oid.iter().is_some_and(|parts| parts.eq(OID));
-    let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
-    let [TEXT, length, text @ ..] = found.value else { return None };
-    let text = str::from_utf8(text).ok().filter(|text| text.len() == usize::from(*length))?;
-    ClusterId::parse(text).ok()
+    own_extension::read(certificate, OID, |value| {
+        let [TEXT, length, text @ ..] = value else { return None };
+        let text = str::from_utf8(text).ok().filter(|text| text.len() == usize::from(*length))?;
+        ClusterId::parse(text).ok()
+    })
 }
 
 #[cfg(test)]

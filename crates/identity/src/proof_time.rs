@@ -9,9 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::der_integer;
+use super::{der_integer, own_extension};
 
 /// Maximum time for which certificates may be exchanged for others without a token.
 pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -28,11 +27,7 @@ pub(super) fn extension(proved: SystemTime) -> CustomExtension {
 
 /// Returns the time in `certificate`, if it has this extension.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let is_ours =
-        |oid: &x509_parser::der_parser::Oid<'_>| oid.iter().is_some_and(|parts| parts.eq(OID));
-    let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
-    let seconds = der_integer::decode(found.value)?;
+    let seconds = own_extension::read(certificate, OID, der_integer::decode)?;
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 

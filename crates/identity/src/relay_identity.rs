@@ -1,8 +1,8 @@
 //! Identity of a relay: `spiffe://TRUST-DOMAIN/strait/relay/CLUSTER` with a generation.
 //!
-//! The form is not that of a workload, so neither ADS nor the certificate service accepts such a
-//! certificate. The generation is a non-critical extension with an INTEGER; an operator raises it to
-//! replace all certificates of a relay.
+//! The form differs from the SPIFFE ID of a workload, so neither ADS nor the certificate service
+//! accepts the certificate of a relay. The generation is a non-critical extension with an INTEGER.
+//! An operator raises it to replace all certificates of a relay.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::error::{IdentityError, signing};
 use super::peer::validity;
-use super::{SpiffeIdError, der_integer};
+use super::{SpiffeIdError, der_integer, own_extension};
 use strait_model::{ClusterId, is_trust_domain};
 
 /// Object identifier of the generation, chosen like that of [`super::proof_time`], with at most 28
@@ -40,7 +40,8 @@ impl RelayIdentity {
     pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         let (trust_domain, cluster) = name_of(leaf)?.ok_or(SpiffeIdError::Form)?;
-        let generation = generation_of(leaf).ok_or(SpiffeIdError::Malformed)?;
+        let generation = own_extension::read(leaf, GENERATION_OID, der_integer::decode);
+        let generation = generation.ok_or(SpiffeIdError::Malformed)?;
         Ok(Self {
             trust_domain,
             cluster,
@@ -83,7 +84,12 @@ impl fmt::Debug for RelayIdentity {
     }
 }
 
-/// Returns the trust domain and the cluster in the certificate of a relay; `None` if it is no such
+/// Returns whether a certificate is the certificate of a relay.
+pub(super) fn is_relay(certificate: &CertificateDer<'_>) -> bool {
+    matches!(name_of(certificate), Ok(Some(_)))
+}
+
+/// Returns the trust domain and the cluster in the certificate of a relay; `None` for any other
 /// certificate.
 ///
 /// # Errors
@@ -122,15 +128,6 @@ pub(super) fn params(
     let content = der_integer::encode(generation);
     params.custom_extensions = vec![CustomExtension::from_oid_content(&GENERATION_OID, content)];
     Ok(params)
-}
-
-fn generation_of(certificate: &CertificateDer<'_>) -> Option<u64> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let is_ours = |oid: &x509_parser::der_parser::Oid<'_>| {
-        oid.iter().is_some_and(|parts| parts.eq(GENERATION_OID))
-    };
-    let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
-    der_integer::decode(found.value)
 }
 
 #[cfg(test)]

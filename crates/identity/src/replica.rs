@@ -9,17 +9,14 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::SingleCertAndKey;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
-};
+use rustls::{ClientConfig, DistinguishedName, ServerConfig};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -28,8 +25,9 @@ use tokio_rustls::TlsConnector;
 use webpki::KeyUsage;
 
 use super::authority::LIFETIME_DEFAULT;
-use super::tls::{TrustRoots, certified_key, provider};
+use super::tls::{TrustRoots, certified_key, provider, verify_tls13_signatures};
 use super::{Authority, IdentityError, ReplicaId, ServerIdentity};
+use strait_base::lock::lock;
 
 /// ALPN protocol of connections between replicas: HTTP/1.1 on the port of proxies.
 pub const ALPN: &[u8] = b"strait-replica/1";
@@ -123,7 +121,7 @@ impl ReplicaAuthenticator {
     fn tls(&self, now: SystemTime) -> Result<ReplicaTls, IdentityError> {
         let authority = self.identity.borrow().authority.clone();
         let authority = authority.ok_or(IdentityError::NoAuthority)?;
-        let mut held = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.tls);
         if let Some(tls) = &*held
             && Arc::ptr_eq(&tls.authority, &authority)
             && now < tls.renew_at
@@ -139,7 +137,7 @@ impl ReplicaAuthenticator {
 /// Returns the name in the verified chain of a peer.
 ///
 /// # Errors
-/// If the peer sent no certificate.
+/// If the peer sent no certificate, or its certificate names no replica.
 pub fn of_chain(chain: Option<&[CertificateDer<'_>]>) -> io::Result<ReplicaId> {
     let leaf = chain.and_then(<[_]>::first);
     leaf.and_then(ReplicaId::of_certificate)
@@ -183,14 +181,13 @@ impl ReplicaTls {
 struct ReplicaVerifier {
     /// The CA's signing certificate.
     signer: TrustRoots,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ReplicaVerifier {
     fn of(authority: &Authority, now: SystemTime) -> Result<Self, IdentityError> {
         let signer = vec![authority.certificate().clone()];
         let signer = TrustRoots::new(signer, "the signing certificate", now)?;
-        Ok(Self { signer, algorithms: provider().signature_verification_algorithms })
+        Ok(Self { signer })
     }
 
     /// Verifies the leaf alone, so that no CA below the signing certificate is accepted.
@@ -224,27 +221,7 @@ impl ServerCertVerifier for ReplicaVerifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verify_tls13_signatures!();
 }
 
 impl ClientCertVerifier for ReplicaVerifier {
@@ -262,27 +239,7 @@ impl ClientCertVerifier for ReplicaVerifier {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verify_tls13_signatures!();
 }
 
 #[cfg(test)]

@@ -7,11 +7,10 @@
 //! know where records are stored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -31,11 +30,7 @@ pub struct RootFingerprint(String);
 impl RootFingerprint {
     /// Returns the fingerprint of a certificate in DER.
     pub fn of(der: &[u8]) -> Self {
-        let mut text = String::new();
-        for byte in digest(&SHA256, der).as_ref() {
-            let _ = write!(text, "{byte:02x}");
-        }
-        Self(text)
+        Self(strait_base::hex::sha256(der))
     }
 
     /// Returns all fingerprints in a text, in any common notation. Other lines, and text after a
@@ -134,7 +129,7 @@ pub fn assumed_records(pem: &str) -> RootRecords {
     certificates.into_iter().filter_map(record).collect()
 }
 
-/// Roots of a CA, none of which workloads have, and the roots that workloads have.
+/// A CA of which workloads have no root: its roots, and the roots that workloads have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootConflict {
     /// The roots of the CA.

@@ -2,6 +2,8 @@
 
 use ring::hmac;
 
+use strait_base::hex;
+
 /// A key for signatures with one purpose.
 #[derive(Debug, Clone)]
 pub struct SharedKey(hmac::Key);
@@ -18,8 +20,7 @@ impl SharedKey {
 
     /// Returns the signature of a text, in hexadecimal.
     pub fn sign(&self, text: &str) -> String {
-        let tag = hmac::sign(&self.0, text.as_bytes());
-        tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(hmac::sign(&self.0, text.as_bytes()).as_ref())
     }
 
     /// Returns whether `signature` is the signature of a text. Takes equally long for all wrong

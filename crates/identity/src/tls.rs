@@ -1,5 +1,5 @@
-//! TLS settings: TLS 1.3 only, HTTP/2 or the protocol of relays, no resumption; client certificates are optional or
-//! required.
+//! TLS settings: TLS 1.3 only, HTTP/2 or the protocol of relays, no resumption; client certificates
+//! are optional or required.
 //!
 //! There is no resumption, because a resumed session keeps its old identity without verification
 //! and would survive a change of roots. Only this module names the cryptographic provider, so that
@@ -10,14 +10,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError,
-    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+    CertificateError, ClientConfig, DistinguishedName, OtherError, RootCertStore, ServerConfig,
+    ServerConnection,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use tracing::warn;
@@ -367,9 +366,7 @@ pub enum ConnectionPeer {
 /// or the certificate is not of the kind that the protocol requires.
 pub fn peer(connection: &ServerConnection) -> Result<ConnectionPeer, IdentityError> {
     let chain = connection.peer_certificates();
-    let is_relay =
-        |leaf: &CertificateDer<'_>| relay_identity::name_of(leaf).ok().flatten().is_some();
-    let is_relay = chain.and_then(<[_]>::first).is_some_and(is_relay);
+    let is_relay = chain.and_then(<[_]>::first).is_some_and(relay_identity::is_relay);
     match (connection.alpn_protocol(), chain) {
         (Some(ALPN), None) => Ok(ConnectionPeer::Unknown),
         (Some(ALPN), Some(chain)) if is_relay => {
@@ -430,11 +427,42 @@ pub(super) fn certified_key(
     }
 }
 
-fn algorithms() -> WebPkiSupportedAlgorithms {
+/// Returns the signature algorithms that are accepted.
+pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::ring::default_provider().signature_verification_algorithms
 }
 
-/// Accepts clients that [`TrustRoots::authenticate`] accepts, and relays.
+/// Implements the methods of a certificate verifier that check signatures, for TLS 1.3 only.
+macro_rules! verify_tls13_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &rustls_pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls_pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = $crate::tls::algorithms();
+            rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            $crate::tls::algorithms().supported_schemes()
+        }
+    };
+}
+pub(super) use verify_tls13_signatures;
+
+/// Accepts workloads that [`TrustRoots::authenticate`] accepts, and relays that
+/// [`TrustRoots::authenticate_relay`] accepts.
 #[derive(Debug)]
 struct ClientVerifier {
     trust: Arc<TrustRoots>,
@@ -461,8 +489,7 @@ impl ClientCertVerifier for ClientVerifier {
         let mut chain = vec![end_entity.clone()];
         chain.extend_from_slice(intermediates);
         let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        let is_relay = relay_identity::name_of(end_entity).ok().flatten().is_some();
-        let accepted = match is_relay {
+        let accepted = match relay_identity::is_relay(end_entity) {
             true => self.trust.authenticate_relay(&chain, now).map(drop),
             false => self.trust.authenticate(&chain, now).map(drop),
         };
@@ -479,27 +506,7 @@ impl ClientCertVerifier for ClientVerifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
-    }
+    verify_tls13_signatures!();
 }
 
 /// Returns whether a client that trusts `trust` would accept this server.

@@ -241,8 +241,7 @@ fn stats_flags(
         };
         // Envoy does not start with an invalid expression.
         let is_valid = |value: &&str| flag != "regexp" || regex::Regex::new(value).is_ok();
-        let values = values.into_iter().filter(|value| !value.is_empty());
-        let values: Vec<&str> = values.collect();
+        let values: Vec<&str> = values.into_iter().filter(|value| !value.is_empty()).collect();
         if !values.iter().all(is_valid) {
             let config = Annotation { name: CONFIG.to_owned(), value: "proxyStatsMatcher" };
             let wanted = "a comma-separated list of regular expressions";

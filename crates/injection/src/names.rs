@@ -6,6 +6,11 @@ use super::object::{items, text};
 use super::settings::PodPlace;
 use strait_base::bounded::head;
 
+/// The label with the name of a pod's workload in telemetry.
+pub(super) const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+/// The label with the revision of a pod's workload in telemetry.
+pub(super) const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+
 /// The name and revision of the pod's workload in telemetry.
 pub(super) struct WorkloadNames {
     pub(super) name: String,
@@ -54,44 +59,26 @@ fn label_value(text: &str) -> String {
     cut.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// The names of a pod that its injected labels do not contain.
-pub(super) struct PodNames {
-    workload: Option<String>,
-    service: Option<String>,
-    revision: Option<String>,
-    app: Option<String>,
-    version: Option<String>,
-}
-
-impl PodNames {
-    pub(super) fn of(metadata: &Value, place: PodPlace<'_>) -> Self {
-        let label = |name: &str| text(&metadata["labels"], name).map(str::to_owned);
-        let workload = label("service.istio.io/workload-name");
-        let workload = workload.or_else(|| place.workload.map(str::to_owned));
-        Self {
-            workload: workload.or_else(|| owner(metadata)),
-            service: label("service.istio.io/canonical-name"),
-            revision: label("service.istio.io/canonical-revision"),
-            app: label("app"),
-            version: label("version"),
-        }
-    }
-}
-
-/// Returns the environment variables with which the proxy reports service metrics.
-pub(super) fn own_labels(pod: &PodNames, names: &WorkloadNames) -> Vec<(&'static str, String)> {
-    let PodNames { workload, service, revision, app, version } = pod;
-    let service = service.as_ref().unwrap_or(&names.name);
-    let revision = revision.as_ref().unwrap_or(&names.revision);
-    let said = [
-        ("STRAIT_METRICS_WORKLOAD", workload.as_deref()),
-        ("STRAIT_METRICS_SERVICE", Some(&**service)),
-        ("STRAIT_METRICS_REVISION", Some(&**revision)),
-        ("STRAIT_METRICS_APP", Some(app.as_deref().unwrap_or(service))),
-        ("STRAIT_METRICS_VERSION", Some(version.as_deref().unwrap_or(revision))),
+/// Returns the environment variables with which the proxy reports service metrics, from the metadata of the pod before
+/// injection. Labels of the pod override the names that injection chooses.
+pub(super) fn own_labels(
+    metadata: &Value,
+    place: PodPlace<'_>,
+    names: &WorkloadNames,
+) -> Vec<(&'static str, String)> {
+    let label = |name: &str| text(&metadata["labels"], name).map(str::to_owned);
+    let workload = label("service.istio.io/workload-name");
+    let workload = workload.or_else(|| place.workload.map(str::to_owned));
+    let workload = workload.or_else(|| owner(metadata)).unwrap_or_default();
+    let service = label(CANONICAL_NAME).unwrap_or_else(|| names.name.clone());
+    let revision = label(CANONICAL_REVISION).unwrap_or_else(|| names.revision.clone());
+    let labels = [
+        ("STRAIT_METRICS_WORKLOAD", workload),
+        ("STRAIT_METRICS_SERVICE", service.clone()),
+        ("STRAIT_METRICS_REVISION", revision.clone()),
+        ("STRAIT_METRICS_APP", label("app").unwrap_or(service)),
+        ("STRAIT_METRICS_VERSION", label("version").unwrap_or(revision)),
     ];
-    let said = said
-        .into_iter()
-        .filter_map(|(name, text)| Some((name, text.filter(|text| !text.is_empty())?.to_owned())));
-    [("STRAIT_SERVICE_METRICS", "true".to_owned())].into_iter().chain(said).collect()
+    let labels = labels.into_iter().filter(|(_, text)| !text.is_empty());
+    [("STRAIT_SERVICE_METRICS", "true".to_owned())].into_iter().chain(labels).collect()
 }

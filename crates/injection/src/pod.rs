@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::annotations::SidecarWishes;
-use super::names::{PodNames, WorkloadNames, own_labels};
+use super::names::{CANONICAL_NAME, CANONICAL_REVISION, WorkloadNames, own_labels};
 use super::object::{Fields, items, list, misshapen, object, text};
 use super::refusal::{InjectRefusal, Injection, SkipReason};
 use super::requirements::{self, PROXY_USER, containers};
@@ -16,8 +16,6 @@ const INJECTED: &str = "strait.dev/injected";
 const REDIRECT: &str = "strait-redirect";
 /// Istio's name for the container that checks whether the CNI plugin has redirected the traffic.
 const TRIAL: &str = "istio-validation";
-const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
-const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The annotation by which Istio's CNI plugin recognizes pods to redirect.
 const ISTIO_STATUS: &str = "sidecar.istio.io/status";
@@ -61,7 +59,7 @@ fn try_inject(
     let first = items(&pod["spec"], "containers").first();
     let first = first.and_then(|container| text(container, "name")).map(str::to_owned);
     let identity = WorkloadNames::of(&pod, place);
-    let pod_names = PodNames::of(&pod["metadata"], place);
+    let own = settings.service_metrics.then(|| own_labels(&pod["metadata"], place, &identity));
     let network = text(&pod["metadata"]["labels"], NETWORK_LABEL).map(str::to_owned);
     let scraped = metrics::of_application(&pod["metadata"]["annotations"]);
     let fields = pod.as_object_mut().ok_or_else(|| misshapen("pod", "an object"))?;
@@ -77,15 +75,15 @@ fn try_inject(
         own.for_each(|container| probes::redirect(container, &mut probes));
     }
     let network = network.or_else(|| settings.network.clone());
-    let mut told = Vec::new();
+    let mut variables = Vec::new();
     if !probes.is_empty() {
-        told.push(("STRAIT_APP_PROBES", Value::Object(probes)));
+        variables.push(("STRAIT_APP_PROBES", Value::Object(probes).to_string()));
     }
     if let Some(scraped) = &scraped {
-        told.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.clone()));
+        variables.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.to_string()));
     }
-    let own = settings.service_metrics.then(|| own_labels(&pod_names, &identity));
-    let sidecar = sidecar(settings, &wishes, network, (&told, own), &user_volumes.mounts);
+    variables.extend(own.into_iter().flatten());
+    let sidecar = sidecar(settings, &wishes, network, variables, &user_volumes.mounts);
     let redirect = match settings.redirection {
         Redirection::InitContainer => redirect(settings, &wishes),
         Redirection::IstioCni => trial(settings, &wishes),
@@ -159,14 +157,12 @@ fn place_containers(
     Ok(())
 }
 
-/// The metadata that a pod's own annotations set, if any.
-type OwnMetadata<'a> = Option<Vec<(&'a str, String)>>;
-
+/// Returns the container of the sidecar, with additional environment variables.
 fn sidecar(
     settings: &InjectSettings,
     wishes: &SidecarWishes,
     network: Option<String>,
-    (told, own): (&[(&str, Value)], OwnMetadata<'_>),
+    variables: Vec<(&str, String)>,
     user_mounts: &[Value],
 ) -> Value {
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
@@ -192,8 +188,7 @@ fn sidecar(
             environment.push(value("ISTIO_META_DNS_CAPTURE", "true".to_owned()));
         }
     }
-    environment.extend(told.iter().map(|(name, told)| value(name, told.to_string())));
-    environment.extend(own.into_iter().flatten().map(|(name, text)| value(name, text)));
+    environment.extend(variables.into_iter().map(|(name, text)| value(name, text)));
     let more = settings.defaults.environment.iter();
     environment.extend(more.map(|(name, said)| value(name, said.clone())));
     let mut arguments = vec!["run".to_owned()];

@@ -21,7 +21,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the access to a member through its relay, whichever member that is.
+    /// Returns the access to a member through its relay. It is equal for all members.
     pub fn relay() -> Self {
         Self {
             server: http::Uri::from_static("https://relay/"),
@@ -35,6 +35,13 @@ impl Access {
     /// Whether a relay opens the connections.
     pub fn is_relayed(&self) -> bool {
         self.credential == ApiCredential::Relay
+    }
+
+    /// Whether both have the same server and verify it in the same way. The credentials may differ.
+    pub fn has_same_server(&self, other: &Self) -> bool {
+        let Self { server, ca_pem, tls_server_name, credential: _, loopback } = self;
+        (server, ca_pem, tls_server_name, loopback)
+            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback)
     }
 }
 
@@ -76,20 +83,9 @@ pub enum ApiCredential {
 }
 
 impl ApiCredential {
-    /// Whether it is presented in the TLS handshake, so that another connection is needed to
-    /// replace it.
+    /// Whether it is sent in the TLS handshake, so that a replacement needs new connections.
     pub(super) fn is_in_handshake(&self) -> bool {
         matches!(self, Self::Certificate { .. } | Self::CertificateAndToken { .. })
-    }
-}
-
-impl Access {
-    /// Whether both lead to the same server and verify it in the same way. The credentials may
-    /// differ.
-    pub fn has_same_server(&self, other: &Self) -> bool {
-        let Self { server, ca_pem, tls_server_name, credential: _, loopback } = self;
-        (server, ca_pem, tls_server_name, loopback)
-            == (&other.server, &other.ca_pem, &other.tls_server_name, &other.loopback)
     }
 }
 

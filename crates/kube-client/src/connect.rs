@@ -135,8 +135,8 @@ impl ApiClient {
     /// Creates a client. No connection is opened until the first request.
     ///
     /// # Errors
-    /// Fails if `access` is unusable, independent of the server. That of a relayed member always is:
-    /// its client is created with [`Self::relayed`].
+    /// Fails if `access` is unusable, independent of the server. The access to a relayed member is
+    /// always unusable here: [`Self::relayed`] creates its client.
     pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
@@ -165,31 +165,25 @@ impl ApiClient {
             authorization: authorization(&access.credential)?,
             is_in_handshake: access.credential.is_in_handshake(),
         };
-        Ok(Self {
-            active: Arc::new(Mutex::new(active)),
-            purpose: Purpose::Question,
-            base,
-            revived: Arc::default(),
-            authenticated: Arc::default(),
-            again: Arc::default(),
-            account: Arc::default(),
-            last_response: Arc::default(),
-            unreadable_ca_blocks: unreadable,
-        })
+        Ok(Self { unreadable_ca_blocks: unreadable, ..Self::with(active, base) })
     }
 
-    /// Creates a client whose requests `carrier` takes to a relay, without a credential: the relay
-    /// adds its own.
+    /// Creates a client that sends requests through `carrier` to a relay, without a credential. The
+    /// relay adds its credential.
     pub fn relayed(carrier: Arc<dyn Carrier>) -> Self {
         let active = ActiveCredential {
             connections: ClientConnections::Relayed(carrier),
             authorization: Authorization::None,
             is_in_handshake: false,
         };
+        Self::with(active, Access::relay().server)
+    }
+
+    fn with(active: ActiveCredential, base: Uri) -> Self {
         Self {
             active: Arc::new(Mutex::new(active)),
             purpose: Purpose::Question,
-            base: Access::relay().server,
+            base,
             revived: Arc::default(),
             authenticated: Arc::default(),
             again: Arc::default(),
@@ -245,7 +239,7 @@ impl ApiClient {
 
     /// Sends no further requests over the existing connections, because they may be dead. Pending
     /// responses continue.
-    pub(super) fn forget_connections(&self) {
+    pub fn forget_connections(&self) {
         match &lock(&self.active).connections {
             ClientConnections::Dialled(pool) => pool.forget(),
             // Pings from both sides detect a dead connection of a relay.
@@ -287,9 +281,18 @@ impl ApiClient {
         // specific types: the keys of tokens are `application/jwk-set+json`, and the server
         // responds 406 to clients that accept plain JSON only.
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
+        self.exchange_authorized(request).await
+    }
+
+    /// Sends one request with the credential added and all other headers unchanged; the caller sets
+    /// the deadline.
+    pub(super) async fn exchange_authorized(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
         let active = lock(&self.active).clone();
         if let Some(header) = active.authorization.header()? {
-            headers.insert(AUTHORIZATION, header);
+            request.headers_mut().insert(AUTHORIZATION, header);
         }
         let answered = active.connections.exchange(request, self.purpose).await?;
         if let Authorization::Issued(feed) = &active.authorization
@@ -298,21 +301,6 @@ impl ApiClient {
             feed.note_refused();
         }
         Ok(answered)
-    }
-
-    /// Sends one request as it is; the caller adds the credential and sets the deadline.
-    pub(super) async fn exchange_unchanged(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
-        let connections = lock(&self.active).connections.clone();
-        connections.exchange(request, self.purpose).await
-    }
-
-    /// Returns the header with the credential, if the credential is sent in one.
-    pub(super) fn authorization(&self) -> Option<HeaderValue> {
-        let authorization = lock(&self.active).authorization.clone();
-        authorization.header().ok().flatten()
     }
 
     /// Returns the complete URI of a path below the server's base path.

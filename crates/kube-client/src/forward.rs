@@ -1,7 +1,7 @@
-//! Forwards requests that another program composed, with the credential of this client.
+//! Forwards the requests of another program with the credential of this client.
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderMap};
+use http::header::HeaderMap;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -39,10 +39,7 @@ impl ApiClient {
             *request.method_mut() = method.clone();
             *request.uri_mut() = self.uri(path_and_query).map_err(invalid)?;
             *request.headers_mut() = headers.clone();
-            if let Some(authorization) = self.authorization() {
-                request.headers_mut().insert(AUTHORIZATION, authorization);
-            }
-            match self.exchange_unchanged(request).await {
+            match self.exchange_authorized(request).await {
                 Ok((response, permit)) => return Ok(ForwardedResponse { response, permit }),
                 Err(error) => {
                     let (path, _) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
@@ -55,10 +52,5 @@ impl ApiClient {
                 }
             }
         }
-    }
-
-    /// Sends later requests over new connections, because the existing ones may be dead. Open requests continue.
-    pub fn use_new_connections(&self) {
-        self.forget_connections();
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens that Strait obtains itself: the current one reaches every request without a new client.
+//! Tokens that Strait obtains itself. Each request uses the current token without a new client.
 
 use std::fmt;
 use std::sync::Arc;

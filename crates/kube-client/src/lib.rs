@@ -73,7 +73,7 @@ pub use object::{
 pub use pem::{CaBundle, private_key};
 pub use probe::Probed;
 pub use redacted::Redacted;
-pub use request::Patch;
+pub use request::{Patch, percent_encode};
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::{CarriedResponse, Carrier, StreamPermit, Transport};
 pub use watch::ListSelection;

@@ -308,8 +308,8 @@ fn seconds(value: &HeaderValue) -> Option<Duration> {
     value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// Percent-encodes `text` for a query.
-pub(super) fn percent_encode(text: &str) -> String {
+/// Percent-encodes everything but unreserved characters, for a query.
+pub fn percent_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

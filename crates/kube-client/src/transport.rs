@@ -31,11 +31,11 @@ impl StreamPermit {
     }
 }
 
-/// A response, once it is known; the permit must be kept until the response has been read.
+/// The future of a response. The permit must be kept until the response has been read.
 pub type CarriedResponse<'a> =
     Pin<Box<dyn Future<Output = Result<(Response<Incoming>, StreamPermit), BoxError>> + Send + 'a>>;
 
-/// Takes requests to a server over connections that this crate does not open.
+/// Sends requests to a server over connections that this crate does not open.
 pub trait Carrier: Send + Sync {
     /// Sends a request. The caller sets the deadline.
     fn exchange(&self, request: Request<Full<Bytes>>) -> CarriedResponse<'_>;

@@ -105,12 +105,12 @@ numbers!(Protocol {
     11 => Auto,
 });
 
-// Its traffic objects, exports and unserved gateways come last, because few clusters have any.
+// Traffic objects, unserved gateways and exports come last, because few clusters have any.
 fields!(ClusterFacts { localities, unready, gateways, entries; traffic, unserved, exports });
 
-/// The last parts are missing in files of a cluster whose own traffic objects do not apply and that
-/// exports nothing. Only the exports themselves are stored: after a restart it is unknown whether
-/// they are all.
+/// The last parts are missing in files of a cluster that exports nothing and whose own traffic
+/// objects do not apply. Only the exports themselves are stored: after a restart, the list may be
+/// incomplete.
 impl Encode for ShardState {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let Self { cluster, uid, network_label, workloads, facts, services } = self;
@@ -161,25 +161,33 @@ fields!(RawService {
 fields!(ExportedPort { name, protocol, app_protocol, number });
 numbers!(IpFamily { 0 => V4, 1 => V6 });
 
-impl Encode for Arc<RawService> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        RawService::write(self, to);
-    }
+// Shared values are written like the values themselves.
+macro_rules! shared {
+    ($($type:ty),* $(,)?) => {
+        $(impl Encode for Arc<$type> {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                <$type as Encode>::write(self, to);
+            }
 
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        RawService::read(from).map(Self::new)
-    }
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+                <$type as Encode>::read(from).map(Self::new)
+            }
+        })*
+    };
 }
 
-impl Encode for Arc<ExportedService> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        ExportedService::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        ExportedService::read(from).map(Self::new)
-    }
-}
+shared!(
+    RawService,
+    ExportedService,
+    Service,
+    Definition,
+    Labels,
+    Vec<ObjectKey>,
+    ObjectFiles,
+    BTreeMap<Arc<str>, Arc<Locality>>,
+    BTreeMap<WorkloadKey, DeclaredGateway>,
+    BTreeMap<WorkloadKey, Arc<Value>>,
+);
 
 impl Encode for OrdMap<WorkloadKey, Arc<ExportedService>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
@@ -224,88 +232,8 @@ impl Encode for Arc<Value> {
     }
 }
 
-impl Encode for Arc<Vec<ObjectKey>> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        Vec::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Vec::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<ObjectFiles> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        BTreeMap::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        BTreeMap::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<Service> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        Service::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Service::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<Definition> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        Definition::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Definition::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        BTreeMap::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        BTreeMap::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        BTreeMap::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        BTreeMap::read(from).map(Self::new)
-    }
-}
-
-impl Encode for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        BTreeMap::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        BTreeMap::read(from).map(Self::new)
-    }
-}
-
 // Stored endpoints have no labels, except services of Consul with names.
 fields!(NamedEndpoint { address, ports, weight, locality, network, tls_mode; labels });
-
-impl Encode for Arc<Labels> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        Labels::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Labels::read(from).map(Self::new)
-    }
-}
 
 impl Encode for GatewayHost {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {

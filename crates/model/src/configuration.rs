@@ -2,6 +2,7 @@
 //! and identified by its content.
 
 use std::sync::{Arc, OnceLock};
+use strait_base::hex;
 
 use ring::digest::{Context, SHA256};
 use serde_json::{Map, Value};
@@ -56,8 +57,7 @@ impl ConfigurationSnapshot {
                 field(&mut digest, text.as_deref().map_or(b"-", str::as_bytes));
             }
             let digest = digest.finish();
-            let bytes = digest.as_ref().iter().take(ID_BYTES);
-            bytes.map(|byte| format!("{byte:02x}")).collect::<String>().into()
+            hex::encode(&digest.as_ref()[..ID_BYTES]).into()
         }))
     }
 

@@ -148,7 +148,7 @@ pub struct RawService {
     pub ip_families: Vec<IpFamily>,
 }
 
-/// A Service that a cluster exports, with the data of its ServiceExport.
+/// A Service that a cluster exports, with the data of the ServiceExport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportedService {
     /// When the ServiceExport was created, in seconds since the Unix epoch; 0 if unknown.
@@ -177,7 +177,7 @@ pub struct ClusterExports {
     pub exports: OrdMap<WorkloadKey, Arc<ExportedService>>,
     /// Whether this process has read all of them, so that a missing name is not exported.
     pub is_complete: bool,
-    /// Names with an object that could not be decoded: whether they are exported is unknown.
+    /// Names that may be exported, because one of their objects could not be decoded.
     pub unknown: OrdSet<WorkloadKey>,
     /// The ServiceImports of this set that Strait wrote.
     pub imports: OrdMap<WorkloadKey, WrittenImport>,
@@ -192,8 +192,8 @@ pub struct SharedServices {
     pub to_export: BTreeMap<ClusterId, BTreeSet<WorkloadKey>>,
     /// The members of the set, including those without a valid name.
     pub members: BTreeMap<ClusterId, SetMember>,
-    /// Whether a name that belongs to no member is that of a removed cluster: the process has run
-    /// for longer than `--cluster-removal-grace`.
+    /// Whether a cluster that is not a member was removed. Certain once the process has run for
+    /// longer than `--cluster-removal-grace`.
     pub removals_certain: bool,
 }
 
@@ -202,12 +202,11 @@ pub struct SharedServices {
 pub struct SetMember {
     /// Its name in the set; `None` if it has no valid one, so that it exports nothing.
     pub name: Option<Arc<str>>,
-    /// Whether nothing is known about its exports: it was not read since the start, and no data
-    /// was restored.
+    /// Whether its exports are unknown: it was not read since the start, and no data was restored.
     pub is_unknown: bool,
     /// Whether this process has read all its exports.
     pub is_complete: bool,
-    /// Names of which it is unknown whether the cluster exports them.
+    /// Names that the cluster may export, because one of their objects could not be decoded.
     pub unknown: OrdSet<WorkloadKey>,
 }
 
@@ -235,7 +234,7 @@ impl SharedServices {
         }
     }
 
-    /// Returns whether nothing is known about the exports of some member.
+    /// Returns whether the exports of at least one member are unknown.
     pub fn is_partial(&self) -> bool {
         self.members.values().any(|member| member.is_unknown)
     }

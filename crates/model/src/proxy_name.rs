@@ -56,7 +56,8 @@ impl<'a> ProxyName<'a> {
     }
 }
 
-/// Returns whether `pod` is the beginning of `workload`, or of its name before the same namespace.
+/// Returns whether `pod` is a prefix of `workload`, or a prefix of its name followed by its
+/// namespace.
 fn is_prefix(pod: &str, workload: &str) -> bool {
     let starts = |(prefix, namespace): (&str, &str)| {
         let of = workload.rsplit_once('.');

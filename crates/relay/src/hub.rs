@@ -38,6 +38,7 @@ pub use self::member::{
     Invitation, RELAY_ANNOTATION, RelayAnnotationError, RelayedMember,
 };
 pub use self::session::{RelayClaims, ReplicaName, SessionEnd};
+use crate::wire::Hello;
 
 /// The maximum number of connections of the relays of one member.
 pub const CONNECTIONS_MAX: usize = 4;
@@ -56,7 +57,7 @@ pub struct RelayHub {
 #[derive(Default)]
 struct RelayTable {
     /// The members that may have relays; `None` until the Secrets have been read.
-    permitted: Option<BTreeMap<ClusterId, RelayedMember>>,
+    permitted: Option<Arc<BTreeMap<ClusterId, RelayedMember>>>,
     members: BTreeMap<ClusterId, MemberConnections>,
     /// The number of connections so far; identifies one.
     opened: u64,
@@ -72,10 +73,11 @@ struct MemberConnections {
 
 struct RelayConnection {
     number: u64,
-    facts: RelayFacts,
+    remote: SocketAddr,
+    since: SystemTime,
     generation: u64,
     /// `None` until the relay has said hello.
-    sender: Option<SendRequest<Full<Bytes>>>,
+    relay: Option<ConnectedRelay>,
     /// One reference more than there are streams.
     permits: Arc<()>,
     close: CancellationToken,
@@ -83,15 +85,10 @@ struct RelayConnection {
     renew: Arc<Notify>,
 }
 
-/// The relay behind a connection, according to its hello.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct RelayFacts {
-    instance: String,
-    version: String,
-    cluster_uid: String,
-    media_types: Vec<String>,
-    remote: SocketAddr,
-    since: SystemTime,
+/// A relay that has said hello.
+struct ConnectedRelay {
+    hello: Hello,
+    sender: SendRequest<Full<Bytes>>,
 }
 
 /// One connection of a relay, as `/debug/relays` shows it.
@@ -149,33 +146,28 @@ impl RelayHub {
     /// Sets the members that may have relays. Connections that are no longer permitted end at once.
     pub fn permit(&self, members: BTreeMap<ClusterId, RelayedMember>, now: SystemTime) {
         let mut state = lock(&self.state);
-        for (cluster, connections) in &state.members {
-            for open in &connections.open {
-                if check(&members, cluster, open.generation, now).is_err() {
-                    open.close.cancel();
-                } else if members.get(cluster).is_some_and(|one| open.generation < one.generation) {
-                    open.renew.notify_one();
-                }
+        state.permitted = Some(Arc::new(members));
+        for (open, member) in state.checked(now) {
+            match member {
+                Err(_) => open.close.cancel(),
+                Ok(member) if open.generation < member.generation => open.renew.notify_one(),
+                Ok(_) => {}
             }
         }
-        state.permitted = Some(members);
     }
 
     /// Ends connections whose generation is not accepted any more.
     pub fn sweep(&self, now: SystemTime) {
         let state = lock(&self.state);
-        let Some(permitted) = &state.permitted else { return };
-        for (cluster, connections) in &state.members {
-            for open in &connections.open {
-                if check(permitted, cluster, open.generation, now).is_err() {
-                    open.close.cancel();
-                }
+        for (open, member) in state.checked(now) {
+            if member.is_err() {
+                open.close.cancel();
             }
         }
     }
 
     /// Returns the members that may have relays, or `None` until the Secrets have been read.
-    pub fn permitted(&self) -> Option<BTreeMap<ClusterId, RelayedMember>> {
+    pub fn permitted(&self) -> Option<Arc<BTreeMap<ClusterId, RelayedMember>>> {
         lock(&self.state).permitted.clone()
     }
 
@@ -183,16 +175,16 @@ impl RelayHub {
     pub fn rows(&self) -> Vec<RelayRow> {
         let state = lock(&self.state);
         let rows = state.members.iter().flat_map(|(cluster, connections)| {
-            let said_hello = || connections.open.iter().filter(|open| open.is_usable());
-            let active = said_hello().next().map(|open| open.number);
-            said_hello().map(move |open| RelayRow {
+            let usable = connections.open.iter().filter_map(|open| Some((open, open.usable()?)));
+            // Requests use the first one.
+            usable.enumerate().map(move |(at, (open, relay))| RelayRow {
                 cluster: cluster.to_string(),
-                instance: open.facts.instance.clone(),
-                version: open.facts.version.clone(),
-                since: rfc3339(open.facts.since),
-                active: Some(open.number) == active,
-                remote: open.facts.remote.to_string(),
-                forms: open.facts.media_types.clone(),
+                instance: relay.hello.instance.clone(),
+                version: relay.hello.version.clone(),
+                since: rfc3339(open.since),
+                active: at == 0,
+                remote: open.remote.to_string(),
+                forms: relay.hello.media_types.clone(),
                 streams: Arc::strong_count(&open.permits) - 1,
             })
         });
@@ -214,8 +206,7 @@ impl RelayHub {
     ) -> Result<Admission<'_>, RelayRefusal> {
         let mut state = lock(&self.state);
         let permitted = state.permitted.as_ref().ok_or(RelayRefusal::NotReady)?;
-        check(permitted, cluster, generation, now)?;
-        let is_old = permitted.get(cluster).is_some_and(|one| generation < one.generation);
+        let is_old = generation < check(permitted, cluster, generation, now)?.generation;
         state.opened += 1;
         let number = state.opened;
         let member = state.members.entry(cluster.clone()).or_default();
@@ -228,16 +219,10 @@ impl RelayHub {
         }
         member.open.push(RelayConnection {
             number,
-            facts: RelayFacts {
-                instance: String::new(),
-                version: String::new(),
-                cluster_uid: String::new(),
-                media_types: Vec::new(),
-                remote,
-                since: now,
-            },
+            remote,
+            since: now,
             generation,
-            sender: None,
+            relay: None,
             permits: Arc::new(()),
             close: close.clone(),
             renew: Arc::clone(&renew),
@@ -248,9 +233,9 @@ impl RelayHub {
     /// Returns the UID of the cluster of the member's other relays, if one has said hello.
     fn other_uid(&self, cluster: &ClusterId, number: u64) -> Option<String> {
         let state = lock(&self.state);
-        let mut others = state.members.get(cluster)?.open.iter();
-        let other = others.find(|open| open.number != number && open.is_usable())?;
-        Some(other.facts.cluster_uid.clone()).filter(|uid| !uid.is_empty())
+        let open = state.members.get(cluster)?.open.iter();
+        let other = open.filter(|open| open.number != number).find_map(RelayConnection::usable)?;
+        Some(other.hello.cluster_uid.clone()).filter(|uid| !uid.is_empty())
     }
 
     /// Lets requests use a connection whose relay has said hello.
@@ -258,7 +243,7 @@ impl RelayHub {
         &self,
         cluster: &ClusterId,
         number: u64,
-        hello: crate::wire::Hello,
+        hello: Hello,
         sender: SendRequest<Full<Bytes>>,
     ) {
         {
@@ -267,11 +252,7 @@ impl RelayHub {
             let Some(open) = member.open.iter_mut().find(|open| open.number == number) else {
                 return;
             };
-            open.facts.instance = hello.instance;
-            open.facts.version = hello.version;
-            open.facts.cluster_uid = hello.cluster_uid;
-            open.facts.media_types = hello.media_types;
-            open.sender = Some(sender);
+            open.relay = Some(ConnectedRelay { hello, sender });
             member.away_since = None;
         }
         self.arrivals.notify_waiters();
@@ -280,10 +261,10 @@ impl RelayHub {
     fn remove(&self, cluster: &ClusterId, number: u64) {
         let mut state = lock(&self.state);
         let Some(member) = state.members.get_mut(cluster) else { return };
-        let was_usable =
-            member.open.iter().any(|open| open.number == number && open.sender.is_some());
+        let had_hello =
+            member.open.iter().any(|open| open.number == number && open.relay.is_some());
         member.open.retain(|open| open.number != number);
-        if was_usable && !member.open.iter().any(RelayConnection::is_usable) {
+        if had_hello && member.open.iter().all(|open| open.usable().is_none()) {
             member.away_since = Some(SystemTime::now());
         }
         if member.open.is_empty() && member.away_since.is_none() {
@@ -294,8 +275,10 @@ impl RelayHub {
     /// Returns the connection that requests of a member use.
     fn active(&self, cluster: &ClusterId) -> Option<(SendRequest<Full<Bytes>>, StreamPermit)> {
         let state = lock(&self.state);
-        let open = state.members.get(cluster)?.open.iter().find(|open| open.is_usable())?;
-        Some((open.sender.clone()?, StreamPermit::counted(&open.permits)))
+        let mut open = state.members.get(cluster)?.open.iter();
+        open.find_map(|open| {
+            Some((open.usable()?.sender.clone(), StreamPermit::counted(&open.permits)))
+        })
     }
 
     /// Describes the absence of a relay.
@@ -312,9 +295,27 @@ impl RelayHub {
     }
 }
 
+impl RelayTable {
+    /// Returns each connection with its member, or with the reason why it must end.
+    fn checked(
+        &self,
+        now: SystemTime,
+    ) -> impl Iterator<Item = (&RelayConnection, Result<&RelayedMember, RelayRefusal>)> {
+        self.permitted.iter().flat_map(move |permitted| {
+            self.members.iter().flat_map(move |(cluster, connections)| {
+                connections
+                    .open
+                    .iter()
+                    .map(move |open| (open, check(permitted, cluster, open.generation, now)))
+            })
+        })
+    }
+}
+
 impl RelayConnection {
-    fn is_usable(&self) -> bool {
-        self.sender.as_ref().is_some_and(|sender| !sender.is_closed())
+    /// Returns the relay if requests can use the connection.
+    fn usable(&self) -> Option<&ConnectedRelay> {
+        self.relay.as_ref().filter(|relay| !relay.sender.is_closed())
     }
 }
 
@@ -335,13 +336,13 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// Checks whether a certificate may be used now.
-fn check(
-    permitted: &BTreeMap<ClusterId, RelayedMember>,
+/// Checks whether a certificate may be used now, and returns its member.
+fn check<'a>(
+    permitted: &'a BTreeMap<ClusterId, RelayedMember>,
     cluster: &ClusterId,
     generation: u64,
     now: SystemTime,
-) -> Result<(), RelayRefusal> {
+) -> Result<&'a RelayedMember, RelayRefusal> {
     let member = permitted
         .get(cluster)
         .ok_or_else(|| RelayRefusal::NoMember { cluster: cluster.clone() })?;
@@ -349,10 +350,10 @@ fn check(
     if generation < least {
         return Err(RelayRefusal::Generation { cluster: cluster.clone(), generation, least });
     }
-    Ok(())
+    Ok(member)
 }
 
-/// Takes the requests of one member to its relay.
+/// Sends the requests of one member to its relay.
 struct MemberCarrier {
     hub: Arc<RelayHub>,
     cluster: ClusterId,
@@ -365,7 +366,7 @@ impl Carrier for MemberCarrier {
             let mut request = Some(request);
             let mut repeated = false;
             loop {
-                // Registered before the look, so that no arrival is missed.
+                // Registered before the table is read, so that no arrival is missed.
                 let arrival = self.hub.arrivals.notified();
                 let Some((mut sender, permit)) = self.hub.active(&self.cluster) else {
                     if tokio::time::timeout_at(deadline, arrival).await.is_err() {

@@ -17,8 +17,8 @@ pub const RENEW_PATH: &str = "/strait/relay/v1/renew";
 pub const VERSION_HEADER: &str = "strait-version";
 /// The request header of [`HELLO_PATH`] with the name of the hub's replica and the number of replicas: `NAME/COUNT`.
 pub const REPLICA_HEADER: &str = "strait-replica";
-/// The request header of [`HELLO_PATH`] with which the hub asks the relay to renew its certificate now, because certificates
-/// of its generation will be refused. The hub can send a hello at any time.
+/// The request header of [`HELLO_PATH`] that asks the relay to renew its certificate now. The hub will refuse
+/// certificates of the relay's generation. It can send a hello at any time.
 pub const RENEW_HEADER: &str = "strait-renew";
 /// The maximum size of a request to enrol or renew, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -43,7 +43,7 @@ pub struct Hello {
     pub kubernetes: String,
     /// The groups of requests that the relay forwards, such as `read` and `tokens`.
     pub allowed: Vec<String>,
-    /// The media types of lists beside those of the API server: `full` for none.
+    /// The media types of lists in addition to the types of the API server. `full` means that there are no others.
     pub media_types: Vec<String>,
 }
 

@@ -589,7 +589,7 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
     }
 }
 
-/// The name is the value of a label.
+/// Parses the name of a cluster set, which must be a valid value of a label.
 fn parse_clusterset(text: &str) -> Result<String, String> {
     match is_set_name(text) && text.len() <= 63 {
         true => Ok(text.to_owned()),

@@ -38,16 +38,26 @@ pub(super) async fn run(inputs: JournalInputs) {
     };
     let mut journal = Journal::default();
     enter(started());
+    statuses.mark_changed();
+    identity.mark_changed();
     loop {
-        let members = Arc::clone(&statuses.borrow_and_update());
-        journal.members(&members).into_iter().for_each(enter);
-        let roots = identity.borrow_and_update().root_standings(SystemTime::now());
-        let roots = roots.into_iter().map(|root| root.fingerprint).collect();
-        journal.roots(roots).into_iter().for_each(enter);
         // An error means that the process is ending.
         tokio::select! {
-            changed = statuses.changed() => if changed.is_err() { return },
-            changed = identity.changed() => if changed.is_err() { return },
+            changed = statuses.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let members = Arc::clone(&statuses.borrow_and_update());
+                journal.members(&members).into_iter().for_each(enter);
+            }
+            changed = identity.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let roots = identity.borrow_and_update().root_standings(SystemTime::now());
+                let roots = roots.into_iter().map(|root| root.fingerprint).collect();
+                journal.roots(roots).into_iter().for_each(enter);
+            }
         }
     }
 }
@@ -80,7 +90,7 @@ impl Journal {
             };
             let mut shown = status.state;
             match known {
-                // The start of a sync is no news. Its result is compared with the state before.
+                // The start of a sync is not entered. Its result is compared with the previous state.
                 Some((state, _)) if status.state == ClusterState::Syncing => shown = state,
                 None if matches!(status.state, ClusterState::Syncing | ClusterState::Live) => {}
                 Some((state, _)) if state == status.state => {}

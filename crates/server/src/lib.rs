@@ -296,8 +296,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     })
 }
 
-/// Finds the other replicas: those of `--peers`, otherwise the endpoints of Strait's own Service. A
-/// process outside of the config cluster has no endpoint there, so it is no replica of those.
+/// Finds the other replicas: the addresses of `--peers`, otherwise the endpoints of Strait's own
+/// Service. A process outside of the config cluster is not an endpoint of the Service, so it does
+/// not belong to those replicas.
 fn other_replicas(
     args: &ServeArgs,
     source: &ConfigOrigin,

@@ -1,7 +1,7 @@
 //! Relays at the xDS port: their connections, and their certificates.
 //!
-//! `strait_relay::hub` owns the connections and decides who is invited. This module connects it with the Secrets, the CA,
-//! and the API server of the config cluster, in which a used invitation is recorded.
+//! `strait_relay::hub` owns the connections and checks invitations. This module connects it with the Secrets, the CA,
+//! and the API server of the config cluster, which records used invitations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 use super::kube_secret::{self, KubeSecret};
 use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
+use strait_base::hex;
 use strait_base::lock::lock;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
@@ -229,7 +230,7 @@ impl RelayServiceState {
         Ok(response)
     }
 
-    fn members(&self) -> Result<BTreeMap<ClusterId, RelayedMember>, EnrolmentRefusal> {
+    fn members(&self) -> Result<Arc<BTreeMap<ClusterId, RelayedMember>>, EnrolmentRefusal> {
         self.config.hub.permitted().ok_or_else(|| {
             let fact = "the Secrets of the members have not been read yet";
             EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
@@ -277,7 +278,7 @@ impl RelayServiceState {
         })
     }
 
-    /// Records that an invitation was used. Of several replicas only one succeeds.
+    /// Records that an invitation was used. Fails if another replica has recorded it.
     async fn use_invitation(&self, member: &RelayedMember) -> Result<(), EnrolmentRefusal> {
         let used = || {
             let fact = "the invitation was used meanwhile";
@@ -285,7 +286,7 @@ impl RelayServiceState {
         };
         let Some(invitation) = member.invitation else { return Err(used()) };
         let Some(access) = &self.config.config_access else {
-            // Files are not written. The invitation is recorded until the process ends.
+            // Strait does not write to the directory. It forgets the invitation when the process ends.
             return if lock(&self.used).insert(invitation.sha256) { Ok(()) } else { Err(used()) };
         };
         let access = access.borrow().clone();
@@ -299,7 +300,7 @@ impl RelayServiceState {
             KubeSecret::get(&client, namespace, name).await.map_err(|error| failed(&error))?;
         // The watched Secret may be older than another replica's change.
         let secret = secret.ok_or_else(used)?;
-        let digits: String = invitation.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hex::encode(&invitation.sha256);
         let stored = secret.part(INVITATION_KEY).and_then(Result::ok).unwrap_or_default();
         if !String::from_utf8_lossy(&stored).trim().eq_ignore_ascii_case(&digits) {
             return Err(used());

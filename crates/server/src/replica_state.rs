@@ -1,8 +1,8 @@
-//! The last known state of a running replica, for a replica that starts without any.
+//! The last known state of a running replica, for a replica that starts without one.
 //!
-//! Without disks, a new replica does not know the members that it cannot read at that moment. It
-//! takes the files of a running replica and reads them like its own: each file has a checksum, and
-//! the state is shown as restored, with its age. The files contain no credentials.
+//! Without a disk, a new replica does not know the members that it cannot read at that moment. It
+//! copies the files of a running replica and reads them like its own files: each has a checksum, and
+//! the state is reported as restored, with its age. The files contain no credentials.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,15 +10,14 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::replicas::{ANSWER_BYTES_MAX, OtherReplicas, PeerRequest};
 use strait_base::durable;
 
-/// Path at which replicas ask each other for the state.
+/// Path at which a replica returns its state to other replicas.
 pub(super) const PATH: &str = "/replica/state";
 /// Maximum time of a start to find the other replicas.
 const FIND_LIMIT: Duration = Duration::from_secs(3);
@@ -39,12 +38,10 @@ pub(super) async fn take(replicas: &OtherReplicas, state_dir: &Path) {
     let peers = replicas.found(FIND_LIMIT).await;
     let asking = async {
         for peer in peers {
-            let request =
-                PeerRequest { method: Method::GET, path: PATH.into(), body: Bytes::new() };
             let refused = |reason: String| {
                 warn!(replica = peer.label(), reason, "taking the last known state failed");
             };
-            let answer = match replicas.ask(&peer, request).await {
+            let answer = match replicas.ask(&peer, PeerRequest::get(PATH)).await {
                 Ok(answer) if answer.status == StatusCode::OK => answer,
                 // It has no state directory, or is starting too.
                 Ok(_) => continue,
@@ -82,7 +79,7 @@ fn is_state(name: &str) -> bool {
 }
 
 /// Packs the files of the state, each as the length of its name, its name, its length, and its
-/// content. A file that is replaced meanwhile is left out.
+/// content. Omits a file that is replaced at the same time.
 ///
 /// # Errors
 /// If the files are larger than a replica accepts.
@@ -172,7 +169,11 @@ mod tests {
         assert!(!is_empty(&taken));
         assert_eq!(fs::read_to_string(taken.join("shard-east.2.journal")).expect("there"), "bc");
         assert_eq!(fs::read_dir(&taken).expect("there").count(), 3);
-        assert_eq!(fs::read_dir(other.path()).expect("there").count(), 1, "nothing else is left");
+        assert_eq!(
+            fs::read_dir(other.path()).expect("there").count(),
+            1,
+            "no other folder remains"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, to_bytes};
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
+use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use strait_identity::{ReplicaAuthenticator, ReplicaId};
 use strait_kube_client::{Access, ApiClient, null_as_default};
@@ -47,7 +48,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the name, otherwise the address.
+    /// Returns the name if it is known, otherwise the address.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.address)
     }
@@ -57,7 +58,7 @@ impl Peer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FoundPeers {
     peers: Vec<Peer>,
-    /// Why the list may be incomplete.
+    /// The reason why the list may be incomplete.
     problem: Option<String>,
     /// Whether the replicas have been searched for.
     is_known: bool,
@@ -72,6 +73,13 @@ pub struct PeerRequest {
     pub path: String,
     /// The body.
     pub body: Bytes,
+}
+
+impl PeerRequest {
+    /// Creates a request without a body that only reads.
+    pub(super) fn get(path: &str) -> Self {
+        Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
+    }
 }
 
 /// The response of another replica.
@@ -113,7 +121,7 @@ impl OtherReplicas {
     /// Returns the other replicas.
     pub fn others(&self) -> Vec<Peer> {
         let mut peers = self.found.borrow().peers.clone();
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = lock(&self.names);
         for peer in peers.iter_mut().filter(|peer| peer.name.is_none()) {
             peer.name = names.get(&peer.address).cloned();
         }
@@ -124,7 +132,7 @@ impl OtherReplicas {
     pub(super) async fn found(&self, limit: Duration) -> Vec<Peer> {
         let mut found = self.found.clone();
         let known = timeout(limit, found.wait_for(|found| found.is_known)).await;
-        // After the limit, the list is empty.
+        // It contains a guard of the list. After the limit, the list is empty.
         drop(known);
         self.others()
     }
@@ -132,13 +140,13 @@ impl OtherReplicas {
     /// Returns why responses may lack replicas, if a reason is known.
     pub fn problem(&self) -> Option<String> {
         let found = Arc::clone(&self.found.borrow());
-        let unproven = (!found.peers.is_empty()).then(|| self.authenticator.problem()).flatten();
+        let unproven = (!found.peers.is_empty()).then(|| self.authentication_problem()).flatten();
         unproven.or_else(|| found.problem.clone())
     }
 
     /// Records whether a replica responded in time.
     pub fn note(&self, peer: &Peer, is_silent: bool, now: Instant) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = lock(&self.silent);
         silent.retain(|_, since| now.saturating_duration_since(*since) < SILENT);
         match is_silent {
             true => drop(silent.insert(peer.address.clone(), now)),
@@ -149,20 +157,19 @@ impl OtherReplicas {
     /// Returns whether a replica did not respond in the last seconds. Commands send several
     /// requests, and only the first one should wait for it.
     pub fn is_silent(&self, peer: &Peer, now: Instant) -> bool {
-        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = lock(&self.silent);
         let since = silent.get(&peer.address);
         since.is_some_and(|since| now.saturating_duration_since(*since) < SILENT)
     }
 
-    /// Returns whether replicas can't authenticate each other.
-    pub fn is_off(&self) -> bool {
-        self.authenticator.problem().is_some()
+    /// Returns why replicas can't authenticate each other, if they can't.
+    pub fn authentication_problem(&self) -> Option<String> {
+        self.authenticator.problem()
     }
 
     /// Records the name of the replica at an address.
     fn learn(&self, address: &str, name: &str) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.insert(address.to_owned(), name.to_owned());
+        lock(&self.names).insert(address.to_owned(), name.to_owned());
     }
 
     /// Sends a request to another replica.
@@ -246,7 +253,7 @@ pub(super) fn follow(
                         let peers = peers(&slices, own.as_str(), port);
                         FoundPeers { peers, problem: None, is_known: true }
                     }
-                    // The previous replicas are still the most probable ones.
+                    // The previous replicas probably still exist.
                     failed => {
                         let problem = match failed {
                             Ok(Err(error)) => error,

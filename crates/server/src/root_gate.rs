@@ -1,6 +1,6 @@
-//! Comparison of the CA's roots with the roots in force at a start. While none is known to
-//! workloads, the process stays unready and writes nothing, so that the rollout of a Deployment
-//! stops while the previous replicas serve.
+//! Compares the CA's roots with the roots that workloads have at the start. If workloads have none
+//! of the CA's roots, the process stays unready and writes nothing, so that the rollout of a
+//! Deployment stops and the previous replicas continue to serve.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,12 +13,13 @@ use strait_base::codes;
 use strait_base::task::Supervisor;
 use strait_identity::{RootConflict, RootRecords, ServerIdentity};
 
-/// Why the process must not serve; `None` if it may.
+/// The reason why the process must not serve; `None` if it may. A reason is only ever removed.
 #[derive(Debug, Clone)]
 pub(super) struct RootGate(watch::Receiver<Option<Arc<str>>>);
 
 impl RootGate {
-    /// Compares the roots, and again whenever the CA changes.
+    /// Compares the roots. While the process must not serve, repeats this after each change of the
+    /// CA.
     pub(super) fn start(
         identity: &watch::Receiver<Arc<ServerIdentity>>,
         records: RootRecords,
@@ -57,14 +58,12 @@ impl RootGate {
         Self(seen)
     }
 
-    /// Waits until the process may serve. Reports the reason as unreadiness meanwhile.
-    pub(super) async fn opened(mut self, readiness: &watch::Sender<Readiness>) {
-        loop {
-            let Some(fact) = self.0.borrow_and_update().clone() else { return };
+    /// Waits until the process may serve. Until then, reports the reason as unreadiness.
+    pub(super) async fn opened(self, readiness: &watch::Sender<Readiness>) {
+        let fact = self.0.borrow().clone();
+        if let Some(fact) = fact {
             readiness.send_replace(Readiness { ready: false, waiting_for: vec![fact.to_string()] });
-            if self.0.changed().await.is_err() {
-                return std::future::pending().await;
-            }
+            self.open().await;
         }
     }
 

@@ -1,20 +1,21 @@
 //! Detects that proxies lose their connections: failing handshakes, and a fall of the number of streams.
 //!
-//! Keeps the samples of the last five minutes only. It knows no single proxy: a deleted workload and a broken connection
-//! look equal, so a fall is reported only if it affects several streams, and for five minutes.
+//! Stores the samples of the last five minutes only. The samples do not distinguish proxies, so a deleted workload and a
+//! broken connection are equal. Therefore a fall is reported only if it affects several streams, and for five minutes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use strait_base::codes::{self, Code};
+use strait_base::lock::lock;
 use tokio_util::sync::CancellationToken;
 
 /// Time within which a fall and failures are detected.
 const WINDOW: Duration = Duration::from_secs(300);
 /// Interval of the samples.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Minimum number of streams from which a fall to zero, and a fall by half, is reported.
+/// Minimum number of streams before a fall that is reported: a fall to zero, and a fall by half.
 const ALL_MIN: usize = 2;
 const HALF_MIN: usize = 6;
 /// Minimum number of failed handshakes that are reported.
@@ -47,7 +48,7 @@ pub struct StreamMonitor(Mutex<VecDeque<(Instant, StreamSample)>>);
 impl StreamMonitor {
     /// Adds a sample and drops old ones.
     fn add(&self, now: Instant, sample: StreamSample) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = lock(&self.0);
         samples.push_back((now, sample));
         while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
             samples.pop_front();
@@ -56,7 +57,7 @@ impl StreamMonitor {
 
     /// Returns the current problems.
     pub fn problems(&self) -> Vec<ConnectionProblem> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = lock(&self.0);
         let (Some((_, first)), Some((_, last))) = (samples.front(), samples.back()) else {
             return Vec::new();
         };
@@ -81,7 +82,7 @@ impl StreamMonitor {
     }
 }
 
-/// Takes samples until the process drains: a planned end is not a fall.
+/// Takes samples until the process drains, because streams that end during a shutdown are not a fall.
 pub(super) async fn run(
     monitor: Arc<StreamMonitor>,
     sample: impl Fn() -> StreamSample,
@@ -156,6 +157,6 @@ mod tests {
         let sample = || StreamSample { streams: 10, connections: 0, failed: 0 };
         drain.cancel();
         run(Arc::clone(&monitor), sample, drain).await;
-        assert_eq!(monitor.0.lock().expect("no panic").len(), 1, "nothing is counted from then on");
+        assert_eq!(monitor.0.lock().expect("no panic").len(), 1, "no further sample");
     }
 }

@@ -1,9 +1,9 @@
 //! Reads the lifetime of a credential from the credential itself.
 //!
 //! A service account's token is a JWT: its claims are readable. A token for EKS is a presigned URL
-//! that contains its date. A client certificate contains its validity. Nothing here verifies them;
-//! the API server does. A wrong date causes a missing or unnecessary warning, or a renewal too early or too
-//! late, and grants no permission.
+//! that contains its date. A client certificate contains its validity. Only the API server verifies
+//! them. A wrong date causes a missing or unnecessary warning, or a renewal too early or too late. It
+//! grants no permission.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,8 +38,7 @@ impl Lifetime {
         if let Some(url) = token.strip_prefix(EKS_PREFIX) {
             return Self::from_presigned_url(&URL_SAFE_NO_PAD.decode(url).ok()?);
         }
-        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-        let claims: Value = serde_json::from_slice(&claims).ok()?;
+        let claims = claims(token)?;
         let date = |name: &str| Timestamp::from_second(claims[name].as_i64()?).ok();
         Some(Self { issued: date("iat").or_else(|| date("nbf")), expires: date("exp")? })
     }
@@ -65,9 +64,9 @@ impl Lifetime {
         Some(Self { issued: date(validity.not_before), expires: date(validity.not_after)? })
     }
 
-    /// Returns the lifetime of the credential of an API server, if it expires. A certificate and a
-    /// token expire with the first of them. The lifetime of a token that Strait obtains is not known
-    /// here.
+    /// Returns the lifetime of the credential of an API server, if it expires. For a certificate
+    /// and a token, this is the one that expires first. Returns `None` for a token that Strait
+    /// obtains: its source knows the expiry.
     pub fn from_access(access: &Access) -> Option<Self> {
         match &access.credential {
             ApiCredential::Token(token) => Self::from_token(token.reveal()),
@@ -106,10 +105,15 @@ impl Lifetime {
     }
 }
 
+/// Returns the claims of a JWT, without verifying it.
+fn claims(token: &str) -> Option<Value> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&claims).ok()
+}
+
 /// Returns the namespace and name of the service account of a token.
 pub fn service_account(token: &str) -> Option<(String, String)> {
-    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    let claims = claims(token)?;
     let (namespace, name) =
         claims["sub"].as_str()?.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let plain =

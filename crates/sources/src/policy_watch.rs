@@ -1,4 +1,5 @@
-//! The operator's files, such as the policy file: read at start and again whenever the text changes.
+//! The policy file and the operator file of member sources: read at start, and again whenever the
+//! text changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -520,6 +520,7 @@ pub(crate) fn path_of(manifest: &Value) -> String {
         Some("PodDisruptionBudget") => {
             format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}")
         }
+        // A Secret. Items of a list have no kind.
         _ => format!("/api/v1/namespaces/{namespace}/secrets/{name}"),
     }
 }

@@ -1,5 +1,5 @@
-//! `strait cluster invite`: creates a member that is read through a relay, and prints the values with which the relay's
-//! chart is installed. `strait cluster rotate` replaces the certificates of such a member's relays.
+//! `strait cluster invite`: creates a member that is read through a relay, and prints the values of the relay's chart.
+//! `strait cluster rotate` replaces the certificates of the member's relays.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::add::{check_network, cluster_id};
@@ -18,6 +17,7 @@ use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::print;
 use strait_base::codes;
 use strait_base::duration::HumanDuration;
+use strait_base::hex;
 use strait_model::ClusterId;
 use strait_relay::hub::{
     GENERATION_ANNOTATION, GENERATION_FROM_ANNOTATION, INVITATION_EXPIRES_KEY, INVITATION_KEY,
@@ -78,8 +78,7 @@ pub(crate) async fn run(args: &InviteArgs) -> CommandResult {
             .next(format!("to replace it: strait cluster remove {id}; then invite again")));
     }
     let token = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-    let lasts = SignedDuration::try_from(args.ttl.0).unwrap_or(SignedDuration::MAX);
-    let expires = (Timestamp::now() + lasts).round(jiff::Unit::Second).unwrap_or_default();
+    let expires = second_after(args.ttl.0);
     write(args, &config, &namespace, &id, existing, (&token, expires)).await?;
     let values = values(&id, &hubs, &roots, &token);
     print(&values)?;
@@ -101,17 +100,15 @@ async fn write(
     (token, expires): (&str, Timestamp),
 ) -> Result<(), CommandFailure> {
     let data = json!({
-        INVITATION_KEY: BASE64.encode(hexadecimal(digest(&SHA256, token.as_bytes()).as_ref())),
+        INVITATION_KEY: BASE64.encode(hex::sha256(token.as_bytes())),
         INVITATION_EXPIRES_KEY: BASE64.encode(expires.to_string()),
     });
     if let Some(secret) = existing {
-        let mut target = secret.clone();
-        target["kind"] = json!("Secret");
         let mut patch = json!({ "data": data });
         if let Some(network) = &args.network {
             patch["metadata"] = json!({ "annotations": { NETWORK_ANNOTATION: network } });
         }
-        return config.merge(&path_of(&target), &patch).await;
+        return config.merge(&path_of(secret), &patch).await;
     }
     let (label, value) = SECRET_LABEL;
     let mut secret = json!({
@@ -198,8 +195,10 @@ fn is_host_and_port(text: &str) -> bool {
     })
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Returns the time after `wait`, in whole seconds.
+fn second_after(wait: Duration) -> Timestamp {
+    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+    (Timestamp::now() + wait).round(jiff::Unit::Second).unwrap_or_default()
 }
 
 /// Raises the generation of a relay's certificates. Lower ones are refused after an hour, or at once with `now`.
@@ -213,12 +212,7 @@ pub(super) async fn rotate(
     let annotation = &secret["metadata"]["annotations"][GENERATION_ANNOTATION];
     let generation: u64 = annotation.as_str().and_then(|text| text.parse().ok()).unwrap_or(1);
     let next = generation.saturating_add(1);
-    let wait = if now {
-        SignedDuration::ZERO
-    } else {
-        SignedDuration::try_from(OLD_GENERATION).unwrap_or_default()
-    };
-    let from = (Timestamp::now() + wait).round(jiff::Unit::Second).unwrap_or_default();
+    let from = second_after(if now { Duration::ZERO } else { OLD_GENERATION });
     let name = full_name(secret);
     let effect = match now {
         true => "its relays are disconnected and must enrol again with a new invitation".to_owned(),
@@ -231,13 +225,11 @@ pub(super) async fn rotate(
     if !change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    let mut target = secret.clone();
-    target["kind"] = json!("Secret");
     let patch = json!({ "metadata": { "annotations": {
         GENERATION_ANNOTATION: next.to_string(),
         GENERATION_FROM_ANNOTATION: from.to_string(),
     } } });
-    config.merge(&path_of(&target), &patch).await?;
+    config.merge(&path_of(secret), &patch).await?;
     done(&format!("secret {name} changed: generation {next}"));
     if now {
         done(&format!("next: strait cluster invite {id}"));

@@ -108,7 +108,11 @@ pub(crate) fn is_well(row: &Value) -> bool {
 /// Returns the remaining lifetime of the cluster's credential, if it expires.
 fn credential_ends(row: &Value, look: &OutputStyle) -> Cell {
     let credential = &row["credential"];
-    let shown = until(&credential["expires"], look);
+    credential_cell(credential, until(&credential["expires"], look))
+}
+
+/// Returns a cell about the expiry of a credential, marked if it expires soon.
+fn credential_cell(credential: &Value, shown: String) -> Cell {
     if credential["endsSoon"] == true { Cell::bad(shown) } else { shown.into() }
 }
 
@@ -172,19 +176,18 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
         ("Via", text(&row["via"]).into()),
         ("Credential", credential(&row["credential"]).into()),
         ("Credential ends", {
-            let by_itself = row["credential"]["renewsItself"] == true;
-            let ends = match row["credential"]["expires"].as_str() {
+            let credential = &row["credential"];
+            let ends = match credential["expires"].as_str() {
                 Some(time) => {
-                    let shown =
-                        format!("{time} (in {})", until(&row["credential"]["expires"], look));
-                    match row["credential"]["endsSoon"] == true {
-                        true => Cell::bad(shown),
-                        false => shown.into(),
-                    }
+                    let shown = format!("{time} (in {})", until(&credential["expires"], look));
+                    credential_cell(credential, shown)
                 }
                 None => "<none>".to_owned().into(),
             };
-            if by_itself { ends.with(", renewed by the control plane") } else { ends }
+            match credential["renewsItself"] == true {
+                true => ends.with(", renewed by the control plane"),
+                false => ends,
+            }
         }),
         ("Services", text(&row["services"]).into()),
         ("Endpoints", text(&row["endpoints"]).into()),

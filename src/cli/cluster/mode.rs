@@ -70,10 +70,8 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    let mut target = secret.clone();
-    target["kind"] = json!("Secret");
     let patch = json!({ "metadata": { "annotations": { MODE_ANNOTATION: mode } } });
-    hub.merge(&path_of(&target), &patch).await?;
+    hub.merge(&path_of(secret), &patch).await?;
     done(&format!("secret {name} changed"));
     args.wait.follow(&id, &Goal::Mode(mode)).await
 }

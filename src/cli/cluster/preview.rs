@@ -120,8 +120,8 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
         services.len()
     ));
     if let Some(merged) = &facts.merged {
-        // A cluster that returns within its grace period is still there; it is not compared with
-        // itself.
+        // A cluster that is added again within its grace period is still listed. It is not compared
+        // with itself.
         let is_other = |row: &&Value| row["clusters"] != serde_json::json!([facts.id]);
         let known: BTreeMap<String, &Value> = items(merged)
             .iter()

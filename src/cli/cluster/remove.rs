@@ -63,9 +63,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         return Ok(Exit::Fine);
     }
     for secret in &secrets {
-        let mut target = secret.clone();
-        target["kind"] = json!("Secret");
-        let path = path_of(&target);
+        let path = path_of(secret);
         if alone(secret) {
             hub.delete(&path).await?;
         } else {

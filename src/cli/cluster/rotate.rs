@@ -225,9 +225,7 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
         }
     }
     let written = BASE64.encode(kubeconfig::write(id, &access));
-    let mut object = (*secret).clone();
-    object["kind"] = json!("Secret");
-    hub.merge(&path_of(&object), &json!({ "data": { id.as_str(): written } })).await?;
+    hub.merge(&path_of(secret), &json!({ "data": { id.as_str(): written } })).await?;
     done(&format!("secret {name} changed"));
     match expires {
         Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,

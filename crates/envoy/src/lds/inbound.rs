@@ -23,6 +23,7 @@ use super::{ConnectionLimits, TrafficSettings};
 use crate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
 use crate::encode;
 use crate::rbac::AccessFilters;
+use crate::service_metrics::ServiceMetrics;
 use crate::tls::{Secrets, of_ingress};
 use strait_mesh::push::proxy::InboundTarget;
 use strait_model::{Interception, Protocol, Proxy};
@@ -401,7 +402,8 @@ impl<'a> Inbound<'a> {
             Content::Bytes => &self.filters.network,
         };
         let is_http_by_mtls = taken.mtls && matches!(taken.content, Content::Http);
-        let noted = is_http_by_mtls.then(|| self.settings.metrics.client_namespace()).flatten();
+        let metrics = self.settings.metrics.as_ref().filter(|_| is_http_by_mtls);
+        let noted = metrics.and_then(ServiceMetrics::client_namespace);
         let filters = noted.into_iter().chain(guards.iter().cloned()).chain(chain.filters);
         let filters = filters.collect();
         listener::FilterChain { transport_socket, filters, ..chain }

@@ -45,6 +45,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::envoy_filter::PatchPlace;
 use strait_rules::traffic::sidecar::{EgressAddress, ImportScope};
+use strait_rules::traffic::telemetry::CallEnd;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
@@ -62,7 +63,9 @@ pub(crate) fn shared(
 ) -> Vec<Resource> {
     let families = class.families;
     let (ipv4, ipv6) = families;
-    let settings = TrafficSettings::of_class(context, class).in_form(form, PatchPlace::Outbound);
+    let settings = TrafficSettings::of_class(context, class)
+        .counting(context, (&class.namespace, &class.selection), form, CallEnd::Client)
+        .in_form(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // If several services need the same address, the first one, which is the oldest, receives it.
@@ -199,7 +202,7 @@ pub(super) fn pods(
         let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
-        let metrics = settings.metrics.choice.clone();
+        let metrics = settings.metrics.as_ref().map(|metrics| Arc::clone(&metrics.choice));
         let key = (
             at.0,
             at.1,

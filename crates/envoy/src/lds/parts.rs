@@ -7,6 +7,7 @@ use prost::{Message, Name};
 
 use super::merged::merged;
 use super::{ConnectionLimits, TrafficSettings};
+use crate::service_metrics::both;
 use crate::spans::SpanReport;
 use crate::{any, duration, nested, seconds, struct_of};
 use strait_model::Interception;
@@ -158,10 +159,12 @@ fn tcp_proxy(
     to: tcp_proxy::tcp_proxy::ClusterSpecifier,
     (limits, by_mtls): (ConnectionLimits, bool),
 ) -> listener::Filter {
-    let ConnectionLimits { idle, lasting, by_source, tunnel, attempts } = limits;
     use hash_policy::{PolicySpecifier, SourceIp};
-    let (access_log, access_log_options) =
-        settings.metrics.with_connections(access_log(settings), by_mtls);
+    let ConnectionLimits { idle, lasting, by_source, tunnel, attempts } = limits;
+    let (access_log, access_log_options) = match &settings.metrics {
+        Some(metrics) => metrics.with_connections(access_log(settings), by_mtls),
+        None => (access_log(settings), None),
+    };
     let source = || HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) };
     let proxy = tcp_proxy::TcpProxy {
         stat_prefix,
@@ -222,11 +225,15 @@ impl Http {
         put_in(settings, self.port, &mut filters);
         let router = http_filters::router::v3::Router::default();
         filters.push(http_filter("envoy.filters.http.router", &router));
+        let mut access_log = access_log(settings);
+        if let Some(metrics) = &settings.metrics {
+            access_log.extend_from_slice(metrics.of_requests(self.by_mtls));
+        }
         let manager = hcm::HttpConnectionManager {
             stat_prefix: self.stat_prefix,
             route_specifier: Some(self.routes),
             http_filters: filters,
-            access_log: settings.metrics.with_requests(access_log(settings), self.by_mtls),
+            access_log,
             tracing: settings.spans.as_deref().map(SpanReport::tracing),
             use_remote_address: bool_value(false),
             common_http_protocol_options: settings.idle_timeout.map(|idle| {
@@ -432,19 +439,12 @@ fn access_log(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
 
 /// Returns access logs for connections that no chain accepts (`NR`). No other log covers them.
 pub(super) fn log_of_refused(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
-    use accesslog::access_log_filter::FilterSpecifier::{AndFilter, ResponseFlagFilter};
+    use accesslog::access_log_filter::FilterSpecifier::ResponseFlagFilter;
     let of = |written: &WrittenLog| {
         let flags = accesslog::ResponseFlagFilter { flags: vec!["NR".to_owned()] };
         let refused =
             accesslog::AccessLogFilter { filter_specifier: Some(ResponseFlagFilter(flags)) };
-        let filter = match written.filter.as_deref().map(expression) {
-            None => refused,
-            Some(said) => accesslog::AccessLogFilter {
-                filter_specifier: Some(AndFilter(accesslog::AndFilter {
-                    filters: vec![refused, said],
-                })),
-            },
-        };
+        let filter = both(refused, written.filter.as_deref().map(expression));
         accesslog::AccessLog { filter: Some(filter), ..log_to(&written.log) }
     };
     settings.logs.iter().map(of).collect()

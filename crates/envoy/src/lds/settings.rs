@@ -38,8 +38,8 @@ pub(crate) struct TrafficSettings {
     pub(super) filters: FiltersAt,
     /// Istio's own filters that the proxy has.
     pub(super) istio: IstioFiltersAt,
-    /// The service metrics.
-    pub(super) metrics: ServiceMetrics,
+    /// The service metrics, if the proxy reports them.
+    pub(super) metrics: Option<ServiceMetrics>,
     /// Default idle timeout of connections; `None` for Envoy's default.
     pub(super) idle_timeout: Option<Duration>,
     /// The port of a sidecar for redirected outbound connections.
@@ -64,7 +64,6 @@ impl TrafficSettings {
         let settings = Self::of(&context.mesh)
             .logging(context, of, CallEnd::Client)
             .tracing(context, of, &class.cluster, CallEnd::Client)
-            .counting(context, of, CallEnd::Client)
             .filtering(context, of, PatchPlace::Outbound);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
         let Some(sidecar) = scope.sidecar() else { return settings };
@@ -116,26 +115,26 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
-    /// Adds the changes to the service metrics that a proxy of this namespace and selection reports
-    /// at this end of calls.
+    /// Adds the service metrics of a proxy of this namespace and selection at this end of calls, if
+    /// the proxy reports them.
     pub(crate) fn counting(
         self,
         context: &PushContext,
         of: (&Namespace, &Selection),
+        form: ListenerFormat,
         end: CallEnd,
     ) -> Self {
-        let choice = context.traffic.telemetries.metrics(of, end);
-        Self { metrics: ServiceMetrics { choice, ..self.metrics }, ..self }
+        let choice = || context.traffic.telemetries.metrics(of, end);
+        Self { metrics: form.counts.then(|| ServiceMetrics::of(choice(), end)), ..self }
     }
 
     /// Adds the settings that the proxy declares in its metadata, for this place.
     pub(crate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
-        let ListenerFormat { istio: declared, counts: is_on, idle_timeout, .. } = form;
-        let metrics = ServiceMetrics { is_on, place, ..self.metrics };
-        Self { istio: IstioFiltersAt { declared, place }, metrics, idle_timeout, ..self }
+        let ListenerFormat { istio: declared, idle_timeout, .. } = form;
+        Self { istio: IstioFiltersAt { declared, place }, idle_timeout, ..self }
     }
 
-    /// Returns the settings of the mesh, without logs, tracing and filters.
+    /// Returns the settings of the mesh, without logs, tracing, metrics and filters.
     pub(crate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
@@ -144,7 +143,7 @@ impl TrafficSettings {
             spans: None,
             filters: Arc::default(),
             istio: IstioFiltersAt::none(),
-            metrics: ServiceMetrics::none(),
+            metrics: None,
             idle_timeout: None,
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
@@ -169,7 +168,7 @@ pub(crate) type PodListenerKey = (
     Option<Arc<[u8]>>,
     Arc<[WrittenLog]>,
     Option<Arc<SpanReport>>,
-    MetricsChoice,
+    Option<Arc<MetricsChoice>>,
     FiltersAt,
     ListenerFormat,
 );

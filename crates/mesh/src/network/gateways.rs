@@ -13,8 +13,8 @@
 //! gateways of the fixed network, whatever their labels say. The cluster's endpoints are in that
 //! network, and no other gateway would route to them.
 //!
-//! A Service behind which no pod serves ([`ClusterFacts::unserved`]) is no gateway: the address of
-//! its load balancer stays, but nothing accepts connections.
+//! A Service without a pod that serves ([`ClusterFacts::unserved`]) is not a gateway: its load
+//! balancer keeps the address but does not accept connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ pub struct PendingGateway {
     pub source: GatewaySource,
     /// The missing condition.
     pub reason: String,
-    /// Whether it has an address, but no pod behind it.
+    /// Whether it has an address, but no pod that serves.
     pub unserved: bool,
 }
 
@@ -191,10 +191,14 @@ impl Networks {
             || self.pending.iter().any(|pending| pending.network == *network)
     }
 
-    /// Returns whether the only reason why no gateway of the network can be dialled may be that no
-    /// pod serves one that has an address.
+    /// Returns whether the network has a gateway with an address but without a pod that serves.
     pub fn is_unserved(&self, network: &NetworkId) -> bool {
-        self.pending.iter().any(|pending| pending.unserved && pending.network == *network)
+        self.unserved(network).next().is_some()
+    }
+
+    /// Returns the gateways of a network that have an address but no pod that serves.
+    pub fn unserved(&self, network: &NetworkId) -> impl Iterator<Item = &PendingGateway> {
+        self.pending.iter().filter(move |pending| pending.unserved && pending.network == *network)
     }
 
     /// Returns every gateway that can be dialled, sorted by network, address and port.

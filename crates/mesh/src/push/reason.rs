@@ -90,7 +90,7 @@ pub enum WithheldReason {
     NoGateway,
     /// The network has a gateway, but its address is not known yet.
     GatewayPending,
-    /// No pod serves the gateways of the network.
+    /// No gateway of the network has a pod that serves.
     GatewayUnserved,
     /// The endpoint has no address. It is only reachable from other networks, through the gateways
     /// of its network.

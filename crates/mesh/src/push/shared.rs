@@ -1,9 +1,9 @@
 //! Computes which services the clusters share as multi-cluster services: the valid exports in their
 //! order, the result of merging them, and the fields on which they disagree. Pure.
 //!
-//! The exports come from the facts of the clusters, not from the merged services: names of the set
-//! follow the rules of the multi-cluster services API (KEP-1645), names of the mesh follow those of
-//! `aggregate::merge`.
+//! The exports come from the facts of the clusters, not from the merged services, because the two
+//! merges differ: names of the set follow the multi-cluster services API (KEP-1645), and names of
+//! the mesh follow `aggregate::merge`.
 
 mod merge;
 #[cfg(test)]
@@ -25,11 +25,11 @@ use strait_model::{
 pub struct SharingInputs {
     /// Whether clusters must export every service that is not local to its cluster.
     pub auto_export: bool,
-    /// The current time, in seconds since the Unix epoch: no export is older than the future.
+    /// The current time, in seconds since the Unix epoch. A later creation time is ignored.
     pub now: i64,
     /// See [`SharedServices::removals_certain`].
     pub removals_certain: bool,
-    /// Clusters with a Secret that cannot be used: they are members, and nothing is known of them.
+    /// Clusters with a Secret that cannot be used. They are members with unknown exports.
     pub unusable: BTreeSet<ClusterId>,
 }
 
@@ -62,7 +62,7 @@ fn members(
     let mut taken: BTreeSet<Arc<str>> = BTreeSet::new();
     let mut members = BTreeMap::new();
     let mut ids: Vec<_> = context.clusters.clusters.keys().collect();
-    // Clusters of the mesh whose Secrets are not known yet, such as a config cluster.
+    // Clusters of the mesh without a known Secret, for example a config cluster.
     let others: BTreeSet<_> = context.facts.keys().chain(unusable).collect();
     ids.extend(others.into_iter().filter(|id| !context.clusters.contains(id)));
     ids.sort_by_key(|id| (context.clusters.seniority(id), *id));
@@ -116,9 +116,8 @@ fn shared_service(
         exports.push(RankedExport { cluster, name, age, service, conflicts });
     }
     let decided_by = written.map(|(_, import)| &import.decided_by);
-    exports.sort_by_key(|export| {
-        (Some(&export.name) != decided_by, export.age, export.cluster.clone())
-    });
+    // The sort is stable: exports of one age stay in the order of their clusters.
+    exports.sort_by_key(|export| (Some(&export.name) != decided_by, export.age));
     let merged = merge(&exports).map(Arc::new);
     let conflicts = differing_fields(&exports);
     for (export, conflicts) in exports.iter_mut().zip(conflicts) {
@@ -137,11 +136,13 @@ fn written_import<'a>(
         let ClusterExports { imports, .. } = &facts.exports;
         Some((cluster, imports.get(key)?))
     });
-    imports.min_by_key(|(cluster, _)| (context.clusters.seniority(cluster), (*cluster).clone()))
+    // Of clusters with equal seniority, the first one is used.
+    imports.min_by_key(|(cluster, _)| context.clusters.seniority(cluster))
 }
 
-/// Returns the age by which an export is ranked: when it was created, but not before the Secret of
-/// its cluster if that is younger than the existing import. An API server can report any time.
+/// Returns the time by which an export is ranked: its creation time, but not before the creation of
+/// the Secret of its cluster if the existing import is older than that Secret. An API server can
+/// report any time.
 fn age(
     context: &PushContext,
     cluster: &ClusterId,
@@ -159,7 +160,7 @@ fn age(
     }
 }
 
-/// Returns what clusters must export in addition: every service that is not local to its cluster.
+/// Returns the services that each cluster must export in addition: all that are not local to it.
 fn to_export(context: &PushContext) -> BTreeMap<ClusterId, BTreeSet<WorkloadKey>> {
     let mut missing: BTreeMap<ClusterId, BTreeSet<WorkloadKey>> = BTreeMap::new();
     for (hostname, service) in &context.services {

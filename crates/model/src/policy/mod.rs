@@ -97,7 +97,7 @@ impl Policy {
         self.rule(cluster, "mcs.imports", |rules| rules.imports).map(|(mode, _)| mode)
     }
 
-    /// Returns whether any rule has objects written for exported services.
+    /// Returns whether any rule enables imports of exported services.
     pub fn writes_imports(&self) -> bool {
         self.all_rules().any(|rules| rules.imports.is_some_and(|mode| mode != ImportMode::Off))
     }

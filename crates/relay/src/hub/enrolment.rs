@@ -1,4 +1,4 @@
-//! Requests of relays for certificates: what they contain, which invitation they use, and limits. Pure.
+//! Requests of relays for certificates: their content, their invitation, and their limits. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -121,7 +121,7 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
 /// Checks that a relay is in the cluster that it enrols for. `known` are the UIDs of the members.
 ///
 /// # Errors
-/// With status 409 if it contradicts what is known of the member, and 403 if it is another member's.
+/// With status 409 if the UID differs from the known UID of the member, and 403 if it is the UID of another member.
 pub fn check_uid(
     cluster: &ClusterId,
     member: &RelayedMember,

@@ -1,4 +1,4 @@
-//! A relayed member, as the annotations and the data of its Secret describe it.
+//! A relayed member, described by the annotations and the data of its Secret.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub const GENERATION_ANNOTATION: &str = "strait.dev/relay-generation";
 pub const GENERATION_FROM_ANNOTATION: &str = "strait.dev/relay-generation-from";
 /// The data key with the SHA-256 of the invitation, in hexadecimal digits.
 pub const INVITATION_KEY: &str = "invitation-sha256";
-/// The data key with the end of the invitation, RFC 3339.
+/// The data key with the expiry of the invitation, RFC 3339.
 pub const INVITATION_EXPIRES_KEY: &str = "invitation-expires";
 
 /// A member that is read through a relay.
@@ -35,7 +35,7 @@ pub struct RelayedMember {
 pub struct Invitation {
     /// The SHA-256 of the token.
     pub sha256: [u8; 32],
-    /// The end of its validity.
+    /// The expiry.
     pub expires: SystemTime,
 }
 

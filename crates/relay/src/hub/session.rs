@@ -101,8 +101,7 @@ impl RelayHub {
         let greeting = tokio::time::timeout(HELLO_LIMIT, async {
             let hello = greet(&mut sender, replica, false).await?;
             check(&hello, cluster, self.other_uid(cluster, admission.number))?;
-            let read = cluster_uid(&mut sender).await?;
-            match read {
+            match cluster_uid(&mut sender).await {
                 Some(read) if !hello.cluster_uid.is_empty() && read != hello.cluster_uid => {
                     Err(format!(
                         "its kube-system has the UID {read:?}, its hello says {:?}",
@@ -145,7 +144,7 @@ impl RelayHub {
     }
 }
 
-/// Sends a hello: the first request of a connection, and later one that makes the relay renew its certificate.
+/// Sends a hello: as the first request of a connection, and later to make the relay renew its certificate.
 async fn greet(
     sender: &mut SendRequest<Full<Bytes>>,
     replica: &ReplicaName,
@@ -186,7 +185,7 @@ fn check(hello: &Hello, cluster: &ClusterId, other_uid: Option<String>) -> Resul
 }
 
 /// Reads the UID of the namespace `kube-system`; `None` if the relay's account may not read it.
-async fn cluster_uid(sender: &mut SendRequest<Full<Bytes>>) -> Result<Option<String>, String> {
+async fn cluster_uid(sender: &mut SendRequest<Full<Bytes>>) -> Option<String> {
     #[derive(Deserialize)]
     struct Namespace {
         metadata: Metadata,
@@ -198,9 +197,9 @@ async fn cluster_uid(sender: &mut SendRequest<Full<Bytes>>) -> Result<Option<Str
     let request = Request::get(uri("/api/v1/namespaces/kube-system"))
         .header(http::header::ACCEPT, "application/json")
         .body(Full::default())
-        .map_err(|error| error.to_string())?;
-    let namespace: Result<Namespace, String> = json(sender, request).await;
-    Ok(namespace.ok().map(|namespace| namespace.metadata.uid))
+        .ok()?;
+    let namespace: Namespace = json(sender, request).await.ok()?;
+    Some(namespace.metadata.uid)
 }
 
 async fn json<T: DeserializeOwned>(

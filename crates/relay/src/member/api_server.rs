@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use serde::Deserialize;
 use strait_base::lock::lock;
-use strait_kube_client::{Access, AccessError, ApiClient, ApiError};
+use strait_kube_client::{Access, AccessError, ApiClient, ApiError, kube_system_uid};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -21,16 +21,6 @@ pub(super) struct OwnClusterFacts {
     pub(super) uid: String,
     /// The version of Kubernetes.
     pub(super) version: String,
-}
-
-#[derive(Deserialize)]
-struct KubeSystemNamespace {
-    metadata: KubeSystemMetadata,
-}
-
-#[derive(Deserialize)]
-struct KubeSystemMetadata {
-    uid: String,
 }
 
 #[derive(Deserialize)]
@@ -67,9 +57,7 @@ impl ApiServer {
 
     /// Returns the UID of the cluster.
     pub(super) async fn uid(&self) -> Result<String, ApiError> {
-        let namespace: KubeSystemNamespace =
-            self.client().get("/api/v1/namespaces/kube-system").await?;
-        Ok(namespace.metadata.uid)
+        kube_system_uid(&self.client()).await
     }
 
     /// Returns the facts that a relay reports.

@@ -15,8 +15,8 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::wire::CertificateResponse;
 
-/// The path of a relay's URI name before the cluster ID: `spiffe://TRUST-DOMAIN/strait/relay/ID`.
-const NAME_PATH: &str = "/strait/relay/";
+/// The part of a relay's URI name before the cluster ID: `spiffe://TRUST-DOMAIN/strait/relay/ID`.
+const NAME_PATH: &str = "strait/relay/";
 /// The part of a lifetime after which a certificate is renewed, and the maximum deviation, so that relays that enrolled
 /// together renew at different times.
 const HALF: f64 = 0.5;
@@ -162,14 +162,8 @@ fn named_cluster(leaf: &X509Certificate<'_>) -> Option<String> {
     let names = leaf.subject_alternative_name().ok()??;
     let [GeneralName::URI(name)] = &names.value.general_names[..] else { return None };
     let (_, rest) = name.strip_prefix("spiffe://")?.split_once('/')?;
-    let cluster = rest.strip_prefix(NAME_PATH.trim_start_matches('/'))?;
+    let cluster = rest.strip_prefix(NAME_PATH)?;
     (!cluster.is_empty() && !cluster.contains('/')).then(|| cluster.to_owned())
-}
-
-/// Returns the hash of an invitation or token, hexadecimal.
-pub(super) fn token_hash(token: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -55,6 +55,13 @@ struct OpenHubConnection {
     surplus_since: Option<Instant>,
 }
 
+impl OpenHubConnection {
+    /// Whether the connection or attempt stays.
+    fn is_current(&self) -> bool {
+        !self.is_outdated && !self.is_closing
+    }
+}
+
 /// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
@@ -121,9 +128,8 @@ impl HubConnections {
     pub(super) fn act(&mut self, now: Instant, random: f64) -> Vec<ConnectionAction> {
         let mut actions = Vec::new();
         for hub in 0..self.hubs.len() {
-            let has_connection = self.current().any(|(_, one)| one.hub == hub);
             let is_due = self.hubs[hub].dial_at.is_none_or(|due| due <= now);
-            if !has_connection && is_due {
+            if !self.has_connection(hub) && is_due {
                 actions.push(self.dial(hub, now));
             }
         }
@@ -144,12 +150,12 @@ impl HubConnections {
 
     /// Returns the time of the next action without an event.
     pub(super) fn next(&self) -> Option<Instant> {
-        let dials = self.hubs.iter().enumerate().filter_map(|(hub, state)| {
-            let has_connection = self.current().any(|(_, one)| one.hub == hub);
-            state.dial_at.filter(|_| !has_connection)
-        });
-        let surplus =
-            self.current().filter_map(|(_, one)| Some(one.surplus_since? + SURPLUS_LIMIT));
+        let dials = self
+            .hubs
+            .iter()
+            .enumerate()
+            .filter_map(|(hub, state)| state.dial_at.filter(|_| !self.has_connection(hub)));
+        let surplus = self.current().filter_map(|one| Some(one.surplus_since? + SURPLUS_LIMIT));
         let search = self.search_at.filter(|_| self.needs_search());
         dials.chain(surplus).chain(search).min()
     }
@@ -169,21 +175,25 @@ impl HubConnections {
     }
 
     /// The connections and attempts that stay.
-    fn current(&self) -> impl Iterator<Item = (ConnectionId, &OpenHubConnection)> {
-        let stays = |one: &OpenHubConnection| !one.is_outdated && !one.is_closing;
-        self.open.iter().filter(move |(_, one)| stays(one)).map(|(id, one)| (*id, one))
+    fn current(&self) -> impl Iterator<Item = &OpenHubConnection> {
+        self.open.values().filter(|one| one.is_current())
+    }
+
+    /// Whether a connection to this address stays, or an attempt is pending.
+    fn has_connection(&self, hub: usize) -> bool {
+        self.current().any(|one| one.hub == hub)
     }
 
     fn names(&self) -> BTreeSet<&str> {
-        self.current().filter_map(|(_, one)| Some(&*one.replica.as_ref()?.name)).collect()
+        self.current().filter_map(|one| Some(&*one.replica.as_ref()?.name)).collect()
     }
 
     /// Whether a replica has no connection, and no attempt is pending that may reach it.
     fn needs_search(&self) -> bool {
-        let replicas = || self.current().filter_map(|(_, one)| one.replica.as_ref());
-        // The newest hello knows the present number.
-        let count = replicas().last().map_or(0, |replica| replica.count);
-        let is_pending = self.current().any(|(_, one)| one.replica.is_none());
+        let replicas = self.current().filter_map(|one| one.replica.as_ref());
+        // The newest hello has the current number of replicas.
+        let count = replicas.last().map_or(0, |replica| replica.count);
+        let is_pending = self.current().any(|one| one.replica.is_none());
         !is_pending && self.names().len() < count && self.current().count() < 2 * count
     }
 
@@ -192,15 +202,11 @@ impl HubConnections {
         let mut closable = Vec::new();
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         let mut by_hub: BTreeMap<usize, usize> = BTreeMap::new();
-        for (_, one) in self.current() {
+        for one in self.current() {
             *by_hub.entry(one.hub).or_default() += 1;
         }
         for (id, one) in &mut self.open {
-            let Some(replica) =
-                one.replica.as_ref().filter(|_| !one.is_outdated && !one.is_closing)
-            else {
-                continue;
-            };
+            let Some(replica) = one.replica.as_ref().filter(|_| one.is_current()) else { continue };
             let same = seen.entry(replica.name.clone()).or_default();
             *same += 1;
             let at_hub = by_hub.entry(one.hub).or_default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use strait_base::codes;
+use strait_base::hex;
 use strait_base::time::rfc3339;
 use strait_kube_client::{Backoff, Redacted};
 use tokio::sync::{Notify, watch};
@@ -12,7 +13,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::api_server::ApiServer;
-use super::certificate::{KeyRequest, RelayCertificate, UnusableCertificate, token_hash};
+use super::certificate::{KeyRequest, RelayCertificate, UnusableCertificate};
 use super::dial::{HostPort, HubDialler};
 use super::enrol::{EnrolError, enrol, renew};
 use super::store::{CertificateStore, read_secret};
@@ -140,7 +141,7 @@ impl CertificateKeeper {
 
     fn has_new_invitation(&self, current: &RelayCertificate) -> bool {
         let token = self.token();
-        token.is_ok_and(|token| token_hash(token.reveal()) != current.token_hash)
+        token.is_ok_and(|token| hex::sha256(token.reveal().as_bytes()) != current.token_hash)
     }
 
     fn token(&self) -> Result<Redacted<String>, CertificateError> {
@@ -162,7 +163,8 @@ impl CertificateKeeper {
         let request =
             EnrolRequest { token: token.reveal().clone(), csr: key.csr.clone(), cluster_uid };
         let response = enrol(&self.dialler, &self.hubs, &request).await?;
-        let certificate = key.answered(response, &self.cluster, &token_hash(token.reveal()))?;
+        let token_hash = hex::sha256(token.reveal().as_bytes());
+        let certificate = key.answered(response, &self.cluster, &token_hash)?;
         info!(expires = expiry(&certificate), "the hub has issued a certificate for this relay");
         self.publish(certificate).await;
         Ok(())

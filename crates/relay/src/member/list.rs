@@ -2,7 +2,7 @@
 //!
 //! Pure: [`RequestList::judge`] compares one request with the list. The list contains the requests that the hub's readers
 //! send for a member that it dials itself, so that both kinds of members are read equally. RBAC of the relay's account is
-//! a second limit. The list exists because many people can edit RBAC.
+//! a second limit. It does not replace the list, because many people can edit RBAC.
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +14,10 @@ use std::fmt;
 use http::header::{CONTENT_TYPE, HeaderMap, UPGRADE};
 use http::{HeaderName, Method};
 use percent_encoding::percent_decode_str;
+use strait_model::{
+    GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_TELEMETRY,
+    ISTIO_TELEMETRY_VERSIONS, MCS_API,
+};
 
 /// Maximum length of a path in bytes. A name has at most 253 bytes.
 const PATH_BYTES_MAX: usize = 1024;
@@ -44,12 +48,7 @@ const JSON: &str = "application/json";
 const PATCHES: &[&str] =
     &[APPLY, "application/merge-patch+json", "application/strategic-merge-patch+json"];
 
-const MCS: &str = "multicluster.x-k8s.io";
 const MCS_VERSIONS: &[&str] = &["v1beta1", "v1alpha1"];
-const GATEWAY_API: &str = "gateway.networking.k8s.io";
-const ISTIO_NETWORKING: &str = "networking.istio.io";
-const ISTIO_VERSIONS: &[&str] = &["v1", "v1beta1", "v1alpha3"];
-const ISTIO_TELEMETRY: &str = "telemetry.istio.io";
 /// The ConfigMaps with the roots that workloads trust.
 const ROOTS: &[&str] = &["istio-ca-root-cert", "strait-ca-root-cert"];
 
@@ -78,14 +77,14 @@ const READ: &[ReadKinds] = &[
     },
     ReadKinds { group: GATEWAY_API, versions: &["v1"], plurals: &["gateways"], namespaced: true },
     ReadKinds {
-        group: MCS,
+        group: MCS_API,
         versions: MCS_VERSIONS,
         plurals: &["serviceexports", "serviceimports"],
         namespaced: true,
     },
     ReadKinds {
         group: ISTIO_NETWORKING,
-        versions: ISTIO_VERSIONS,
+        versions: ISTIO_NETWORKING_VERSIONS,
         plurals: &["workloadentries"],
         namespaced: true,
     },
@@ -95,13 +94,13 @@ const READ: &[ReadKinds] = &[
 const OWN_TRAFFIC: &[ReadKinds] = &[
     ReadKinds {
         group: ISTIO_NETWORKING,
-        versions: ISTIO_VERSIONS,
+        versions: ISTIO_NETWORKING_VERSIONS,
         plurals: &["destinationrules", "envoyfilters", "gateways", "sidecars", "virtualservices"],
         namespaced: true,
     },
     ReadKinds {
         group: ISTIO_TELEMETRY,
-        versions: &["v1", "v1alpha1"],
+        versions: ISTIO_TELEMETRY_VERSIONS,
         plurals: &["telemetries"],
         namespaced: true,
     },
@@ -130,7 +129,7 @@ pub struct RequestList {
 
 /// How a permitted request is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forward {
+pub(super) enum Forward {
     /// Without a body.
     Plain,
     /// With a body of at most this many bytes.
@@ -141,7 +140,7 @@ pub enum Forward {
 
 impl Forward {
     /// Returns the maximum size of the body in bytes.
-    pub fn body_bytes_max(self) -> usize {
+    pub(super) fn body_bytes_max(self) -> usize {
         match self {
             Self::Plain => 0,
             Self::WithBody(bytes_max) => bytes_max,
@@ -152,7 +151,7 @@ impl Forward {
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// The target is not a path, or the path has another form than the paths of Kubernetes.
     Path,
     /// The query repeats a key, has a key that is not on the list for this path, or cannot be read.
@@ -197,7 +196,7 @@ impl RequestList {
     ///
     /// # Errors
     /// The reason why it is refused.
-    pub fn judge(
+    pub(super) fn judge(
         &self,
         method: &Method,
         target: &str,
@@ -354,7 +353,7 @@ impl RequestList {
                 content.one_of(if is_patch { PATCHES } else { &[JSON] })?;
                 Ok(Forward::WithBody(OBJECT_BYTES_MAX))
             }
-            ["apis", MCS, version, "namespaces", namespace, plural, name, "status"]
+            ["apis", MCS_API, version, "namespaces", namespace, plural, name, "status"]
                 if is_patch
                     && MCS_VERSIONS.contains(version)
                     && ["serviceexports", "serviceimports"].contains(plural)

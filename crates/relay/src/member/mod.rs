@@ -40,7 +40,7 @@ use self::connections::{ConnectionAction, ConnectionId, HubConnections};
 pub use self::dial::{HostPort, HttpProxy, HubDialler};
 use self::keeper::CertificateKeeper;
 pub use self::keeper::EnrolCredential;
-pub use self::list::{Forward, Refusal, RequestList};
+pub use self::list::RequestList;
 use self::serve::{HubReplica, RequestForwarder};
 pub use self::store::CertificateStore;
 use crate::wire::ALPN;
@@ -64,11 +64,11 @@ pub struct RelaySettings {
     pub list: RequestList,
 }
 
-/// Runs a relay until `stop`. `access` is the access to the API server of its cluster. `ready` is the number of
+/// Runs a relay until `stop`. It reaches the API server of its cluster with `access`. `ready` is the number of
 /// connections on which the hub has said hello.
 ///
 /// # Errors
-/// Fails if `access` is unusable. All later errors are logged and survived.
+/// Fails if `access` is unusable. All later errors are only logged.
 pub async fn run(
     settings: RelaySettings,
     access: watch::Receiver<Access>,
@@ -234,21 +234,14 @@ async fn connect(
         Ok(stream) => stream,
         Err(error) => return ended(error.to_string(), false),
     };
-    let (replicas, mut hellos) = mpsc::unbounded_channel();
-    let report = async {
-        while let Some(replica) = hellos.recv().await {
-            let _ = events.send((id, replica));
-        }
-        std::future::pending::<()>().await;
+    let on_hello = move |replica| {
+        // The receiver ends together with the relay.
+        let _ = events.send((id, replica));
     };
     let stop = async {
         let _ = stopped.await;
     };
-    let served = tokio::select! {
-        served = service.serve(stream, replicas, stop) => served,
-        () = report => Ok(()),
-    };
-    match served {
+    match service.serve(stream, on_hello, stop).await {
         Ok(()) => ended("closed".to_owned(), true),
         Err(error) => ended(enrol::with_cause(&error), true),
     }

@@ -27,7 +27,7 @@ use strait_base::codes::{self, Code};
 use strait_base::lock::lock;
 use strait_kube_client::{ApiClient, ApiError, ForwardedResponse, one_line};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -123,20 +123,20 @@ impl RequestForwarder {
         Self { api, list, cluster, instance, bodies, logged, renewal }
     }
 
-    /// Serves a connection until it ends, or until `stop`; then open requests have a short time to end. Each hello sends
-    /// the replica of the hub to `replicas`.
+    /// Serves a connection until it ends, or until `stop`; then open requests have a short time to end. Each hello
+    /// passes the replica of the hub to `on_hello`.
     pub(super) async fn serve<S>(
         self: Arc<Self>,
         stream: S,
-        replicas: mpsc::UnboundedSender<HubReplica>,
+        on_hello: impl Fn(HubReplica) + Clone + Send + Sync + 'static,
         stop: impl Future<Output = ()>,
     ) -> Result<(), hyper::Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let service = service_fn(move |request| {
-            let (relay, replicas) = (Arc::clone(&self), replicas.clone());
-            async move { Ok::<_, Infallible>(relay.respond(request, &replicas).await) }
+            let (relay, on_hello) = (Arc::clone(&self), on_hello.clone());
+            async move { Ok::<_, Infallible>(relay.respond(request, &on_hello).await) }
         });
         let mut server = http2::Builder::new(TokioExecutor::new());
         server
@@ -159,7 +159,7 @@ impl RequestForwarder {
     async fn respond(
         &self,
         request: Request<Incoming>,
-        replicas: &mpsc::UnboundedSender<HubReplica>,
+        on_hello: &(impl Fn(HubReplica) + Sync),
     ) -> Response<RelayBody> {
         let (head, body) = request.into_parts();
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
@@ -171,8 +171,7 @@ impl RequestForwarder {
                 self.renewal.notify_one();
             }
             let response = self.hello().await;
-            // The receiver ends together with the connection.
-            let _ = replicas.send(replica);
+            on_hello(replica);
             return response;
         }
         let described = describe(&head.method, target);
@@ -308,7 +307,7 @@ struct PendingResponse {
 impl Drop for PendingResponse {
     fn drop(&mut self) {
         if !self.has_response && self.since.elapsed() >= DOUBT_AFTER {
-            self.client.use_new_connections();
+            self.client.forget_connections();
         }
     }
 }

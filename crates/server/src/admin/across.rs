@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -36,6 +36,7 @@ use super::sources::{Sources, SourcesState};
 use crate::replica_state;
 use crate::replicas::{OtherReplicas, Peer, PeerAnswer, PeerRequest};
 use strait_ads::replicas::ReplicaConnection;
+use strait_kube_client::percent_encode;
 
 /// Header that names the replicas that did not respond.
 pub(super) const MISSING: &str = "strait-missing-replicas";
@@ -47,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a replica's connection, which carries one request.
 const LIFE: Duration = Duration::from_secs(60);
-/// Path at which replicas ask each other for the streams that a name matches.
+/// Path at which a replica lists its streams that a name matches, for other replicas.
 const STREAMS: &str = "/replica/streams";
 
 /// Returns the response of all replicas, or of the replica in `?replica=`.
@@ -99,7 +100,7 @@ impl AdminRequest {
     fn with(mut self, name: &str, value: &str) -> Result<Self, AdminFailure> {
         for (own, held) in &mut self.pairs {
             if own == name {
-                *held = encode(value);
+                *held = percent_encode(value);
             }
         }
         *self.request.uri_mut() = uri(self.request.uri().path(), &self.pairs)?;
@@ -120,18 +121,6 @@ fn uri(path: &str, pairs: &[(String, String)]) -> Result<Uri, AdminFailure> {
     text.parse().map_err(|_| bad("the query is invalid"))
 }
 
-/// Percent-encodes a value of a query.
-fn encode(value: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    value
-        .bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
-        })
-        .collect()
-}
-
 /// Decodes a percent-encoded value of a query.
 fn decode(value: &str) -> String {
     let query = format!("/?v={value}").parse::<Uri>().ok();
@@ -147,7 +136,7 @@ struct AnswerOfAll {
 /// The responses of other replicas, and the replicas that did not respond.
 #[derive(Default)]
 struct PeerAnswers {
-    answers: Vec<PeerAnswer>,
+    answers: Vec<(Peer, PeerAnswer)>,
     missing: Vec<MissingReplica>,
 }
 
@@ -188,7 +177,7 @@ impl AnswerOfAll {
         }
     }
 
-    /// Lets the replica to which a proxy is connected answer.
+    /// Returns the response of the replica to which a proxy is connected.
     async fn of_proxy(self, asked: AdminRequest, others: Vec<Peer>) -> AdminResult {
         let replicas = Arc::clone(&self.sources.replicas);
         let Some(name) = asked.get("proxy").map(decode) else {
@@ -203,19 +192,20 @@ impl AnswerOfAll {
                 return forward(&replicas, peer, request).await;
             }
         }
-        let question = PeerRequest::get(&format!("{STREAMS}?proxy={}", encode(&name)));
+        let question = PeerRequest::get(&format!("{STREAMS}?proxy={}", percent_encode(&name)));
         let mut found = named(&self.sources.connections, &name);
         let nothing = std::future::ready(());
-        let ((), gathered) = gather(&replicas, others.clone(), question, nothing).await;
-        for answer in gathered.answers.iter().filter(|one| one.status == StatusCode::OK) {
+        let ((), gathered) = gather(&replicas, others, question, nothing).await;
+        for (_, answer) in gathered.answers.iter().filter(|(_, one)| one.status == StatusCode::OK) {
             let rows: Vec<Value> = serde_json::from_slice(&answer.body).unwrap_or_default();
             found.extend(rows.iter().map(|row| of_row(row, &answer.replica)));
         }
         let selected = select(found).map_err(|names| ambiguous(&name, &names))?;
         let mut response = match selected {
             Some(NamedStream { key, replica: Some(replica), .. }) => {
-                let peer = others.iter().find(|peer| is_at(&replicas, peer, &replica));
-                let peer = peer.ok_or_else(|| unreadable(&replica))?;
+                let mut answers = gathered.answers.iter();
+                let found = answers.find(|(_, answer)| answer.replica == replica);
+                let (peer, _) = found.ok_or_else(|| unreadable(&replica))?;
                 let request = asked.with("proxy", &key)?.to_peer();
                 return forward(&replicas, peer, request).await;
             }
@@ -234,7 +224,7 @@ impl AnswerOfAll {
         let replicas = Arc::clone(&self.sources.replicas);
         let request = PeerRequest::get("/debug/events");
         let local = self.next.run(asked.request);
-        let (mut local, mut gathered) = gather(&replicas, others.clone(), request, local).await;
+        let (mut local, mut gathered) = gather(&replicas, others, request, local).await;
         if local.status() != StatusCode::OK {
             name_missing(&mut local, &gathered);
             return Ok(local);
@@ -244,12 +234,11 @@ impl AnswerOfAll {
         let mut change: Value =
             serde_json::from_slice(&body).map_err(|_| unreadable(replicas.name()))?;
         change["replicas"] = json!([replicas.name()]);
-        for answer in std::mem::take(&mut gathered.answers) {
+        for (peer, answer) in std::mem::take(&mut gathered.answers) {
             let listed = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let peer = others.iter().find(|peer| is_at(&replicas, peer, &answer.replica));
-            let (Some(seq), Some(peer)) = (number_of(&change, listed), peer) else { continue };
+            let Some(seq) = number_of(&change, listed) else { continue };
             let request = PeerRequest::get(&format!("/debug/events?seq={seq}"));
-            let asking = timeout(PATIENCE, replicas.ask(peer, request)).await;
+            let asking = timeout(PATIENCE, replicas.ask(&peer, request)).await;
             let Ok(Ok(whole)) = asking else { continue };
             let whole = serde_json::from_slice(&whole.body).unwrap_or_default();
             add_change(&mut change, &whole, &answer.replica);
@@ -271,20 +260,19 @@ impl AnswerOfAll {
             request.path = "/debug/events".into();
         }
         let local = self.next.run(asked.request);
-        let (local, mut gathered) = gather(&replicas, others, request, local).await;
+        let (mut local, mut gathered) = gather(&replicas, others, request, local).await;
         if rule == MergeRule::FirstFound {
             return Ok(first_found(local, gathered));
         }
         if local.status() != StatusCode::OK {
-            let mut local = local;
             name_missing(&mut local, &gathered);
             return Ok(local);
         }
         let (parts, body) = local.into_parts();
         let body = to_bytes(body, usize::MAX).await.map_err(|_| unreadable(replicas.name()))?;
         let own = (replicas.name().to_owned(), body);
-        let answers = std::mem::take(&mut gathered.answers);
-        let answers = answers.into_iter().filter(|answer| answer.status == StatusCode::OK);
+        let answers = std::mem::take(&mut gathered.answers).into_iter().map(|(_, answer)| answer);
+        let answers = answers.filter(|answer| answer.status == StatusCode::OK);
         let all: Vec<_> =
             std::iter::once(own).chain(answers.map(|one| (one.replica, one.body))).collect();
         let (count, missing) = (all.len(), names(&gathered));
@@ -309,12 +297,6 @@ impl AnswerOfAll {
     }
 }
 
-impl PeerRequest {
-    fn get(path: &str) -> Self {
-        Self { method: Method::GET, path: path.to_owned(), body: Bytes::new() }
-    }
-}
-
 /// Sends a request to one other replica only.
 async fn forward(replicas: &OtherReplicas, peer: &Peer, request: PeerRequest) -> AdminResult {
     let answered = timeout(LIFE, replicas.ask(peer, request)).await;
@@ -327,7 +309,8 @@ async fn forward(replicas: &OtherReplicas, peer: &Peer, request: PeerRequest) ->
     Ok(passed_on(answer))
 }
 
-/// Sends a request to other replicas while `local` runs, and waits for them a little longer.
+/// Sends a request to other replicas while `local` runs, and waits for their responses for at most
+/// [`PATIENCE`] after it.
 async fn gather<T>(
     replicas: &Arc<OtherReplicas>,
     others: Vec<Peer>,
@@ -335,7 +318,7 @@ async fn gather<T>(
     local: impl Future<Output = T>,
 ) -> (T, PeerAnswers) {
     let mut gathered = PeerAnswers::default();
-    if let Some(problem) = replicas.problem().filter(|_| replicas.is_off()) {
+    if let Some(problem) = replicas.authentication_problem() {
         let missing = |peer| MissingReplica { peer, reason: problem.clone() };
         gathered.missing = others.into_iter().map(missing).collect();
         return (local.await, gathered);
@@ -364,7 +347,7 @@ async fn gather<T>(
         match answer {
             // The replica does not have the object, which is a complete response.
             Ok(answer) if matches!(answer.status, StatusCode::OK | StatusCode::NOT_FOUND) => {
-                gathered.answers.push(answer);
+                gathered.answers.push((peer, answer));
             }
             Ok(answer) => {
                 let reason = error_text(&answer);
@@ -378,7 +361,7 @@ async fn gather<T>(
     for MissingReplica { peer, reason } in &gathered.missing {
         debug!(replica = peer.label(), address = peer.address, %reason, "replica did not answer");
     }
-    gathered.answers.sort_by(|one, other| one.replica.cmp(&other.replica));
+    gathered.answers.sort_by(|(_, one), (_, other)| one.replica.cmp(&other.replica));
     gathered.missing.sort_by(|one, other| one.peer.label().cmp(other.peer.label()));
     (local, gathered)
 }
@@ -387,12 +370,6 @@ fn error_text(answer: &PeerAnswer) -> String {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = value["error"].as_str().map(ToOwned::to_owned);
     text.unwrap_or_else(|| format!("it answered {}", answer.status))
-}
-
-fn is_at(replicas: &OtherReplicas, peer: &Peer, name: &str) -> bool {
-    // The name may have become known with the last response.
-    let now = replicas.others().into_iter().find(|one| one.address == peer.address);
-    peer.label() == name || now.is_some_and(|one| one.label() == name)
 }
 
 fn names(gathered: &PeerAnswers) -> Vec<String> {
@@ -418,7 +395,7 @@ fn first_found(mut local: Response, mut gathered: PeerAnswers) -> Response {
     if local.status() != StatusCode::NOT_FOUND {
         return local;
     }
-    let mut answers = std::mem::take(&mut gathered.answers).into_iter();
+    let mut answers = std::mem::take(&mut gathered.answers).into_iter().map(|(_, answer)| answer);
     if let Some(found) = answers.find(|answer| answer.status == StatusCode::OK) {
         return passed_on(found);
     }
@@ -441,10 +418,11 @@ fn unknown_replica(replicas: &OtherReplicas, others: &[Peer], name: &str) -> Adm
 /// Returns all replicas, and whether each responds.
 fn list(replicas: &OtherReplicas, others: &[Peer], gathered: &PeerAnswers) -> Response {
     let mut rows = vec![json!({ "name": replicas.name(), "state": "self" })];
+    // A name may have become known with the last response.
+    let known = replicas.others();
     for peer in others {
         let missing = gathered.missing.iter().find(|one| one.peer.address == peer.address);
-        let now = replicas.others().into_iter().find(|one| one.address == peer.address);
-        let name = now.as_ref().unwrap_or(peer).label().to_owned();
+        let name = known.iter().find(|one| one.address == peer.address).unwrap_or(peer).label();
         rows.push(match missing {
             Some(MissingReplica { reason, .. }) => json!({
                 "name": name, "address": peer.address, "state": "missing", "reason": reason,
@@ -485,7 +463,7 @@ async fn streams(State(sources): SourcesState, Query(query): Query<StreamsQuery>
     Ok(pretty(StatusCode::OK, &rows))
 }
 
-/// Returns the last known state of this replica, for a replica that starts without any.
+/// Returns the last known state of this replica, for a replica that starts without one.
 async fn state(State(sources): SourcesState) -> AdminResult {
     let Some(directory) = sources.state_dir.clone() else {
         let text = "this replica has no state directory";

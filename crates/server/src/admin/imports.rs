@@ -11,7 +11,8 @@ use strait_model::{ImportMode, SharedService, SharedServices, WorkloadKey};
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 use strait_sources::registry::kube::{ImportState, ImportStep};
 
-/// Returns the exports of a service: the valid ones, the deciding one first, then the refused ones.
+/// Returns the exports of a service: first the one that decides, then the other valid ones, then the
+/// refused ones.
 pub(super) fn exports(shared: &SharedServices, key: &WorkloadKey) -> Vec<Value> {
     let Some(service) = shared.services.get(key) else { return Vec::new() };
     let winner = service.exports.first().map(|first| first.cluster.as_str());
@@ -39,7 +40,7 @@ fn created(seconds: i64) -> Option<String> {
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).map(rfc3339_seconds)
 }
 
-/// Returns the imports of a service, one per cluster that has one or should have one.
+/// Returns the imports of a service: one for each cluster that has or lacks it.
 pub(super) fn imports(clusters: &[ClusterStatus], key: &WorkloadKey) -> Vec<Value> {
     let states =
         clusters.iter().filter_map(|cluster| Some((cluster, cluster.imports.imports.get(key)?)));
@@ -79,7 +80,7 @@ pub(super) fn explanation(
     })
 }
 
-/// Returns the steps up to the first one that fails; all of them if none does.
+/// Returns the steps up to the first failing step, or all steps if none fails.
 fn steps(
     service: Option<&SharedService>,
     status: &ClusterStatus,
@@ -256,7 +257,7 @@ mod tests {
             (&exported(), None, (Some("version"), 6)),
             (&exported(), Some(absent(ImportStep::Foreign)), (Some("foreign"), 7)),
             (&exported(), Some(absent(ImportStep::Address)), (Some("address"), 9)),
-            // An import that is kept is there and ready.
+            // The import of a service without exports is not deleted yet.
             (&none, Some(ready), (None, 9)),
         ] {
             let explained = explanation(shared, &status(state), &key());

@@ -6,23 +6,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Maximum number of refusing proxies that a summary lists.
-const REFUSALS_MAX: usize = 40;
+pub(super) const REFUSALS_MAX: usize = 40;
 /// Maximum difference in time, in milliseconds, of the same change in two replicas.
 const SAME_CHANGE_MS: i64 = 30_000;
 
-/// How a response covers all replicas.
+/// Rule by which a response covers all replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MergeRule {
     /// The response of any replica is complete.
     Local,
-    /// The replica to which a proxy is connected responds.
+    /// Only the replica to which a proxy is connected responds.
     OfProxy,
-    /// The first replica that knows it responds.
+    /// The first response that is not "not found".
     FirstFound,
-    /// The replicas themselves.
+    /// The list of replicas.
     Replicas,
     Proxies,
     Summary,
@@ -30,9 +30,9 @@ pub(super) enum MergeRule {
     Objects,
     Reach,
     Events,
-    /// One change with the steps of its proxies.
+    /// One change, and its delivery to each proxy.
     Change,
-    /// Only changes that the client has not received.
+    /// Changes that the client has not received.
     EventsSince,
     History,
     Preview,
@@ -166,7 +166,7 @@ fn proxies(answers: Vec<ReplicaAnswer>) -> Value {
         let replica = row["replica"].to_string();
         newest.get(&proxy(row)).is_some_and(|(_, newest)| *newest == replica)
     });
-    rows.sort_by_key(|row| milliseconds(&row["connectedAt"]));
+    rows.sort_by_cached_key(|row| milliseconds(&row["connectedAt"]));
     Value::Array(rows)
 }
 
@@ -178,10 +178,11 @@ fn rows(answers: Vec<ReplicaAnswer>, key: &[&str], add: impl Fn(&mut Value, &Val
     let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
     for answer in answers {
         for row in items(answer.value) {
-            match places.get(&of(&row)).and_then(|place| merged.get_mut(*place)) {
+            let values = of(&row);
+            match places.get(&values).and_then(|place| merged.get_mut(*place)) {
                 Some(into) => add(into, &row),
                 None => {
-                    places.insert(of(&row), merged.len());
+                    places.insert(values, merged.len());
                     merged.push(row);
                 }
             }
@@ -191,12 +192,12 @@ fn rows(answers: Vec<ReplicaAnswer>, key: &[&str], add: impl Fn(&mut Value, &Val
 }
 
 /// Adds the following responses to the first one.
-fn fold(answers: Vec<ReplicaAnswer>, add: impl Fn(&mut Value, Value, &str)) -> Value {
+fn fold(answers: Vec<ReplicaAnswer>, add: impl Fn(&mut Value, Value)) -> Value {
     let mut merged: Option<Value> = None;
     for ReplicaAnswer { replica, mut value } in answers {
         name_keys(&mut value, &replica);
         match &mut merged {
-            Some(into) => add(into, value, &replica),
+            Some(into) => add(into, value),
             None => merged = Some(value),
         }
     }
@@ -252,8 +253,8 @@ fn append(into: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// Orders the states of an object: a state that needs attention takes precedence, and a replica
-/// with proxies that use the object over one without.
+/// Returns the precedence of an object's state: states that need attention precede others, and the
+/// state at a replica with proxies that use the object precedes the state at one without.
 fn weight(state: &Value) -> u8 {
     match state.as_str() {
         Some("refused") => 6,
@@ -367,17 +368,17 @@ fn events(answers: Vec<ReplicaAnswer>, is_since: bool) -> Value {
         };
         merged.extend(apart_from_others.into_iter().filter(is_due));
     }
-    merged.sort_by_key(|row| milliseconds(&row["at"]));
+    merged.sort_by_cached_key(|row| milliseconds(&row["at"]));
     Value::Array(merged)
 }
 
 /// Returns whether two replicas describe the same change.
 fn is_same_change(one: &Value, other: &Value) -> bool {
     let is_equal = |field: &&str| one[field] == other[field];
-    apart(one, other) <= SAME_CHANGE_MS && ["cause", "otherCauses", "effect"].iter().all(is_equal)
+    ["cause", "otherCauses", "effect"].iter().all(is_equal) && apart(one, other) <= SAME_CHANGE_MS
 }
 
-/// Returns the number that another replica has for a change, from the list of its changes.
+/// Returns the number of a change at another replica, from the list of that replica's changes.
 pub(super) fn number_of(change: &Value, others: Value) -> Option<u64> {
     let same = items(others).into_iter().filter(|other| is_same_change(change, other));
     same.min_by_key(|other| apart(change, other))?["seq"].as_u64()
@@ -399,8 +400,8 @@ pub(super) fn add_change(into: &mut Value, row: &Value, replica: &str) {
     }
 }
 
-/// Adds the records from before the first replica's oldest one, from the replica that has the
-/// oldest ones, which they name.
+/// Adds the records that are older than those of the first replica. They come from the replica with
+/// the oldest record, and name it.
 fn history(answers: Vec<ReplicaAnswer>) -> Value {
     let mut answers = answers.into_iter();
     let Some(first) = answers.next() else { return json!([]) };
@@ -420,7 +421,7 @@ fn history(answers: Vec<ReplicaAnswer>) -> Value {
     Value::Array(merged)
 }
 
-fn add_summary(into: &mut Value, from: Value, _: &str) {
+fn add_summary(into: &mut Value, from: Value) {
     let counts = ["connected", "refusing", "waiting"];
     let mut from = from["proxies"].clone();
     let own = &mut into["proxies"];
@@ -441,7 +442,7 @@ fn add_summary(into: &mut Value, from: Value, _: &str) {
 
 /// Adds the proxies of another replica that would receive other resources. Proxies with the same
 /// differences form one group.
-fn add_preview(into: &mut Value, from: Value, _: &str) {
+fn add_preview(into: &mut Value, from: Value) {
     add(into, &from, "unaffected");
     add(into, &from, "notLookedAt");
     for row in items(from["objects"].clone()) {
@@ -455,19 +456,20 @@ fn add_preview(into: &mut Value, from: Value, _: &str) {
     add_groups(into, from, "affected");
 }
 
-fn add_scope(into: &mut Value, from: Value, _: &str) {
+fn add_scope(into: &mut Value, from: Value) {
     add(into, &from, "notLookedAt");
     add_groups(into, from, "proxies");
 }
 
+/// Returns the fields of a group, except its proxies.
+fn differences(group: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    group.as_object().into_iter().flatten().filter(|(name, _)| *name != "proxies")
+}
+
 fn add_groups(into: &mut Value, mut from: Value, field: &str) {
-    let differences = |group: &Value| -> Map<String, Value> {
-        let fields = group.as_object().cloned().unwrap_or_default();
-        fields.into_iter().filter(|(name, _)| name != "proxies").collect()
-    };
     let mut groups = items(into[field].take());
     for group in items(from[field].take()) {
-        match groups.iter_mut().find(|one| differences(one) == differences(&group)) {
+        match groups.iter_mut().find(|one| differences(one).eq(differences(&group))) {
             Some(one) => append(one, &group, "proxies"),
             None => groups.push(group),
         }
@@ -497,8 +499,8 @@ pub(super) const OF_DEPLOYMENT: u64 = 2;
 /// [`NamedStream::exactness`] of a prefix, which must be unique.
 pub(super) const OF_PREFIX: u64 = 3;
 
-/// Selects the stream that a name means: of the most exact matches, the newest one with a
-/// configuration. Returns `None` if there is no match.
+/// Selects the stream of a name: among the most exact matches, the newest one with a configuration.
+/// Returns `None` if nothing matches.
 ///
 /// # Errors
 /// The names of the proxies if a prefix matches several.
@@ -518,7 +520,7 @@ pub(super) fn select(streams: Vec<NamedStream>) -> Result<Option<NamedStream>, V
         }
     }
     if best == OF_DEPLOYMENT {
-        // The same pod for each request.
+        // Each request selects the same pod.
         let first = matching.iter().map(|one| (one.workload.clone(), one.cluster.clone())).min();
         matching.retain(|one| {
             first.as_ref().is_some_and(|(workload, cluster)| {

@@ -82,8 +82,8 @@ use strait_model::{ClusterId, NetworkId, ProxyType};
 use strait_sources::clusters::status::ClusterStatus;
 use strait_xds::resource::ResourceSource;
 
-/// Serves the admin API until the tasks are stopped. `replicas` are the connections of the other
-/// replicas, which may read without a token.
+/// Serves the admin API until the tasks are stopped. `replicas` receives the connections of the
+/// other replicas, which may read without a token.
 pub async fn serve(
     listener: TcpListener,
     replicas: mpsc::Receiver<ReplicaConnection>,
@@ -104,7 +104,7 @@ pub async fn serve(
     port::serve(listener, router, admin_connections, descriptors, tasks).await;
 }
 
-/// Returns the routes that read, each answered by this replica alone.
+/// Returns the routes that only read. Their responses cover this replica alone.
 fn debug_routes(workers: Workers) -> Router<Arc<Sources>> {
     Router::new()
         .route("/debug/clusters", get(clusters))
@@ -395,7 +395,8 @@ async fn services(
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
     });
-    let (shared, clusters) = (sources.shared_services.borrow(), sources.clusters.borrow());
+    let shared = Arc::clone(&sources.shared_services.borrow());
+    let clusters = Arc::clone(&sources.clusters.borrow());
     let mut all = views::services(&context, hostname.as_deref());
     for service in &mut all {
         service.add_sharing(&context.settings.domain, &shared, &clusters);

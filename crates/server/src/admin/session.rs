@@ -1,14 +1,15 @@
 //! Sessions of browsers, which a holder of the token opens with a one-time code.
 //!
-//! Codes and sessions are texts that this replica signs and any replica can verify, so no process
-//! stores them, and every request of a page may reach a different replica. The token itself never
-//! reaches the browser. The caller passes the time.
+//! Codes and sessions are signed texts that any replica can verify, so no process stores them, and
+//! each request of a page can be sent to a different replica. The token itself is never sent to the
+//! browser. The caller passes the time.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::token::random_hex;
+use strait_base::lock::lock;
 use strait_identity::SharedKey;
 
 /// Lifetime of an unused code.
@@ -21,7 +22,7 @@ const SESSION_LASTS: Duration = Duration::from_secs(12 * 3600);
 const RENEWED_AFTER: Duration = Duration::from_secs(60);
 /// Tolerated clock difference between replicas.
 const CLOCKS_APART: Duration = Duration::from_secs(60);
-/// Number of used codes that are remembered until they expire anyway.
+/// Maximum number of remembered used codes. Codes expire soon, so more are not needed.
 const USED_MAX: usize = 1024;
 /// Length of the random part of a text.
 const RANDOM: usize = 32;
@@ -32,7 +33,7 @@ pub type SessionKey = Arc<dyn Fn() -> SharedKey + Send + Sync>;
 /// Creates and verifies the sessions of browsers.
 pub(super) struct BrowserSessions {
     key: SessionKey,
-    /// Codes that this replica has accepted. Another replica would accept them until they expire.
+    /// Codes that this replica has accepted. Other replicas accept them until they expire.
     used: Mutex<VecDeque<String>>,
 }
 
@@ -62,7 +63,7 @@ impl BrowserSessions {
             return None;
         }
         let random = random()?;
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock(&self.used);
         if used.iter().any(|one| one == code) {
             return None;
         }
@@ -114,7 +115,7 @@ fn signed(key: &SharedKey, kind: &str, text: &str) -> String {
     format!("{text}y{}", key.sign(&format!("{kind} {text}")))
 }
 
-/// Returns the text without its signature, if that is valid.
+/// Returns the text without its signature, if the signature is valid.
 fn verified<'a>(key: &SharedKey, kind: &str, given: &'a str) -> Option<&'a str> {
     let (text, signature) = given.split_once('y')?;
     key.verify(&format!("{kind} {text}"), signature).then_some(text)
@@ -175,7 +176,7 @@ mod tests {
             busy = found.renewed.map_or(busy, |renewed| sent(&renewed));
             at += IDLE_MAX / 2;
         }
-        assert_eq!(sessions.find(&busy, now + SESSION_LASTS), None, "it has had its time");
+        assert_eq!(sessions.find(&busy, now + SESSION_LASTS), None, "too old");
         assert_eq!(sessions.find(&idle, now + IDLE_MAX), None);
     }
 

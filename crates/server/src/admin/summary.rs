@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::failure::{AdminResult, pretty};
+use super::merge::REFUSALS_MAX;
 use super::sources::{Sources, SourcesState, current};
 use super::{hold, rollout, views};
 use strait_ads::connections::{OpenStream, ProxyStanding};
@@ -20,7 +21,7 @@ use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_rules::access::PolicyState;
 
-/// Maximum number of listed refusing proxies, and of listed unreadable objects.
+/// Maximum number of listed unreadable objects.
 const NAMED: usize = 40;
 
 /// Number of connected proxies by status.
@@ -76,7 +77,7 @@ fn proxies(sources: &Sources) -> Value {
         let standing = stream.standing();
         all.add(standing);
         by_cluster.entry(stream.proxy().cluster.clone()).or_default().add(standing);
-        if standing == ProxyStanding::Refuses && refusals.len() < NAMED {
+        if standing == ProxyStanding::Refuses && refusals.len() < REFUSALS_MAX {
             refusals.push(refusal(&stream));
         }
     }

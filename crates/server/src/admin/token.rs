@@ -170,7 +170,7 @@ pub(super) fn random_hex() -> Option<String> {
     use rand::TryRngCore;
     let mut bytes = [0_u8; 32];
     rand::rngs::OsRng.try_fill_bytes(&mut bytes).ok()?;
-    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Some(strait_base::hex::encode(&bytes))
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
-//! Where a member comes from, how it is reached, and with which credential, as shown in
-//! `/debug/clusters`.
+//! The source, the connection and the credential of a member, as shown in `/debug/clusters`.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use crate::members::SYSTEM_SOURCE;
 use strait_kube_client::ApiCredential;
 
-/// The name of the system namespace as a source.
-pub const SYSTEM_SOURCE: &str = "system";
 /// The value of `via` for an API server that is dialled.
 pub const DIRECT: &str = "direct";
 /// The value of `via` for an API server that a relay connects.
@@ -21,13 +19,13 @@ pub struct CredentialStatus {
     pub kind: CredentialKind,
     /// The identity that provides it.
     pub identity: Option<String>,
-    /// The user to whom it belongs, according to the API server.
+    /// Its user, according to the API server.
     pub principal: Option<String>,
     /// When it expires, if known.
     pub expires: Option<Timestamp>,
     /// When Strait requests the next one.
     pub refresh_at: Option<Timestamp>,
-    /// Why a newer credential is not used.
+    /// Why a newer credential is not used, or why the identity provides none.
     pub last_error: Option<String>,
     /// Whether it expires so soon that an operator should act.
     pub ends_soon: bool,

@@ -1,8 +1,8 @@
-//! The formats of Secrets that define members: Strait's native one and those of other tools.
+//! The formats of Secrets that define members: Strait's native format, and those of other tools.
 //!
 //! Explicit markers select the format, never the content: the label of Argo CD, the type of Cluster
-//! API, the annotation that names the key of the kubeconfig, otherwise native. A Secret whose
-//! format was selected is not tried in another one. Pure.
+//! API, or the annotation that names the key of the kubeconfig. A Secret without a marker has the
+//! native format. A Secret is read in one format only. Pure.
 
 mod argocd;
 mod object;

@@ -34,8 +34,8 @@ const ENTRIES_MAX: usize = 64;
 /// and is low enough that a slow build on a slow machine refuses a larger file within 50 ms.
 const NODES_MAX: usize = 2_500;
 
-/// Values that replace those of the kubeconfig before any check, each with the name of the setting
-/// that it comes from.
+/// Values that replace the values of the kubeconfig before any check, each with the name of its
+/// setting.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOverride<'a> {
     /// The URL of the API server.
@@ -110,9 +110,9 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
     out += &match &access.credential {
         // A relayed member has no kubeconfig, and the token of an identity is in memory only.
-        ApiCredential::None | ApiCredential::Relay | ApiCredential::Issued(_) => "  user: {}
-"
-        .to_owned(),
+        ApiCredential::None | ApiCredential::Relay | ApiCredential::Issued(_) => {
+            "  user: {}\n".to_owned()
+        }
         ApiCredential::Token(t) => format!("  user:\n{}", token(t)),
         ApiCredential::Basic { username, password } => format!(
             "  user:\n    username: {}\n    password: {}\n",
@@ -255,11 +255,7 @@ struct KubeconfigCluster<'a> {
 #[derive(Default)]
 struct KubeconfigUser<'a> {
     path: String,
-    token: Option<&'a str>,
-    username: Option<&'a str>,
-    password: Option<&'a str>,
-    certificate_data: Option<&'a str>,
-    key_data: Option<&'a str>,
+    credential: CredentialText<'a>,
 }
 
 #[derive(Default)]
@@ -311,13 +307,12 @@ impl Faults {
             Value::Object(_) | Value::Bool(_) | Value::Number(_) => false,
         };
         if !absent {
+            let program: String;
             let fact = match code.id {
-                "STR0203" => match identity_type(value) {
-                    Some("aws") => "runs a program; use an identity of type aws instead",
-                    Some("google") => "runs a program; use an identity of type google instead",
-                    Some("azure") => "runs a program; use an identity of type azure instead",
-                    _ => "runs a program",
-                },
+                "STR0203" => {
+                    program = program_fact(value);
+                    program.as_str()
+                }
                 "STR0204" => "reads a file",
                 "STR0205" => "skips TLS verification",
                 "STR0206" => "impersonates somebody",
@@ -349,8 +344,17 @@ impl Faults {
     }
 }
 
-/// Returns the type of the identity that replaces a program, given the settings of the program.
-pub(super) fn identity_type(exec: &Value) -> Option<&'static str> {
+/// Describes a program that a credential runs, and the identity to use instead. `exec` contains the
+/// settings of the program.
+pub(super) fn program_fact(exec: &Value) -> String {
+    match identity_type(exec) {
+        Some(kind) => format!("runs a program; use an identity of type {kind} instead"),
+        None => "runs a program".to_owned(),
+    }
+}
+
+/// Returns the type of the identity that replaces a program.
+fn identity_type(exec: &Value) -> Option<&'static str> {
     let command = exec["command"].as_str()?.rsplit(['/', '\\']).next()?;
     match command.trim_end_matches(".exe") {
         "aws" | "aws-iam-authenticator" => Some("aws"),
@@ -514,11 +518,13 @@ impl<'a> KubeconfigEntry<'a> for KubeconfigUser<'a> {
 
     fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults) {
         match key {
-            "token" => self.token = faults.text(value, field),
-            "username" => self.username = faults.text(value, field),
-            "password" => self.password = faults.text(value, field),
-            "client-certificate-data" => self.certificate_data = faults.text(value, field),
-            "client-key-data" => self.key_data = faults.text(value, field),
+            "token" => self.credential.token = faults.text(value, field),
+            "username" => self.credential.username = faults.text(value, field),
+            "password" => self.credential.password = faults.text(value, field),
+            "client-certificate-data" => {
+                self.credential.certificate_data = faults.text(value, field);
+            }
+            "client-key-data" => self.credential.key_data = faults.text(value, field),
             "extensions" => {}
             "as-user-extra" if value.as_object().is_some_and(Map::is_empty) => {}
             _ => faults.unknown(key, value, field),
@@ -609,16 +615,14 @@ pub(super) struct CredentialText<'a> {
 
 impl KubeconfigUser<'_> {
     fn credential(&self) -> Result<ApiCredential, KubeconfigRefusal> {
-        let Self { token, username, password, certificate_data, key_data, .. } = *self;
-        CredentialText { token, username, password, certificate_data, key_data }
-            .read(|name| format!("{}.{name}", self.path))
+        self.credential.read(|name| format!("{}.{name}", self.path))
     }
 }
 
 impl CredentialText<'_> {
-    /// Follows client-go: a token or a user name with password, not both. A certificate may be
-    /// combined with a token. A certificate next to a password (GKE before 1.19) is used alone.
-    /// `field` returns the path of a field, for messages.
+    /// Returns the credential. Follows client-go: a token or a user name with password, not both. A
+    /// certificate may be combined with a token. A certificate next to a password (GKE before 1.19)
+    /// is used alone. `field` returns the path of a field, for messages.
     pub(super) fn read(
         self,
         field: impl Fn(&str) -> String,
@@ -627,8 +631,7 @@ impl CredentialText<'_> {
             KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact)
         };
         let token = match self.token {
-            // RFC 6750 allows fewer characters; this check ensures that the header stays one
-            // header.
+            // RFC 6750 allows fewer characters; this check ensures that the token is one header.
             Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 Some(Redacted::new(token.to_owned()))
             }

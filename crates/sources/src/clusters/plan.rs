@@ -2,12 +2,11 @@
 //! clock.
 //!
 //! Of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by source,
-//! then by name).
-//! The others are on standby and are considered on each plan, so that one takes over as soon as the
-//! first is deleted. If a Secret becomes invalid, the cluster that it holds keeps running
-//! unchanged, except for the settings in the Secret's annotations. A cluster whose last Secret is
-//! deleted stays, without its credential, until the grace period is over. Both rules apply only to
-//! clusters with data: a cluster that never synced follows its Secrets at once.
+//! then by name). The others are on standby and are considered on each plan, so that one takes over
+//! as soon as the first is deleted. If a Secret becomes invalid, the cluster that it holds keeps
+//! running unchanged, except for the settings in the Secret's annotations. A cluster whose last
+//! Secret is deleted stays, without its credential, until the grace period is over. Both rules apply
+//! only to clusters with data: a cluster that never synced follows its Secrets at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,6 +49,16 @@ pub struct PlannedCluster {
     pub created: Option<i64>,
     /// Whether a Secret holds the cluster.
     pub hold: Hold,
+}
+
+impl PlannedCluster {
+    /// Returns the access to the cluster while a Secret holds it.
+    pub fn access(&self) -> Option<&Access> {
+        match &self.hold {
+            Hold::BySecret(access) => Some(access),
+            Hold::Assumed | Hold::Leaving { .. } => None,
+        }
+    }
 }
 
 /// Whether a Secret holds a cluster.

@@ -3,7 +3,8 @@
 //! Reads the Secrets, computes a plan, and carries it out. Each cluster's registry is a separate
 //! task, so that a registry that hangs or panics affects no other. A changed kubeconfig starts a
 //! second run in addition to the first; the first stops only after the second run's data has been
-//! passed on. The updates of a run pass through a gate, which is closed while the run reads a
+//! passed on. If only the credential has changed and its user is the same, the first run uses the new
+//! credential. The updates of a run pass through a gate, which is closed while the run reads a
 //! different cluster than it should. Never inspects the content of a registry's update.
 
 mod assumed;
@@ -170,8 +171,9 @@ struct Reconciler {
     objects: watch::Receiver<Option<Arc<Objects>>>,
     config_access: Option<watch::Receiver<Access>>,
     sources: watch::Receiver<Arc<MemberSources>>,
-    /// The objects and the operator file that the current plan is based on.
+    /// The objects that the current plan is based on.
     planned_for: Option<Arc<Objects>>,
+    /// The operator file that the current plan is based on.
     planned_sources: Arc<MemberSources>,
     /// The parsed Secrets, so that only changed ones are parsed again.
     read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
@@ -527,14 +529,14 @@ impl Reconciler {
         member.align(&how, start, swap, id);
     }
 
-    /// Returns why the operator file does not allow the use of an identity's token for a running
-    /// member. Its contact ends; a refusal for any other reason leaves it unchanged.
+    /// Returns why the operator file no longer allows a running member to use the token of its
+    /// identity. Its runs then end. Other refusals leave a running member unchanged.
     fn revoked(
         &self,
         id: &ClusterId,
         cluster: Option<&PlannedCluster>,
     ) -> Option<&KubeconfigRefusal> {
-        let Hold::BySecret(access) = &cluster?.hold else { return None };
+        let access = cluster?.access()?;
         let by_operator = [
             &codes::ID_OUTSIDE_SOURCE,
             &codes::IDENTITY_UNKNOWN,

@@ -41,7 +41,7 @@ impl RememberedMember {
         let (network, mode) = (self.network.clone(), self.mode);
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
         let (secret, created) = (self.holder()?, self.created);
-        // The Secret states it again before anything is written into a cluster.
+        // The Secret is read before anything is written into a cluster.
         let set_name = None;
         Some(PlannedCluster { secret, network, mode, uid, trust_domain, set_name, created, hold })
     }

@@ -1,6 +1,5 @@
 //! Applies the operator file to the members that Secrets define: which IDs a source may define, and
-//! which identity reads a member. An object that selects something that is not available is refused
-//! with the reason.
+//! which identity reads a member. An object that selects an unavailable identity or proxy is refused.
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ pub struct MemberSpec {
     pub uid: Option<Arc<str>>,
     /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
-    /// How the API server is reached and who authenticates.
+    /// How the API server is reached, and the identity that authenticates.
     pub reach: MemberReach,
     /// The name of the cluster in the set; `None` for its ID.
     pub set_name: Option<Arc<str>>,
@@ -91,7 +91,7 @@ pub struct MemberSettings {
     pub set_name: Option<Arc<str>>,
 }
 
-/// The group whose members have all rights, whatever RBAC says.
+/// The group whose members have all rights, independent of RBAC.
 const ADMIN_GROUP: &str = "system:masters";
 
 impl MemberSpec {
@@ -117,8 +117,14 @@ impl MemberSpec {
 
     /// Returns the settings that come from annotations.
     pub(super) fn settings(&self) -> MemberSettings {
-        let Self { network, mode, uid, trust_domain, set_name, .. } = self.clone();
-        MemberSettings { network, mode, uid, trust_domain, set_name }
+        let Self { network, mode, uid, trust_domain, set_name, .. } = self;
+        MemberSettings {
+            network: network.clone(),
+            mode: *mode,
+            uid: uid.clone(),
+            trust_domain: trust_domain.clone(),
+            set_name: set_name.clone(),
+        }
     }
 }
 
@@ -220,7 +226,7 @@ fn relayed_member(
     RelayedMember::read(name, &secret.annotations, uid, data)
 }
 
-/// Returns the members that may have relays. Of two Secrets for one ID the older one counts.
+/// Returns the members that may have relays. If two Secrets define one ID, the older one is used.
 pub fn relayed_members(secrets: &[Arc<WatchedSecret>]) -> BTreeMap<ClusterId, RelayedMember> {
     let mut sorted: Vec<_> = secrets.iter().filter(|secret| is_relayed(secret)).collect();
     sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));

@@ -199,7 +199,7 @@ pub enum ClusterState {
     AuthFailed,
     /// The API server's certificate is not accepted.
     TlsFailed,
-    /// The content of the Secret is refused.
+    /// The content of the Secret is refused, or the operator file does not allow the member.
     Rejected,
     /// Another Secret holds its ID, or the cluster itself.
     Conflict,
@@ -298,13 +298,13 @@ pub(super) struct MemberFacts<'a> {
     pub(super) unused_secret: Option<&'a KubeconfigRefusal>,
     /// Whether it has had no Secret in this process: all its data is from disk.
     pub(super) without_secret: bool,
-    /// When the credential of the serving run expires, if that is known.
+    /// When the credential in use expires, if known.
     pub(super) works_until: Option<Timestamp>,
     /// The status of the concurrent run that is to replace the serving run.
     pub(super) successor: Option<&'a RunStatus>,
-    /// Why a new credential does not replace the current one.
+    /// Why a new credential for the same server does not replace the current one.
     pub(super) refused_credential: Option<&'a str>,
-    /// Why the operator file does not allow the member any more.
+    /// Why the operator file no longer allows the member.
     pub(super) revoked: Option<&'a KubeconfigRefusal>,
     /// A part of the object that is ignored.
     pub(super) remark: Option<&'a KubeconfigRefusal>,
@@ -331,7 +331,7 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
-    // A refused kubeconfig is what an operator must fix, so it is the only reason.
+    // An operator must fix a refused kubeconfig, so no other reason is shown.
     if let Some(refusal) = refused_kubeconfig(facts, state) {
         return (
             state,

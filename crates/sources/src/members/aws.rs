@@ -1,6 +1,6 @@
-//! Tokens for EKS: presigned URLs of STS, which the cluster's authenticator calls. Making one needs
-//! no request; only the credentials with which it is signed come from a request, at most one per
-//! identity and half of their lifetime.
+//! Tokens for EKS: presigned URLs of STS, which the cluster's authenticator calls. A token is signed
+//! without a request. The signing credentials are requested once per identity, and renewed after half
+//! of their lifetime.
 
 mod credentials;
 mod sigv4;
@@ -98,7 +98,7 @@ pub(super) async fn eks_token(
     let left = used_until.duration_since(now).unwrap_or_default();
     Ok(ObtainedToken {
         token: Redacted::new(token),
-        expires: Some(now + EKS_LIFETIME.unsigned_abs()).map(|end| end.min(credentials.expires)),
+        expires: Some((now + EKS_LIFETIME.unsigned_abs()).min(credentials.expires)),
         refresh_after: REFRESHED_AFTER.min(left / 2),
         shows_refresh: true,
     })

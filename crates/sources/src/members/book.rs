@@ -1,4 +1,5 @@
-//! The tokens of identities: one task per identity and parameters, whatever the number of members.
+//! The tokens of identities: one task per identity and parameters, independent of the number of
+//! members.
 //!
 //! Tokens are in memory only. A task renews its token before it expires; while its source fails, the
 //! previous token stays in use until it expires. A task ends when no member uses its token.
@@ -37,7 +38,7 @@ pub struct TokenBook {
     sessions: Mutex<BTreeMap<Arc<str>, Arc<AwsSession>>>,
 }
 
-/// The name of an identity, and the purpose of its token: an audience or a cluster of a cloud.
+/// An identity's name, and the parameter of its token: an audience, or a cluster's name in the cloud.
 type TokenKey = (Arc<str>, String);
 
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl TokenBook {
     /// Returns the token of an identity for a member. `cluster` is the member's name in the cloud.
     ///
     /// # Errors
-    /// Returns the reason why this version or this definition provides no token.
+    /// Returns the reason if the identity cannot provide tokens.
     pub fn feed(
         &self,
         identity: &MemberIdentity,
@@ -192,7 +193,7 @@ impl TokenTask {
     /// Publishes a token. Returns the pause until the next one.
     fn publish(&self, obtained: ObtainedToken) -> Duration {
         let ObtainedToken { token, expires, refresh_after, shows_refresh } = obtained;
-        // Up to 10 % earlier or later, so that the identities of one source spread.
+        // Up to 10 % earlier or later, so that the requests to one source are spread.
         let pause = match shows_refresh {
             true => refresh_after.mul_f64(rand::random_range(0.9..1.1)),
             false => refresh_after,

@@ -48,7 +48,7 @@ pub(super) fn parse_url(text: &str) -> Result<Uri, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     let uri = text.parse::<Uri>().ok().filter(|_| is_plain);
     let uri = uri.filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-    let uri = uri.ok_or("is not a URL such as https://HOST:PORT")?;
+    let uri = uri.ok_or("is not a URL of the form https://HOST:PORT")?;
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         return Err("contains a user name".to_owned());
     }

@@ -8,27 +8,25 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::endpoint::{OperatorUrl, parse_url};
-use super::selector::SelectorExpression;
-use super::servers::ServerPattern;
+use super::selector::{SelectorExpression, is_plain};
+use super::servers::{ServerPattern, is_dns_label};
 use super::{
-    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberSources, SecretSelection,
-    Source, SourceObjects,
+    AwsCredentials, AwsIdentity, IdentityKind, MemberIdentity, MemberSources, SYSTEM_SOURCE,
+    SecretSelection, Source, SourceObjects,
 };
 use strait_model::policy::InvalidPolicy;
 
-/// The maximum size of the file in bytes; much more than people write.
+/// Maximum size of the file in bytes.
 const BYTES_MAX: usize = 1 << 20;
 const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "MemberSources";
-/// The name of the system namespace as a source.
-const SYSTEM: &str = "system";
 /// The audience of the tokens for a member.
 const AUDIENCE: &str = "strait-member-{id}";
-/// The lifetime of AWS credentials in seconds: the default, and what STS accepts.
+/// The lifetime of AWS credentials in seconds: the default, and the range that STS accepts.
 const WEB_IDENTITY_SECONDS: u64 = 3600;
 const WEB_IDENTITY_RANGE: std::ops::RangeInclusive<u64> = 900..=43_200;
 
-/// An entry whose content is checked with its position: `identities[0]`.
+/// An entry of a list. Messages about its content contain its position: `identities[0]`.
 type Entry = Map<String, Value>;
 
 #[derive(Deserialize)]
@@ -299,8 +297,8 @@ fn list<T>(
     entries.into_iter().enumerate().map(check).collect()
 }
 
-/// Converts an entry to its type. Values of the file may be secret only by mistake; the message
-/// names the field and the expected type.
+/// Converts an entry to its type. The message of an error may quote a value: the file contains no
+/// secrets.
 fn read<T: serde::de::DeserializeOwned>(field: &str, entry: Entry) -> Checked<T> {
     serde_json::from_value(Value::Object(entry)).or_else(|error| invalid(field, error.to_string()))
 }
@@ -316,8 +314,7 @@ fn distinct<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Checked<()>
 }
 
 fn name(field: &str, text: String) -> Checked<Arc<str>> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    match (1..=63).contains(&text.len()) && text.bytes().all(plain) {
+    match (1..=63).contains(&text.len()) && text.bytes().all(is_plain) {
         true => Ok(text.into()),
         false => invalid(
             format!("{field}.name"),
@@ -327,12 +324,17 @@ fn name(field: &str, text: String) -> Checked<Arc<str>> {
 }
 
 fn namespace(field: &str, text: &str) -> Checked<()> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_valid = (1..=63).contains(&text.len())
-        && text.bytes().all(plain)
-        && !text.starts_with('-')
-        && !text.ends_with('-');
-    if is_valid { Ok(()) } else { invalid(field, format!("{text:?} is not a namespace")) }
+    match is_dns_label(text) {
+        true => Ok(()),
+        false => invalid(field, format!("{text:?} is not a namespace")),
+    }
+}
+
+/// Whether a text contains only lower-case letters, digits and `also`.
+fn is_lower(text: &str, also: &[u8]) -> bool {
+    let is_allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || also.contains(&byte);
+    text.bytes().all(is_allowed)
 }
 
 fn filled(field: String, text: &str) -> Checked<()> {
@@ -349,7 +351,7 @@ fn selection(field: &str, text: SelectionText) -> Checked<SecretSelection> {
 fn source(field: &str, entry: Entry) -> Checked<Source> {
     let text: MemberSourceText = read(field, entry)?;
     let name = name(field, text.name)?;
-    if *name == *SYSTEM {
+    if *name == *SYSTEM_SOURCE {
         let fact = "\"system\" is the name of the system namespace as a source";
         return invalid(format!("{field}.name"), fact);
     }
@@ -357,9 +359,7 @@ fn source(field: &str, entry: Entry) -> Checked<Source> {
         return invalid(format!("{field}.ids"), "is empty, so no cluster could be defined");
     }
     for (at, pattern) in text.ids.iter().enumerate() {
-        let plain =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.*".contains(&byte);
-        if pattern.is_empty() || !pattern.bytes().all(plain) {
+        if pattern.is_empty() || !is_lower(pattern, b"-.*") {
             let fact = format!("{pattern:?} can match no cluster ID");
             return invalid(format!("{field}.ids[{at}]"), fact);
         }
@@ -380,7 +380,7 @@ fn source(field: &str, entry: Entry) -> Checked<Source> {
             }
             SourceObjects::ClusterProfiles
         }
-        _ => return invalid(field, "needs exactly one of secrets and clusterProfiles"),
+        _ => return invalid(field, "needs exactly one selection: secrets or clusterProfiles"),
     };
     Ok(Source { name, objects, ids: text.ids })
 }
@@ -396,7 +396,7 @@ fn access(field: &str, entry: Entry, is_identity: &dyn Fn(&str) -> bool) -> Chec
     ];
     if kinds.into_iter().filter(|is_set| *is_set).count() != 1 {
         let fact =
-            "needs exactly one of secretReader, kubeconfigSecretReader, identity and program";
+            "needs exactly one entry: secretReader, kubeconfigSecretReader, identity or program";
         return invalid(field, fact);
     }
     if let Some(reader) = &text.secret_reader {
@@ -483,7 +483,7 @@ fn identity(field: &str, entry: Entry) -> Checked<MemberIdentity> {
     }
     let count = kinds.len();
     let Some((kind_name, kind)) = kinds.pop().filter(|_| count == 1) else {
-        let fact = "needs exactly one of aws, google, azure, exchange, kubernetes and tokenFile";
+        let fact = "needs exactly one type: aws, google, azure, exchange, kubernetes or tokenFile";
         return invalid(field, fact);
     };
     let servers = match (text.servers, kind_name) {
@@ -514,9 +514,8 @@ fn endpoint(field: String, text: Option<String>) -> Checked<Option<OperatorUrl>>
 
 fn aws(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: AwsText = read(field, entry)?;
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if text.region.is_empty() || !text.region.bytes().all(plain) {
-        let fact = format!("{:?} is not a region such as eu-north-1", text.region);
+    if text.region.is_empty() || !is_lower(&text.region, b"-") {
+        let fact = format!("{:?} is not a region (example: eu-north-1)", text.region);
         return invalid(format!("{field}.region"), fact);
     }
     let role = |field: String, text: String| match text.starts_with("arn:") {
@@ -525,7 +524,7 @@ fn aws(field: &str, entry: Entry) -> Checked<IdentityKind> {
     };
     let credentials = match (text.pod_identity, text.web_identity) {
         (Some(_), Some(_)) => {
-            return invalid(field, "has podIdentity and webIdentity; keep one of them");
+            return invalid(field, "has podIdentity and webIdentity; remove one");
         }
         (Some(agent), None) => {
             let url = format!("{field}.podIdentity.url");
@@ -563,7 +562,7 @@ fn aws(field: &str, entry: Entry) -> Checked<IdentityKind> {
 fn google(field: &str, entry: Entry) -> Checked<IdentityKind> {
     let text: GoogleText = read(field, entry)?;
     if text.metadata.is_some() && text.workload_identity_federation.is_some() {
-        let fact = "has metadata and workloadIdentityFederation; keep one of them";
+        let fact = "has metadata and workloadIdentityFederation; remove one";
         return invalid(field, fact);
     }
     if let Some(metadata) = text.metadata {
@@ -607,9 +606,7 @@ fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {
         return invalid(account, "is not NAMESPACE/NAME");
     };
     namespace(&account, in_namespace)?;
-    let plain =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    if name.is_empty() || !name.bytes().all(plain) || name.starts_with('.') {
+    if name.is_empty() || !is_lower(name, b"-.") || name.starts_with('.') {
         return invalid(account, "is not NAMESPACE/NAME");
     }
     Ok(IdentityKind::Kubernetes {
@@ -619,7 +616,7 @@ fn kubernetes(field: &str, entry: Entry) -> Checked<IdentityKind> {
     })
 }
 
-/// Returns an audience, in which only `{id}` is a placeholder.
+/// Returns an audience, in which `{id}` is the only placeholder.
 fn audience(field: &str, text: Option<String>) -> Checked<String> {
     let text = text.unwrap_or_else(|| AUDIENCE.to_owned());
     filled(field.to_owned(), &text)?;
@@ -640,11 +637,11 @@ fn proxy(field: &str, entry: Entry) -> Checked<Arc<str>> {
     let is_bare = matches!(url.path(), "" | "/");
     let scheme = url.scheme_str();
     if !matches!(scheme, Some("http" | "https" | "socks5")) || url.port().is_none() || !is_bare {
-        let fact = "is none of http://HOST:PORT, https://HOST:PORT and socks5://HOST:PORT";
+        let fact = "is not http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT";
         return invalid(format!("{field}.url"), fact);
     }
     if text.cert.is_some() != text.key.is_some() {
-        return invalid(field, "has only one of cert and key");
+        return invalid(field, "has cert without key, or key without cert");
     }
     if scheme != Some("https") && (text.roots.is_some() || text.cert.is_some()) {
         return invalid(field, "has roots or cert, which only an https proxy uses");

@@ -23,6 +23,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The name of the system namespace as a source.
+pub const SYSTEM_SOURCE: &str = "system";
+
 /// The content of the operator file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemberSources {
@@ -87,7 +90,7 @@ pub enum IdentityKind {
         namespace: String,
         /// The name of the account.
         account: String,
-        /// The audience; `{id}` stands for the member's ID.
+        /// The audience, in which `{id}` is the placeholder of the member's ID.
         audience: String,
     },
     /// A presigned URL for EKS.
@@ -101,7 +104,7 @@ pub enum IdentityKind {
 pub struct AwsIdentity {
     /// The region whose STS signs and verifies.
     pub region: String,
-    /// Where the credentials come from; `None` in a file that is only checked.
+    /// The source of the credentials; `None` in a file that is only checked.
     pub credentials: Option<AwsCredentials>,
     /// The role that these credentials assume.
     pub assume_role: Option<String>,
@@ -133,11 +136,10 @@ pub enum AwsCredentials {
 }
 
 impl MemberSources {
-    /// Returns a source by name, and its position among the sources. The system namespace has the
-    /// position 0.
+    /// Returns a source by name, and its position among the sources. Position 0 is the system
+    /// namespace.
     pub fn source(&self, name: &str) -> Option<(usize, &Source)> {
-        let position = self.sources.iter().position(|source| *source.name == *name)?;
-        self.sources.get(position).map(|source| (position + 1, source))
+        (1..).zip(&self.sources).find(|(_, source)| *source.name == *name)
     }
 
     /// Returns the sources of Secrets.
@@ -185,7 +187,7 @@ impl MemberIdentity {
         self.servers.iter().any(|server| server.matches(host))
     }
 
-    /// Returns the name of its type in the operator file.
+    /// Returns the type's name in the operator file.
     pub fn type_name(&self) -> &'static str {
         match &self.kind {
             IdentityKind::TokenFile(_) => "tokenFile",

@@ -7,9 +7,9 @@ use strait_kube_client::Redacted;
 
 /// Maximum size of a token in bytes; API servers refuse larger headers.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
-/// The lifetimes that a response may state. A longer or shorter one is replaced.
+/// The limits of the lifetime that a response states. A longer or shorter one is replaced.
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
-const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A token, and when the next one is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,10 +43,9 @@ pub(super) fn read_token(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Returns a token that expires, with the time of its renewal.
+/// Creates a token that expires, and sets its renewal time.
 pub(super) fn expiring(token: String, expires: SystemTime, now: SystemTime) -> ObtainedToken {
-    let lifetime = expires.duration_since(now).unwrap_or_default();
-    let lifetime = lifetime.clamp(LIFETIME_MIN, LIFETIME_MAX);
+    let lifetime = limited_lifetime(expires, now);
     ObtainedToken {
         token: Redacted::new(token),
         expires: Some(now + lifetime),
@@ -55,8 +54,13 @@ pub(super) fn expiring(token: String, expires: SystemTime, now: SystemTime) -> O
     }
 }
 
-/// Returns the time until a token is renewed: half of its lifetime, or until 5 min before its end if
-/// that is earlier.
+/// Returns the lifetime that a response states, within the limits.
+pub(super) fn limited_lifetime(expires: SystemTime, now: SystemTime) -> Duration {
+    expires.duration_since(now).unwrap_or_default().clamp(LIFETIME_MIN, LIFETIME_MAX)
+}
+
+/// Returns the time until a token is renewed, which is half of its lifetime. A token that is valid for
+/// more than 5 min is renewed at least 5 min before it expires.
 pub(super) fn renewal_after(lifetime: Duration) -> Duration {
     let before_end = lifetime.saturating_sub(Duration::from_secs(300));
     let half = lifetime / 2;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A label selector: all of its requirements must be met.
+/// A label selector. It selects an object that meets all requirements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SelectorExpression {
     text: String,
@@ -19,9 +19,9 @@ struct Requirement {
 enum RequirementTest {
     Exists,
     Absent,
-    /// The value is one of these.
+    /// The set contains the value.
     In(BTreeSet<String>),
-    /// The value is none of these, or absent.
+    /// The label is absent, or the set does not contain the value.
     NotIn(BTreeSet<String>),
 }
 
@@ -80,15 +80,15 @@ fn requirement(part: &str) -> Result<Requirement, String> {
             false => Err(format!("{part:?} names no label")),
         }
     };
-    let one = |value: &str| -> Result<BTreeSet<String>, String> { Ok([checked(value)?].into()) };
+    let single = |value: &str| Ok::<BTreeSet<String>, String>([checked(value)?].into());
     if let Some(key) = part.strip_prefix('!') {
         return with(key, RequirementTest::Absent);
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return with(key, RequirementTest::NotIn(one(value)?));
+        return with(key, RequirementTest::NotIn(single(value)?));
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return with(key, RequirementTest::In(one(value)?));
+        return with(key, RequirementTest::In(single(value)?));
     }
     if let Some((left, rest)) = part.split_once('(') {
         let values = rest.strip_suffix(')').ok_or(format!("{part:?} has no closing ')'"))?;
@@ -116,7 +116,8 @@ fn is_key(key: &str) -> bool {
     is_part(prefix) && is_part(name)
 }
 
-fn is_plain(byte: u8) -> bool {
+/// Whether a name or a value of a label may contain a character.
+pub(super) fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
 }
 

@@ -35,7 +35,7 @@ impl ServerPattern {
             return text
                 .parse::<IpNet>()
                 .map(|range| Self::Range(range.trunc()))
-                .map_err(|_| format!("{text:?} is not a CIDR such as 10.8.0.0/16"));
+                .map_err(|_| format!("{text:?} is not a CIDR (example: 10.8.0.0/16)"));
         }
         if text.contains(':') {
             return Err(format!("{text:?} has a port; servers are matched by their host only"));
@@ -48,7 +48,7 @@ impl ServerPattern {
         }
     }
 
-    /// Whether `host`, the host of a URL, is one of these servers.
+    /// Whether the pattern includes `host`, the host of a URL.
     pub fn matches(&self, host: &str) -> bool {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -75,18 +75,20 @@ impl ServerPattern {
     }
 }
 
+/// Whether a text is a DNS label in lower case.
+pub(super) fn is_dns_label(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 /// Whether a text is a DNS name that no resolver reads as an address.
 fn is_host_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        (1..=63).contains(&label.len())
-            && label.bytes().all(plain)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
     let last = text.rsplit('.').next().unwrap_or_default();
     let is_numeric = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    text.len() <= 253 && text.split('.').all(is_label) && !is_numeric
+    text.len() <= 253 && text.split('.').all(is_dns_label) && !is_numeric
 }
 
 #[cfg(test)]

@@ -260,8 +260,8 @@ async fn run(
 }
 
 /// Waits for a change. Never returns if no change is possible.
-async fn changed(facts: &mut watch::Receiver<SourceFacts>) {
-    if facts.changed().await.is_err() {
+pub(super) async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

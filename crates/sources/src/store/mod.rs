@@ -49,7 +49,7 @@ pub struct Objects {
     /// Secrets of the system namespace with either label, by name, and then Secrets of the sources
     /// in the operator file.
     pub secrets: Vec<Arc<WatchedSecret>>,
-    /// For a directory, all other Secrets: a source in the operator file may select them.
+    /// All other Secrets of a directory, which a source in the operator file may select.
     pub other_secrets: Vec<Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
     pub config_maps: Vec<Arc<WatchedConfigMap>>,
@@ -140,8 +140,7 @@ pub struct WatchedSecret {
     pub created: Option<Timestamp>,
     /// Its type, such as `Opaque`.
     pub secret_type: String,
-    /// The source in the operator file whose selector found it; `None` for Secrets that the system
-    /// namespace defines members with.
+    /// The source in the operator file whose selector found it; `None` in the system namespace.
     pub source: Option<Arc<str>>,
     /// Its decoded data; `stringData` takes precedence over `data`.
     pub data: BTreeMap<String, Redacted<Vec<u8>>>,

@@ -1,7 +1,7 @@
 //! Secrets of the sources in the operator file, next to those of the system namespace.
 //!
-//! Each source of Secrets has one reader. Its last state stays while its namespace cannot be read.
-//! With a configuration directory, the Secrets come from its files.
+//! Each source of Secrets has one reader, which keeps its last state while the namespace cannot be
+//! read. With a configuration directory, the Secrets come from its files.
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +14,7 @@ use futures::future::pending;
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
+use super::combined::changed;
 use super::kube::SecretObject;
 use super::{ObjectName, Objects, WatchedSecret};
 use crate::members::{MemberSources, SecretSelection};
@@ -123,7 +124,7 @@ impl JoinedSources {
             // A source that is added later does not delay the other objects.
             let is_complete = objects.borrow().is_some() || self.readers.values().all(is_read);
             if let Some(own) = own.filter(|_| is_complete) {
-                let joined = Arc::new(self.join(&own, &sources));
+                let joined = self.join(&own, &sources);
                 objects.send_if_modified(|current| {
                     let differs = current.as_ref() != Some(&joined);
                     *current = Some(joined);
@@ -132,7 +133,7 @@ impl JoinedSources {
             }
             tokio::select! {
                 changed = self.own.changed() => if changed.is_err() { return pending().await },
-                () = next(&mut self.sources) => {}
+                () = changed(&mut self.sources) => {}
                 () = self.changed.notified() => {}
             }
         }
@@ -151,6 +152,7 @@ impl JoinedSources {
                     let tasks = self.tasks.child();
                     let (sender, state) = watch::channel(known.unwrap_or_default());
                     let reading = ReadSource {
+                        name: Arc::clone(&source.name),
                         access: access.clone(),
                         selection: selection.clone(),
                         state: sender,
@@ -178,8 +180,11 @@ impl JoinedSources {
 
     /// Returns the own objects with the Secrets of the sources. A Secret that several sources select
     /// belongs to the first.
-    fn join(&self, own: &Objects, sources: &MemberSources) -> Objects {
-        let mut joined = own.clone();
+    fn join(&self, own: &Arc<Objects>, sources: &MemberSources) -> Arc<Objects> {
+        if sources.secret_sources().next().is_none() {
+            return Arc::clone(own);
+        }
+        let mut joined = Objects::clone(own);
         let mut names: BTreeSet<_> = own.secrets.iter().map(|secret| secret.name.clone()).collect();
         for (source, selection) in sources.secret_sources() {
             let found: Vec<Arc<WatchedSecret>> = match self.readers.get(&source.name) {
@@ -195,18 +200,18 @@ impl JoinedSources {
                         secret.name.namespace == selection.namespace
                             && selection.selector.matches(&secret.labels)
                     };
-                    own.other_secrets.iter().filter(is_selected).cloned().collect()
+                    let selected = own.other_secrets.iter().filter(is_selected);
+                    let of_source = |secret: &Arc<WatchedSecret>| {
+                        let source = Some(Arc::clone(&source.name));
+                        Arc::new(WatchedSecret { source, ..WatchedSecret::clone(secret) })
+                    };
+                    selected.map(of_source).collect()
                 }
             };
-            for secret in found {
-                if names.insert(secret.name.clone()) {
-                    let source = Some(Arc::clone(&source.name));
-                    let secret = WatchedSecret { source, ..WatchedSecret::clone(&secret) };
-                    joined.secrets.push(Arc::new(secret));
-                }
-            }
+            let added = found.into_iter().filter(|secret| names.insert(secret.name.clone()));
+            joined.secrets.extend(added);
         }
-        joined
+        Arc::new(joined)
     }
 }
 
@@ -216,16 +221,11 @@ fn is_read(reader: &SourceReader) -> bool {
     state.secrets.is_some() || state.failure.is_some()
 }
 
-/// Waits for a change. Never returns if no change is possible.
-async fn next<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        pending::<()>().await;
-    }
-}
-
 /// Reads the Secrets of one source.
 #[derive(Clone)]
 struct ReadSource {
+    /// The name of the source.
+    name: Arc<str>,
     access: watch::Receiver<Access>,
     selection: SecretSelection,
     state: watch::Sender<SourceState>,
@@ -243,12 +243,12 @@ impl ReadSource {
                     let mut renewed = self.access.clone();
                     tokio::select! {
                         () = self.follow(&client, &mut uid) => {}
-                        () = next(&mut renewed) => {}
+                        () = changed(&mut renewed) => {}
                     }
                 }
                 Err(error) => {
                     self.fail(error.to_string());
-                    next(&mut self.access).await;
+                    changed(&mut self.access).await;
                 }
             }
         }
@@ -321,7 +321,13 @@ impl ReadSource {
                 let known = state.secrets.take().unwrap_or_default();
                 let mut found = BTreeMap::new();
                 for object in objects {
-                    self.take(object, &known, &mut found);
+                    match self.read(object) {
+                        Ok(secret) => drop(found.insert(secret.name.clone(), secret)),
+                        Err(name) => {
+                            let previous = known.get(&name).cloned();
+                            found.extend(previous.map(|secret| (name, secret)));
+                        }
+                    }
                 }
                 for key in invalid.iter().filter_map(|invalid| invalid.key.as_ref()) {
                     let name = ObjectName::new(&key.namespace, &key.name);
@@ -337,10 +343,11 @@ impl ReadSource {
                 state.secrets = Some(if is_admitted { found } else { known });
             }
             WatchEvent::Applied(object) => {
-                let mut secrets = state.secrets.take().unwrap_or_default();
-                let known = secrets.clone();
-                self.take(object, &known, &mut secrets);
-                state.secrets = Some(secrets);
+                let secrets = state.secrets.get_or_insert_default();
+                // If its data is invalid, the previous version stays.
+                if let Ok(secret) = self.read(object) {
+                    secrets.insert(secret.name.clone(), secret);
+                }
             }
             WatchEvent::Deleted(key) => {
                 if let Some(secrets) = &mut state.secrets {
@@ -359,22 +366,14 @@ impl ReadSource {
         self.publish(state);
     }
 
-    /// Adds a Secret, or its previous version if its data is invalid.
-    fn take(
-        &self,
-        object: SecretObject,
-        known: &BTreeMap<ObjectName, Arc<WatchedSecret>>,
-        found: &mut BTreeMap<ObjectName, Arc<WatchedSecret>>,
-    ) {
-        match object.read() {
-            Ok(secret) => drop(found.insert(secret.name.clone(), Arc::new(secret))),
-            Err((name, fact)) => {
-                warn!(secret = %name, reason = fact, "Secret of a member source not used");
-                if let Some(secret) = known.get(&name) {
-                    found.insert(name, Arc::clone(secret));
-                }
-            }
-        }
+    /// Returns a Secret of the source, or its name if its data is invalid.
+    fn read(&self, object: SecretObject) -> Result<Arc<WatchedSecret>, ObjectName> {
+        let source = Some(Arc::clone(&self.name));
+        let read = object.read().map(|secret| Arc::new(WatchedSecret { source, ..secret }));
+        read.map_err(|(name, fact)| {
+            warn!(secret = %name, reason = fact, "Secret of a member source not used");
+            name
+        })
     }
 
     fn fail(&self, fact: String) {

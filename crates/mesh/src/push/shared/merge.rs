@@ -10,6 +10,8 @@ use strait_model::{
 
 /// `internalTrafficPolicy` of a Service that does not set it.
 const CLUSTER: &str = "Cluster";
+/// The field with the address families.
+const FAMILIES: &str = "ipFamilies";
 
 /// Merges exports, the deciding one first. Returns `None` without exports.
 pub(super) fn merge(exports: &[RankedExport]) -> Option<ImportedService> {
@@ -42,8 +44,8 @@ fn ports(exports: &[RankedExport]) -> Vec<ExportedPort> {
     union
 }
 
-/// Returns the families that all exports have, in the order of the first one, and whether each of
-/// the others has one of them. An export without a common family is skipped.
+/// Returns the families that all exports have, in the order of the first export, and whether each
+/// export has one of these families. An export without a common family is skipped.
 fn families(exports: &[RankedExport]) -> (Vec<IpFamily>, Vec<bool>) {
     let mut common = exports.first().map(|one| one.service.service.ip_families.clone());
     let has_one = exports.iter().map(|export| {
@@ -136,26 +138,26 @@ const FIELDS: [Field; 8] = [
     },
 ];
 
-/// Returns the fields on which exports disagree; `None` if they agree. The deciding export comes
-/// first.
+/// Returns the fields on which exports disagree, from [`RankedExport::conflicts`]; `None` if they
+/// agree. The deciding export comes first.
 pub(super) fn disagreement(exports: &[RankedExport]) -> Option<Disagreement> {
-    let (first, others) = exports.split_first()?;
+    let first = exports.first()?;
     let (mut reasons, mut sentences, mut fields) = (Vec::new(), Vec::new(), Vec::new());
-    let mut note = |reason, name, count: usize, value: String| {
+    let mut note = |reason: &'static str, name: &'static str, value: &dyn Fn() -> String| {
+        let count = exports.iter().filter(|one| one.conflicts.contains(&name)).count();
         if count > 0 {
             reasons.push(reason);
             fields.push(name);
-            sentences.push(sentence(name, count, exports.len(), &value, first));
+            sentences.push(sentence(name, count, exports.len(), &value(), first));
         }
     };
-    for Field { reason, name, differs, value } in FIELDS {
-        let differing = others.iter().filter(|one| differs(&one.service, &first.service));
-        note(reason, name, differing.count(), value(&first.service));
+    for Field { reason, name, value, .. } in FIELDS {
+        note(reason, name, &|| value(&first.service));
     }
-    let (common, has_one) = families(exports);
-    let unreached = has_one.iter().filter(|reached| !**reached).count();
-    let common: Vec<_> = common.into_iter().map(IpFamily::as_str).collect();
-    note("IPFamilyConflict", "ipFamilies", unreached, common.join(", "));
+    note("IPFamilyConflict", FAMILIES, &|| {
+        let (common, _) = families(exports);
+        common.into_iter().map(IpFamily::as_str).collect::<Vec<_>>().join(", ")
+    });
     let reason = reasons.join(",");
     (!reason.is_empty()).then(|| Disagreement { reason, message: sentences.join("; "), fields })
 }
@@ -167,7 +169,7 @@ pub(super) fn differing_fields(exports: &[RankedExport]) -> Vec<Vec<&'static str
     let fields = exports.iter().zip(has_family).map(|(export, has_family)| {
         let differing = FIELDS.iter().filter(|one| (one.differs)(&export.service, &first.service));
         let names = differing.map(|field| field.name);
-        names.chain((!has_family).then_some("ipFamilies")).collect()
+        names.chain((!has_family).then_some(FAMILIES)).collect()
     });
     fields.collect()
 }

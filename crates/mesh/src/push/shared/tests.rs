@@ -277,7 +277,7 @@ fn export_is_not_older_than_a_secret_that_is_younger_than_the_import() {
 }
 
 #[test]
-fn import_in_a_younger_cluster_appoints_nobody() {
+fn import_in_a_younger_cluster_does_not_decide() {
     let mut set = Set::new().knows("east", 1).knows("liar", 2);
     set.reports("east", of(Some(exported(MARCH, plain())), import("east", MARCH)));
     set.reports("liar", of(Some(exported(7, plain())), import("liar", 7)));
@@ -308,7 +308,7 @@ fn member_without_data_is_unknown_and_a_removed_one_is_none() {
     let shared = set.shared();
     let west = &shared.members[&ClusterId::from("west")];
     assert!(west.is_unknown && !west.lacks(&web()) && shared.is_partial());
-    // A Secret that cannot be used is no removal.
+    // A cluster with a Secret that cannot be used is not a removed cluster.
     let unusable = [ClusterId::from("north")].into();
     let inputs = SharingInputs { unusable, ..SharingInputs::default() };
     let context = set.context.clone().expect("a version");

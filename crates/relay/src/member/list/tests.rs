@@ -476,8 +476,8 @@ fn chart_grants_exactly_the_rights_of_the_list() {
                 &["create"],
             ),
             (list.roots, "", "configmaps", &["create", "get", "list", "patch", "update", "watch"]),
-            (list.mcs_status, MCS, "serviceexports/status", &["patch"]),
-            (list.mcs_status, MCS, "serviceimports/status", &["patch"]),
+            (list.mcs_status, MCS_API, "serviceexports/status", &["patch"]),
+            (list.mcs_status, MCS_API, "serviceimports/status", &["patch"]),
             (list.mcs_status, "", "events", &["create", "patch"]),
         ];
         for (_, group, resource, verbs) in more.iter().filter(|(is_needed, ..)| *is_needed) {

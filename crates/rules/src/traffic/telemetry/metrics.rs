@@ -81,7 +81,7 @@ struct MetricChange {
 pub enum LabelChange {
     /// The label is set to the value of a CEL expression, which Envoy can parse.
     Set(Arc<str>),
-    /// The label is omitted.
+    /// The label is left out.
     Removed,
 }
 
@@ -227,17 +227,15 @@ impl RawTagOverride {
             return Ok(LabelChange::Removed);
         }
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(("", "is not the name of a label".to_owned()));
-        }
-        if !name.chars().all(is_name) {
+        let starts_with_digit = name.starts_with(|c: char| c.is_ascii_digit());
+        if name.is_empty() || starts_with_digit || !name.chars().all(is_name) {
             return Err(("", "is not the name of a label".to_owned()));
         }
         let value = self.value;
         if value.is_empty() {
             return Err((".value", "has no expression".to_owned()));
         }
-        // These signs end the operator that contains the expression in Envoy's format strings.
+        // In Envoy's format strings, these characters end the operator that contains the expression.
         if value.contains(['%', '\n', '\r']) {
             return Err((".value", "contains % or a line break".to_owned()));
         }

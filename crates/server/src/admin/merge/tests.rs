@@ -1,3 +1,5 @@
+use serde_json::Map;
+
 use super::*;
 
 fn answers(of: &[(&str, Value)]) -> Vec<ReplicaAnswer> {

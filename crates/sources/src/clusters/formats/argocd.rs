@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::object::{IdentityChoice, MemberObject, MemberReach, ambiguous};
 use crate::clusters::kubeconfig::{
-    BYTES_MAX, CredentialText, KubeconfigRefusal, authority, identity_type, server_name, server_uri,
+    BYTES_MAX, CredentialText, KubeconfigRefusal, authority, program_fact, server_name, server_uri,
 };
 use strait_base::codes;
 use strait_kube_client::{Access, ApiCredential};
@@ -13,7 +13,7 @@ use strait_kube_client::{Access, ApiCredential};
 /// The host under which Argo CD registers the cluster that it runs in.
 const OWN_CLUSTER: &str = "kubernetes.default.svc";
 
-/// The fields of `config`. Others are refused, so that a future feature is not ignored unnoticed.
+/// The fields of `config`. Other fields are refused, so that no future feature is silently ignored.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct ClusterConfig {
@@ -52,7 +52,8 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
     let refused = |field: &str, fact: &str| KubeconfigRefusal::new(&codes::ARGO_CD, field, fact);
     let config = config(object)?;
     if let Some(exec) = &config.exec_provider_config {
-        return Err(program_refusal(exec));
+        let field = "config.execProviderConfig";
+        return Err(KubeconfigRefusal::new(&codes::RUNS_PROGRAM, field, program_fact(exec)));
     }
     let tls = config.tls_client_config.unwrap_or_default();
     if tls.insecure {
@@ -80,8 +81,7 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
     }
     let named = |text: Option<String>| text.filter(|text| !text.is_empty());
     let [ca, certificate, key] = [tls.ca_data, tls.cert_data, tls.key_data].map(named);
-    let some = |text: &'_ String| (!text.is_empty()).then(|| text.clone());
-    let (token, username) = (some(&config.bearer_token), some(&config.username));
+    let [token, username] = [config.bearer_token, config.username].map(|text| named(Some(text)));
     let kinds = [
         token.is_some(),
         username.is_some(),
@@ -135,7 +135,7 @@ pub(super) fn read(object: &MemberObject<'_>) -> Result<(Access, MemberReach), K
     Ok((access, reach))
 }
 
-/// Returns the name in Argo CD's JSON of a credential's field of a kubeconfig.
+/// Converts the name of a credential's field from a kubeconfig to Argo CD's JSON.
 fn field_name(name: &str) -> &str {
     match name {
         "token" => "bearerToken",
@@ -153,10 +153,10 @@ fn config(object: &MemberObject<'_>) -> Result<ClusterConfig, KubeconfigRefusal>
     if text.len() > BYTES_MAX {
         return Err(refused(format!("has {} bytes, at most {BYTES_MAX} are read", text.len())));
     }
-    // The parser's text may quote a credential: only the place of the error is shown.
+    // The parser's text may quote a credential: only the line of the error is shown.
     let parsed: Value = serde_json::from_str(text)
         .map_err(|error| refused(format!("is not JSON (line {})", error.line())))?;
-    // A list would be read as the fields in their order.
+    // A list would be parsed as the values of the fields in their order.
     if !parsed.is_object() {
         return Err(refused("is not a map".to_owned()));
     }
@@ -165,7 +165,7 @@ fn config(object: &MemberObject<'_>) -> Result<ClusterConfig, KubeconfigRefusal>
     })
 }
 
-/// Removes fields that are null: Go omits them or writes them, with the same meaning.
+/// Removes fields that are null: in Go, a null field and an absent field have the same meaning.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => map
@@ -191,12 +191,4 @@ fn text<'a>(object: &MemberObject<'a>, key: &str) -> Result<Option<&'a str>, Kub
     let text = std::str::from_utf8(bytes.reveal())
         .map_err(|_| KubeconfigRefusal::new(&codes::ARGO_CD, key, "is not UTF-8"))?;
     Ok(Some(text))
-}
-
-fn program_refusal(exec: &Value) -> KubeconfigRefusal {
-    let fact = match identity_type(exec) {
-        Some(kind) => format!("runs a program; use an identity of type {kind} instead"),
-        None => "runs a program".to_owned(),
-    };
-    KubeconfigRefusal::new(&codes::RUNS_PROGRAM, "config.execProviderConfig", fact)
 }

@@ -25,7 +25,8 @@ pub const IDENTITY_CLUSTER_ANNOTATION: &str = "strait.dev/identity-cluster";
 pub const PROXY_ANNOTATION: &str = "strait.dev/proxy";
 /// When the credential expires, if the credential itself does not contain it.
 pub const EXPIRES_ANNOTATION: &str = "strait.dev/expires";
-/// How a member is reached and authenticated, besides its [`Access`].
+
+/// How a member is reached and authenticated, in addition to its [`Access`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemberReach {
     /// The identity that provides the credential.
@@ -93,7 +94,7 @@ impl MemberObject<'_> {
         KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
     }
 
-    /// Returns the settings that replace those of the format.
+    /// Returns the server settings in the annotations, which replace the settings of the format.
     pub(super) fn server_override(&self) -> ServerOverride<'_> {
         let named = |annotation| Some((annotation, self.annotation(annotation)?));
         ServerOverride {
@@ -105,8 +106,8 @@ impl MemberObject<'_> {
     /// Reads the kubeconfig in a data key.
     pub(super) fn kubeconfig(&self, key: &str) -> Result<(Access, MemberReach), KubeconfigRefusal> {
         let bytes = self.secret.data.get(key).ok_or_else(|| {
-            let keys: Vec<_> = self.secret.data.keys().map(|key| key.escape_debug()).collect();
-            let found: Vec<_> = keys.into_iter().map(|key| key.to_string()).collect();
+            let keys = self.secret.data.keys().map(|key| key.escape_debug().to_string());
+            let found: Vec<_> = keys.collect();
             let fact = match found.is_empty() {
                 true => "is missing; the Secret is empty".to_owned(),
                 false => format!("is missing; the Secret has {}", found.join(", ")),
@@ -120,8 +121,8 @@ impl MemberObject<'_> {
         Ok((access, reach))
     }
 
-    /// Returns how the annotations say that the member is reached. `credential` is the one in the
-    /// object.
+    /// Reads the annotations that define how the member is reached. `credential` is the credential in
+    /// the object.
     pub(super) fn reach(
         &self,
         credential: &ApiCredential,

@@ -1,9 +1,8 @@
-//! Replaces the credential of a running registry: a changed credential is not a changed cluster, so
-//! nothing is listed again.
+//! Replaces the credential of a running registry without listing its objects again.
 //!
-//! The new credential is tested first. It is used if the API server says that it belongs to the same
-//! user, and if the cluster has the same UID. Another user may have other rights, and another cluster
-//! has other objects: then a second run starts. While the new credential is refused, the old one
+//! The new credential is tested first. It is used if the API server reports the same user and the
+//! cluster has the same UID. Otherwise a second run starts, because another user may have other
+//! rights, and another cluster has other objects. While the new credential is refused, the old one
 //! stays in use.
 
 use std::sync::Arc;
@@ -28,8 +27,8 @@ const PRINCIPAL_WAIT: Duration = Duration::from_secs(5);
 /// The time limit of one test.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The user of a credential, according to the API server: `None` until it is known, then the name,
-/// or `None` if the server does not tell.
+/// The user of a credential, according to the API server: `None` until the server has responded. Then
+/// its name, or `None` if the server does not report it.
 pub(super) type Principal = Option<Option<Arc<str>>>;
 
 /// The progress of a swap.
@@ -102,7 +101,7 @@ pub(super) fn start_swap(
 enum SwapVerdict {
     /// The credential belongs to the same user of the same cluster.
     Same(ApiClient),
-    /// Only a second run can tell.
+    /// A second run is needed, for this reason.
     Different(&'static str),
 }
 
@@ -131,7 +130,7 @@ impl SwappedRun {
                     publish(SwapState::Testing(Some(fact.into())));
                 }
             }
-            // Once the old credential is refused too, the new one is the only hope.
+            // Once the old credential is refused too, the new one is tested again at once.
             tokio::select! {
                 () = sleep(again.pause(rand::random())) => {}
                 () = self.old_is_refused() => again = AGAIN,
@@ -146,13 +145,10 @@ impl SwappedRun {
             return Ok(SwapVerdict::Different("the user or the UID of the cluster is not known"));
         };
         let client = self.client.with_credential(access).map_err(|error| error.to_string())?;
-        let is_unable = |error: &ApiError| {
-            matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::Rejected(_))
-        };
         match principal(&client).await {
             Ok(name) if *name == *user => {}
             Ok(_) => return Ok(SwapVerdict::Different("it belongs to another user")),
-            Err(error) if is_unable(&error) => {
+            Err(error) if is_unreadable(&error) => {
                 return Ok(SwapVerdict::Different("its user cannot be read"));
             }
             Err(error) => return Err(refusal(&error)),
@@ -160,7 +156,7 @@ impl SwappedRun {
         match kube_system_uid(&client).await {
             Ok(found) if found == uid => Ok(SwapVerdict::Same(client)),
             Ok(_) => Ok(SwapVerdict::Different("the cluster has another UID")),
-            Err(error) if is_unable(&error) => {
+            Err(error) if is_unreadable(&error) => {
                 Ok(SwapVerdict::Different("the UID of the cluster cannot be read"))
             }
             Err(error) => Err(refusal(&error)),
@@ -175,6 +171,11 @@ impl SwappedRun {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Whether the API server refuses or does not support the request, so that repeating it is useless.
+fn is_unreadable(error: &ApiError) -> bool {
+    matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::Rejected(_))
 }
 
 fn refusal(error: &ApiError) -> String {
@@ -205,7 +206,7 @@ pub(super) async fn find_principal(
                 found.send_replace(Some(Some(name.into())));
                 return;
             }
-            Err(ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::Rejected(_)) => {
+            Err(error) if is_unreadable(&error) => {
                 found.send_replace(Some(None));
                 return;
             }

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::clusters::formats::MemberReach;
 use crate::clusters::status::{
     CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE, outdated,
 };
 use crate::lifetime::Lifetime;
-use strait_kube_client::ApiCredential;
 
 impl Reconciler {
     /// Publishes the status of these members after they were checked.
@@ -83,7 +83,7 @@ impl Reconciler {
         });
     }
 
-    /// Returns the credential that a member's run uses or would use.
+    /// Returns the status of the credential that a member's run uses or would use.
     fn credential_status(
         &self,
         id: &ClusterId,
@@ -91,11 +91,8 @@ impl Reconciler {
         cluster: Option<&PlannedCluster>,
         wall: SystemTime,
     ) -> Option<CredentialStatus> {
-        let planned = match cluster.map(|cluster| &cluster.hold) {
-            Some(Hold::BySecret(access)) => Some(access),
-            _ => None,
-        };
         let run = member.shown_run();
+        let planned = cluster.and_then(PlannedCluster::access);
         let access = run.map(|run| &run.how.access).or(planned)?;
         let kind = CredentialKind::of(&access.credential)?;
         let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -107,10 +104,8 @@ impl Reconciler {
             Timestamp::from_second(Timestamp::try_from(time).ok()?.as_second()).ok()
         };
         let secret = cluster.and_then(|cluster| self.read.get(&cluster.secret));
-        let annotated = secret.and_then(|(_, secret)| {
-            let expires = secret.clusters.get(id)?.as_ref().ok()?.reach.expires?;
-            Some(Lifetime { issued: None, expires })
-        });
+        let annotated = self.reach(id, cluster).and_then(|reach| reach.expires);
+        let annotated = annotated.map(|expires| Lifetime { issued: None, expires });
         let lifetime = lifetime.or(annotated);
         let principal = run.and_then(|run| run.principal.borrow().clone().flatten());
         let status = CredentialStatus {
@@ -132,11 +127,17 @@ impl Reconciler {
             expires,
             refresh_at: issued.refresh_at.and_then(whole_second),
             last_error: status.last_error.or(issued.error.map(|error| error.to_string())),
-            // A token that is renewed as planned is no reason to act.
+            // A token that is renewed as planned needs no action.
             ends_soon: is_failing && expires.is_some(),
             renews_itself: true,
             ..status
         })
+    }
+
+    /// Returns the part of a member's specification about its connection and its credential.
+    fn reach(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> Option<&MemberReach> {
+        let (_, secret) = self.read.get(&cluster?.secret)?;
+        Some(&secret.clusters.get(id)?.as_ref().ok()?.reach)
     }
 
     /// Returns the published state of a member.
@@ -157,15 +158,8 @@ impl Reconciler {
         let limit = self.context.config.sync_timeout;
         let is_late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
-        let unused_secret = self.plan.unused_secrets.get(id);
         let refused_credential = member.refused_credential();
         let credential = self.credential_status(id, member, cluster, wall);
-        let is_replaced =
-            successor.is_some() || unused_secret.is_some() || refused_credential.is_some();
-        let works_until = credential.as_ref().filter(|_| is_replaced).and_then(|one| one.expires);
-        let read = cluster.and_then(|cluster| self.read.get(&cluster.secret));
-        let remark = read
-            .and_then(|(_, secret)| secret.clusters.get(id)?.as_ref().ok()?.reach.remark.clone());
         let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
@@ -178,13 +172,13 @@ impl Reconciler {
             delayed_loss: member.delayed_loss().map(|loss| loss.describe_at(now.into_std())),
             withdrawn,
             dark_tokens: self.policy.borrow().dark_token_grace(id),
-            unused_secret,
+            unused_secret: self.plan.unused_secrets.get(id),
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
-            works_until,
+            works_until: credential.as_ref().and_then(|credential| credential.expires),
             successor: successor.as_ref(),
             refused_credential: refused_credential.as_deref(),
             revoked: self.revoked(id, cluster),
-            remark: remark.as_ref(),
+            remark: self.reach(id, cluster).and_then(|reach| reach.remark.as_ref()),
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
@@ -217,11 +211,8 @@ impl Reconciler {
             Mode::Drain => Some("drain"),
             Mode::Pause => Some("pause"),
         };
-        let is_relayed = |cluster: &PlannedCluster| match &cluster.hold {
-            Hold::BySecret(access) => access.is_relayed(),
-            Hold::Assumed | Hold::Leaving { .. } => false,
-        };
-        let via = if cluster.is_some_and(is_relayed) { RELAY } else { DIRECT };
+        let planned = cluster.and_then(PlannedCluster::access);
+        let via = if planned.is_some_and(Access::is_relayed) { RELAY } else { DIRECT };
         MemberView {
             status: ClusterStatus {
                 via,

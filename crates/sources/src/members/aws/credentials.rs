@@ -1,5 +1,5 @@
-//! The AWS credentials of an identity: from the Pod Identity agent, from STS by a web identity, and
-//! those of an assumed role.
+//! The AWS credentials of an identity: from the Pod Identity agent, or from STS for a web identity
+//! or an assumed role.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tower::ServiceExt as _;
 
 use super::sigv4::{ALGORITHM, CanonicalRequest, SigningScope, canonical_query};
-use crate::members::obtained::read_token;
+use crate::members::obtained::{limited_lifetime, read_token};
 use crate::members::{AwsCredentials, AwsIdentity};
 use strait_kube_client::{Redacted, one_line, transport_to};
 
@@ -21,9 +21,6 @@ use strait_kube_client::{Redacted, one_line, transport_to};
 const LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of a response in bytes.
 const BYTES_MAX: usize = 64 << 10;
-/// The lifetimes that a response may state. A longer or shorter one is replaced.
-const LIFETIME_MIN: Duration = Duration::from_secs(60);
-const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The lifetime of the credentials of an assumed role, in seconds.
 const ROLE_SECONDS: &str = "3600";
 /// The name of sessions, which CloudTrail shows.
@@ -43,10 +40,9 @@ pub(super) struct Credentials {
 /// # Errors
 /// Returns the reason, without any credential.
 pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, String> {
-    let roots = settings.roots.as_deref();
     let base = match &settings.credentials {
         Some(AwsCredentials::PodIdentity { url, token_file }) => {
-            pod_identity(url.uri(), token_file, roots).await?
+            pod_identity(url.uri(), token_file, settings.roots.as_deref()).await?
         }
         Some(AwsCredentials::WebIdentity { role, token_file, lifetime }) => {
             let token = read_token(token_file)?;
@@ -59,7 +55,7 @@ pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, Strin
                 ("WebIdentityToken", &token),
                 ("DurationSeconds", &seconds),
             ]);
-            sts(settings, form, None, roots).await?
+            sts(settings, form, None).await?
         }
         None => return Err("the identity has no AWS credentials".to_owned()),
     };
@@ -73,7 +69,7 @@ pub(super) async fn request(settings: &AwsIdentity) -> Result<Credentials, Strin
                 ("RoleSessionName", SESSION_NAME),
                 ("DurationSeconds", ROLE_SECONDS),
             ]);
-            sts(settings, form, Some(&base), roots).await
+            sts(settings, form, Some(&base)).await
         }
     }
 }
@@ -117,7 +113,6 @@ async fn sts(
     settings: &AwsIdentity,
     form: String,
     signer: Option<&Credentials>,
-    roots: Option<&Path>,
 ) -> Result<Credentials, String> {
     let url = match &settings.endpoint {
         Some(endpoint) => endpoint.uri().clone(),
@@ -157,7 +152,8 @@ async fn sts(
         }
     }
     let request = request.uri(url.clone()).body(Full::new(Bytes::from(form)));
-    let body = exchange(request.map_err(|error| error.to_string())?, roots).await?;
+    let request = request.map_err(|error| error.to_string())?;
+    let body = exchange(request, settings.roots.as_deref()).await?;
     let text = std::str::from_utf8(&body).map_err(|_| format!("{url}: the answer is not text"))?;
     from_xml(text).ok_or_else(|| format!("{url}: the answer has no AWS credentials"))
 }
@@ -189,8 +185,7 @@ fn is_plain(text: &str) -> bool {
 /// Limits the lifetime that a response states.
 fn limited(expires: Timestamp) -> SystemTime {
     let now = SystemTime::now();
-    let lifetime = SystemTime::from(expires).duration_since(now).unwrap_or_default();
-    now + lifetime.clamp(LIFETIME_MIN, LIFETIME_MAX)
+    now + limited_lifetime(SystemTime::from(expires), now)
 }
 
 fn secret(text: &str) -> Result<HeaderValue, String> {
@@ -205,7 +200,7 @@ fn secret(text: &str) -> Result<HeaderValue, String> {
 async fn exchange(
     mut request: Request<Full<Bytes>>,
     roots: Option<&Path>,
-) -> Result<Vec<u8>, String> {
+) -> Result<Bytes, String> {
     let server = request.uri().clone();
     let host = server.authority().map(|authority| authority.as_str().to_owned());
     let host = host.and_then(|host| HeaderValue::try_from(host).ok());
@@ -230,20 +225,15 @@ async fn exchange(
             failed(&deepest.to_string())
         })?;
         let status = response.status();
-        let mut body = response.into_body();
-        let mut whole = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| failed(&error.to_string()))?;
-            if let Ok(bytes) = frame.into_data() {
-                if whole.len() + bytes.len() > BYTES_MAX {
-                    return Err(failed("the answer is larger than 64 KiB"));
-                }
-                whole.extend_from_slice(&bytes);
-            }
-        }
+        let body = Limited::new(response.into_body(), BYTES_MAX).collect().await;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => failed("the answer is larger than 64 KiB"),
+            false => failed(&error.to_string()),
+        })?;
+        let body = body.to_bytes();
         match status {
-            StatusCode::OK => Ok(whole),
-            _ => Err(failed(&refusal(status, &String::from_utf8_lossy(&whole)))),
+            StatusCode::OK => Ok(body),
+            _ => Err(failed(&refusal(status, &String::from_utf8_lossy(&body)))),
         }
     };
     let limit = || failed(&format!("no answer within {} s", LIMIT.as_secs()));
@@ -263,6 +253,7 @@ fn refusal(status: StatusCode, body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::obtained::LIFETIME_MAX;
 
     #[test]
     fn answer_of_sts_is_read_within_its_credentials_element() {

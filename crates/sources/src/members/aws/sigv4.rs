@@ -1,12 +1,10 @@
 //! Signature Version 4 of AWS.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
-use ring::digest::{SHA256, digest};
 use ring::hmac;
 
-use strait_kube_client::Redacted;
+use strait_base::hex;
+use strait_kube_client::{Redacted, percent_encode};
 
 /// The name of the algorithm.
 pub(super) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -51,11 +49,11 @@ impl SigningScope<'_> {
         for part in [&self.day(), self.region, self.service, "aws4_request"] {
             key = hmac_sha256(&key, part.as_bytes());
         }
-        hex(&hmac_sha256(&key, text.as_bytes()))
+        hex::encode(&hmac_sha256(&key, text.as_bytes()))
     }
 
     fn string_to_sign(&self, canonical: &str) -> String {
-        let hash = hex(digest(&SHA256, canonical.as_bytes()).as_ref());
+        let hash = hex::sha256(canonical.as_bytes());
         format!("{ALGORITHM}\n{}\n{}\n{hash}", self.date_time(), self.text())
     }
 }
@@ -72,7 +70,7 @@ impl CanonicalRequest<'_> {
         for (name, value) in *headers {
             text += &format!("{name}:{}\n", single_spaced(value));
         }
-        let hash = hex(digest(&SHA256, body).as_ref());
+        let hash = hex::sha256(body);
         text + &format!("\n{}\n{hash}", self.signed_headers())
     }
 }
@@ -91,31 +89,8 @@ pub(super) fn canonical_query(parameters: &[(&str, &str)]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// Percent-encodes everything but unreserved characters.
-pub(super) fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
-}
-
 fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]

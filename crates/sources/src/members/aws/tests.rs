@@ -4,7 +4,6 @@
 
 use std::sync::Mutex as StdMutex;
 
-use ring::digest::{SHA256, digest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -45,8 +44,7 @@ fn presigned_tokens_equal_those_of_the_aws_library() {
         "&X-Amz-Signature=6e6576e772557b493aba8a561e94b45739fba8f41ddfec3fac4fcb2ea5162ea3"
     ));
     assert_eq!(plain.len(), 483);
-    let hash = digest(&SHA256, plain.as_bytes());
-    let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = strait_base::hex::sha256(plain.as_bytes());
     assert_eq!(hash, "b02fbafedac34bbe2f1a70b331c357f79984f721889199da5590ede585a208d8");
     let session = "6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267";
     let with_session = token(Some(session));

@@ -39,9 +39,7 @@ impl Conditions {
             Health::Unhealthy
         }
     }
-}
 
-impl Conditions {
     /// Returns whether the endpoint accepts connections through the Service. If no endpoint is
     /// ready, a Service also forwards to endpoints that terminate and still serve.
     pub(super) fn serves(self) -> bool {

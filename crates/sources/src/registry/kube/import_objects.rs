@@ -12,9 +12,9 @@ use super::scope::Scope;
 use strait_kube_client::{BorrowedText, Meta, NamespacedName};
 use strait_model::{ExportedPort, IpFamily, RawService};
 
-/// The label of derived Services and their slices: the name of the ServiceImport.
+/// The label of derived Services and their slices, with the name of the ServiceImport.
 pub(super) const DERIVED: &str = "multicluster.kubernetes.io/service-name";
-/// The annotation of a ServiceImport: the name of its derived Service.
+/// The annotation of a ServiceImport with the name of the derived Service.
 pub(super) const DERIVED_SERVICE: &str = "multicluster.kubernetes.io/derived-service";
 pub(super) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(super) const US: &str = "strait";
@@ -35,9 +35,9 @@ pub(super) struct OwnImport {
     /// See [`APPLIED`].
     pub(super) applied: Box<str>,
     pub(super) decided_by: Arc<str>,
-    /// Its fields, like those of a Service.
+    /// The fields that a Service has too.
     pub(super) service: RawService,
-    /// Its addresses in the order of the object.
+    /// The addresses in the order of the object.
     pub(super) ips: Vec<IpAddr>,
     pub(super) ready: Option<ExportCondition>,
     /// `status.endpointSliceObjects`.
@@ -51,26 +51,23 @@ pub(super) struct DerivedService {
     pub(super) version: Box<str>,
     /// See [`APPLIED`].
     pub(super) applied: Box<str>,
-    /// The name of its ServiceImport.
+    /// The name of the ServiceImport.
     pub(super) import: Arc<str>,
     pub(super) headless: bool,
-    /// Its cluster IPs, the primary one first.
+    /// The cluster IPs, the primary one first.
     pub(super) ips: Vec<IpAddr>,
 }
 
-/// Returns the data of a ServiceImport that Strait wrote; `None` for another controller's.
+/// Returns the data of a ServiceImport that Strait wrote; `None` for an import of another
+/// controller.
 pub(super) fn own(metadata: &Meta<'_>, spec: &McsSpec<'_>, scope: &Scope) -> Option<OwnImport> {
     if !is_ours(metadata, scope) {
         return None;
     }
     let annotation = |name: &str| metadata.annotations.get(name).unwrap_or_default();
     let ports = spec.ports.iter().filter_map(|port| {
-        Some(ExportedPort {
-            name: scope.text(&port.name),
-            protocol: scope.text(port.protocol.given().unwrap_or("TCP")),
-            app_protocol: port.app_protocol.given().map(|text| scope.text(text)),
-            number: u16::try_from(port.port).ok()?,
-        })
+        let number = u16::try_from(port.port).ok()?;
+        Some(exported_port(&port.name, &port.protocol, &port.app_protocol, number, scope))
     });
     let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
     let text = |text: &BorrowedText<'_>| text.given().map(|text| scope.text(text));
@@ -94,6 +91,22 @@ pub(super) fn own(metadata: &Meta<'_>, spec: &McsSpec<'_>, scope: &Scope) -> Opt
         ready: None,
         slices: None,
     })
+}
+
+/// Returns a port of a Service or a ServiceImport. The protocol defaults to TCP.
+pub(super) fn exported_port(
+    name: &BorrowedText<'_>,
+    protocol: &BorrowedText<'_>,
+    app_protocol: &BorrowedText<'_>,
+    number: u16,
+    scope: &Scope,
+) -> ExportedPort {
+    ExportedPort {
+        name: scope.text(name),
+        protocol: scope.text(protocol.given().unwrap_or("TCP")),
+        app_protocol: app_protocol.given().map(|text| scope.text(text)),
+        number,
+    }
 }
 
 /// Returns the data of a derived Service that Strait wrote; `None` for any other Service. The first
@@ -125,8 +138,8 @@ fn is_ours(metadata: &Meta<'_>, scope: &Scope) -> bool {
     is(MANAGED_BY, US) && is(SET, &scope.settings.clusterset)
 }
 
-/// Returns the name of the derived Service of a ServiceImport, which is the one that other
-/// implementations use: `derived-` and the first 10 characters of the hash in base 32.
+/// Returns the name of the derived Service of a ServiceImport: `derived-` and the first 10
+/// characters of the hash in base 32. Other implementations use the same name.
 pub(super) fn derived_name(import: &NamespacedName) -> String {
     const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let hash = digest::digest(&digest::SHA256, import.to_string().as_bytes());

@@ -26,7 +26,7 @@ use super::chosen::ChosenNamespaces;
 use super::endpoint_slice::{Slice, SliceEndpoint};
 pub(super) use super::kind::{
     IndexEvent, IndexedKind, IndexedObject, ObjectList, ReadAs, ReadKind, missing, names,
-    workload_key,
+    namespaced_name, workload_key,
 };
 use super::namespace::NamespaceFacts;
 use super::node::NodeRecord;

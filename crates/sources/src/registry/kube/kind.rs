@@ -198,3 +198,8 @@ pub(super) fn names<T>(list: &[IndexedObject<T>]) -> BTreeSet<(&str, &str)> {
 pub(super) fn workload_key(key: &NamespacedName) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }
+
+/// Returns the name of the object that is stored under a key, the reverse of [`workload_key`].
+pub(super) fn namespaced_name(key: &WorkloadKey) -> NamespacedName {
+    NamespacedName { namespace: key.namespace.as_str().into(), name: Arc::clone(&key.name) }
+}

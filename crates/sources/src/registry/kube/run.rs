@@ -65,7 +65,8 @@ pub async fn run(config: RunConfig) {
     run_with(config, client).await;
 }
 
-/// Reads a cluster as [`run`] does, with the given client, or reports why there is none.
+/// Reads a cluster with the given client, like [`run`]. Reports the error if the client could not
+/// be created.
 pub async fn run_with(config: RunConfig, client: Result<ApiClient, AccessError>) {
     let RunConfig {
         cluster,
@@ -496,7 +497,7 @@ impl ClusterInputState {
                 () = to.updates.closed(), if !has_report => return,
                 Ok(()) = self.roots.changed() => {}
                 Ok(()) = self.traffic.changed() => self.take_traffic(),
-                // What is written depends on what the mesh has been told.
+                // The comparison uses the last sent records, so pending changes are sent first.
                 () = self.write_back.next_look(), if self.may_report() && self.status.synced && !has_report => {
                     let imports = self.write_back.look(&self.index);
                     if self.status.imports != imports {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::import_objects::{DERIVED, DerivedService, derived, family_of};
+use super::import_objects::{DERIVED, DerivedService, derived, exported_port, family_of};
 use super::index::{IndexedObject, ReadKind};
 use super::node::NodeRecord;
 use super::scope::Scope;
@@ -14,8 +14,8 @@ use strait_kube_client::{
     Pairs, ProtobufMessage, list, null_as_default,
 };
 use strait_model::{
-    Definition, Distribution, ExportTo, ExportedPort, Hostname, IpFamily, Labels, Namespace, Port,
-    Protocol, RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, Hostname, IpFamily, Labels, Namespace, Port, Protocol,
+    RawService, Resolution, Service, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -302,12 +302,7 @@ pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
 fn raw_service(spec: &ServiceSpec<'_>, scope: &Scope) -> RawService {
     let ports = spec.ports.iter().filter_map(|port| {
         let number = u16::try_from(port.port).ok().filter(|number| *number > 0)?;
-        Some(ExportedPort {
-            name: scope.text(&port.name),
-            protocol: scope.text(port.protocol.given().unwrap_or("TCP")),
-            app_protocol: port.app_protocol.given().map(|text| scope.text(text)),
-            number,
-        })
+        Some(exported_port(&port.name, &port.protocol, &port.app_protocol, number, scope))
     });
     let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
     let mut ip_families: Vec<_> =
@@ -479,7 +474,7 @@ impl ReadKind for KubeService {
             raw,
             derived: derived.map(Box::new),
         };
-        // The derived Service of another controller is neither a service of the mesh nor ours.
+        // The derived Service of another controller is not a service of the mesh.
         let is_foreign = is_derived && value.derived.is_none();
         IndexedObject { key, value: (!is_foreign).then_some(value), invalid }
     }

@@ -2,15 +2,13 @@
 //! ServiceImports with their derived Services (`--mcs-imports`). This module writes no other objects.
 //!
 //! `write_plan` compares the current with the desired state; [`run`] writes, one object at a time.
-//! Nothing is ever forced: fields of other managers stay. A denied or ineffective write has no other
-//! consequences. A written value that another controller reverts is not written again for a while,
-//! so that two controllers that disagree don't overwrite each other continuously.
+//! Server-side apply is never forced, so fields of other managers stay. A denied or ineffective
+//! write has no other consequences. A written value that another controller reverts is not written
+//! again for a while, so that two controllers that disagree don't overwrite each other continuously.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -19,9 +17,10 @@ use tracing::debug;
 
 use super::import_objects::derived_name;
 use super::imports::{ImportWrite, import_status};
-use super::index::KubeIndex;
+use super::index::{KubeIndex, namespaced_name, workload_key};
 use super::mcs::{GROUP, is_reserved};
 use super::mcs_form::ExportCondition;
+use strait_base::time::rfc3339_seconds;
 use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
 use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
@@ -84,7 +83,7 @@ impl WritePermission {
 pub(super) struct WriteReport {
     /// The refusal, if a permission for imports is missing.
     pub(super) denied: Option<String>,
-    /// Objects of which another manager owns a field, with the message.
+    /// Objects with a field that another manager owns, with the message.
     pub(super) conflicts: BTreeMap<WorkloadKey, String>,
     /// Imports for which the cluster has no address family.
     pub(super) unsupported: BTreeSet<NamespacedName>,
@@ -93,12 +92,12 @@ pub(super) struct WriteReport {
 }
 
 impl DesiredObject {
-    /// Returns a write for the import of this name.
+    /// Returns a write for the import with this name.
     pub(super) fn import(key: NamespacedName, write: ImportWrite) -> Self {
         Self { key, state: DesiredState::Import(write) }
     }
 
-    /// Returns the wish without times, for comparisons.
+    /// Returns the object without times, for comparisons.
     fn undated(mut self) -> Self {
         match &mut self.state {
             DesiredState::Conditions(conditions) => {
@@ -145,9 +144,7 @@ impl KubeIndex {
         cluster: &ClusterId,
         shared: &SharedServices,
     ) -> Vec<DesiredObject> {
-        let shared_service = |key: &NamespacedName| {
-            shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
-        };
+        let shared_service = |key: &NamespacedName| shared.services.get(&workload_key(key));
         let exports = self.shared_exports().filter_map(|(key, export)| {
             let mut wanted = match is_reserved(key) {
                 true => refused("NotExportable", "the API server of a cluster is not exported"),
@@ -162,15 +159,12 @@ impl KubeIndex {
                 current.is_none_or(|current| !has_same_state(current, wanted))
             };
             wanted.iter().any(differ).then(|| {
-                let dated = wanted.into_iter().map(|one| dated(one, &export.conditions));
+                let dated = wanted.into_iter().map(|one| one.dated(&export.conditions));
                 DesiredObject { key: key.clone(), state: DesiredState::Conditions(dated.collect()) }
             })
         });
         let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
-            let key = NamespacedName {
-                namespace: wanted.namespace.as_str().into(),
-                name: Arc::clone(&wanted.name),
-            };
+            let key = namespaced_name(wanted);
             // Shared services are reported a moment after the exports.
             let is_due = !self.is_exported(&key) && self.last_sent_resolution(&key).is_some();
             let is_due = is_due && !self.declines_export(&key);
@@ -180,19 +174,9 @@ impl KubeIndex {
     }
 }
 
-fn condition(kind: &str, status: bool, reason: &str, message: &str) -> ExportCondition {
-    ExportCondition {
-        kind: kind.into(),
-        status: if status { "True" } else { "False" }.into(),
-        reason: reason.into(),
-        message: message.into(),
-        since: Box::default(),
-        observed: 0,
-    }
-}
-
 /// Returns the conditions of an invalid export.
 fn refused(reason: &str, message: &str) -> Vec<ExportCondition> {
+    let condition = ExportCondition::new;
     let pending = condition("Ready", false, "Pending", "the export is not valid");
     vec![condition("Valid", false, reason, message), pending]
 }
@@ -211,6 +195,7 @@ fn conditions(
         }
         Some(_) => {}
     }
+    let condition = ExportCondition::new;
     let ready = match shared_service {
         Some(shared) if shared.is_exported_by(cluster) => {
             condition("Ready", true, "Exported", "proxies of all clusters receive its endpoints")
@@ -240,13 +225,6 @@ fn keep_conflict(wanted: &mut [ExportCondition], current: &[ExportCondition]) {
 
 fn has_same_state(a: &ExportCondition, b: &ExportCondition) -> bool {
     (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
-}
-
-/// Returns the condition with its last transition time. An unchanged status keeps its time.
-fn dated(wanted: ExportCondition, current: &[ExportCondition]) -> ExportCondition {
-    let same = |one: &&ExportCondition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
-    let since = current.iter().find(same).map(|current| current.since.clone());
-    ExportCondition { since: since.unwrap_or_default(), ..wanted }
 }
 
 /// Writes the desired objects while this process has the writer role. Ends when their sender is
@@ -319,20 +297,19 @@ struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Whether a wish may be tried now.
+    /// Whether an object may be written now.
     fn may_try(&self, object: &DesiredObject, now: Instant) -> bool {
         let rests = |since: &Instant, rest| now.duration_since(*since) < rest;
         let tried = self.last.get(&(object.permission(), object.key.clone()));
         !self.denied.get(&object.permission()).is_some_and(|since| rests(since, REST))
             && !tried.is_some_and(|(last, since)| {
-                *last == object.clone().undated() && rests(since, object.rest())
+                rests(since, object.rest()) && *last == object.clone().undated()
             })
     }
 
     /// Records the result of a write of an import for the next comparison.
     fn report(&mut self, object: &DesiredObject, result: &Result<(), ApiError>) {
         let (permission, key) = (object.permission(), &object.key);
-        let name = WorkloadKey::new(&*key.namespace, Arc::clone(&key.name));
         let outcome = match result {
             Ok(()) => "ok",
             Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => "denied",
@@ -343,11 +320,12 @@ impl WriteBackState {
         if !permission.is_of_imports() {
             return;
         }
-        let is_family = matches!(result, Err(ApiError::Rejected(status))
-            if status.code == 422 && status.message.contains("ipFamil"));
+        // A deletion with an outdated version is simply repeated with the current one.
+        let is_deletion =
+            matches!(&object.state, DesiredState::Import(write) if write.is_deletion());
         match result {
             Ok(()) => {
-                self.report.conflicts.remove(&name);
+                self.report.conflicts.remove(&workload_key(key));
                 if permission == WritePermission::DerivedServices {
                     self.unsupported.remove(key);
                 }
@@ -355,17 +333,11 @@ impl WriteBackState {
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
                 self.report.denied = Some(error.to_string());
             }
-            Err(_) if is_family => drop(self.unsupported.insert(key.clone(), Instant::now())),
-            Err(ApiError::Rejected(status)) if outcome == "conflict" => {
-                // A deletion with an outdated version is simply repeated with the current one.
-                if !matches!(
-                    object.state,
-                    DesiredState::Import(
-                        ImportWrite::DeleteImport { .. } | ImportWrite::DeleteDerived { .. }
-                    )
-                ) {
-                    self.report.conflicts.insert(name, status.message.clone());
-                }
+            Err(error) if lacks_family(error) => {
+                self.unsupported.insert(key.clone(), Instant::now());
+            }
+            Err(ApiError::Rejected(status)) if outcome == "conflict" && !is_deletion => {
+                self.report.conflicts.insert(workload_key(key), status.message.clone());
             }
             Err(_) => {}
         }
@@ -410,6 +382,12 @@ impl WriteBackState {
     }
 }
 
+/// Returns whether the API server rejects an object because the cluster lacks an address family.
+fn lacks_family(error: &ApiError) -> bool {
+    matches!(error, ApiError::Rejected(status)
+        if status.code == 422 && status.message.contains("ipFamil"))
+}
+
 async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Result<(), ApiError> {
     let NamespacedName { namespace, name } = &object.key;
     let api_version = format!("{GROUP}/{version}");
@@ -424,19 +402,8 @@ async fn write(client: &ApiClient, version: &str, object: &DesiredObject) -> Res
     };
     match &object.state {
         DesiredState::Conditions(conditions) => {
-            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let json = |one: &ExportCondition| {
-                let since = if one.since.is_empty() { now.as_str() } else { &one.since };
-                let mut json = json!({
-                    "type": one.kind, "status": one.status, "reason": one.reason,
-                    "message": one.message, "lastTransitionTime": since,
-                });
-                if one.observed > 0 {
-                    json["observedGeneration"] = one.observed.into();
-                }
-                json
-            };
-            let conditions: Vec<Value> = conditions.iter().map(json).collect();
+            let now = rfc3339_seconds(SystemTime::now());
+            let conditions: Vec<Value> = conditions.iter().map(|one| one.to_json(&now)).collect();
             apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await
         }
         DesiredState::Import(write) => write_import(client, &api_version, &object.key, write).await,
@@ -483,8 +450,7 @@ async fn write_import(
         }
         ImportWrite::Derived { object, .. } => {
             let applied = apply(&derived, "v1", "Service", object.clone()).await;
-            let Err(ApiError::Rejected(status)) = &applied else { return applied };
-            if status.code != 422 || !status.message.contains("ipFamil") {
+            if !applied.as_ref().is_err_and(lacks_family) {
                 return applied;
             }
             // The cluster lacks a family, and does not say which one it has.
@@ -499,7 +465,7 @@ async fn write_import(
             applied
         }
         ImportWrite::Status { clusters, ready, slices } => {
-            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let now = rfc3339_seconds(SystemTime::now());
             let clusters = || clusters.iter().map(|cluster| &**cluster);
             let applied = apply_status(import_status(clusters(), ready, &now, *slices)).await;
             match &applied {
@@ -536,6 +502,8 @@ fn gone(result: Result<(), ApiError>) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use strait_model::{Disagreement, ExportedService, Labels, RankedExport};
 
@@ -598,6 +566,7 @@ mod tests {
 
     #[test]
     fn reported_conflict_stays_while_a_member_is_unknown() {
+        let condition = ExportCondition::new;
         let conflict = condition("Conflict", true, "TypeConflict", "type: …");
         let wanted = || conditions(Some(&Resolution::ClientSide), None, &"east".into());
         let mut kept = wanted();
@@ -619,8 +588,8 @@ mod tests {
             observed: 1,
         };
         let current = [at("True", "2026-01-01T00:00:00Z")];
-        assert_eq!(&*dated(at("True", ""), &current).since, "2026-01-01T00:00:00Z");
-        assert_eq!(&*dated(at("False", ""), &current).since, "");
+        assert_eq!(&*at("True", "").dated(&current).since, "2026-01-01T00:00:00Z");
+        assert_eq!(&*at("False", "").dated(&current).since, "");
         // A changed object needs a new report, even with the same value.
         let later = ExportCondition { observed: 2, ..at("True", "") };
         assert!(

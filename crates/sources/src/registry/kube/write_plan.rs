@@ -1,7 +1,6 @@
-//! When a cluster's exports and imports are compared with the desired state, and the desired
-//! objects that result.
+//! Compares a cluster's exports and imports with the desired state, at most twice per second, and
+//! sends the resulting desired objects to the writer.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,9 +62,9 @@ pub(super) struct WriteBack {
     report: watch::Receiver<WriteReport>,
     recreation: Recreation,
     settled: SettledImports,
-    /// Since when many deletions are delayed.
+    /// The time since which many deletions are delayed.
     held_since: Option<Instant>,
-    /// When something that waits is due.
+    /// The time of the next comparison without any other change: a delayed write is due then.
     due: Option<Instant>,
     stale: bool,
     looked: Instant,
@@ -116,8 +115,8 @@ impl WriteBack {
 
     /// Compares the current with the desired state. Returns the state of the imports.
     ///
-    /// Nothing is written before the shared services include what this process has read from the
-    /// cluster: the state from before the start would be compared with itself.
+    /// Writes wait until the shared services contain the exports that this process has read from
+    /// the cluster. Before that, restored exports would be compared with the current objects.
     pub(super) fn look(&mut self, index: &KubeIndex) -> Arc<ImportsStatus> {
         let now = Instant::now();
         (self.stale, self.looked, self.due) = (false, now, None);
@@ -161,11 +160,12 @@ impl WriteBack {
             return Vec::new();
         };
         let report = self.report.borrow_and_update().clone();
-        let own = index.shared_imports().iter().filter(|(_, import)| import.own.is_some());
-        let own: BTreeSet<_> = own.map(|(key, _)| key.clone()).collect();
-        let namespaces: BTreeSet<_> = index.writable_namespaces().cloned().collect();
-        let has_namespace = |name: &str| namespaces.contains(name);
-        self.recreation.note(own.iter(), has_namespace, now.into_std());
+        let own = || {
+            let own = index.shared_imports().iter().filter(|(_, import)| import.own.is_some());
+            own.map(|(key, _)| key)
+        };
+        let has_namespace = |name: &str| index.is_writable(name);
+        self.recreation.note(own(), has_namespace, now.into_std());
         let policy = self.settings.policy.borrow().clone();
         let inputs = ImportPlanInputs {
             shared,
@@ -203,7 +203,7 @@ impl WriteBack {
             .filter(|(_, write)| matches!(write, ImportWrite::DeleteImport { .. }))
             .map(|(key, _)| key.clone())
             .collect();
-        status.held = self.hold(&mut writes, deletions.len(), own.len(), &policy, now);
+        status.held = self.hold(&mut writes, deletions.len(), own().count(), &policy, now);
         for key in deletions {
             if status.held == 0 {
                 self.recreation.forget(&key);
@@ -241,9 +241,7 @@ impl WriteBack {
             return 0;
         }
         self.due = Some(until);
-        writes.retain(|(_, write)| {
-            !matches!(write, ImportWrite::DeleteImport { .. } | ImportWrite::DeleteDerived { .. })
-        });
+        writes.retain(|(_, write)| !write.is_deletion());
         deletions
     }
 }

@@ -10,6 +10,7 @@ use crate::registry::kube::import_objects::{
     APPLIED, DECIDED_BY, DERIVED, DERIVED_SERVICE, MANAGED_BY, SET, US, derived_name,
 };
 use crate::registry::kube::mcs_form::ExportCondition;
+use strait_base::hex;
 use strait_kube_client::NamespacedName;
 use strait_model::{ImportedService, IpFamily, RawService};
 
@@ -53,7 +54,6 @@ pub(in crate::registry::kube) fn derived_object(
     set: &str,
     version: &str,
     uid: &str,
-    families: &[IpFamily],
 ) -> Value {
     let name = derived_name(key);
     let key_of_derived = NamespacedName { namespace: key.namespace.clone(), name: name.into() };
@@ -64,6 +64,7 @@ pub(in crate::registry::kube) fn derived_object(
     if service.headless {
         spec.insert("clusterIP".into(), "None".into());
     }
+    let families = &service.ip_families;
     if !families.is_empty() {
         spec.insert("ipFamilies".into(), names(families));
     }
@@ -84,14 +85,7 @@ pub(in crate::registry::kube) fn import_status<'a>(
     slices: Option<&str>,
 ) -> Value {
     let clusters: Vec<Value> = clusters.map(|cluster| json!({ "cluster": cluster })).collect();
-    let since = if ready.since.is_empty() { now } else { &ready.since };
-    let mut status = json!({
-        "clusters": clusters,
-        "conditions": [{
-            "type": ready.kind, "status": ready.status, "reason": ready.reason,
-            "message": ready.message, "lastTransitionTime": since,
-        }],
-    });
+    let mut status = json!({ "clusters": clusters, "conditions": [ready.to_json(now)] });
     if let Some(slices) = slices {
         status["endpointSliceObjects"] = slices.into();
     }
@@ -146,8 +140,7 @@ fn signed(
     metadata["annotations"] = json!(annotations);
     let mut object = json!({ "metadata": metadata, "spec": spec });
     let hash = digest::digest(&digest::SHA256, object.to_string().as_bytes());
-    let hash: String = hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    object["metadata"]["annotations"][APPLIED] = hash.into();
+    object["metadata"]["annotations"][APPLIED] = hex::encode(&hash.as_ref()[..8]).into();
     object
 }
 

@@ -1,8 +1,8 @@
-//! Which ServiceImports and derived Services one cluster needs. Pure: the same inputs give the same
-//! plan, in a total order.
+//! Computes the ServiceImports and derived Services that one cluster needs. Pure: equal inputs give
+//! equal plans, in a total order.
 //!
-//! A missing answer is not an empty one: an import is deleted only if each cluster that exported the
-//! service is known not to export it any more, or was removed.
+//! A cluster without a response may still export a service: an import is deleted only if each
+//! cluster that exported the service is known not to export it any more, or was removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::bodies::{applied, derived_object, import_object};
 use crate::registry::kube::import_objects::{DerivedService, OwnImport, derived_name, family_of};
+use crate::registry::kube::kind::{namespaced_name, workload_key};
 use crate::registry::kube::mcs::Import;
 use crate::registry::kube::mcs_form::ExportCondition;
 use crate::registry::kube::{ImportState, ImportStep};
@@ -64,7 +65,14 @@ pub(in crate::registry::kube) enum ImportWrite {
     DeleteDerived { uid: Box<str>, version: Box<str> },
 }
 
-/// The writes for one cluster, and the state of each of its imports.
+impl ImportWrite {
+    /// Returns whether the write deletes an object.
+    pub(in crate::registry::kube) fn is_deletion(&self) -> bool {
+        matches!(self, Self::DeleteImport { .. } | Self::DeleteDerived { .. })
+    }
+}
+
+/// The writes for one cluster, and the states of its imports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::registry::kube) struct ImportPlan {
     /// Writes by the name of the ServiceImport.
@@ -96,12 +104,9 @@ pub(in crate::registry::kube) fn plan(inputs: &ImportPlanInputs<'_>) -> ImportPl
     let mut plan = ImportPlan::default();
     plan.settled.version = inputs.version.to_owned();
     let mut names: BTreeSet<NamespacedName> = inputs.imports.keys().cloned().collect();
-    names.extend(inputs.shared.services.keys().map(|name| NamespacedName {
-        namespace: name.namespace.as_str().into(),
-        name: Arc::clone(&name.name),
-    }));
+    names.extend(inputs.shared.services.keys().map(namespaced_name));
     for name in names {
-        let key = WorkloadKey::new(&*name.namespace, Arc::clone(&name.name));
+        let key = workload_key(&name);
         let service = inputs.shared.services.get(&key);
         let state = match service.and_then(|one| Some((one, one.merged.as_ref()?))) {
             Some((service, merged)) => inputs.exported(&name, &key, service, merged, &mut plan),
@@ -148,7 +153,7 @@ impl ImportPlanInputs<'_> {
         let Some(own) = &import.own else {
             return Some(self.foreign(name, import, service.names(), plan));
         };
-        let state = ImportState::of(import, own);
+        let state = ImportState::of(own);
         if self.mode == ImportMode::Off {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
@@ -166,22 +171,19 @@ impl ImportPlanInputs<'_> {
                 Arc::ptr_eq(&before.merged, merged)
                     && (&before.import, &before.derived) == (&row.import, &row.derived)
             });
-        if is_settled || !self.applied(name, merged, own, plan) {
+        if is_settled || !self.applied(name, merged, own, derived, plan) {
             plan.settled.rows.insert(name.clone(), row);
         }
-        let derived = self.derived_of(name, merged);
-        let ready = self.ready(name, derived);
+        let ready = self.ready(name, of_same_type(derived, merged));
         let names = service.names();
         let is_known = own.ready.as_ref().is_some_and(|current| {
             (&current.status, &current.reason) == (&ready.status, &ready.reason)
         });
-        let has_names = names.iter().map(|one| &**one).eq(import.clusters.iter().map(|one| &**one));
+        let has_names = import.has_clusters(&names);
         // A version of the API without the field does not store it.
         let has_slices = own.slices.as_deref().is_none_or(|slices| slices == ABSENT);
         if !(is_known && has_names && has_slices) {
-            let unchanged = own.ready.as_ref().filter(|current| current.status == ready.status);
-            let since = unchanged.map(|current| current.since.clone()).unwrap_or_default();
-            let ready = ExportCondition { since, ..ready.clone() };
+            let ready = ready.clone().dated(own.ready.as_slice());
             let status = ImportWrite::Status { clusters: names, ready, slices: Some(ABSENT) };
             plan.writes.push((name.clone(), status));
         }
@@ -190,39 +192,37 @@ impl ImportPlanInputs<'_> {
         Some(ImportState { reason, fails, ..state })
     }
 
-    /// Plans the ServiceImport and its derived Service. Returns whether any write is needed.
+    /// Plans the ServiceImport and its derived Service. `at_name` is the current derived Service,
+    /// of any type. Returns whether any write is needed.
     fn applied(
         &self,
         name: &NamespacedName,
         merged: &ImportedService,
         own: &OwnImport,
+        at_name: Option<&DerivedService>,
         plan: &mut ImportPlan,
     ) -> bool {
         let before = plan.writes.len();
         let headless = merged.service.headless;
-        let at_name = self.derived.get(&derived_key(name));
         match at_name {
             // A cluster IP can be neither added nor removed.
             Some(derived) if derived.headless != headless => {
-                let (uid, version) = (derived.uid.clone(), derived.version.clone());
-                plan.writes.push((name.clone(), ImportWrite::DeleteDerived { uid, version }));
+                plan.writes.push((name.clone(), derived.deletion()));
             }
             _ if self.unsupported.contains(name) => {}
             _ => {
-                let families = &merged.service.ip_families;
-                let object =
-                    derived_object(name, merged, self.set, self.version, &own.uid, families);
+                let object = derived_object(name, merged, self.set, self.version, &own.uid);
                 if at_name.is_none_or(|derived| *derived.applied != *applied(&object)) {
                     let creates = at_name.is_none();
                     plan.writes.push((name.clone(), ImportWrite::Derived { object, creates }));
                 }
             }
         }
-        let derived = self.derived_of(name, merged);
+        let derived = of_same_type(at_name, merged);
         let ips: &[IpAddr] = match derived {
             _ if headless => &[],
             Some(derived) if !derived.ips.is_empty() => &derived.ips,
-            // They stay until the derived Service has others.
+            // The addresses stay until the derived Service has others.
             _ => &own.ips,
         };
         let families: Vec<IpFamily> = match ips {
@@ -241,37 +241,19 @@ impl ImportPlanInputs<'_> {
         plan.writes.len() > before
     }
 
-    /// Returns the derived Service of an import, if it has the right type.
-    fn derived_of(
-        &self,
-        name: &NamespacedName,
-        merged: &ImportedService,
-    ) -> Option<&DerivedService> {
-        let derived = self.derived.get(&derived_key(name))?;
-        (derived.headless == merged.service.headless).then_some(derived)
-    }
-
     /// Returns the condition `Ready` of an import with this derived Service.
     fn ready(&self, name: &NamespacedName, derived: Option<&DerivedService>) -> ExportCondition {
         let has_addresses =
             derived.is_some_and(|derived| derived.headless || !derived.ips.is_empty());
-        let (status, reason, message) = match has_addresses {
-            true => ("True", "Ready", "its derived Service has addresses"),
+        let (reason, message) = match has_addresses {
+            true => ("Ready", "its derived Service has addresses"),
             false if self.unsupported.contains(name) => (
-                "False",
                 "IPFamilyNotSupported",
                 "the cluster has none of the address families of the service",
             ),
-            false => ("False", "Pending", "its derived Service has no address yet"),
+            false => ("Pending", "its derived Service has no address yet"),
         };
-        ExportCondition {
-            kind: "Ready".into(),
-            status: status.into(),
-            reason: reason.into(),
-            message: message.into(),
-            since: Box::default(),
-            observed: 0,
-        }
+        ExportCondition::new("Ready", has_addresses, reason, message)
     }
 
     /// Returns the state of another controller's import, and plans its adopted status.
@@ -282,8 +264,7 @@ impl ImportPlanInputs<'_> {
         clusters: Vec<Arc<str>>,
         plan: &mut ImportPlan,
     ) -> ImportState {
-        let same = clusters.iter().map(|one| &**one).eq(import.clusters.iter().map(|one| &**one));
-        if self.adopts_status && !same {
+        if self.adopts_status && !import.has_clusters(&clusters) {
             plan.writes.push((name.clone(), ImportWrite::AdoptedClusters(clusters)));
         }
         ImportState {
@@ -316,25 +297,25 @@ impl ImportPlanInputs<'_> {
         let Some(own) = &import.own else {
             return Some(self.foreign(name, import, Vec::new(), plan));
         };
-        let state = ImportState::of(import, own);
+        let state = ImportState::of(own);
         if self.mode == ImportMode::Off {
             return Some(ImportState { reason: Some(OFF.into()), ..state });
         }
         if let Some(unknown) = self.unknown_exporter(key, service, import, own) {
             return Some(state.kept(&unknown));
         }
-        // First, while its data is known: the garbage collector deletes it only if there is one.
+        // The derived Service is deleted first, because a cluster without a garbage collector would
+        // keep it.
         if let Some(derived) = self.derived.get(&derived_key(name)) {
-            let (uid, version) = (derived.uid.clone(), derived.version.clone());
-            plan.writes.push((name.clone(), ImportWrite::DeleteDerived { uid, version }));
+            plan.writes.push((name.clone(), derived.deletion()));
         }
         let (uid, version) = (own.uid.clone(), own.version.clone());
         plan.writes.push((name.clone(), ImportWrite::DeleteImport { uid, version }));
         Some(ImportState { reason: Some("no cluster exports it any more".into()), ..state })
     }
 
-    /// Returns a cluster that exported the service of an import, and of which it is unknown whether
-    /// it still does.
+    /// Returns a cluster that exported the service of an import and may still export it, because
+    /// its current exports are unknown.
     fn unknown_exporter(
         &self,
         key: &WorkloadKey,
@@ -379,13 +360,14 @@ impl ImportPlanInputs<'_> {
                 namespace: Arc::clone(&key.namespace),
                 name: Arc::clone(&derived.import),
             };
-            let name = WorkloadKey::new(&*key.namespace, Arc::clone(&derived.import));
+            let name = workload_key(&import);
             let is_wanted =
                 self.shared.services.contains_key(&name) || self.imports.contains_key(&import);
-            let is_certain = self.shared.members.values().all(|member| member.lacks(&name));
-            if !is_wanted && is_certain && self.shared.removals_certain {
-                let (uid, version) = (derived.uid.clone(), derived.version.clone());
-                plan.writes.push((import, ImportWrite::DeleteDerived { uid, version }));
+            if !is_wanted
+                && self.shared.removals_certain
+                && self.shared.members.values().all(|member| member.lacks(&name))
+            {
+                plan.writes.push((import, derived.deletion()));
             }
         }
     }
@@ -397,6 +379,28 @@ const OFF: &str = "--mcs-imports is off for this cluster: it is no longer update
 
 fn derived_key(import: &NamespacedName) -> NamespacedName {
     NamespacedName { namespace: Arc::clone(&import.namespace), name: derived_name(import).into() }
+}
+
+/// Returns the derived Service if it has the type of the merged service.
+fn of_same_type<'a>(
+    derived: Option<&'a DerivedService>,
+    merged: &ImportedService,
+) -> Option<&'a DerivedService> {
+    derived.filter(|derived| derived.headless == merged.service.headless)
+}
+
+impl DerivedService {
+    /// Returns the deletion of this version of the Service.
+    fn deletion(&self) -> ImportWrite {
+        ImportWrite::DeleteDerived { uid: self.uid.clone(), version: self.version.clone() }
+    }
+}
+
+impl Import {
+    /// Returns whether the status lists exactly these clusters, in this order.
+    fn has_clusters(&self, names: &[Arc<str>]) -> bool {
+        self.clusters.iter().map(|one| &**one).eq(names.iter().map(|one| &**one))
+    }
 }
 
 /// Returns the fields of a service for a comparison: an API server may order ports differently.
@@ -412,12 +416,12 @@ impl ImportState {
         Self { reason: Some(reason.into()), fails: Some(fails), ..Self::default() }
     }
 
-    fn of(import: &Import, own: &OwnImport) -> Self {
+    fn of(own: &OwnImport) -> Self {
         Self {
             present: true,
             ours: true,
             ready: own.ready.as_ref().is_some_and(|ready| &*ready.status == "True"),
-            ips: import.own.as_ref().map(|own| own.ips.clone()).unwrap_or_default(),
+            ips: own.ips.clone(),
             reason: None,
             code: None,
             fails: None,

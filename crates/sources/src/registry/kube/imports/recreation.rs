@@ -1,4 +1,4 @@
-//! When an import that another client deleted is created again. Pure.
+//! Decides when an import that another client deleted is created again. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -143,7 +143,7 @@ impl Importer {
         }
     }
 
-    /// Applies plans until nothing is left to write.
+    /// Applies plans until a plan has no writes.
     fn settle(&mut self, shared: &SharedServices) -> BTreeMap<WorkloadKey, ImportState> {
         for _ in 0..8 {
             let ImportPlan { writes, states, .. } = self.plan(shared);
@@ -334,7 +334,7 @@ fn plan_equals_a_naive_calculator_for_random_histories() {
                 if was.is_some() && found.is_some() {
                     assert_eq!(importer.ips(name), ips, "seed {seed}, step {step}, {name}");
                 }
-                // Nothing is deleted on absence alone.
+                // An import is deleted only if no cluster can still export the service.
                 if importer.has_namespace && found.is_none() {
                     for cluster in was.into_iter().flatten() {
                         let is_certain = exporters.get(cluster.as_str()).is_none_or(|one| {
@@ -425,7 +425,7 @@ fn kept_import_names_the_unknown_cluster() {
     let state = &states[&workload("cart")];
     assert!(state.present && state.code.is_some_and(|code| code.id == "STR0445"), "{state:?}");
     assert!(state.reason.as_ref().is_some_and(|reason| reason.contains("cluster b")));
-    // A removed cluster counts only once the process is older than the grace period.
+    // A removed cluster has no effect before the process is older than the grace period.
     exporters.remove("b");
     let mut early = shared(&exporters, &BTreeSet::new());
     early.removals_certain = false;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{IndexChanges, IndexedObject, KubeIndex, names};
+use super::{IndexChanges, IndexedObject, KubeIndex, names, namespaced_name};
 use crate::registry::kube::namespace::NamespaceFacts;
 use strait_kube_client::NamespacedName;
 use strait_model::{
@@ -83,8 +83,8 @@ impl KubeIndex {
     }
 
     /// Returns whether no pod serves a Service that is reachable from outside. The controller of
-    /// Kubernetes stores a slice without endpoints for a Service whose pods are gone. Without any
-    /// slice, or without a selector, nothing is known about the pods.
+    /// Kubernetes stores a slice without endpoints for a Service whose pods are gone. Returns false
+    /// for a Service without slices or without a selector, because its pods are unknown.
     pub(super) fn is_unserved(&self, key: &NamespacedName, service: &Service) -> bool {
         if service.external_addresses.is_empty() || service.selector.is_empty() {
             return false;
@@ -167,9 +167,5 @@ pub(in crate::registry::kube) fn missing_names<V, T>(
 ) -> Vec<NamespacedName> {
     let present = names(list);
     let absent = |name: &&WorkloadKey| !present.contains(&(name.namespace.as_str(), &*name.name));
-    let key = |name: &WorkloadKey| NamespacedName {
-        namespace: name.namespace.as_str().into(),
-        name: Arc::clone(&name.name),
-    };
-    named.keys().filter(absent).map(key).collect()
+    named.keys().filter(absent).map(namespaced_name).collect()
 }

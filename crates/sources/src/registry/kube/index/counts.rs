@@ -92,6 +92,11 @@ impl KubeIndex {
         stay.map(|(name, _)| name)
     }
 
+    /// Returns whether objects can be created in a namespace.
+    pub(in crate::registry::kube) fn is_writable(&self, namespace: &str) -> bool {
+        self.namespaces.get(namespace).is_some_and(|facts| !facts.is_terminating)
+    }
+
     /// Returns the settings for reading its objects.
     #[cfg(test)]
     pub(in crate::registry::kube) fn scope(&self) -> &Scope {

@@ -191,8 +191,8 @@ impl KubeIndex {
         true
     }
 
-    /// Updates the names of which it is unknown whether they are exported. Returns whether they
-    /// differ.
+    /// Updates the names that may be exported, because one of their objects could not be decoded.
+    /// Returns whether they differ.
     pub(super) fn note_unknown_exports(&mut self) -> bool {
         if self.invalid.is_empty() && self.facts.exports.unknown.is_empty() {
             return false;
@@ -205,13 +205,13 @@ impl KubeIndex {
         differs
     }
 
-    /// Updates whether all exports are known. `is_complete` is whether everything else is that they
-    /// depend on. Returns the affected parts.
+    /// Updates whether all exports are known. `is_complete` is whether all kinds that exports depend
+    /// on have been listed. Returns the affected parts.
     pub(in crate::registry::kube) fn set_exports_complete(
         &mut self,
         is_complete: bool,
     ) -> IndexChanges {
-        // An object without a readable name could be any of them.
+        // An object without a readable name may be any export or exported Service.
         let has_nameless = [IndexedKind::Services, IndexedKind::ServiceExports]
             .iter()
             .any(|kind| self.invalid.contains_key(&(*kind, None)));

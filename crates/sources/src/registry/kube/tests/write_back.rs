@@ -104,7 +104,7 @@ fn cart() -> WorkloadKey {
     WorkloadKey::new("shop", "cart")
 }
 
-/// Returns a service that these clusters export, the first of which decides.
+/// Returns a service that these clusters export. The first cluster decides.
 fn merged(clusters: &[&str]) -> SharedService {
     let port = ExportedPort {
         name: "http".into(),
