@@ -18,7 +18,7 @@ use tower::{BoxError, ServiceExt, service_fn};
 
 use super::body::ResponseBody;
 use super::error::NotConnected;
-use super::http2::{Http2Sender, SendError};
+use super::http2::{Http2SendError, Http2Sender};
 use super::transport::{Dial, ServerStream, StreamPermit, Transport, http1_over};
 use strait_base::lock::lock;
 
@@ -104,8 +104,8 @@ impl ConnectionPool {
                 // If the connection ended before the request was sent, another one is used.
                 Dispatch::Stream(sender, permit) => match sender.send(request).await {
                     Ok(response) => return Ok((response, Some(permit))),
-                    Err(SendError::Unsent(unsent)) => (request, lost) = (*unsent, lost + 1),
-                    Err(SendError::Failed(error)) => return Err(error),
+                    Err(Http2SendError::Unsent(unsent)) => (request, lost) = (*unsent, lost + 1),
+                    Err(Http2SendError::Failed(error)) => return Err(error),
                 },
                 Dispatch::Wait(mut dialled) => {
                     // An error means that the dialling request gave up: this one dials next.
