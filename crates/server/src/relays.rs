@@ -217,11 +217,11 @@ impl RelayServiceState {
         let member = members
             .get(cluster)
             .ok_or_else(|| refused(403, format!("no Secret makes {cluster} a relayed member")))?;
-        if relay.generation() < member.least_generation(now) {
+        let least = member.least_generation(now);
+        if relay.generation() < least {
             let fact = format!(
-                "the certificate of {cluster} has generation {}, and {} is required",
-                relay.generation(),
-                member.generation
+                "the certificate of {cluster} has generation {}, and {least} is required",
+                relay.generation()
             );
             return Err(refused(403, fact));
         }
