@@ -14,6 +14,7 @@ use super::core::Core;
 use super::inputs::{OperatorFiles, ServerInputs};
 use super::relays::{RelayService, RelayServiceConfig};
 use super::stream_monitor::{self, StreamMonitor, StreamSample};
+use super::used_invitations::UsedInvitations;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -34,7 +35,6 @@ use strait_injection::{
     server as inject,
     server::{AnswerReview, WebhookSettings},
 };
-use strait_kube_client::Access;
 use strait_mesh::history::History;
 use strait_mesh::push::PushContext;
 use strait_model::Namespace;
@@ -64,8 +64,8 @@ pub(super) struct Ports {
     pub(super) certificate_lifetime_max: Duration,
     /// See `--relay-certificate-ttl`.
     pub(super) relay_certificate_lifetime: Duration,
-    /// The access to the config cluster, if there is one.
-    pub(super) config_access: Option<watch::Receiver<Access>>,
+    /// The record of used invitations of relays.
+    pub(super) used_invitations: UsedInvitations,
     /// Whether proxies may authenticate with tokens.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
@@ -154,7 +154,7 @@ impl ServerOutputs {
             identity: ports.identity.clone(),
             trust_domain: inputs.trust_domain.clone(),
             statuses: inputs.statuses.clone(),
-            config_access: ports.config_access,
+            used_invitations: ports.used_invitations,
             lifetime: ports.relay_certificate_lifetime,
             replica: ReplicaName { name: replicas.name().to_owned(), count: 1 },
             drain: drain.clone(),
