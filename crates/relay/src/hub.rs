@@ -144,9 +144,14 @@ pub enum RelayRefusal {
 
 impl RelayHub {
     /// Sets the members that may have relays. Connections that are no longer permitted end at once.
-    pub fn permit(&self, members: BTreeMap<ClusterId, RelayedMember>, now: SystemTime) {
+    pub fn permit(
+        &self,
+        members: impl Into<Arc<BTreeMap<ClusterId, RelayedMember>>>,
+        now: SystemTime,
+    ) {
         let mut state = lock(&self.state);
-        state.permitted = Some(Arc::new(members));
+        state.permitted = Some(members.into());
+        state.forget();
         for (open, member) in state.checked(now) {
             match member {
                 Err(_) => open.close.cancel(),
@@ -267,9 +272,13 @@ impl RelayHub {
         if had_hello && member.open.iter().all(|open| open.usable().is_none()) {
             member.away_since = Some(SystemTime::now());
         }
-        if member.open.is_empty() && member.away_since.is_none() {
-            state.members.remove(cluster);
-        }
+        state.forget();
+    }
+
+    /// Returns the number of members with state.
+    #[cfg(test)]
+    fn known(&self) -> usize {
+        lock(&self.state).members.len()
     }
 
     /// Returns the connection that requests of a member use.
@@ -296,6 +305,17 @@ impl RelayHub {
 }
 
 impl RelayTable {
+    /// Removes members without a connection that had none before, or that are not members any more.
+    fn forget(&mut self) {
+        let Self { permitted, members, .. } = self;
+        let is_member = |cluster: &ClusterId| {
+            permitted.as_ref().is_none_or(|permitted| permitted.contains_key(cluster))
+        };
+        members.retain(|cluster, member| {
+            !member.open.is_empty() || (member.away_since.is_some() && is_member(cluster))
+        });
+    }
+
     /// Returns each connection with its member, or with the reason why it must end.
     fn checked(
         &self,

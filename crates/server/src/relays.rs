@@ -28,9 +28,8 @@ use strait_relay::hub::{
     SessionEnd, check_uid, invited, read_enrol, read_renew,
 };
 use strait_relay::wire::{CertificateResponse, ENROL_PATH, RENEW_PATH};
-use strait_sources::clusters::secret::relayed_members;
+use strait_sources::clusters::reconciler::RelayedMembers;
 use strait_sources::clusters::status::ClusterStatus;
-use strait_sources::store::Objects;
 
 /// The interval of checks whether a replaced generation is still accepted.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -275,19 +274,18 @@ impl RelayServiceState {
 
 /// Keeps the members that may have relays up to date.
 pub(super) async fn follow_members(
-    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    mut members: watch::Receiver<Option<RelayedMembers>>,
     hub: Arc<RelayHub>,
 ) {
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     loop {
-        let members =
-            objects.borrow_and_update().as_ref().map(|objects| relayed_members(&objects.secrets));
-        if let Some(members) = members {
-            hub.permit(members, SystemTime::now());
+        let permitted = members.borrow_and_update().clone();
+        if let Some(permitted) = permitted {
+            hub.permit(permitted, SystemTime::now());
         }
         loop {
             tokio::select! {
-                changed = objects.changed() => match changed {
+                changed = members.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
                 },

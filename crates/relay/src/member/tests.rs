@@ -2,6 +2,7 @@
 
 mod fakes;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -150,7 +151,7 @@ async fn hub_receives_the_responses_that_a_direct_client_receives() {
         uid: None,
         invitation: None,
     };
-    hub.permit([("west".into(), west)].into(), SystemTime::now());
+    hub.permit(BTreeMap::from([("west".into(), west)]), SystemTime::now());
     let relay = TestRelay::start_with(|_, fake| fake.serve_by(Arc::clone(&hub))).await;
     let relayed = ApiClient::relayed(hub.carrier(&"west".into()));
     let direct = ApiClient::new(&access(&relay.api)).expect("a client");
