@@ -20,6 +20,7 @@ use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
 use strait_base::hex;
 use strait_base::lock::lock;
+use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
 use strait_model::ClusterId;
@@ -43,7 +44,7 @@ pub(super) struct RelayServiceConfig {
     pub(super) used_invitations: UsedInvitations,
     /// The lifetime of a relay's certificate.
     pub(super) lifetime: Duration,
-    pub(super) replica: ReplicaName,
+    pub(super) replica: watch::Receiver<ReplicaName>,
     pub(super) drain: CancellationToken,
 }
 
@@ -293,4 +294,23 @@ pub(super) async fn follow_members(
             }
         }
     }
+}
+
+/// Starts to follow the number of replicas, and returns this replica's name with the number.
+pub(super) fn replica_name(
+    name: &str,
+    mut found: watch::Receiver<Arc<FoundPeers>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<ReplicaName> {
+    let count = found.borrow_and_update().count();
+    let name = ReplicaName { name: name.to_owned(), count };
+    let (sender, receiver) = watch::channel(name);
+    tasks.spawn("replicas for relays", async move {
+        // An error means that the replicas cannot change.
+        while found.changed().await.is_ok() {
+            let count = found.borrow_and_update().count();
+            sender.send_if_modified(|name| std::mem::replace(&mut name.count, count) != count);
+        }
+    });
+    receiver
 }

@@ -203,6 +203,9 @@ impl Relay {
         let hub = &self.hubs[hub];
         if had_hello {
             info!(%hub, "the connection to the hub has ended: {fact}");
+        } else if was_connected && self.connections.is_accepted() {
+            // Another connection proves that the certificate is accepted.
+            info!(%hub, "the hub closes the connection before its first request, which it does if it has enough of them: {fact}");
         } else if was_connected {
             warn!(
                 %hub,

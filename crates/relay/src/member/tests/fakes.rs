@@ -23,7 +23,7 @@ use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -128,6 +128,7 @@ impl FakeHub {
                     if let Some(hub) = relay_hub {
                         let claims = RelayClaims { cluster: "west".into(), generation: 1, remote };
                         let replica = ReplicaName { name: "strait-0".to_owned(), count: 1 };
+                        let replica = watch::channel(replica).1;
                         hub.serve(stream, &claims, &replica, std::future::pending()).await;
                         return;
                     }
