@@ -76,6 +76,8 @@ struct RelayConnection {
     remote: SocketAddr,
     since: SystemTime,
     generation: u64,
+    /// The expiry of the certificate.
+    expires: SystemTime,
     /// `None` until the relay has said hello.
     relay: Option<ConnectedRelay>,
     /// One reference more than there are streams.
@@ -196,19 +198,22 @@ impl RelayHub {
         rows.collect()
     }
 
+    /// Returns the expiry of the certificate of the relay that requests of a member use.
+    pub fn expires(&self, cluster: &ClusterId) -> Option<SystemTime> {
+        let state = lock(&self.state);
+        let open = &state.members.get(cluster)?.open;
+        open.iter().find(|open| open.usable().is_some()).map(|open| open.expires)
+    }
+
     /// Returns the carrier of requests to a member.
     pub fn carrier(self: &Arc<Self>, cluster: &ClusterId) -> Arc<dyn Carrier> {
         Arc::new(MemberCarrier { hub: Arc::clone(self), cluster: cluster.clone() })
     }
 
     /// Admits a connection, which is not used until [`Self::begin`].
-    fn admit(
-        &self,
-        cluster: &ClusterId,
-        generation: u64,
-        remote: SocketAddr,
-        now: SystemTime,
-    ) -> Result<Admission<'_>, RelayRefusal> {
+    fn admit(&self, claims: &RelayClaims, now: SystemTime) -> Result<Admission<'_>, RelayRefusal> {
+        let RelayClaims { cluster, generation, expires, remote } = claims;
+        let (generation, expires, remote) = (*generation, *expires, *remote);
         let mut state = lock(&self.state);
         let permitted = state.permitted.as_ref().ok_or(RelayRefusal::NotReady)?;
         let is_old = generation < check(permitted, cluster, generation, now)?.generation;
@@ -227,6 +232,7 @@ impl RelayHub {
             remote,
             since: now,
             generation,
+            expires,
             relay: None,
             permits: Arc::new(()),
             close: close.clone(),

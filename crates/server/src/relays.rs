@@ -121,6 +121,7 @@ impl RelayServiceState {
         let claims = RelayClaims {
             cluster: cluster.clone(),
             generation: relay.generation(),
+            expires: relay.not_after(),
             remote: address,
         };
         info!(%cluster, peer = %address, "relay connects");

@@ -41,6 +41,8 @@ pub struct RelayClaims {
     pub cluster: ClusterId,
     /// The generation of the certificate.
     pub generation: u64,
+    /// The expiry of the certificate.
+    pub expires: SystemTime,
     /// The address of the relay.
     pub remote: SocketAddr,
 }
@@ -82,8 +84,8 @@ impl RelayHub {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let RelayClaims { cluster, generation, remote } = claims;
-        let admission = match self.admit(cluster, *generation, *remote, SystemTime::now()) {
+        let cluster = &claims.cluster;
+        let admission = match self.admit(claims, SystemTime::now()) {
             Ok(admission) => admission,
             Err(refusal) => return SessionEnd::Refused(refusal),
         };

@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::hub::{CONNECTIONS_MAX, RelayedMember};
 
+const EXPIRES: SystemTime = SystemTime::UNIX_EPOCH;
+
 fn member(generation: u64) -> RelayedMember {
     RelayedMember {
         secret: ("strait-system".into(), "strait-member-west".into()),
@@ -104,6 +106,7 @@ fn connect_to(
         let claims = RelayClaims {
             cluster: "west".into(),
             generation,
+            expires: EXPIRES,
             remote: "192.0.2.1:4711".parse().expect("an address"),
         };
         hub.serve(near, &claims, &replica, std::future::pending()).await
@@ -140,6 +143,7 @@ async fn requests_use_the_relay_that_has_been_connected_for_longest() {
     assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-a"}"#));
     let active: Vec<_> = hub.rows().into_iter().map(|row| (row.instance, row.active)).collect();
     assert_eq!(active, [("relay-a".to_owned(), true), ("relay-b".to_owned(), false)]);
+    assert_eq!((hub.expires(&"west".into()), hub.expires(&"east".into())), (Some(EXPIRES), None));
     first_relay.abort();
     until_connected(&hub, 1).await;
     assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-b"}"#));

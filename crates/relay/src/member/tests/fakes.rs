@@ -126,7 +126,9 @@ impl FakeHub {
                     }
                     let relay_hub = lock(&state.relay_hub).clone();
                     if let Some(hub) = relay_hub {
-                        let claims = RelayClaims { cluster: "west".into(), generation: 1, remote };
+                        let expires = std::time::SystemTime::now();
+                        let cluster = "west".into();
+                        let claims = RelayClaims { cluster, generation: 1, expires, remote };
                         let replica = ReplicaName { name: "strait-0".to_owned(), count: 1 };
                         let replica = watch::channel(replica).1;
                         hub.serve(stream, &claims, &replica, std::future::pending()).await;

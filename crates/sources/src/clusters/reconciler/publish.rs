@@ -138,7 +138,8 @@ impl Reconciler {
             refresh_at: None,
             last_error: member.refused_credential().map(|why| why.to_string()),
             ends_soon: lifetime.is_some_and(|lifetime| lifetime.ends_soon(now)),
-            renews_itself: secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+            renews_itself: kind == CredentialKind::Relay
+                || secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
         };
         let ApiCredential::Issued(feed) = &access.credential else { return Some(status) };
         let issued = feed.current();
