@@ -366,6 +366,32 @@ async fn certificate_is_renewed_when_the_hub_asks_for_it() {
 }
 
 #[tokio::test]
+async fn certificate_is_renewed_once_although_each_replica_of_the_hub_asks_for_it() {
+    let mut relay = TestRelay::start().await;
+    let mut open = Vec::new();
+    for replica in ["strait-0/2", "strait-1/2"] {
+        let mut connection = relay.connection().await;
+        hello(&mut connection, replica).await;
+        open.push(connection);
+    }
+    for (connection, replica) in open.iter_mut().zip(["strait-0/2", "strait-1/2"]) {
+        let headers = [("strait-replica", replica), ("strait-renew", "now")];
+        connection.get("/strait/relay/v1/hello", &headers).await;
+    }
+    let mut certificates = Vec::new();
+    for replica in ["strait-0/2", "strait-1/2"] {
+        let mut connection = relay.connection().await;
+        hello(&mut connection, replica).await;
+        certificates.push(connection.certificate.clone());
+        open.push(connection);
+    }
+    assert_eq!(certificates[0], certificates[1]);
+    let more = timeout(Duration::from_secs(2), relay.hub.connections.recv()).await;
+    assert!(more.is_err(), "another certificate");
+    assert_eq!(relay.hub.renewals(), 1);
+}
+
+#[tokio::test]
 async fn expired_certificate_is_replaced_by_enrolment() {
     let mut relay = TestRelay::start_with(|settings, hub| {
         store_certificate(settings, hub, SystemTime::now() - 3 * HOUR, 2 * HOUR);
