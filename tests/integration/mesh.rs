@@ -41,6 +41,12 @@ pub(crate) const SHOP: &str = "shop";
 /// The time limit of anything that should be immediate, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
+/// Returns a port that was free.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
 /// Repeats a check until it returns `Ok`. Panics with the last `Err` at the limit.
 pub(crate) async fn wait_until<T>(
     limit: Duration,

@@ -23,6 +23,8 @@ struct Served {
     folder: tempfile::TempDir,
     server: Child,
     admin: String,
+    /// The port of the relays and proxies.
+    xds: String,
 }
 
 impl Served {
@@ -72,8 +74,9 @@ impl Served {
         });
         let line = ready.await.expect("read").expect("a line");
         let line: Value = serde_json::from_str(&line).expect("one line of JSON");
-        let admin = format!("http://{}", line["admin"].as_str().expect("an address"));
-        Self { hub, remote, folder, server, admin }
+        let address = |name: &str| line[name].as_str().expect("an address").to_owned();
+        let admin = format!("http://{}", address("admin"));
+        Self { hub, remote, folder, server, admin, xds: address("xds") }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -435,4 +438,91 @@ async fn services_are_exported_automatically_unless_excluded() {
             "the export is created repeatedly"
         );
     }
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `strait cluster invite` until the control plane has published its roots. Returns the values for the chart.
+async fn invite(served: &Served, hub: &str) -> Value {
+    let started = Instant::now();
+    loop {
+        let mut command = served.command(&["cluster", "invite", "prod-eu", "--hub", hub]);
+        let run = tokio::task::spawn_blocking(move || command.output());
+        let output = run.await.expect("it ran").expect("it ran");
+        if output.status.success() {
+            let values = String::from_utf8(output.stdout).expect("UTF-8");
+            let values: Value = serde_saphyr::from_str(&values).expect("YAML");
+            return values["relay"].clone();
+        }
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(started.elapsed() < LIMIT, "{text}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invited_cluster_is_read_through_its_relay_and_keeps_it_when_certificates_are_rotated() {
+    let served = Served::start("", &[]).await;
+    let port = served.xds.rsplit_once(':').expect("a port").1;
+    let hub = format!("localhost:{port}");
+    let write = |name: &str, value: &Value| {
+        let text = value.as_str().expect("text");
+        std::fs::write(served.path(name), text).expect("written");
+    };
+    let values = invite(&served, &hub).await;
+    assert_eq!((&values["enabled"], &values["hubs"]), (&json!(true), &json!([hub])));
+    write("roots", &values["roots"]);
+    write("invitation", &values["invitation"]);
+    write("remote", &json!(served.remote.kubeconfig()));
+    let path = |name: &str| served.path(name).display().to_string();
+    let [roots, invitation, remote, state] = ["roots", "invitation", "remote", "relay"].map(path);
+    let mut command = served.command(&["relay", "--cluster", "prod-eu", "--hub", &hub]);
+    command.args(["--hub-roots", &roots, "--invitation-file", &invitation]);
+    command.args(["--kubeconfig", &remote, "--state-dir", &state]).stderr(Stdio::null());
+    let _relay = Running(command.spawn().expect("it starts"));
+    let get = ["cluster", "get", "prod-eu"];
+    served.until(&get, &["live", "relay"]).await;
+
+    let certificate = || std::fs::read_to_string(served.path("relay/cert-chain.pem"));
+    let renewed = async |before: String| {
+        let started = Instant::now();
+        while certificate().expect("stored") == before {
+            assert!(started.elapsed() < LIMIT, "the certificate is not renewed");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        served.until(&get, &["live", "relay"]).await;
+    };
+    let before = certificate().expect("stored");
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "prod-eu", "--yes"]).await;
+    assert!(code == 64 && text.contains("takes no context"), "{code}: {text}");
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
+    assert!(code == 0 && text.contains("from 1 to 2"), "{code}: {text}");
+    renewed(before).await;
+
+    // A stolen certificate is refused at once. The relay enrols again by another invitation.
+    let before = certificate().expect("stored");
+    write("invitation", &invite(&served, &hub).await["invitation"]);
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--now", "--yes"]).await;
+    assert!(code == 0 && text.contains("from 2 to 3"), "{code}: {text}");
+    renewed(before).await;
+    let secret = served.hub.store().get("Secret", "strait-system", "strait-cluster-prod-eu");
+    let annotations = secret.expect("it exists").value()["metadata"]["annotations"].clone();
+    assert_eq!(annotations["strait.dev/relay-generation"], "3");
+    assert!(annotations["strait.dev/relay-generation-from"].is_null(), "{annotations}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rotation_at_once_is_for_members_with_a_relay() {
+    let served = Served::start("", &[]).await;
+    served.join().await;
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--now", "--yes"]).await;
+    assert!(code == 64 && text.contains("--now is for members with a relay"), "{code}: {text}");
 }

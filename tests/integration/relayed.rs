@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use strait_base::hex;
 use strait_base::task::Supervisor;
@@ -12,12 +17,16 @@ use strait_relay::member::{
     self, CertificateStore, EnrolCredential, HubDialler, RelaySettings, RequestList,
 };
 use strait_sources::store::own_cluster::own_cluster;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
 
 use super::mesh::{
-    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, holds,
-    wait_until,
+    Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, east_and_west, endpoints_until, free_port,
+    holds, replace, wait_until,
 };
+use super::tokens::without_certificate;
 use strait_sim::objects;
 use strait_xds_client::XdsClient;
 
@@ -54,6 +63,17 @@ fn with_invitation(east: &Member) -> Setup {
 
 /// Starts the relay of a member; it ends with the returned supervisor.
 async fn start_relay(setup: &Setup, server: &Server, member: &Member, name: &str) -> Supervisor {
+    // The relays of one member share a certificate.
+    start_relay_to(setup, server.bound.xds.port(), member, (name, "relay-state")).await
+}
+
+/// Starts a relay that dials the hub at this port and stores its certificate in this directory.
+async fn start_relay_to(
+    setup: &Setup,
+    port: u16,
+    member: &Member,
+    (name, state): (&str, &str),
+) -> Supervisor {
     let file = |suffix: &str, text: &str| {
         let path = setup.path(&format!("{name}-{suffix}"));
         std::fs::write(&path, text).expect("written");
@@ -64,15 +84,14 @@ async fn start_relay(setup: &Setup, server: &Server, member: &Member, name: &str
     let settings = RelaySettings {
         cluster: "west".to_owned(),
         instance: name.to_owned(),
-        hubs: vec![format!("localhost:{}", server.bound.xds.port()).parse().expect("an address")],
+        hubs: vec![format!("localhost:{port}").parse().expect("an address")],
         dialler: HubDialler {
             roots: file("roots", &roots),
             proxy: None,
             proxy_authorization: None,
         },
         credential: EnrolCredential::Invitation(file("invitation", TOKEN)),
-        // The relays of one member share a certificate.
-        store: CertificateStore::Folder(setup.path("relay-state")),
+        store: CertificateStore::Folder(setup.path(state)),
         list: RequestList {
             gateway_secrets: Default::default(),
             roots: true,
@@ -137,6 +156,160 @@ async fn relayed_member_gives_the_same_mesh_as_a_direct_one() {
     web_until(&client, 3).await;
     let relays = relays_until(&server, 1).await;
     assert_eq!((&relays[0]["cluster"], &relays[0]["active"]), (&json!("west"), &json!(true)));
+    let entry = server.cluster("west").await;
+    let credential = &entry["credential"];
+    assert_eq!((&entry["via"], &credential["kind"]), (&json!("relay"), &json!("relay")));
+    let expires = credential["expires"].as_str().expect("that of the certificate");
+    let expires: jiff::Timestamp = expires.parse().expect("a time");
+    assert!(expires > jiff::Timestamp::now(), "{entry}");
+    assert_eq!(credential["renewsItself"], true);
+}
+
+#[tokio::test]
+async fn relayed_members_of_a_source_obey_its_ids() {
+    let (east, west) = east_and_west().await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let file = setup.path("members.yaml");
+    let write = |id: &str| {
+        let source = format!(
+            "apiVersion: strait.dev/v1\nkind: MemberSources\n\
+             sources: [{{name: fleet, secrets: {{namespace: fleet}}, ids: [{id}]}}]"
+        );
+        replace(&file, &source);
+    };
+    write("north");
+    let mut secret = invitation(TOKEN, Duration::from_secs(600), 1);
+    secret["metadata"]["namespace"] = json!("fleet");
+    setup.put("west", &secret);
+    let setup = setup.with(&["--members", &file.display().to_string()]);
+    let server = setup.start().await;
+    let _relay = start_relay(&setup, &server, &west, "relay-a").await;
+    let refused = server.cluster_in("west", "rejected").await;
+    assert!(refused["reason"].to_string().contains("STR0224"), "{refused}");
+    // The source may not define this member, so its invitation is not valid either.
+    let (status, body) = enrol(&setup, server.bound.xds.port(), TOKEN, "a-uid").await;
+    assert_eq!((status, &*body["error"]["code"].to_string()), (401, r#""STR0343""#), "{body}");
+
+    write("west");
+    let live = server.cluster_in("west", "live").await;
+    assert_eq!((&live["source"], &live["via"]), (&json!("fleet"), &json!("relay")));
+    relays_until(&server, 1).await;
+    // The certificate of the relay ends with the permission of the source.
+    write("north");
+    relays_until(&server, 0).await;
+    let refused = server.cluster_in("west", "rejected").await;
+    assert!(refused["reason"].to_string().contains("STR0224"), "{refused}");
+}
+
+/// Returns an address that distributes its connections to these ports in turn.
+async fn balanced(ports: [u16; 2], tasks: &Supervisor) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let connections = tasks.clone();
+    tasks.spawn("load balancer", async move {
+        for port in ports.iter().copied().cycle() {
+            let (mut client, _) = listener.accept().await.expect("a connection");
+            connections.spawn("connection", async move {
+                let server = TcpStream::connect(("127.0.0.1", port)).await;
+                if let Ok(mut server) = server {
+                    let _ = copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn relay_connects_to_both_replicas_behind_one_address() {
+    let (east, west) = east_and_west().await;
+    let setup = with_invitation(&east);
+    let [one, two] = [free_port(), free_port()];
+    let replica = async |name: &str, own: u16, other: u16| {
+        let mut arguments = setup.arguments_on(&setup.path(name));
+        let at = arguments.iter().position(|one| one == "--xds-address").expect("it is given");
+        arguments[at + 1] = format!("127.0.0.1:{own}");
+        arguments.extend(["--replica-name".into(), name.into()]);
+        arguments.extend(["--peers".into(), format!("127.0.0.1:{other}")]);
+        setup.start_as(arguments).await
+    };
+    let replicas = [replica("strait-a", one, two).await, replica("strait-b", two, one).await];
+    let tasks = Supervisor::new();
+    let port = balanced([one, two], &tasks).await;
+    let _relay = start_relay_to(&setup, port, &west, ("relay-a", "relay-state")).await;
+    for server in &replicas {
+        server.cluster_in("west", "live").await;
+        server.ready().await;
+        let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+        web_until(&client, 2).await;
+    }
+}
+
+/// Returns the UID of a member's namespace `kube-system`.
+fn uid_of(member: &Member) -> String {
+    let namespace = member.api.store().get("Namespace", "", "kube-system").expect("it exists");
+    namespace.value()["metadata"]["uid"].as_str().expect("a UID").to_owned()
+}
+
+/// Sends a request to enrol with a new key, and returns the status and the body of the response.
+async fn enrol(setup: &Setup, port: u16, token: &str, uid: &str) -> (u16, Value) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["relay".to_owned()]).expect("a name");
+    let csr = params.serialize_request(&key).expect("signed").pem().expect("PEM");
+    let body = json!({ "token": token, "csr": csr, "clusterUid": uid });
+    let tls = TlsConnector::from(without_certificate(setup));
+    loop {
+        let tcp = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
+        let name = "localhost".try_into().expect("a name");
+        let stream = TokioIo::new(tls.connect(name, tcp).await.expect("TLS"));
+        let handshake = http2::handshake(TokioExecutor::new(), stream).await;
+        let (mut requests, connection) = handshake.expect("HTTP/2");
+        let request = Request::post(format!("https://localhost:{port}/strait/relay/v1/enrol"));
+        let request = request.body(Full::new(Bytes::from(body.to_string()))).expect("a request");
+        let exchange = async {
+            let response = requests.send_request(request).await.expect("a response");
+            let status = response.status().as_u16();
+            (status, response.into_body().collect().await.expect("a body").to_bytes())
+        };
+        let (status, body) = tokio::select! {
+            answered = exchange => answered,
+            ended = connection => panic!("{ended:?}"),
+        };
+        // One request per second is accepted from one address.
+        if status != 429 {
+            return (status, serde_json::from_slice(&body).expect("JSON"));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn invitation_is_used_once_at_all_replicas_and_the_members_secret_is_not_written() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    let (_, west) = east_and_west().await;
+    hub.apply(invitation(TOKEN, Duration::from_secs(600), 1));
+    let secret =
+        || hub.api.store().get("Secret", SYSTEM, "strait-cluster-west").map(|it| it.value());
+    let before = secret();
+    let setup = Setup::new().with(&["--cluster-id", "hub"]);
+    let start = async |state: &str| {
+        let mut arguments = setup.arguments_with(&hub.api);
+        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+        arguments[at + 1] = setup.path(state).display().to_string();
+        setup.start_as(arguments).await
+    };
+    let (first, second) = (start("state-1").await, start("state-2").await);
+    let _relay =
+        start_relay_to(&setup, first.bound.xds.port(), &west, ("relay-a", "relay-state")).await;
+    first.cluster_in("west", "live").await;
+    second.cluster_until("west", |entry| entry["via"] == "relay").await;
+    for server in [&first, &second] {
+        let uid = uid_of(&west);
+        let (status, body) = enrol(&setup, server.bound.xds.port(), TOKEN, &uid).await;
+        assert_eq!((status, &body["error"]["code"]), (401, &json!("STR0343")), "{body}");
+    }
+    assert_eq!(secret(), before, "the Secret of the member");
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::cli::envoy;
 use super::mesh::{
-    Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, from_nothing, holds, text,
-    wait_until,
+    Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, free_port, from_nothing,
+    holds, text, wait_until,
 };
 use strait_sim::objects::namespace;
 use strait_sim::{Family, Fault};
@@ -382,11 +382,6 @@ async fn an_envoy_with_both_addresses_moves_and_receives_almost_nothing() {
     }
     second.shut_down().await;
     drop(hub);
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
 }
 
 fn run_envoy(envoy: &Path, bootstrap: &str, log: &Path) -> RunningEnvoy {

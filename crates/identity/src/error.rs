@@ -262,6 +262,9 @@ pub enum SpiffeIdError {
     /// The certificate, or its list of names, can't be parsed.
     #[error("the certificate can't be parsed")]
     Malformed,
+    /// An extension that this control plane defines has an invalid value, or occurs twice.
+    #[error("an extension of the control plane in the certificate has an invalid value")]
+    Extension,
     /// The number of URIs is not exactly one (SPIFFE X.509-SVID, section 2).
     #[error("it has {0} URI names, expected exactly 1")]
     UriCount(usize),

@@ -10,7 +10,7 @@
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
 
-use super::own_extension;
+use super::{SpiffeIdError, own_extension};
 use strait_model::ClusterId;
 
 /// Object identifier, chosen like that of [`super::proof_time`], with at most 28 bits for the same
@@ -28,7 +28,10 @@ pub(super) fn extension(member: &ClusterId) -> CustomExtension {
 }
 
 /// Returns the member in `certificate`, if it has this extension.
-pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
+///
+/// # Errors
+/// If the certificate can't be parsed, or its extension is not the ID of a member.
+pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Option<ClusterId>, SpiffeIdError> {
     own_extension::read(certificate, OID, |value| {
         let [TEXT, length, text @ ..] = value else { return None };
         let text = str::from_utf8(text).ok().filter(|text| text.len() == usize::from(*length))?;
@@ -52,13 +55,13 @@ mod tests {
         };
         let longest = "a".repeat(ClusterId::LENGTH_MAX);
         for member in ["e", "eu-west.1", &*longest] {
-            assert_eq!(with(extension(&member.into())), Some(member.into()));
+            assert_eq!(with(extension(&member.into())), Ok(Some(member.into())));
         }
-        assert_eq!(of(&ca.workload("web").0[0]), None, "of the mesh's CA");
+        assert_eq!(of(&ca.workload("web").0[0]), Ok(None), "of the mesh's CA");
         for content in [vec![], vec![TEXT], vec![TEXT, 2, b'a'], vec![TEXT, 1, 0xff], vec![2, 1, 7]]
         {
             let wrong = CustomExtension::from_oid_content(&OID, content.clone());
-            assert_eq!(with(wrong), None, "{content:?}");
+            assert!(with(wrong).is_err(), "{content:?}");
         }
     }
 }

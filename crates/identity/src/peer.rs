@@ -121,16 +121,25 @@ impl fmt::Display for SpiffeId {
 pub struct PeerIdentity {
     id: SpiffeId,
     not_after: SystemTime,
+    /// When a token last proved the identity, if the certificate records it.
+    proved: Option<SystemTime>,
+    /// The cluster that the certificate proves, if it contains one.
+    cluster: Option<ClusterId>,
     chain: Arc<[CertificateDer<'static>]>,
 }
 
 impl PeerIdentity {
     /// Reads the identity from a verified chain, leaf first.
+    ///
+    /// # Errors
+    /// If the leaf has no single identity, or an invalid extension of this control plane.
     pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         Ok(Self {
             id: SpiffeId::of_certificate(leaf)?,
             not_after: validity(leaf).ok_or(SpiffeIdError::Malformed)?.1,
+            proved: proof_time::of(leaf)?,
+            cluster: member_mark::of(leaf)?,
             chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
         })
     }
@@ -153,12 +162,12 @@ impl PeerIdentity {
 
     /// Returns the time when a token last proved the identity, if the certificate records it.
     pub(super) fn proved(&self) -> Option<SystemTime> {
-        proof_time::of(self.chain.first()?)
+        self.proved
     }
 
     /// Returns the cluster that the certificate proves, if it contains one.
     pub fn cluster(&self) -> Option<ClusterId> {
-        member_mark::of(self.chain.first()?)
+        self.cluster.clone()
     }
 
     /// Returns the presented chain, leaf first, to be verified again when the roots change.

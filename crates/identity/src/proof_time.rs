@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
 
-use super::{der_integer, own_extension};
+use super::{SpiffeIdError, der_integer, own_extension};
 
 /// Maximum time for which certificates may be exchanged for others without a token.
 pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -26,9 +26,13 @@ pub(super) fn extension(proved: SystemTime) -> CustomExtension {
 }
 
 /// Returns the time in `certificate`, if it has this extension.
-pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    let seconds = own_extension::read(certificate, OID, der_integer::decode)?;
-    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+///
+/// # Errors
+/// If the certificate can't be parsed, or its extension is not a time.
+pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Option<SystemTime>, SpiffeIdError> {
+    own_extension::read(certificate, OID, |value| {
+        UNIX_EPOCH.checked_add(Duration::from_secs(der_integer::decode(value)?))
+    })
 }
 
 #[cfg(test)]
@@ -49,16 +53,30 @@ mod tests {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
                 params.custom_extensions.push(extension(proved));
             });
-            assert_eq!(of(&chain[0]), Some(proved), "{seconds}");
+            assert_eq!(of(&chain[0]), Ok(Some(proved)), "{seconds}");
         }
-        assert_eq!(of(&ca.workload("web").0[0]), None, "issued by hand");
-        // Values that are not a time.
-        for content in [vec![], vec![0x02], vec![0x02, 9, 1], vec![0x04, 1, 1], vec![0x02, 0]] {
+        assert_eq!(of(&ca.workload("web").0[0]), Ok(None), "issued by hand");
+    }
+
+    #[test]
+    fn certificate_with_an_invalid_time_is_refused() {
+        let ca = Ca::new();
+        let negative = vec![0x02, 1, 0xff];
+        let too_large = der_integer::encode(u64::MAX);
+        let wrong_values = [vec![], vec![0x02], vec![0x02, 9, 1], vec![0x04, 1, 1], vec![0x02, 0]];
+        let valid = der_integer::encode(1_764_230_400);
+        let certificates = wrong_values.into_iter().chain([negative, too_large]);
+        let certificates =
+            certificates.map(|value| vec![value]).chain([vec![valid.clone(), valid]]);
+        for values in certificates {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
-                let wrong = CustomExtension::from_oid_content(&OID, content.clone());
-                params.custom_extensions.push(wrong);
+                let extension =
+                    |value: &Vec<u8>| CustomExtension::from_oid_content(&OID, value.clone());
+                params.custom_extensions.extend(values.iter().map(extension));
             });
-            assert_eq!(of(&chain[0]), None, "{content:?}");
+            assert!(of(&chain[0]).is_err(), "{values:?}");
+            let now = SystemTime::now();
+            assert!(ca.roots().authenticate(&chain, now).is_err(), "{values:?}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl RelayIdentity {
     pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
         let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         let (trust_domain, cluster) = name_of(leaf)?.ok_or(SpiffeIdError::Form)?;
-        let generation = own_extension::read(leaf, GENERATION_OID, der_integer::decode);
+        let generation = own_extension::read(leaf, GENERATION_OID, der_integer::decode)?;
         let generation = generation.ok_or(SpiffeIdError::Malformed)?;
         Ok(Self {
             trust_domain,

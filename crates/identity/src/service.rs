@@ -174,9 +174,9 @@ impl CertificateService {
         })?;
         let ledger = Arc::clone(&identity.evidence().ledger);
         // A certificate without this time was issued manually or by an older version; the time
-        // starts now.
+        // starts now. So does a time in the future, from a replica whose clock was ahead.
         let proved = match caller.proof() {
-            CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
+            CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now).min(now),
             CallerProof::Token(_) => now,
         };
         let cluster = caller.proven_cluster().map(|cluster| self.registry.member_called(&cluster));

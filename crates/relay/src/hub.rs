@@ -76,6 +76,8 @@ struct RelayConnection {
     remote: SocketAddr,
     since: SystemTime,
     generation: u64,
+    /// The expiry of the certificate.
+    expires: SystemTime,
     /// `None` until the relay has said hello.
     relay: Option<ConnectedRelay>,
     /// One reference more than there are streams.
@@ -144,9 +146,14 @@ pub enum RelayRefusal {
 
 impl RelayHub {
     /// Sets the members that may have relays. Connections that are no longer permitted end at once.
-    pub fn permit(&self, members: BTreeMap<ClusterId, RelayedMember>, now: SystemTime) {
+    pub fn permit(
+        &self,
+        members: impl Into<Arc<BTreeMap<ClusterId, RelayedMember>>>,
+        now: SystemTime,
+    ) {
         let mut state = lock(&self.state);
-        state.permitted = Some(Arc::new(members));
+        state.permitted = Some(members.into());
+        state.forget();
         for (open, member) in state.checked(now) {
             match member {
                 Err(_) => open.close.cancel(),
@@ -191,19 +198,22 @@ impl RelayHub {
         rows.collect()
     }
 
+    /// Returns the expiry of the certificate of the relay that requests of a member use.
+    pub fn expires(&self, cluster: &ClusterId) -> Option<SystemTime> {
+        let state = lock(&self.state);
+        let open = &state.members.get(cluster)?.open;
+        open.iter().find(|open| open.usable().is_some()).map(|open| open.expires)
+    }
+
     /// Returns the carrier of requests to a member.
     pub fn carrier(self: &Arc<Self>, cluster: &ClusterId) -> Arc<dyn Carrier> {
         Arc::new(MemberCarrier { hub: Arc::clone(self), cluster: cluster.clone() })
     }
 
     /// Admits a connection, which is not used until [`Self::begin`].
-    fn admit(
-        &self,
-        cluster: &ClusterId,
-        generation: u64,
-        remote: SocketAddr,
-        now: SystemTime,
-    ) -> Result<Admission<'_>, RelayRefusal> {
+    fn admit(&self, claims: &RelayClaims, now: SystemTime) -> Result<Admission<'_>, RelayRefusal> {
+        let RelayClaims { cluster, generation, expires, remote } = claims;
+        let (generation, expires, remote) = (*generation, *expires, *remote);
         let mut state = lock(&self.state);
         let permitted = state.permitted.as_ref().ok_or(RelayRefusal::NotReady)?;
         let is_old = generation < check(permitted, cluster, generation, now)?.generation;
@@ -222,6 +232,7 @@ impl RelayHub {
             remote,
             since: now,
             generation,
+            expires,
             relay: None,
             permits: Arc::new(()),
             close: close.clone(),
@@ -267,9 +278,13 @@ impl RelayHub {
         if had_hello && member.open.iter().all(|open| open.usable().is_none()) {
             member.away_since = Some(SystemTime::now());
         }
-        if member.open.is_empty() && member.away_since.is_none() {
-            state.members.remove(cluster);
-        }
+        state.forget();
+    }
+
+    /// Returns the number of members with state.
+    #[cfg(test)]
+    fn known(&self) -> usize {
+        lock(&self.state).members.len()
     }
 
     /// Returns the connection that requests of a member use.
@@ -296,6 +311,17 @@ impl RelayHub {
 }
 
 impl RelayTable {
+    /// Removes members without a connection that had none before, or that are not members any more.
+    fn forget(&mut self) {
+        let Self { permitted, members, .. } = self;
+        let is_member = |cluster: &ClusterId| {
+            permitted.as_ref().is_none_or(|permitted| permitted.contains_key(cluster))
+        };
+        members.retain(|cluster, member| {
+            !member.open.is_empty() || (member.away_since.is_some() && is_member(cluster))
+        });
+    }
+
     /// Returns each connection with its member, or with the reason why it must end.
     fn checked(
         &self,

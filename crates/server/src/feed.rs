@@ -702,6 +702,7 @@ mod tests {
                     known: known_seen,
                     settled,
                     clients,
+                    relayed: watch::channel(None).1,
                 },
                 policy: strait_sources::policy_watch::WatchedFile::none().value,
                 resolved,

@@ -149,7 +149,6 @@ impl ServerInputs {
         let (trust_domain, trust_domain_seen) = watch::channel(None);
         let (role, given_up) = writer(args, source, &gate, &core.drain, tasks);
         let relays = Arc::new(RelayHub::default());
-        tasks.spawn("relayed members", follow_members(objects.clone(), Arc::clone(&relays)));
         let roots = roots(identity, gate.clone(), tasks);
         let writes = MemberWrites { roots, role: role.clone() };
         let sources = files.members.value.clone();
@@ -187,6 +186,8 @@ impl ServerInputs {
             },
             tasks,
         );
+        let relayed = follow_members(clusters.relayed.clone(), Arc::clone(&relays));
+        tasks.spawn("relayed members", relayed);
         share_services(args, core, &clusters.statuses, tasks);
         let (callers, keys) = callers::start(
             callers::CallersConfig {

@@ -44,6 +44,11 @@ impl KubeSecret {
         Some(BASE64.decode(self.data.get(key)?))
     }
 
+    /// Returns the names of the keys.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.data.keys().map(String::as_str)
+    }
+
     /// Returns the resource version.
     pub(super) fn version(self) -> String {
         self.metadata.resource_version
@@ -59,10 +64,16 @@ impl KubeSecret {
 
 /// Builds a Secret of the control plane with one key.
 pub(super) fn object(namespace: &str, name: &str, (key, content): (&str, &[u8])) -> Value {
+    let mut object = empty(namespace, name);
+    object["data"] = json!({ key: BASE64.encode(content) });
+    object
+}
+
+/// Builds a Secret of the control plane without keys.
+pub(super) fn empty(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": { "name": name, "namespace": namespace, "labels": { "app.kubernetes.io/managed-by": "strait" } },
-        "data": { key: BASE64.encode(content) },
     })
 }
 

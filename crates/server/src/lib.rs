@@ -41,6 +41,7 @@ mod source;
 mod start_reads;
 mod state_dir;
 mod stream_monitor;
+mod used_invitations;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -66,6 +67,7 @@ use self::shared_hold::SharedHoldStore;
 use self::source::ConfigOrigin;
 use self::start_reads::{EarlyHold, START_WAIT};
 use self::state_dir::StateDir;
+use self::used_invitations::UsedInvitations;
 use crate::admin::{Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::replicas::OtherReplicas;
@@ -241,7 +243,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,
         relay_certificate_lifetime: args.relay_certificate_ttl,
-        config_access: source.config_cluster().map(|config_cluster| config_cluster.access),
+        used_invitations: UsedInvitations::new(
+            source.config_cluster().map(|config_cluster| config_cluster.access),
+            &args.namespace,
+        ),
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,
         webhook: webhook.map(|(listener, _)| {

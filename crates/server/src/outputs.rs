@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Core;
 use super::inputs::{OperatorFiles, ServerInputs};
-use super::relays::{RelayService, RelayServiceConfig};
+use super::relays::{self, RelayService, RelayServiceConfig};
 use super::stream_monitor::{self, StreamMonitor, StreamSample};
+use super::used_invitations::UsedInvitations;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Readiness, Token};
 use crate::metrics::Metrics;
@@ -34,11 +35,9 @@ use strait_injection::{
     server as inject,
     server::{AnswerReview, WebhookSettings},
 };
-use strait_kube_client::Access;
 use strait_mesh::history::History;
 use strait_mesh::push::PushContext;
 use strait_model::Namespace;
-use strait_relay::hub::ReplicaName;
 use strait_rules::access::PolicyErrors;
 use strait_rules::traffic::proxy_configs;
 use strait_sources::clusters::heap;
@@ -64,8 +63,8 @@ pub(super) struct Ports {
     pub(super) certificate_lifetime_max: Duration,
     /// See `--relay-certificate-ttl`.
     pub(super) relay_certificate_lifetime: Duration,
-    /// The access to the config cluster, if there is one.
-    pub(super) config_access: Option<watch::Receiver<Access>>,
+    /// The record of used invitations of relays.
+    pub(super) used_invitations: UsedInvitations,
     /// Whether proxies may authenticate with tokens.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
@@ -149,14 +148,14 @@ impl ServerOutputs {
 
         let (replicas, authenticator) = ports.replicas;
         let (accepted, of_replicas) = mpsc::channel(REPLICA_CONNECTIONS_MAX);
-        let relays = RelayService::new(RelayServiceConfig {
+        let relay_service = RelayService::new(RelayServiceConfig {
             hub: Arc::clone(&inputs.relays),
             identity: ports.identity.clone(),
             trust_domain: inputs.trust_domain.clone(),
             statuses: inputs.statuses.clone(),
-            config_access: ports.config_access,
+            used_invitations: ports.used_invitations,
             lifetime: ports.relay_certificate_lifetime,
-            replica: ReplicaName { name: replicas.name().to_owned(), count: 1 },
+            replica: relays::replica_name(replicas.name(), replicas.follow(), tasks),
             drain: drain.clone(),
         });
         let cache = Arc::clone(&core.cache);
@@ -175,7 +174,7 @@ impl ServerOutputs {
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
             audit_interval: ports.audit_interval,
-            relays: Some(Arc::new(relays)),
+            relays: Some(Arc::new(relay_service)),
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             replicas: Some(ReplicaPort { authenticator, accepted }),

@@ -1,38 +1,36 @@
 //! Relays at the xDS port: their connections, and their certificates.
 //!
-//! `strait_relay::hub` owns the connections and checks invitations. This module connects it with the Secrets, the CA,
-//! and the API server of the config cluster, which records used invitations.
+//! `strait_relay::hub` owns the connections and checks invitations. This module connects it with the members, the CA, and
+//! the record of used invitations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde::de::IgnoredAny;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::kube_secret::{self, KubeSecret};
+use super::used_invitations::UsedInvitations;
+use crate::replicas::FoundPeers;
 use strait_ads::relays::{RelayFuture, RelayPort, RelayStream};
 use strait_base::codes;
 use strait_base::hex;
 use strait_base::lock::lock;
+use strait_base::task::Supervisor;
 use strait_base::time::rfc3339;
 use strait_identity::{Authority, IdentityError, RelayIdentity, ServerIdentity};
-use strait_kube_client::{Access, ApiClient, ApiError, Patch};
 use strait_model::ClusterId;
 use strait_relay::hub::{
-    EnrolmentLimits, EnrolmentRefusal, INVITATION_EXPIRES_KEY, INVITATION_KEY, RelayClaims,
-    RelayHub, RelayedMember, ReplicaName, SessionEnd, check_uid, invited, read_enrol, read_renew,
+    EnrolmentLimits, EnrolmentRefusal, RelayClaims, RelayHub, RelayedMember, ReplicaName,
+    SessionEnd, check_uid, invited, read_enrol, read_renew,
 };
 use strait_relay::wire::{CertificateResponse, ENROL_PATH, RENEW_PATH};
-use strait_sources::clusters::secret::relayed_members;
+use strait_sources::clusters::reconciler::RelayedMembers;
 use strait_sources::clusters::status::ClusterStatus;
-use strait_sources::store::Objects;
 
 /// The interval of checks whether a replaced generation is still accepted.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -43,11 +41,10 @@ pub(super) struct RelayServiceConfig {
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
     pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    /// The access to the config cluster; `None` with `--config-dir`.
-    pub(super) config_access: Option<watch::Receiver<Access>>,
+    pub(super) used_invitations: UsedInvitations,
     /// The lifetime of a relay's certificate.
     pub(super) lifetime: Duration,
-    pub(super) replica: ReplicaName,
+    pub(super) replica: watch::Receiver<ReplicaName>,
     pub(super) drain: CancellationToken,
 }
 
@@ -58,17 +55,11 @@ pub(super) struct RelayService(Arc<RelayServiceState>);
 struct RelayServiceState {
     config: RelayServiceConfig,
     limits: Mutex<EnrolmentLimits>,
-    /// The hashes of used invitations, without a config cluster that records them.
-    used: Mutex<BTreeSet<[u8; 32]>>,
 }
 
 impl RelayService {
     pub(super) fn new(config: RelayServiceConfig) -> Self {
-        Self(Arc::new(RelayServiceState {
-            config,
-            limits: Mutex::default(),
-            used: Mutex::default(),
-        }))
+        Self(Arc::new(RelayServiceState { config, limits: Mutex::default() }))
     }
 }
 
@@ -130,6 +121,7 @@ impl RelayServiceState {
         let claims = RelayClaims {
             cluster: cluster.clone(),
             generation: relay.generation(),
+            expires: relay.not_after(),
             remote: address,
         };
         info!(%cluster, peer = %address, "relay connects");
@@ -183,11 +175,14 @@ impl RelayServiceState {
         let request = read_enrol(body)?;
         let members = self.members()?;
         let now = SystemTime::now();
-        let (cluster, member) = invited(&members, &request.token, now)?;
+        let (cluster, member, invitation) = invited(&members, &request.token, now)?;
         check_uid(cluster, member, &request.cluster_uid, &self.uids())?;
         // Signed first, so that an invalid request does not use the invitation up.
         let response = self.sign(&request.csr, cluster, member.generation, now)?;
-        self.use_invitation(member).await?;
+        let invitations = members.values().filter_map(|member| member.invitation);
+        let present = invitations.map(|one| hex::encode(&one.sha256)).collect();
+        let secret = (&*member.secret.0, &*member.secret.1);
+        self.config.used_invitations.record(secret, invitation, &present, now).await?;
         info!(%cluster, peer = %address, expires = response.expires, "relay enrolled");
         Ok(response)
     }
@@ -217,11 +212,11 @@ impl RelayServiceState {
         let member = members
             .get(cluster)
             .ok_or_else(|| refused(403, format!("no Secret makes {cluster} a relayed member")))?;
-        if relay.generation() < member.least_generation(now) {
+        let least = member.least_generation(now);
+        if relay.generation() < least {
             let fact = format!(
-                "the certificate of {cluster} has generation {}, and {} is required",
-                relay.generation(),
-                member.generation
+                "the certificate of {cluster} has generation {}, and {least} is required",
+                relay.generation()
             );
             return Err(refused(403, fact));
         }
@@ -277,62 +272,22 @@ impl RelayServiceState {
             expires: rfc3339(chain.not_after()),
         })
     }
-
-    /// Records that an invitation was used. Fails if another replica has recorded it.
-    async fn use_invitation(&self, member: &RelayedMember) -> Result<(), EnrolmentRefusal> {
-        let used = || {
-            let fact = "the invitation was used meanwhile";
-            EnrolmentRefusal::new(401, &codes::RELAY_INVITATION, fact)
-        };
-        let Some(invitation) = member.invitation else { return Err(used()) };
-        let Some(access) = &self.config.config_access else {
-            // Strait does not write to the directory. It forgets the invitation when the process ends.
-            return if lock(&self.used).insert(invitation.sha256) { Ok(()) } else { Err(used()) };
-        };
-        let access = access.borrow().clone();
-        let failed = |error: &dyn std::fmt::Display| {
-            let fact = format!("the invitation could not be recorded as used: {error}");
-            EnrolmentRefusal::new(503, &codes::RELAY_NOT_READY, fact)
-        };
-        let client = ApiClient::new(&access).map_err(|error| failed(&error))?;
-        let (namespace, name) = &member.secret;
-        let secret =
-            KubeSecret::get(&client, namespace, name).await.map_err(|error| failed(&error))?;
-        // The watched Secret may be older than another replica's change.
-        let secret = secret.ok_or_else(used)?;
-        let digits = hex::encode(&invitation.sha256);
-        let stored = secret.part(INVITATION_KEY).and_then(Result::ok).unwrap_or_default();
-        if !String::from_utf8_lossy(&stored).trim().eq_ignore_ascii_case(&digits) {
-            return Err(used());
-        }
-        let change = json!({
-            "metadata": { "resourceVersion": secret.version() },
-            "data": { INVITATION_KEY: null, INVITATION_EXPIRES_KEY: null },
-        });
-        let path = kube_secret::path(namespace, name);
-        match client.patch::<IgnoredAny>(&path, Patch::Merge, &change).await {
-            Ok(_) => Ok(()),
-            Err(ApiError::Rejected(_)) => Err(used()),
-            Err(error) => Err(failed(&error)),
-        }
-    }
 }
 
 /// Keeps the members that may have relays up to date.
 pub(super) async fn follow_members(
-    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    mut members: watch::Receiver<Option<RelayedMembers>>,
     hub: Arc<RelayHub>,
 ) {
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     loop {
-        let members =
-            objects.borrow_and_update().as_ref().map(|objects| relayed_members(&objects.secrets));
-        if let Some(members) = members {
-            hub.permit(members, SystemTime::now());
+        let permitted = members.borrow_and_update().clone();
+        if let Some(permitted) = permitted {
+            hub.permit(permitted, SystemTime::now());
         }
         loop {
             tokio::select! {
-                changed = objects.changed() => match changed {
+                changed = members.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
                 },
@@ -340,4 +295,23 @@ pub(super) async fn follow_members(
             }
         }
     }
+}
+
+/// Starts to follow the number of replicas, and returns this replica's name with the number.
+pub(super) fn replica_name(
+    name: &str,
+    mut found: watch::Receiver<Arc<FoundPeers>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<ReplicaName> {
+    let count = found.borrow_and_update().count();
+    let name = ReplicaName { name: name.to_owned(), count };
+    let (sender, receiver) = watch::channel(name);
+    tasks.spawn("replicas for relays", async move {
+        // An error means that the replicas cannot change.
+        while found.changed().await.is_ok() {
+            let count = found.borrow_and_update().count();
+            sender.send_if_modified(|name| std::mem::replace(&mut name.count, count) != count);
+        }
+    });
+    receiver
 }

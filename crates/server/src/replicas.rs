@@ -64,6 +64,13 @@ pub(super) struct FoundPeers {
     is_known: bool,
 }
 
+impl FoundPeers {
+    /// Returns the number of replicas, with this one.
+    pub(super) fn count(&self) -> usize {
+        1 + self.peers.len()
+    }
+}
+
 /// A request to another replica.
 #[derive(Debug, Clone)]
 pub struct PeerRequest {
@@ -116,6 +123,11 @@ impl OtherReplicas {
     /// Returns the name of this replica.
     pub fn name(&self) -> &str {
         self.authenticator.name().as_str()
+    }
+
+    /// Returns the replicas that exist, and follows their changes.
+    pub(super) fn follow(&self) -> watch::Receiver<Arc<FoundPeers>> {
+        self.found.clone()
     }
 
     /// Returns the other replicas.
@@ -407,5 +419,23 @@ mod tests {
                 ("strait-f", "[fd00::6]:15000"),
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn relays_receive_the_number_of_replicas_with_this_one_and_its_changes() {
+        let found = |names: &[&str]| {
+            let peer = |name: &&str| Peer { address: format!("{name}:1"), name: None };
+            let peers = names.iter().map(peer).collect();
+            Arc::new(FoundPeers { peers, problem: None, is_known: true })
+        };
+        let tasks = Supervisor::new();
+        let (peers, receiver) = watch::channel(found(&[]));
+        let mut name = crate::relays::replica_name("strait-a", receiver, &tasks);
+        for (names, count) in [(&[][..], 1), (&["b"], 2), (&["b", "c"], 3), (&["c"], 2)] {
+            peers.send_replace(found(names));
+            let counted = name.wait_for(|replica| replica.count == count);
+            let counted = timeout(LOOK_LIMIT, counted).await.expect("in time").expect("it runs");
+            assert_eq!(counted.name, "strait-a");
+        }
     }
 }

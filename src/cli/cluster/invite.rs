@@ -143,7 +143,7 @@ async fn roots(
         CommandFailure::coded(
             code,
             format!(
-                "no roots are published in ConfigMap {namespace}/{}: the control plane has no CA key with which it could sign certificates of relays (--ca-dir, or --relay-ca-dir), or is not running",
+                "no roots are published in ConfigMap {namespace}/{}: the control plane has no CA key with which it could sign certificates of relays (--ca-dir), or is not running",
                 api::ROOTS
             ),
         )
@@ -212,11 +212,12 @@ pub(super) async fn rotate(
     let annotation = &secret["metadata"]["annotations"][GENERATION_ANNOTATION];
     let generation: u64 = annotation.as_str().and_then(|text| text.parse().ok()).unwrap_or(1);
     let next = generation.saturating_add(1);
-    let from = second_after(if now { Duration::ZERO } else { OLD_GENERATION });
+    // Without this time, the hub refuses previous generations at once.
+    let from = (!now).then(|| second_after(OLD_GENERATION));
     let name = full_name(secret);
-    let effect = match now {
-        true => "its relays are disconnected and must enrol again with a new invitation".to_owned(),
-        false => format!("its relays must renew their certificates until {from}"),
+    let effect = match from {
+        None => "its relays are disconnected and must enrol again with a new invitation".to_owned(),
+        Some(from) => format!("its relays must renew their certificates until {from}"),
     };
     let plan = format!(
         "Will raise the generation of the relay's certificates in secret {name} in {} from {generation} to {next}\n  cluster {id}: {effect}\n",
@@ -227,7 +228,7 @@ pub(super) async fn rotate(
     }
     let patch = json!({ "metadata": { "annotations": {
         GENERATION_ANNOTATION: next.to_string(),
-        GENERATION_FROM_ANNOTATION: from.to_string(),
+        GENERATION_FROM_ANNOTATION: from.map(|from| from.to_string()),
     } } });
     config.merge(&path_of(secret), &patch).await?;
     done(&format!("secret {name} changed: generation {next}"));

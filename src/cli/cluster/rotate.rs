@@ -43,7 +43,7 @@ pub(crate) struct RotateArgs {
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
     /// For a member with a relay: refuse its present certificates at once instead of in an hour
-    #[arg(long)]
+    #[arg(long, conflicts_with = "all")]
     now: bool,
     #[command(flatten)]
     change: ClusterChange,
@@ -70,7 +70,15 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
         && let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str()))
         && is_relayed(secret)
     {
+        if args.remote.is_some() {
+            return Err(CommandFailure::usage(format!(
+                "{id} is read through a relay, which renews its certificate itself: the command takes no context"
+            )));
+        }
         return super::invite::rotate(&args.change, &hub, id, secret, args.now).await;
+    }
+    if args.now {
+        return Err(CommandFailure::usage("--now is for members with a relay"));
     }
     let mut targets = match &one {
         Some(id) => vec![named(args, &hub, &secrets, id)?],

@@ -54,14 +54,16 @@ its certificate names. The hub closes the connection and reads nothing through i
 
     /// `cluster invite`, enrolment.
     RELAY_NO_CA = "STR0348", "the hub has no CA key to sign certificates of relays",
-        "Give the hub a CA with --ca-dir, or one for relays only with --relay-ca-dir.", "\
+        "Give the hub a CA with --ca-dir.", "\
 With --tls-cert and --client-ca, or --ca none, the hub cannot sign certificates, so relays cannot enrol.";
 
     /// Enrolment.
     RELAY_NOT_READY = "STR0349", "the hub cannot enrol relays yet",
-        "Wait: the relay tries again by itself.", "\
+        "If a right is missing, set rbac.relays=true in the hub's chart. Otherwise wait: the relay tries again.", "\
 The hub is starting and has not read the Secrets of the members, or it could not record that the invitation
-was used.";
+was used. Replicas of the hub record used invitations in the Secret `strait-relay-invitations` of the system
+namespace, so that each invitation is valid once. The chart's value `rbac.relays` adds the right to patch it.
+A failed attempt does not use the invitation up.";
 
     /// Log of a relay.
     RELAY_HUB = "STR0350", "the relay cannot connect to the hub",

@@ -6,6 +6,7 @@ use rcgen::{CertificateParams, KeyPair};
 use super::*;
 use crate::authority::LIFETIME_MAX;
 use crate::caller::{CallerAnswer, CallerRegistry, TokenProof};
+use crate::proof_time;
 use crate::testing::{Ca, id, no_names};
 use crate::tls::ClientCertificates;
 use crate::{
@@ -210,6 +211,26 @@ async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
     let by_token = Caller::of_token(id("web"), proof);
     let (_, asked) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
     service.sign(&by_token, asked, start + 35 * day).await.expect("a token restarts the time");
+}
+
+#[tokio::test]
+async fn proof_in_the_future_is_dated_to_its_next_exchange() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let (start, day) = (SystemTime::now(), Duration::from_secs(24 * 3600));
+    let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
+        params.custom_extensions.push(proof_time::extension(start + 20 * day));
+    });
+    let peer = ca.roots().authenticate(&chain, start).expect("verifies");
+    let exchange = async |peer: PeerIdentity, at| {
+        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        let long = request(None, |request| request.validity_duration = 60 * 86_400);
+        service.sign(&caller, long.into_inner(), at).await
+    };
+    let first = exchange(peer, start).await.expect("exchanged");
+    let late = exchange(peer_of_at(&ca, first, start + day), start + 31 * day).await;
+    let late = late.expect_err("more than 30 days after the first exchange");
+    assert!(late.message().starts_with("STR0554"), "{late}");
 }
 
 #[tokio::test]

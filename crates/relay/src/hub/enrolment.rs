@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ring::digest::{SHA256, digest};
 use serde::de::DeserializeOwned;
 
-use super::member::RelayedMember;
+use super::member::{Invitation, RelayedMember};
 use crate::wire::{EnrolRequest, ErrorBody, ErrorResponse, REQUEST_BYTES_MAX, RenewRequest};
 use strait_base::codes::{self, Code};
 use strait_model::ClusterId;
@@ -86,7 +86,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, EnrolmentRefusal> {
     })
 }
 
-/// Returns the member that the token of an invitation is for.
+/// Returns the member that the token of an invitation is for, with the invitation.
 ///
 /// # Errors
 /// With status 401 if no member has this invitation, or it has expired.
@@ -94,7 +94,7 @@ pub fn invited<'a>(
     members: &'a BTreeMap<ClusterId, RelayedMember>,
     token: &str,
     now: SystemTime,
-) -> Result<(&'a ClusterId, &'a RelayedMember), EnrolmentRefusal> {
+) -> Result<(&'a ClusterId, &'a RelayedMember, Invitation), EnrolmentRefusal> {
     let hash = digest(&SHA256, token.trim().as_bytes());
     let invitation =
         |member: &RelayedMember| member.invitation.filter(|i| is_equal(&i.sha256, hash.as_ref()));
@@ -109,7 +109,7 @@ pub fn invited<'a>(
     if now >= invitation.expires {
         return Err(refused(format!("the invitation of {cluster} has expired")));
     }
-    Ok((cluster, member))
+    Ok((cluster, member, invitation))
 }
 
 /// Compares in a time that does not depend on the content.

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use strait_base::hex;
+
 /// `true` on a Secret: the member is read through a relay.
 pub const RELAY_ANNOTATION: &str = "strait.dev/relay";
 /// The generation of the relay's certificates that is issued now.
 pub const GENERATION_ANNOTATION: &str = "strait.dev/relay-generation";
-/// The time from which lower generations are refused, RFC 3339. Without it they are refused at once.
+/// The time from which the previous generation is refused, RFC 3339. Without it, it is refused at once. Earlier generations
+/// are always refused.
 pub const GENERATION_FROM_ANNOTATION: &str = "strait.dev/relay-generation-from";
 /// The data key with the SHA-256 of the invitation, in hexadecimal digits.
 pub const INVITATION_KEY: &str = "invitation-sha256";
@@ -22,7 +25,7 @@ pub struct RelayedMember {
     pub secret: (String, String),
     /// The generation of the certificates that are issued now.
     pub generation: u64,
-    /// The time from which lower generations are refused; `None` for at once.
+    /// The time from which the previous generation is refused; `None` for at once.
     pub generation_from: Option<SystemTime>,
     /// The UID of `kube-system` that the operator expects.
     pub uid: Option<Arc<str>>,
@@ -85,7 +88,8 @@ impl RelayedMember {
         let invitation = match text(INVITATION_KEY) {
             None => None,
             Some(digits) => {
-                let sha256 = hexadecimal(&digits)
+                let sha256 = hex::decode(&digits)
+                    .and_then(|bytes| bytes.try_into().ok())
                     .ok_or_else(|| failed(key(INVITATION_KEY), "is not 64 hexadecimal digits"))?;
                 let expires = text(INVITATION_EXPIRES_KEY).as_deref().and_then(moment);
                 let expires = expires.ok_or_else(|| {
@@ -100,10 +104,11 @@ impl RelayedMember {
         Ok(Self { secret, generation, generation_from, uid, invitation })
     }
 
-    /// Returns the least generation of a certificate that is accepted at `now`.
+    /// Returns the least generation of a certificate that is accepted at `now`. Until `generation_from`, that is the
+    /// previous one: a certificate that an earlier rotation has ended never becomes valid again.
     pub fn least_generation(&self, now: SystemTime) -> u64 {
         match self.generation_from {
-            Some(from) if now < from => 0,
+            Some(from) if now < from => self.generation.saturating_sub(1),
             _ => self.generation,
         }
     }
@@ -112,19 +117,6 @@ impl RelayedMember {
 fn moment(text: &str) -> Option<SystemTime> {
     let stamp: jiff::Timestamp = text.trim().parse().ok()?;
     Some(stamp.into())
-}
-
-/// Reads 64 hexadecimal digits.
-fn hexadecimal(text: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits
-        .chunks_exact(2)
-        .map(|pair| pair.iter().fold(0, |sum, digit| sum << 4 | digit))
-        .collect();
-    bytes.try_into().ok().filter(|_| digits.len() == 64)
 }
 
 #[cfg(test)]
@@ -167,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn lower_generations_are_refused_from_a_time_on() {
+    fn previous_generation_is_refused_from_a_time_on_and_earlier_ones_always() {
         let member = read(
             &[(GENERATION_ANNOTATION, "3"), (GENERATION_FROM_ANNOTATION, "2026-11-29T08:00:00Z")],
             &[],
         );
         let member = member.expect("valid");
         let from = member.generation_from.expect("a time");
-        assert_eq!(member.least_generation(from - Duration::from_secs(1)), 0);
+        assert_eq!(member.least_generation(from - Duration::from_secs(1)), 2);
         assert_eq!(member.least_generation(from), 3);
         for wrong in ["0", "-1", "x", "1.5"] {
             assert!(read(&[(GENERATION_ANNOTATION, wrong)], &[]).is_err(), "{wrong}");

@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 use super::{RelayHub, RelayRefusal};
 use crate::wire::{
@@ -40,6 +41,8 @@ pub struct RelayClaims {
     pub cluster: ClusterId,
     /// The generation of the certificate.
     pub generation: u64,
+    /// The expiry of the certificate.
+    pub expires: SystemTime,
     /// The address of the relay.
     pub remote: SocketAddr,
 }
@@ -69,19 +72,20 @@ pub enum SessionEnd {
 }
 
 impl RelayHub {
-    /// Serves a connection of a relay after its handshake, until it ends. `ends` completes when the hub must end it.
+    /// Serves a connection of a relay after its handshake, until it ends. `ends` completes when the hub must end it. A
+    /// change of `replica` is sent to the relay, which needs a connection to each replica.
     pub async fn serve<T>(
         self: &Arc<Self>,
         io: T,
         claims: &RelayClaims,
-        replica: &ReplicaName,
+        replica: &watch::Receiver<ReplicaName>,
         ends: impl Future<Output = &'static str>,
     ) -> SessionEnd
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let RelayClaims { cluster, generation, remote } = claims;
-        let admission = match self.admit(cluster, *generation, *remote, SystemTime::now()) {
+        let cluster = &claims.cluster;
+        let admission = match self.admit(claims, SystemTime::now()) {
             Ok(admission) => admission,
             Err(refusal) => return SessionEnd::Refused(refusal),
         };
@@ -98,8 +102,10 @@ impl RelayHub {
         };
         let mut connection = std::pin::pin!(connection);
         let mut ends = std::pin::pin!(ends);
+        let mut replica = replica.clone();
+        let name = replica.borrow_and_update().clone();
         let greeting = tokio::time::timeout(HELLO_LIMIT, async {
-            let hello = greet(&mut sender, replica, false).await?;
+            let hello = greet(&mut sender, &name, false).await?;
             check(&hello, cluster, self.other_uid(cluster, admission.number))?;
             match cluster_uid(&mut sender).await {
                 Some(read) if !hello.cluster_uid.is_empty() && read != hello.cluster_uid => {
@@ -127,24 +133,38 @@ impl RelayHub {
             reason = ends.as_mut() => return SessionEnd::Ended(reason),
         };
         self.begin(cluster, admission.number, hello, sender.clone());
-        let mut renewals = FuturesUnordered::new();
+        let mut hellos = FuturesUnordered::new();
         loop {
             tokio::select! {
                 _ = connection.as_mut() => return SessionEnd::Closed,
                 () = admission.close.cancelled() => return SessionEnd::Revoked,
                 reason = ends.as_mut() => return SessionEnd::Ended(reason),
                 () = admission.renew.notified() => {
-                    let mut sender = sender.clone();
-                    renewals.push(async move { greet(&mut sender, replica, true).await });
+                    let name = replica.borrow().clone();
+                    hellos.push(greet_again(sender.clone(), name, true));
+                }
+                Ok(()) = replica.changed() => {
+                    let name = replica.borrow_and_update().clone();
+                    hellos.push(greet_again(sender.clone(), name, false));
                 }
                 // A relay that does not renew is disconnected when its generation is refused.
-                Some(_) = renewals.next() => {}
+                Some(()) = hellos.next() => {}
             }
         }
     }
 }
 
-/// Sends a hello: as the first request of a connection, and later to make the relay renew its certificate.
+/// Sends a further hello: to make the relay renew its certificate, or because the number of replicas has changed.
+async fn greet_again(
+    mut sender: SendRequest<Full<Bytes>>,
+    replica: ReplicaName,
+    is_to_renew: bool,
+) {
+    // The pings end the connection of a relay that does not respond.
+    let _ = tokio::time::timeout(HELLO_LIMIT, greet(&mut sender, &replica, is_to_renew)).await;
+}
+
+/// Sends a hello, and returns the relay's.
 async fn greet(
     sender: &mut SendRequest<Full<Bytes>>,
     replica: &ReplicaName,

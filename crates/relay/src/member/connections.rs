@@ -32,6 +32,8 @@ pub(super) struct HubConnections {
     search_at: Option<Instant>,
     /// The address that the next search uses.
     next_hub: usize,
+    /// The number of replicas in the latest hello. The hub sends another one when the number changes.
+    replicas: usize,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,7 @@ impl HubConnections {
             search: SEARCH,
             search_at: None,
             next_hub: 0,
+            replicas: 0,
         }
     }
 
@@ -90,12 +93,18 @@ impl HubConnections {
         self.open.values().filter(|one| one.replica.is_some() && !one.is_closing).count()
     }
 
+    /// Whether the hub has said hello on a connection with the present certificate.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.current().any(|one| one.replica.is_some())
+    }
+
     /// Records a hello. Returns whether the replica is a new one.
     pub(super) fn hello(&mut self, id: ConnectionId, replica: HubReplica) -> bool {
         let is_new = !self.names().contains(&*replica.name);
-        if is_new {
+        if is_new || self.replicas != replica.count {
             (self.search, self.search_at) = (SEARCH, None);
         }
+        self.replicas = replica.count;
         if let Some(connection) = self.open.get_mut(&id) {
             connection.replica = Some(replica);
         }
@@ -190,11 +199,9 @@ impl HubConnections {
 
     /// Whether a replica has no connection, and no attempt is pending that may reach it.
     fn needs_search(&self) -> bool {
-        let replicas = self.current().filter_map(|one| one.replica.as_ref());
-        // The newest hello has the current number of replicas.
-        let count = replicas.last().map_or(0, |replica| replica.count);
         let is_pending = self.current().any(|one| one.replica.is_none());
-        !is_pending && self.names().len() < count && self.current().count() < 2 * count
+        let (reached, open) = (self.names().len(), self.current().count());
+        !is_pending && reached > 0 && reached < self.replicas && open < 2 * self.replicas
     }
 
     /// Returns the connections to close now, and marks new surplus ones.
@@ -262,6 +269,24 @@ mod tests {
         assert_eq!(connections.act(due, 0.5), [Close(2)]);
         assert!(!connections.ended(2, due, 0.5) || connections.ready() == 3);
         assert_eq!((connections.act(due, 0.5), connections.next()), (vec![], None));
+    }
+
+    #[test]
+    fn further_hello_with_more_replicas_starts_a_search() {
+        let (mut connections, now) = reached(&["a", "b"], 2);
+        assert_eq!((connections.act(now, 0.5), connections.next()), (vec![], None));
+        // The older connection has the newest number.
+        assert!(!connections.hello(1, replica("a", 3)));
+        assert_eq!(connections.act(now, 0.5), [Dial { id: 3, hub: 0 }]);
+        assert!(connections.hello(3, replica("c", 3)));
+        assert_eq!((connections.act(now, 0.5), connections.next()), (vec![], None));
+    }
+
+    #[test]
+    fn fewer_replicas_end_the_search() {
+        let (mut connections, now) = reached(&["a"], 2);
+        connections.hello(1, replica("a", 1));
+        assert_eq!((connections.act(now, 0.5), connections.next()), (vec![], None));
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub(super) struct CertificateKeeper {
     pub(super) api: Arc<ApiServer>,
     /// Notified if the hub closes connections before its first request.
     pub(super) doubt: Arc<Notify>,
-    /// Notified if the hub asks for a renewal.
-    pub(super) renewal: Arc<Notify>,
+    /// The certificate that the hub asks to renew.
+    pub(super) outdated: watch::Receiver<Option<Arc<RelayCertificate>>>,
     pub(super) current: watch::Sender<Option<Arc<RelayCertificate>>>,
 }
 
@@ -67,12 +67,10 @@ enum CertificateError {
 
 impl CertificateKeeper {
     /// Runs until the process ends.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         let mut backoff = RETRY;
         // A new invitation replaces a stored certificate. It is tried once, since another relay may have used it.
         let mut try_invitation = matches!(self.credential, EnrolCredential::Invitation(_));
-        // The certificate that the hub asks to renew. Another relay may do that first.
-        let mut outdated: Option<Arc<RelayCertificate>> = None;
         loop {
             self.load().await;
             let current = self.current.borrow().clone();
@@ -85,12 +83,14 @@ impl CertificateKeeper {
             let obtained = match &valid {
                 Some(current) if !is_new => {
                     let until = current.until_renewal(now, rand::random());
-                    let is_outdated = outdated.as_ref().is_some_and(|it| Arc::ptr_eq(it, current));
+                    // Another relay, or a request on another connection, may have replaced it.
+                    let outdated = self.outdated.borrow_and_update().clone();
+                    let is_outdated = outdated.is_some_and(|it| Arc::ptr_eq(&it, current));
                     if !until.is_zero() && !is_outdated {
                         backoff = RETRY;
                         tokio::select! {
                             () = sleep(until.min(LOOK_INTERVAL)) => {}
-                            () = self.renewal.notified() => outdated = Some(Arc::clone(current)),
+                            Ok(()) = self.outdated.changed() => {}
                             () = self.doubt.notified() => {
                                 self.replace_doubtful(current).await;
                                 sleep(PAUSE_MIN).await;

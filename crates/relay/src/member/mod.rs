@@ -78,7 +78,7 @@ pub async fn run(
     let RelaySettings { cluster, instance, hubs, dialler, credential, store, list } = settings;
     let api = Arc::new(ApiServer::new(access)?);
     let (doubt, certificates) = (Arc::new(Notify::new()), watch::Sender::new(None));
-    let (certificate, renewal) = (certificates.subscribe(), Arc::new(Notify::new()));
+    let (certificate, outdated) = (certificates.subscribe(), watch::Sender::new(None));
     let keeper = CertificateKeeper {
         cluster: cluster.clone(),
         hubs: hubs.clone(),
@@ -87,16 +87,17 @@ pub async fn run(
         store,
         api: Arc::clone(&api),
         doubt: Arc::clone(&doubt),
-        renewal: Arc::clone(&renewal),
+        outdated: outdated.subscribe(),
         current: certificates,
     };
-    let service = Arc::new(RequestForwarder::new(api, list, cluster, instance, renewal));
+    let service = Arc::new(RequestForwarder::new(api, list, cluster, instance));
     let relay = Relay {
         connections: HubConnections::new(hubs.len()),
         hubs,
         dialler,
         service,
         certificate,
+        outdated,
         doubt,
         ready,
         stops: Vec::new(),
@@ -110,6 +111,9 @@ pub async fn run(
     }
     Ok(())
 }
+
+/// The certificate that the hub asks to renew.
+type OutdatedCertificate = watch::Sender<Option<Arc<RelayCertificate>>>;
 
 /// The replica of the hub that has said hello on a connection.
 type HelloEvent = (ConnectionId, HubReplica);
@@ -129,6 +133,7 @@ struct Relay {
     dialler: HubDialler,
     service: Arc<RequestForwarder>,
     certificate: watch::Receiver<Option<Arc<RelayCertificate>>>,
+    outdated: OutdatedCertificate,
     doubt: Arc<Notify>,
     ready: watch::Sender<usize>,
     /// Closes each connection when it is dropped.
@@ -178,7 +183,7 @@ impl Relay {
                     let attempt = connect(
                         self.dialler.clone(),
                         (hub, self.hubs[hub].clone()),
-                        Arc::clone(certificate),
+                        (Arc::clone(certificate), self.outdated.clone()),
                         Arc::clone(&self.service),
                         (id, events.clone()),
                         stopped,
@@ -203,6 +208,9 @@ impl Relay {
         let hub = &self.hubs[hub];
         if had_hello {
             info!(%hub, "the connection to the hub has ended: {fact}");
+        } else if was_connected && self.connections.is_accepted() {
+            // Another connection proves that the certificate is accepted.
+            info!(%hub, "the hub closes the connection before its first request, which it does if it has enough of them: {fact}");
         } else if was_connected {
             warn!(
                 %hub,
@@ -220,7 +228,7 @@ impl Relay {
 async fn connect(
     dialler: HubDialler,
     (hub, address): (usize, HostPort),
-    certificate: Arc<RelayCertificate>,
+    (certificate, outdated): (Arc<RelayCertificate>, OutdatedCertificate),
     service: Arc<RequestForwarder>,
     (id, events): (ConnectionId, mpsc::UnboundedSender<HelloEvent>),
     mut stopped: oneshot::Receiver<()>,
@@ -234,7 +242,11 @@ async fn connect(
         Ok(stream) => stream,
         Err(error) => return ended(error.to_string(), false),
     };
-    let on_hello = move |replica| {
+    let on_hello = move |replica, is_to_renew| {
+        // Each connection of an outdated certificate asks. The present one is renewed once.
+        if is_to_renew {
+            outdated.send_replace(Some(Arc::clone(&certificate)));
+        }
         // The receiver ends together with the relay.
         let _ = events.send((id, replica));
     };

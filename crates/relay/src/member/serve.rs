@@ -27,7 +27,7 @@ use strait_base::codes::{self, Code};
 use strait_base::lock::lock;
 use strait_kube_client::{ApiClient, ApiError, ForwardedResponse, ResponseBody, one_line};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -104,8 +104,6 @@ pub(super) struct RequestForwarder {
     bodies: Semaphore,
     /// The refused requests that were logged. Readers repeat them.
     logged: Mutex<BTreeSet<String>>,
-    /// Notified if the hub asks for a renewal of the certificate.
-    renewal: Arc<Notify>,
 }
 
 /// The body of a response: made by the relay, or passed on from the API server.
@@ -117,18 +115,17 @@ impl RequestForwarder {
         list: RequestList,
         cluster: String,
         instance: String,
-        renewal: Arc<Notify>,
     ) -> Self {
         let (bodies, logged) = (Semaphore::new(BODIES_MAX), Mutex::default());
-        Self { api, list, cluster, instance, bodies, logged, renewal }
+        Self { api, list, cluster, instance, bodies, logged }
     }
 
     /// Serves a connection until it ends, or until `stop`; then open requests have a short time to end. Each hello
-    /// passes the replica of the hub to `on_hello`.
+    /// passes the replica of the hub to `on_hello`, and whether the certificate of the connection must be renewed.
     pub(super) async fn serve<S>(
         self: Arc<Self>,
         stream: S,
-        on_hello: impl Fn(HubReplica) + Clone + Send + Sync + 'static,
+        on_hello: impl Fn(HubReplica, bool) + Clone + Send + Sync + 'static,
         stop: impl Future<Output = ()>,
     ) -> Result<(), hyper::Error>
     where
@@ -159,7 +156,7 @@ impl RequestForwarder {
     async fn respond(
         &self,
         request: Request<Incoming>,
-        on_hello: &(impl Fn(HubReplica) + Sync),
+        on_hello: &(impl Fn(HubReplica, bool) + Sync),
     ) -> Response<RelayBody> {
         let (head, body) = request.into_parts();
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
@@ -167,11 +164,8 @@ impl RequestForwarder {
             let replica = HubReplica::parse(head.headers.get(REPLICA_HEADER));
             let version = head.headers.get(VERSION_HEADER).and_then(|text| text.to_str().ok());
             debug!(replica = replica.name, count = replica.count, version, "the hub says hello");
-            if head.headers.contains_key(RENEW_HEADER) {
-                self.renewal.notify_one();
-            }
             let response = self.hello().await;
-            on_hello(replica);
+            on_hello(replica, head.headers.contains_key(RENEW_HEADER));
             return response;
         }
         let described = describe(&head.method, target);

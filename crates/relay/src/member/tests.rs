@@ -2,6 +2,7 @@
 
 mod fakes;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -150,7 +151,7 @@ async fn hub_receives_the_responses_that_a_direct_client_receives() {
         uid: None,
         invitation: None,
     };
-    hub.permit([("west".into(), west)].into(), SystemTime::now());
+    hub.permit(BTreeMap::from([("west".into(), west)]), SystemTime::now());
     let relay = TestRelay::start_with(|_, fake| fake.serve_by(Arc::clone(&hub))).await;
     let relayed = ApiClient::relayed(hub.carrier(&"west".into()));
     let direct = ApiClient::new(&access(&relay.api)).expect("a client");
@@ -362,6 +363,32 @@ async fn certificate_is_renewed_when_the_hub_asks_for_it() {
     let second = relay.connection().await;
     assert_eq!(relay.hub.renewals(), 1);
     assert_ne!(first.certificate, second.certificate);
+}
+
+#[tokio::test]
+async fn certificate_is_renewed_once_although_each_replica_of_the_hub_asks_for_it() {
+    let mut relay = TestRelay::start().await;
+    let mut open = Vec::new();
+    for replica in ["strait-0/2", "strait-1/2"] {
+        let mut connection = relay.connection().await;
+        hello(&mut connection, replica).await;
+        open.push(connection);
+    }
+    for (connection, replica) in open.iter_mut().zip(["strait-0/2", "strait-1/2"]) {
+        let headers = [("strait-replica", replica), ("strait-renew", "now")];
+        connection.get("/strait/relay/v1/hello", &headers).await;
+    }
+    let mut certificates = Vec::new();
+    for replica in ["strait-0/2", "strait-1/2"] {
+        let mut connection = relay.connection().await;
+        hello(&mut connection, replica).await;
+        certificates.push(connection.certificate.clone());
+        open.push(connection);
+    }
+    assert_eq!(certificates[0], certificates[1]);
+    let more = timeout(Duration::from_secs(2), relay.hub.connections.recv()).await;
+    assert!(more.is_err(), "another certificate");
+    assert_eq!(relay.hub.renewals(), 1);
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::east_west_port;
 use strait_mesh::push::view::{Role, ViewKey};
 use strait_model::{ClusterId, NetworkId, ProxyType};
-use strait_sources::clusters::status::ClusterStatus;
+use strait_sources::clusters::status::{ClusterStatus, CredentialKind};
 use strait_xds::resource::ResourceSource;
 
 /// Serves the admin API until the tasks are stopped. `replicas` receives the connections of the
@@ -365,6 +365,11 @@ async fn clusters(State(sources): SourcesState) -> AdminResult {
             let id = ClusterId::from(status.id.as_str());
             let mut row = status.clone();
             let holds = seen.insert(id.clone());
+            let relay = row.credential.as_mut().filter(|one| one.kind == CredentialKind::Relay);
+            if let Some(credential) = relay.filter(|_| holds) {
+                let expires = sources.relays.expires(&id);
+                credential.expires = expires.and_then(|time| time.try_into().ok());
+            }
             if let Some(context) = context.as_ref().filter(|_| holds) {
                 row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
                 row.withheld = row.withheld_by.values().sum();

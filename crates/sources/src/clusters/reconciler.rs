@@ -24,7 +24,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-pub use self::context::{ConfigCluster, MemberClients, MembersSettled, ReconcilerConfig, Runner};
+pub use self::context::{
+    ConfigCluster, MemberClients, MembersSettled, ReconcilerConfig, RelayedMembers, Runner,
+};
 use self::context::{RESTART_PAUSE, ReconcilerContext};
 use self::credential_swap::start_swap;
 use self::member::{Member, RunSettings};
@@ -79,6 +81,8 @@ pub struct ReconcilerOutputs {
     pub settled: watch::Receiver<MembersSettled>,
     /// Clients of the members' API servers.
     pub clients: watch::Receiver<Arc<MemberClients>>,
+    /// The members that may have relays; `None` until the Secrets have been read.
+    pub relayed: watch::Receiver<Option<RelayedMembers>>,
 }
 
 /// Starts the reconciler under `tasks`.
@@ -87,6 +91,7 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
     let (statuses, statuses_receiver) = watch::channel(Arc::default());
     let (known, known_receiver) = watch::channel(Arc::default());
     let (clients, clients_receiver) = watch::channel(Arc::default());
+    let (relayed, relayed_receiver) = watch::channel(None);
     let (settled, settled_receiver) = watch::channel(MembersSettled::ConfigurationUnread);
     let hub = config.config_cluster.as_ref().map(|cluster| cluster.access.clone());
     let context = Arc::new(ReconcilerContext {
@@ -100,6 +105,7 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
         statuses,
         known,
         clients,
+        relayed,
         settled,
     });
     let owner = Arc::new(Mutex::new(Some(Reconciler::new(context, remembered))));
@@ -116,6 +122,7 @@ pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutp
         known: known_receiver,
         settled: settled_receiver,
         clients: clients_receiver,
+        relayed: relayed_receiver,
     }
 }
 
@@ -529,8 +536,9 @@ impl Reconciler {
         member.align(&how, start, swap, id);
     }
 
-    /// Returns why the operator file no longer allows a running member to use the token of its
-    /// identity. Its runs then end. Other refusals leave a running member unchanged.
+    /// Returns why the operator file no longer allows a running member to use what this control plane
+    /// issues: the token of an identity, or the certificate of a relay. Its runs then end. Other
+    /// refusals leave a running member unchanged.
     fn revoked(
         &self,
         id: &ClusterId,
@@ -545,7 +553,7 @@ impl Reconciler {
         ];
         let refusal = self.plan.unused_secrets.get(id)?;
         let is_revoked = by_operator.contains(&refusal.code)
-            && matches!(access.credential, ApiCredential::Issued(_));
+            && matches!(access.credential, ApiCredential::Issued(_) | ApiCredential::Relay);
         is_revoked.then_some(refusal)
     }
 

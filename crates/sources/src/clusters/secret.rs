@@ -203,7 +203,7 @@ impl MemberSecret {
             }
         };
         let member = settings.and_then(|settings| {
-            relayed_member(secret, settings.uid.clone()).map_err(|error| {
+            read_relayed(secret, settings.uid.clone()).map_err(|error| {
                 KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, error.field, error.fact)
             })?;
             Ok(MemberSpec::new(Access::relay(), MemberReach::default(), settings))
@@ -217,7 +217,7 @@ fn is_relayed(secret: &WatchedSecret) -> bool {
     secret.annotations.get(RELAY_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-fn relayed_member(
+fn read_relayed(
     secret: &WatchedSecret,
     uid: Option<Arc<str>>,
 ) -> Result<RelayedMember, RelayAnnotationError> {
@@ -226,20 +226,13 @@ fn relayed_member(
     RelayedMember::read(name, &secret.annotations, uid, data)
 }
 
-/// Returns the members that may have relays. If two Secrets define one ID, the older one is used.
-pub fn relayed_members(secrets: &[Arc<WatchedSecret>]) -> BTreeMap<ClusterId, RelayedMember> {
-    let mut sorted: Vec<_> = secrets.iter().filter(|secret| is_relayed(secret)).collect();
-    sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
-    let mut members = BTreeMap::new();
-    for secret in sorted {
-        let id =
-            secret.annotations.get(CLUSTER_ID_ANNOTATION).and_then(|id| ClusterId::parse(id).ok());
-        let uid = settings(&secret.annotations).ok().and_then(|settings| settings.uid);
-        if let (Some(id), Ok(member)) = (id, relayed_member(secret, uid)) {
-            members.entry(id).or_insert(member);
-        }
-    }
-    members
+/// Returns the member of a Secret that is read through a relay; `None` for any other or invalid Secret. `uid` is the UID
+/// that the operator expects.
+pub(super) fn relayed_member(
+    secret: &WatchedSecret,
+    uid: Option<Arc<str>>,
+) -> Option<RelayedMember> {
+    is_relayed(secret).then(|| read_relayed(secret, uid).ok()).flatten()
 }
 
 fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, KubeconfigRefusal> {
@@ -386,19 +379,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
         let read = with(("strait.dev/relay-generation", "none"));
         let refusal = read.clusters["west"].as_ref().expect_err("refused");
         assert!(refusal.to_string().contains("strait.dev/relay-generation"), "{refusal}");
-        assert!(relayed_members(&[Arc::new(relayed(&[]))]).contains_key("west"));
-    }
-
-    #[test]
-    fn older_secret_has_the_relay_of_an_id() {
-        let of = |name: &str, second: i64, generation: &str| {
-            let mut secret = relayed(&[("strait.dev/relay-generation", generation)]);
-            secret.name = ObjectName::new("strait-system", name);
-            secret.created = Timestamp::from_second(second).ok();
-            Arc::new(secret)
-        };
-        let members = relayed_members(&[of("a", 20, "2"), of("b", 10, "3")]);
-        assert_eq!(members["west"].generation, 3);
+        assert!(relayed_member(&relayed(&[]), None).is_some());
     }
 
     #[test]

@@ -7,10 +7,13 @@ use http::Response;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::hub::{CONNECTIONS_MAX, RelayedMember};
+
+const EXPIRES: SystemTime = SystemTime::UNIX_EPOCH;
 
 fn member(generation: u64) -> RelayedMember {
     RelayedMember {
@@ -34,31 +37,44 @@ fn relay(
     cluster: &'static str,
     uid: &'static str,
     name: &'static str,
+    hellos: mpsc::UnboundedSender<String>,
 ) -> JoinHandle<()> {
-    let answer = move |request: Request<Incoming>| async move {
-        let body = match request.uri().path() {
-            HELLO_PATH => {
-                assert_eq!(request.headers()[REPLICA_HEADER], "hub-0/2");
-                let hello = Hello {
-                    version: "0.1.0".into(),
-                    instance: name.into(),
-                    cluster: cluster.into(),
-                    cluster_uid: uid.into(),
-                    kubernetes: "v1.34.0".into(),
-                    allowed: vec!["read".into()],
-                    media_types: vec!["full".into()],
-                };
-                serde_json::to_string(&hello).expect("JSON")
-            }
-            "/api/v1/namespaces/kube-system" => format!(r#"{{"metadata":{{"uid":"{uid}"}}}}"#),
-            _ => format!(r#"{{"from":"{name}"}}"#),
-        };
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+    let answer = move |request: Request<Incoming>| {
+        let replica = request.headers().get(REPLICA_HEADER).cloned();
+        if let Some(replica) = replica {
+            let _ = hellos.send(replica.to_str().expect("text").to_owned());
+        }
+        answer(request.uri().path().to_owned(), cluster, uid, name)
     };
     tokio::spawn(async move {
         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         let _ = server.serve_connection(TokioIo::new(io), service_fn(answer)).await;
     })
+}
+
+async fn answer(
+    path: String,
+    cluster: &'static str,
+    uid: &'static str,
+    name: &'static str,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = match &*path {
+        HELLO_PATH => {
+            let hello = Hello {
+                version: "0.1.0".into(),
+                instance: name.into(),
+                cluster: cluster.into(),
+                cluster_uid: uid.into(),
+                kubernetes: "v1.34.0".into(),
+                allowed: vec!["read".into()],
+                media_types: vec!["full".into()],
+            };
+            serde_json::to_string(&hello).expect("JSON")
+        }
+        "/api/v1/namespaces/kube-system" => format!(r#"{{"metadata":{{"uid":"{uid}"}}}}"#),
+        _ => format!(r#"{{"from":"{name}"}}"#),
+    };
+    Ok(Response::new(Full::new(Bytes::from(body))))
 }
 
 /// Connects a relay, and returns the task of the hub and that of the relay.
@@ -69,18 +85,33 @@ fn connect(
     uid: &'static str,
     name: &'static str,
 ) -> (JoinHandle<SessionEnd>, JoinHandle<()>) {
+    let replica = watch::channel(hub_replica(2)).1;
+    connect_to(hub, replica, (generation, cluster, uid, name), mpsc::unbounded_channel().0)
+}
+
+fn hub_replica(count: usize) -> ReplicaName {
+    ReplicaName { name: "hub-0".into(), count }
+}
+
+/// Connects a relay like [`connect`] to a replica of the hub. The replica in each hello is sent to `hellos`.
+fn connect_to(
+    hub: &Arc<RelayHub>,
+    replica: watch::Receiver<ReplicaName>,
+    (generation, cluster, uid, name): (u64, &'static str, &'static str, &'static str),
+    hellos: mpsc::UnboundedSender<String>,
+) -> (JoinHandle<SessionEnd>, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let hub = Arc::clone(hub);
     let served = tokio::spawn(async move {
         let claims = RelayClaims {
             cluster: "west".into(),
             generation,
+            expires: EXPIRES,
             remote: "192.0.2.1:4711".parse().expect("an address"),
         };
-        let replica = ReplicaName { name: "hub-0".into(), count: 2 };
         hub.serve(near, &claims, &replica, std::future::pending()).await
     });
-    (served, relay(far, cluster, uid, name))
+    (served, relay(far, cluster, uid, name, hellos))
 }
 
 async fn until_connected(hub: &RelayHub, count: usize) {
@@ -112,6 +143,7 @@ async fn requests_use_the_relay_that_has_been_connected_for_longest() {
     assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-a"}"#));
     let active: Vec<_> = hub.rows().into_iter().map(|row| (row.instance, row.active)).collect();
     assert_eq!(active, [("relay-a".to_owned(), true), ("relay-b".to_owned(), false)]);
+    assert_eq!((hub.expires(&"west".into()), hub.expires(&"east".into())), (Some(EXPIRES), None));
     first_relay.abort();
     until_connected(&hub, 1).await;
     assert_eq!(ask(&hub).await.as_deref(), Ok(r#"{"from":"relay-b"}"#));
@@ -143,6 +175,44 @@ async fn reason_says_since_when_no_relay_is_connected() {
         "{}",
         away()
     );
+}
+
+#[tokio::test]
+async fn relay_receives_each_change_of_the_number_of_replicas() {
+    let hub = hub();
+    let (count, replica) = watch::channel(hub_replica(1));
+    let (hellos, mut received) = mpsc::unbounded_channel();
+    let (_served, _relay) = connect_to(&hub, replica, (1, "west", "u", "relay"), hellos);
+    for expected in 1..=3 {
+        count.send_replace(hub_replica(expected));
+        let hello = tokio::time::timeout(Duration::from_secs(10), received.recv()).await;
+        assert_eq!(hello, Ok(Some(format!("hub-0/{expected}"))));
+        until_connected(&hub, 1).await;
+    }
+}
+
+#[tokio::test]
+async fn removed_member_leaves_no_state() {
+    let hub = hub();
+    let members = |is_there: bool| {
+        is_there.then(|| ("west".into(), member(1))).into_iter().collect::<BTreeMap<_, _>>()
+    };
+    // The member ends before its connection, and after it.
+    for relay_ends_first in [false, true] {
+        let (served, relay) = connect(&hub, 1, "west", "u", "relay");
+        until_connected(&hub, 1).await;
+        if relay_ends_first {
+            relay.abort();
+            served.await.expect("no panic");
+            hub.permit(members(false), SystemTime::now());
+        } else {
+            hub.permit(members(false), SystemTime::now());
+            served.await.expect("no panic");
+        }
+        assert_eq!(hub.known(), 0, "{relay_ends_first}");
+        hub.permit(members(true), SystemTime::now());
+        assert_eq!(hub.away(&"west".into()), "STR0340: no relay of west has connected yet");
+    }
 }
 
 #[tokio::test]

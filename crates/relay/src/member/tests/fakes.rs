@@ -23,7 +23,7 @@ use strait_base::lock::lock;
 use strait_base::task::Supervisor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -126,8 +126,11 @@ impl FakeHub {
                     }
                     let relay_hub = lock(&state.relay_hub).clone();
                     if let Some(hub) = relay_hub {
-                        let claims = RelayClaims { cluster: "west".into(), generation: 1, remote };
+                        let expires = std::time::SystemTime::now();
+                        let cluster = "west".into();
+                        let claims = RelayClaims { cluster, generation: 1, expires, remote };
                         let replica = ReplicaName { name: "strait-0".to_owned(), count: 1 };
+                        let replica = watch::channel(replica).1;
                         hub.serve(stream, &claims, &replica, std::future::pending()).await;
                         return;
                     }

@@ -21,6 +21,7 @@ use strait_model::registry::{Epoch, RegistryUpdate};
 use strait_model::{
     ClusterId, EndpointMetadata, ImportMode, KnownClusters, Mcs, NamespaceFilter, SharedServices,
 };
+use strait_relay::hub::RelayedMember;
 
 /// The pause before a registry that ended or panicked is restarted.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -88,6 +89,9 @@ pub struct ConfigCluster {
 /// The clients for additional requests to each member's API server, besides the registries' reads.
 pub type MemberClients = BTreeMap<ClusterId, ApiClient>;
 
+/// The members whose Secrets permit relays.
+pub type RelayedMembers = Arc<BTreeMap<ClusterId, RelayedMember>>;
+
 /// Whether the state of the clusters is complete enough to serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembersSettled {
@@ -114,6 +118,7 @@ pub(super) struct ReconcilerContext {
     pub(super) statuses: watch::Sender<Arc<Vec<ClusterStatus>>>,
     pub(super) known: watch::Sender<Arc<KnownClusters>>,
     pub(super) clients: watch::Sender<Arc<MemberClients>>,
+    pub(super) relayed: watch::Sender<Option<RelayedMembers>>,
     pub(super) settled: watch::Sender<MembersSettled>,
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::clusters::formats::MemberReach;
+use crate::clusters::secret::relayed_member;
 use crate::clusters::status::{
     CredentialKind, CredentialStatus, DIRECT, RELAY, SYSTEM_SOURCE, outdated,
 };
@@ -30,6 +31,7 @@ impl Reconciler {
         if is_all {
             self.shown.retain(|id, _| self.members.contains_key(id));
             self.show_idle(wall);
+            self.publish_relayed();
         }
         if known_clusters_changed {
             let known_entry =
@@ -53,6 +55,26 @@ impl Reconciler {
             (true, true) => MembersSettled::All,
         };
         publish(&self.context.settled, settled);
+    }
+
+    /// Publishes the members that may have relays. A Secret that became invalid keeps the relays of its member, unless the
+    /// operator file no longer allows the member.
+    fn publish_relayed(&self) {
+        if self.planned_for.is_none() {
+            return;
+        }
+        let before = self.context.relayed.borrow().clone().unwrap_or_default();
+        let relayed = |(id, cluster): (&ClusterId, &PlannedCluster)| {
+            cluster.access().filter(|access| access.is_relayed())?;
+            if self.revoked(id, Some(cluster)).is_some() {
+                return None;
+            }
+            let (secret, _) = self.read.get(&cluster.secret)?;
+            let member = relayed_member(secret, cluster.uid.clone());
+            Some((id.clone(), member.or_else(|| before.get(id).cloned())?))
+        };
+        let members = self.running.clusters.iter().filter_map(relayed).collect();
+        publish(&self.context.relayed, Some(Arc::new(members)));
     }
 
     /// Publishes the clients of these members, and removes the clients of former members.
@@ -116,7 +138,8 @@ impl Reconciler {
             refresh_at: None,
             last_error: member.refused_credential().map(|why| why.to_string()),
             ends_soon: lifetime.is_some_and(|lifetime| lifetime.ends_soon(now)),
-            renews_itself: secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+            renews_itself: kind == CredentialKind::Relay
+                || secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
         };
         let ApiCredential::Issued(feed) = &access.credential else { return Some(status) };
         let issued = feed.current();

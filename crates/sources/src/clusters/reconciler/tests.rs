@@ -16,6 +16,7 @@ use crate::registry::kube::{self, ApiContact, LastContact};
 use strait_base::lock::lock;
 use strait_kube_client::{ApiCredential, Loopback, Redacted};
 use strait_model::registry::Contents;
+use strait_relay::hub::RelayedMember;
 
 mod remembered;
 mod secrets;
@@ -278,6 +279,20 @@ impl World {
         let mut settled = self.outputs.settled.clone();
         let met = tokio::time::timeout(LIMIT, settled.wait_for(|s| *s == wanted)).await.is_ok();
         assert!(met, "wanted {wanted:?}, is {:?}", self.outputs.settled.borrow());
+    }
+
+    /// Waits until exactly these members may have relays: ID, Secret and generation.
+    async fn until_relayed(&self, wanted: &[&str]) {
+        let all = |members: &Option<RelayedMembers>| {
+            let members = members.iter().flat_map(|members| members.iter());
+            let text = |(id, member): (&ClusterId, &RelayedMember)| {
+                format!("{id} {} {}", member.secret.1, member.generation)
+            };
+            members.map(text).eq(wanted.iter().copied())
+        };
+        let mut relayed = self.outputs.relayed.clone();
+        let met = tokio::time::timeout(LIMIT, relayed.wait_for(all)).await.is_ok();
+        assert!(met, "wanted {wanted:?}, is {:?}", self.outputs.relayed.borrow());
     }
 
     async fn until_alive(&self, wanted: &[&str]) {

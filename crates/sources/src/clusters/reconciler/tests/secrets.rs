@@ -86,3 +86,30 @@ async fn drain_applies_although_the_kubeconfig_became_invalid() {
     assert_eq!(world.outputs.known.borrow().clusters["east"].mode, Mode::Drain);
     world.until_alive(&["east good-1"]).await;
 }
+
+#[tokio::test]
+async fn only_the_secret_that_holds_an_id_permits_its_relays() {
+    let mut world = World::new(Setup::default());
+    let secret = |generation: &'static str| {
+        ["strait.dev/relay=true", "strait.dev/cluster-id=west", generation]
+    };
+    let [second, third] =
+        ["strait.dev/relay-generation=2", "strait.dev/relay-generation=3"].map(secret);
+    world.secrets(&[("b", &second)]);
+    world.until(&["west live b"]).await;
+    world.until_relayed(&["west b 2"]).await;
+    // The first by name takes over, and the other one is on standby.
+    world.secrets(&[("a", &third), ("b", &second)]);
+    world.until_relayed(&["west a 3"]).await;
+    // It keeps the ID and its relays although it became invalid.
+    world.secrets(&[("a", &secret("strait.dev/relay-generation=none")), ("b", &second)]);
+    world.until(&["west live a: STR0217", "west conflict b"]).await;
+    world.until_relayed(&["west a 3"]).await;
+    // A member with a kubeconfig has no relay.
+    world.secrets(&[("a", &["west=good-1"]), ("b", &second)]);
+    world.until_relayed(&[]).await;
+    world.secrets(&[("b", &second)]);
+    world.until_relayed(&["west b 2"]).await;
+    world.secrets(&[]);
+    world.until_relayed(&[]).await;
+}
