@@ -306,8 +306,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) refused_credential: Option<&'a str>,
     /// Why the operator file no longer allows the member.
     pub(super) revoked: Option<&'a KubeconfigRefusal>,
-    /// A part of the object that is ignored.
-    pub(super) remark: Option<&'a KubeconfigRefusal>,
+    /// The parts of the object that are ignored.
+    pub(super) remarks: &'a [KubeconfigRefusal],
     /// Why the reports of a run are not passed on.
     pub(super) barred: Option<&'a KubeconfigRefusal>,
     pub(super) stale_after: Duration,
@@ -348,9 +348,7 @@ pub(super) fn evaluate(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
     }
-    if let Some(remark) = facts.remark {
-        reasons.push(remark.to_string());
-    }
+    reasons.extend(facts.remarks.iter().map(ToString::to_string));
     if state == ClusterState::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
@@ -617,7 +615,7 @@ mod tests {
             successor: None,
             refused_credential: None,
             revoked: None,
-            remark: None,
+            remarks: &[],
             barred: None,
             stale_after: STALE_AFTER,
             now: NOW(),
