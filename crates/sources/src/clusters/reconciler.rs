@@ -324,7 +324,10 @@ impl Reconciler {
     async fn plan(&mut self, now: Instant) {
         self.resume();
         let (sources, book) = (&self.planned_sources, &self.context.book);
-        let resolved = self.read.values().map(|(_, read)| resolve(read, sources, book));
+        let resolve = |(secret, read): &(Arc<WatchedSecret>, MemberSecret)| {
+            resolve(secret, read, sources, book)
+        };
+        let resolved = self.read.values().map(resolve);
         let secrets: Vec<_> = resolved.collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());

@@ -8,27 +8,39 @@ use super::kubeconfig::KubeconfigRefusal;
 use super::secret::{MemberSecret, MemberSpec};
 use crate::members::book::TokenBook;
 use crate::members::{IdentityKind, MemberIdentity, MemberSources};
+use crate::store::WatchedSecret;
 use strait_base::codes;
 use strait_kube_client::ApiCredential;
 use strait_model::ClusterId;
 
-/// Returns `secret` with the operator file applied.
+/// Returns `read`, the content of `secret`, with the operator file applied.
+///
+/// The Secrets of a source and the operator file change independently. A Secret that the current
+/// file does not select defines nothing, until its source has been read again.
 pub(super) fn resolve(
-    secret: &MemberSecret,
+    secret: &WatchedSecret,
+    read: &MemberSecret,
     sources: &MemberSources,
     book: &TokenBook,
 ) -> MemberSecret {
-    let mut resolved = secret.clone();
-    let source = secret.source.as_ref().and_then(|name| sources.source(name));
-    resolved.source_order = source.map_or(0, |(order, _)| order);
+    let mut resolved = read.clone();
+    let position = read.source.as_ref().and_then(|name| sources.source(name));
+    resolved.source_order = position.map_or(0, |(order, _)| order);
     for (id, member) in &mut resolved.clusters {
-        let outside = source.filter(|(_, source)| !source.may_define(id.as_str()));
+        let outside = match (&read.source, position) {
+            (None, _) => None,
+            (Some(name), Some((_, source)))
+                if source.includes(&secret.name.namespace, &secret.labels) =>
+            {
+                (!source.may_define(id.as_str())).then(|| {
+                    format!("source {name} may define {}, not {id}", source.ids.join(", "))
+                })
+            }
+            (Some(name), Some(_)) => Some(format!("source {name} no longer selects the Secret")),
+            (Some(name), None) => Some(format!("the --members file no longer has source {name}")),
+        };
         let refusal = match (outside, &mut *member) {
-            (Some((_, source)), _) => Some(KubeconfigRefusal::new(
-                &codes::ID_OUTSIDE_SOURCE,
-                "",
-                format!("source {} may define {}, not {id}", source.name, source.ids.join(", ")),
-            )),
+            (Some(fact), _) => Some(KubeconfigRefusal::new(&codes::ID_OUTSIDE_SOURCE, "", fact)),
             (None, Ok(spec)) => resolve_member(id, spec, sources, book).err(),
             (None, Err(_)) => None,
         };
@@ -123,3 +135,6 @@ fn aws<'a>(
     };
     Err(KubeconfigRefusal::new(&codes::IDENTITY_UNKNOWN, "config.awsAuthConfig", fact))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ pub use self::endpoint::OperatorUrl;
 pub use self::selector::SelectorExpression;
 pub use self::servers::ServerPattern;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,19 @@ impl MemberSources {
     }
 }
 
+impl SecretSelection {
+    /// Whether a Secret with this namespace and these labels is selected.
+    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        *self.namespace == *namespace && self.selector.matches(labels)
+    }
+}
+
 impl Source {
+    /// Whether a Secret with this namespace and these labels is one of its objects.
+    pub fn includes(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        matches!(&self.objects, SourceObjects::Secrets(one) if one.includes(namespace, labels))
+    }
+
     /// Whether its objects may define a cluster with this ID.
     pub fn may_define(&self, id: &str) -> bool {
         self.ids.iter().any(|pattern| glob_matches(pattern.as_bytes(), id.as_bytes()))
