@@ -30,11 +30,12 @@ use tower::{BoxError, ServiceExt};
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
+use super::connect_proxy::{ConnectProxy, hop};
 use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
 use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose};
-use super::transport::{Carrier, Dial, StreamPermit, Transport, http1_over};
+use super::transport::{Carrier, Dial, Hop, StreamPermit, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 use strait_base::lock::lock;
@@ -50,7 +51,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 /// The offered protocols (ALPN), preferred first. Most servers use HTTP/1.1 if none is offered.
 const HTTP2_OR_1: &[&str] = &["h2", "http/1.1"];
-const HTTP1: &[&str] = &[];
+pub(super) const HTTP1: &[&str] = &[];
 /// The time limit for the acknowledgement of sent data (Linux), which detects a request on a dead
 /// connection.
 #[cfg(target_os = "linux")]
@@ -148,18 +149,14 @@ impl ApiClient {
         | ApiCredential::CertificateAndToken { certificate_pem, key_pem, .. } =
             &access.credential
         {
-            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            // The library derives the type of a key from the label of the PEM block.
-            let key_pem = match private_key(key_pem.reveal()) {
-                Ok(key) => encode_key(&key).into_bytes(),
-                Err(_) => key_pem.reveal().clone(),
-            };
-            config.auth_info.client_key_data = Some(BASE64.encode(key_pem).into());
+            set_client_certificate(&mut config, certificate_pem, key_pem.reveal());
         }
 
         let tls = Tls::new(&config)?;
-        let tcp = tcp(access.loopback);
-        let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
+        let dial = |protocols| {
+            tls.dial(hop(access.loopback, access.proxy.as_ref()), protocols, access.proxy.clone())
+        };
+        let pool = ConnectionPool::new(dial(HTTP2_OR_1), dial(HTTP1));
         let active = ActiveCredential {
             connections: ClientConnections::Dialled(Arc::new(pool)),
             authorization: authorization(&access.credential)?,
@@ -326,7 +323,7 @@ impl std::fmt::Debug for ApiClient {
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?.map(|(roots, _)| roots);
-    Ok(http1_over(Tls::new(&config)?.dial(tcp(Loopback::Named), HTTP1)))
+    Ok(http1_over(Tls::new(&config)?.dial(hop(Loopback::Named, None), HTTP1, None)))
 }
 
 /// Creates TCP connections to a server that the operator names; they end soon after the peer is
@@ -336,7 +333,7 @@ pub fn tcp_to_named() -> HttpConnector<Resolver> {
 }
 
 /// Creates TCP connections with deadlines, to addresses that may be dialled.
-fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
+pub(super) fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
     let mut tcp = HttpConnector::new_with_resolver(Resolver::new(loopback));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -359,14 +356,14 @@ pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, 
 }
 
 /// The TLS settings for a server.
-struct Tls {
+pub(super) struct Tls {
     config: ClientConfig,
     /// The expected server name: always this one, or the host of the request.
     name: Arc<dyn ResolveServerName + Send + Sync>,
 }
 
 impl Tls {
-    fn new(config: &kube::Config) -> Result<Self, AccessError> {
+    pub(super) fn new(config: &kube::Config) -> Result<Self, AccessError> {
         let text = |error: &dyn std::fmt::Display| super::error::one_line(&error.to_string());
         let mut tls =
             config.rustls_client_config().map_err(|error| AccessError::Tls(text(&error)))?;
@@ -388,23 +385,27 @@ impl Tls {
     }
 
     /// Adds TLS to `tcp`, offering `protocols`, preferred first.
-    fn connector<H>(&self, tcp: H, protocols: &[&str]) -> HttpsConnector<H> {
+    pub(super) fn connector<H>(&self, tcp: H, protocols: &[&str]) -> HttpsConnector<H> {
         let mut tls = self.config.clone();
         tls.alpn_protocols = protocols.iter().map(|one| one.as_bytes().to_vec()).collect();
         HttpsConnector::new(tcp, tls, false, Arc::clone(&self.name))
     }
 
-    /// Creates connections with deadlines.
-    fn dial(&self, tcp: HttpConnector<Resolver>, protocols: &[&str]) -> Dial {
-        let connector = self.connector(tcp, protocols).map_future(|connecting| {
+    /// Creates connections with deadlines, which include the requests to `proxy` if `hop` uses it.
+    fn dial(&self, hop: Hop, protocols: &[&str], proxy: Option<Arc<ConnectProxy>>) -> Dial {
+        let connector = self.connector(hop, protocols).map_future(move |connecting| {
+            let proxy = proxy.clone();
             // The connector's own limit excludes the handshake.
-            Box::pin(async {
+            Box::pin(async move {
                 match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
                     Ok(connected) => connected,
-                    Err(_) => Err(BoxError::from(format!(
-                        "no connection within {} s",
-                        CONNECT_LIMIT.as_secs()
-                    ))),
+                    Err(_) => {
+                        let fact = format!("no connection within {} s", CONNECT_LIMIT.as_secs());
+                        Err(match proxy {
+                            Some(proxy) => proxy.error(fact),
+                            None => BoxError::from(fact),
+                        })
+                    }
                 }
             })
         });
@@ -435,8 +436,19 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
     Ok(server.clone())
 }
 
+/// Sets the certificate that authenticates the client.
+pub(super) fn set_client_certificate(config: &mut kube::Config, certificate: &[u8], key: &[u8]) {
+    config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
+    // The library derives the type of a key from the label of the PEM block.
+    let key = match private_key(key) {
+        Ok(key) => BASE64.encode(encode_key(&key)),
+        Err(_) => BASE64.encode(key),
+    };
+    config.auth_info.client_key_data = Some(key.into());
+}
+
 /// Returns the certificates of a CA bundle, at least one, and the number of unreadable blocks.
-fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
+pub(super) fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
     let CaBundle { certificates, unreadable } = CaBundle::read(pem);
     if certificates.is_empty() {
         return Err(AccessError::Ca);
@@ -490,6 +502,7 @@ mod tests {
             tls_server_name: None,
             credential: ApiCredential::None,
             loopback: Loopback::Refused,
+            proxy: None,
         }
     }
 

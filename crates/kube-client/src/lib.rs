@@ -7,7 +7,7 @@
 //!
 //! - A remote API server is not trusted: every response has a deadline and a size limit, redirects
 //!   are not followed, and address checks apply to the address that is dialled, after DNS
-//!   resolution.
+//!   resolution. Only a proxy that the operator defines resolves names itself.
 //! - This crate does not know services or the mesh.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod backoff;
 mod borrowed_text;
 mod cluster_identity;
 mod connect;
+mod connect_proxy;
 mod decode;
 mod envelope;
 mod error;
@@ -58,6 +59,7 @@ pub use cluster_identity::{
 };
 pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
+pub use connect_proxy::ConnectProxy;
 pub use decode::read_objects;
 pub use decode::{read_list, read_watch};
 pub use envelope::Encoding;

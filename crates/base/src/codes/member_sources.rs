@@ -28,7 +28,7 @@ servers; `servers` replaces them. No request was sent.";
     NOT_AVAILABLE = "STR0227", "this version cannot reach the member in this way",
         "Use a type or an object that this version implements: docs/reference/member-sources.md", "\
 The --members file may define identities of type google, azure and exchange, ClusterProfile sources and
-proxies, and an object may select a proxy. This version checks these definitions but does not implement
+socks5 proxies, and an object may select them. This version checks these definitions but does not implement
 them. The member is refused instead of being read without the requested setting.";
 
     /// A credential and an identity.

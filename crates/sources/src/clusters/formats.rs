@@ -12,7 +12,7 @@ mod tests;
 pub use self::object::{
     API_SERVER_ANNOTATION, CLUSTER_ID_ANNOTATION, EXPIRES_ANNOTATION, IDENTITY_ANNOTATION,
     IDENTITY_CLUSTER_ANNOTATION, IdentityChoice, KUBECONFIG_KEY_ANNOTATION, MemberReach,
-    PROXY_ANNOTATION, TLS_SERVER_NAME_ANNOTATION,
+    PROXY_ANNOTATION, ProxyChoice, TLS_SERVER_NAME_ANNOTATION,
 };
 use self::object::{FoundMember, MemberObject};
 use crate::store::WatchedSecret;

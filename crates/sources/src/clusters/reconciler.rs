@@ -34,7 +34,7 @@ use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
 use super::renewal;
-use super::resolve::resolve;
+use super::resolve::{permits, resolve};
 use super::secret::{MemberSecret, MemberSpec};
 use super::status::{
     ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, evaluate,
@@ -450,6 +450,7 @@ impl Reconciler {
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
             member.drop_replaced();
+            member.drop_forbidden(|access| permits(&self.planned_sources, access));
             member.is_to_begin = false;
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Assumed), _) => member.freeze(),
@@ -533,7 +534,7 @@ impl Reconciler {
     }
 
     /// Returns why the operator file no longer allows a running member to use the token of its
-    /// identity. Its runs then end. Other refusals leave a running member unchanged.
+    /// identity, or its proxy. Its runs then end. Other refusals leave a running member unchanged.
     fn revoked(
         &self,
         id: &ClusterId,
@@ -549,7 +550,7 @@ impl Reconciler {
         let refusal = self.plan.unused_secrets.get(id)?;
         let is_revoked = by_operator.contains(&refusal.code)
             && matches!(access.credential, ApiCredential::Issued(_));
-        is_revoked.then_some(refusal)
+        (is_revoked || !permits(&self.planned_sources, access)).then_some(refusal)
     }
 
     /// Returns the trust domain of a cluster's workloads: the one in its Secret, else the cluster's

@@ -4,7 +4,7 @@
 //! After half of a token's lifetime, Strait uses it to request the next one from the cluster's API
 //! server, tries the new token, and writes it into the Secret. The watch of the Secret then
 //! delivers it, as if an operator had rotated it. A Secret that another tool or another team writes
-//! is never changed: there the annotation has no effect, and the status says so. Needs `get` and
+//! is never changed: the annotation has no effect there, and the status shows the reason. Needs `get` and
 //! `patch` of Secrets in the system namespace. Only a single replica succeeds in writing: the patches of the others name an outdated
 //! version. A failure changes nothing: the old token stays in use, and its expiry is reported.
 
@@ -91,7 +91,7 @@ impl<'a> RenewableToken<'a> {
             return Err(without_effect("the tool that writes the Secret has to renew the token"));
         };
         if lifetime::service_account(token).is_none() {
-            return Err(without_effect("the token is not one of a service account"));
+            return Err(without_effect("the token does not belong to a service account"));
         }
         let lifetime = Lifetime::from_token(token);
         let lifetime = lifetime.ok_or_else(|| without_effect("the token does not expire"))?;

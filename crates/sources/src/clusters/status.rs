@@ -1,6 +1,7 @@
 //! The status of each member cluster, as shown in `/debug/clusters`. Pure: computes a state and its
 //! reason from facts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -40,7 +41,7 @@ pub struct ClusterStatus {
     /// The kind of the object that defines the member; `None` for the config cluster.
     pub source_kind: Option<&'static str>,
     /// How the API server is reached.
-    pub via: &'static str,
+    pub via: Cow<'static, str>,
     /// The state.
     pub state: ClusterState,
     /// The reason of the state, with an error code if one applies.
@@ -141,7 +142,7 @@ impl ClusterStatus {
             secret: Some(format!("strait-system/{id}")),
             source: Some(SYSTEM_SOURCE.to_owned()),
             source_kind: Some("Secret"),
-            via: DIRECT,
+            via: DIRECT.into(),
             state: ClusterState::Live,
             reason: None,
             since: None,

@@ -2,6 +2,7 @@
 //! registries.
 
 mod identities;
+mod proxies;
 mod swap;
 
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! The reconciler's published state: the statuses of members, the clusters that belong to the mesh,
 //! and whether all of them are settled. Only the parts that may have changed are recomputed.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::*;
@@ -236,7 +237,7 @@ impl Reconciler {
             Mode::Pause => Some("pause"),
         };
         let planned = cluster.and_then(PlannedCluster::access);
-        let via = if planned.is_some_and(Access::is_relayed) { RELAY } else { DIRECT };
+        let via = planned.map_or(DIRECT.into(), via);
         MemberView {
             status: ClusterStatus {
                 via,
@@ -311,7 +312,7 @@ impl Reconciler {
             secret,
             source_kind: source.as_ref().map(|_| "Secret"),
             source,
-            via: DIRECT,
+            via: DIRECT.into(),
             state,
             reason,
             since: None,
@@ -375,4 +376,13 @@ fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
         }
         modified
     });
+}
+
+/// Returns how an API server is reached.
+fn via(access: &Access) -> Cow<'static, str> {
+    match &access.proxy {
+        _ if access.is_relayed() => RELAY.into(),
+        Some(proxy) => format!("proxy {}", proxy.name).into(),
+        None => DIRECT.into(),
+    }
 }

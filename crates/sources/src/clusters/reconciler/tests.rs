@@ -311,6 +311,7 @@ fn access(host: &str) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new("canary".to_owned())),
         loopback: Loopback::Refused,
+        proxy: None,
     }
 }
 

@@ -16,6 +16,7 @@ fn access(sim: &SimCluster, token: String) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(token)),
         loopback: Loopback::Allowed,
+        proxy: None,
     }
 }
 
@@ -116,7 +117,7 @@ fn status_says_whether_a_requested_renewal_happens() {
         (identity, "the identity renews its token"),
         (relayed, "the relay has the credential"),
         (with("{username: a, password: b}"), "a password"),
-        (with("{token: opaque}"), "not one of a service account"),
+        (with("{token: opaque}"), "does not belong to a service account"),
         (token(json!({ "exp": null })), "does not expire"),
     ] {
         let refused = effect_on(&secret, true).expect_err(why);
@@ -126,7 +127,7 @@ fn status_says_whether_a_requested_renewal_happens() {
 }
 
 /// A Secret's data key, and its annotations besides the request for renewal.
-type Keyed<'a> = (&'a str, &'a [(&'a str, &'a str)]);
+type AnnotatedKey<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
 #[tokio::test]
 async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
@@ -142,7 +143,7 @@ async fn token_is_renewed_in_the_data_key_that_annotations_name() {
     .await;
 }
 
-async fn renews((key, annotations): Keyed<'_>) {
+async fn renews((key, annotations): AnnotatedKey<'_>) {
     let hub = SimCluster::start("hub", Options::default()).await.expect("a hub");
     let remote = SimCluster::start("east", Options::default()).await.expect("a remote");
     let account = json!({

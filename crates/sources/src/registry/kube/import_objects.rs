@@ -2,7 +2,7 @@
 //!
 //! An object without Strait's labels belongs to another controller, and so does an object that
 //! another controller owns. A derived Service also has the name that belongs to its ServiceImport: a
-//! copy of it is somebody's own.
+//! copy with another name belongs to its author.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -54,6 +54,7 @@ fn access(hub: &SimCluster) -> Access {
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(hub.token())),
         loopback: Loopback::Allowed,
+        proxy: None,
     }
 }
 
@@ -128,6 +129,7 @@ async fn unreadable_source_is_named_and_delays_nothing() {
         tls_server_name: None,
         credential: ApiCredential::None,
         loopback: Loopback::Allowed,
+        proxy: None,
     };
     let (_access, access) = watch::channel(access);
     let (_own, own) = watch::channel(Some(Arc::new(Objects::default())));
