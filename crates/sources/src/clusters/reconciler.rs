@@ -33,7 +33,7 @@ use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
 use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
 use super::remembered::RememberedMember;
-use super::renewal;
+use super::renewal::{self, RenewalFailures};
 use super::resolve::{permits, resolve};
 use super::secret::{MemberSecret, MemberSpec};
 use super::status::{
@@ -191,6 +191,7 @@ struct Reconciler {
     fresh_until: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
+    renewal_failures: watch::Receiver<Arc<RenewalFailures>>,
     /// The published state of each member.
     shown: BTreeMap<ClusterId, MemberView>,
     /// The published state of data keys that hold no member.
@@ -213,6 +214,7 @@ impl Reconciler {
             fresh_until: has_remembered.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
+            renewal_failures: context.config.renewal_failures.clone(),
             shown: BTreeMap::new(),
             idle: Vec::new(),
             states: BTreeMap::new(),
@@ -245,6 +247,7 @@ impl Reconciler {
                 () = self.context.news.notified() => MembersToCheck::News,
                 () = changed(Some(&mut self.policy)) => MembersToCheck::All,
                 () = changed(Some(&mut self.trust_domain)) => MembersToCheck::All,
+                () = changed(Some(&mut self.renewal_failures)) => MembersToCheck::All,
                 () = until(self.presume_after) => MembersToCheck::All,
                 () = until(self.fresh_until) => MembersToCheck::All,
                 _ = turn.tick() => MembersToCheck::All,

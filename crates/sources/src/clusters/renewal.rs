@@ -137,6 +137,9 @@ struct Renewable {
 /// Why a token was not renewed.
 type Fact = String;
 
+/// Why tokens could not be renewed at the last attempt, by Secret and cluster.
+pub type RenewalFailures = BTreeMap<(ObjectName, ClusterId), String>;
+
 /// Renews tokens until the sender of the configuration is dropped, while this process has the
 /// writer role. `access` is that of the config cluster.
 pub async fn run(
@@ -144,7 +147,9 @@ pub async fn run(
     role: watch::Receiver<WriterRole>,
     mut objects: watch::Receiver<Option<Arc<Objects>>>,
     loopback: Loopback,
+    failures: watch::Sender<Arc<RenewalFailures>>,
 ) {
+    let mut failed = RenewalFailures::new();
     let mut resting: BTreeMap<(ObjectName, ClusterId), Timestamp> = BTreeMap::new();
     loop {
         let objects_now = objects.borrow_and_update().clone();
@@ -161,16 +166,32 @@ pub async fn run(
             let renewed = timeout(LIMIT, renew(&config, entry)).await;
             let renewed = renewed.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}")));
             match renewed {
-                Ok(expires) => info!(cluster = %entry.id, %expires, "token renewed"),
+                Ok(expires) => {
+                    info!(cluster = %entry.id, %expires, "token renewed");
+                    failed.remove(&key);
+                }
                 Err(fact) => {
                     let expires = entry.lifetime.expires;
                     warn!(cluster = %entry.id, %expires, reason = fact, "token not renewed; the old one stays in use");
+                    failed.insert(key.clone(), fact);
                 }
             }
             // The old token is not renewed again until the watch delivers the new one.
             resting.insert(key, now + REST);
         }
+        // A token that another replica or an operator has replaced is not due any more.
         let now = Timestamp::now();
+        failed.retain(|(secret, id), _| {
+            let mut due = all.iter().filter(|entry| entry.lifetime.half() <= now);
+            due.any(|entry| entry.secret == *secret && entry.id == *id)
+        });
+        failures.send_if_modified(|current| {
+            let differs = **current != failed;
+            if differs {
+                *current = Arc::new(failed.clone());
+            }
+            differs
+        });
         resting.retain(|_, until| *until > now);
         let next = all.iter().map(|entry| entry.lifetime.half().duration_since(now));
         let next = next

@@ -108,6 +108,11 @@ impl Reconciler {
         let annotated = self.reach(id, cluster).and_then(|reach| reach.expires);
         let annotated = annotated.map(|expires| Lifetime { issued: None, expires });
         let lifetime = lifetime.or(annotated);
+        let not_renewed = cluster.and_then(|cluster| {
+            let failures = self.renewal_failures.borrow();
+            let fact = failures.get(&(cluster.secret.clone(), id.clone()))?;
+            Some(format!("the token could not be renewed: {fact}"))
+        });
         let principal = run.and_then(|run| run.principal.borrow().clone().flatten());
         let status = CredentialStatus {
             kind,
@@ -115,7 +120,7 @@ impl Reconciler {
             principal: principal.map(|name| name.to_string()),
             expires: lifetime.map(|lifetime| lifetime.expires),
             refresh_at: None,
-            last_error: member.refused_credential().map(|why| why.to_string()),
+            last_error: member.refused_credential().map(|why| why.to_string()).or(not_renewed),
             ends_soon: lifetime.is_some_and(|lifetime| lifetime.ends_soon(now)),
             renews_itself,
         };

@@ -216,6 +216,7 @@ impl World {
             policy: setup.policy,
             updates,
             remembered: setup.remembered,
+            renewal_failures: watch::channel(Default::default()).1,
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
         let outputs = start(config, &tasks);

@@ -187,10 +187,11 @@ async fn renews((key, annotations): AnnotatedKey<'_>) {
     let (_objects, objects) =
         watch::channel(Some(Arc::new(Objects { secrets, ..Objects::default() })));
     let (_access, config) = watch::channel(access(&hub, hub.token()));
+    let (failures, failed) = watch::channel(Arc::default());
     let tasks = Supervisor::new();
     tasks.spawn(
         "token renewal",
-        run(config, watch::channel(WriterRole::Writes).1, objects, Loopback::Allowed),
+        run(config, watch::channel(WriterRole::Writes).1, objects, Loopback::Allowed, failures),
     );
     let started = Instant::now();
     loop {
@@ -201,9 +202,34 @@ async fn renews((key, annotations): AnnotatedKey<'_>) {
             let old = Lifetime::from_token(&first).expect("a lifetime");
             let new = Lifetime::from_access(&read).expect("a lifetime");
             assert!(new.expires > old.expires, "{new:?}");
+            assert!(failed.borrow().is_empty(), "{failed:?}");
             break;
         }
         assert!(started.elapsed() < LIMIT, "not renewed");
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn failed_renewal_is_published_with_its_reason() {
+    let hub = SimCluster::start("hub", Options::default()).await.expect("a hub");
+    let remote = SimCluster::start("east", Options::default()).await.expect("a remote");
+    let expired = service_account_token(json!({ "iat": 0, "exp": 10 }));
+    let kubeconfig = kubeconfig::write(&"east".into(), &access(&remote, expired));
+    let secrets = vec![Arc::new(requesting(&[], &[], &[("east", &kubeconfig)]))];
+    let objects = Arc::new(Objects { secrets, ..Objects::default() });
+    let (objects, objects_seen) = watch::channel(Some(objects));
+    let (_access, config) = watch::channel(access(&hub, hub.token()));
+    let (failures, mut failed) = watch::channel(Arc::new(RenewalFailures::new()));
+    let tasks = Supervisor::new();
+    let role = watch::channel(WriterRole::Writes).1;
+    tasks.spawn("renewal", run(config, role, objects_seen, Loopback::Allowed, failures));
+    let published = timeout(LIMIT, failed.wait_for(|failed| !failed.is_empty()));
+    let published = published.await.expect("in time").expect("it runs").clone();
+    let fact = &published[&(ObjectName::new("strait-system", "a"), ClusterId::from("east"))];
+    assert!(fact.starts_with("requesting it: the credential is not accepted"), "{fact}");
+    // Another token, or none, is not the one that failed.
+    objects.send_replace(Some(Arc::default()));
+    let none = timeout(LIMIT, failed.wait_for(|failed| failed.is_empty())).await;
+    none.expect("in time").expect("it runs");
 }
