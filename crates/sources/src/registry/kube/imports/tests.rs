@@ -507,7 +507,7 @@ fn service_of_somebody_else_is_neither_written_nor_deleted() {
     // A Service without the label of derived ones.
     let mut importer = Importer::new();
     importer.imports = writer.imports.clone();
-    importer.others.insert(derived.clone());
+    importer.others.insert(derived);
     let plan = importer.plan(&exported());
     assert_eq!(plan.writes, []);
     assert_eq!(plan.states[&workload("cart")].code.map(|code| code.id), Some("STR0441"));
