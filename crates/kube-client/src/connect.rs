@@ -14,7 +14,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::sync::watch;
@@ -22,6 +21,7 @@ use tower::BoxError;
 
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
+use super::body::ResponseBody;
 use super::dial::{HTTP1, HTTP2_OR_1, Tls, certificates, set_client_certificate, tcp};
 use super::heard::LastResponse;
 use super::issued::{IssuedToken, NoToken, TokenFeed};
@@ -77,7 +77,7 @@ impl ClientConnections {
         &self,
         request: Request<Full<Bytes>>,
         purpose: Purpose,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         match self {
             Self::Dialled(pool) => pool.exchange(request, purpose).await,
             Self::Relayed(carrier) => {
@@ -242,7 +242,7 @@ impl ApiClient {
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let headers = request.headers_mut();
         headers.insert(
             USER_AGENT,
@@ -260,7 +260,7 @@ impl ApiClient {
     pub(super) async fn exchange_authorized(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
+    ) -> Result<(Response<ResponseBody>, Option<StreamPermit>), BoxError> {
         let active = lock(&self.active).clone();
         if let Some(header) = active.authorization.header()? {
             request.headers_mut().insert(AUTHORIZATION, header);
